@@ -1,5 +1,5 @@
-// The instruction sets that a block is compiled for, and the choice among them. One binary serves every processor of an
-// architecture: no option depends on the machine that builds it.
+// The instruction sets for which the code of a block is compiled, and the choice among them at run time. One binary serves every
+// processor of an architecture: no compiler option depends on the machine that builds the binary.
 #include "blocks.hpp"
 
 #include <atomic>
@@ -132,14 +132,14 @@ namespace {
 
 #if defined(__x86_64__)
 struct Extensions {
-  bool avx2, avx512;  // with all that is compiled beside them above
+  bool avx2, avx512;  // each with the other extensions for which its code above is compiled
 };
-// Asks the processor itself: __builtin_cpu_supports needs a runtime library that not every Clang links.
+// Reads the features with cpuid, because __builtin_cpu_supports needs a runtime library that not every Clang links.
 Extensions extensions() {
   constexpr unsigned kFma = 1u << 12, kPopcnt = 1u << 23, kOsxsave = 1u << 27, kF16c = 1u << 29;  // leaf 1, ecx
   constexpr unsigned kBmi = 1u << 3, kAvx2 = 1u << 5, kBmi2 = 1u << 8;  // leaf 7, ebx
   constexpr unsigned kAvx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // leaf 7, ebx: F, DQ, BW, VL
-  constexpr unsigned kYmm = 0x6, kZmm = 0xe6;  // saved by the system
+  constexpr unsigned kYmm = 0x6, kZmm = 0xe6;  // registers that the operating system saves
   const auto all = [](unsigned bits, unsigned wanted) { return (bits & wanted) == wanted; };
   unsigned a, b, c, d;
   if (!__get_cpuid(1, &a, &b, &c, &d) || !all(c, kFma | kPopcnt | kOsxsave | kF16c)) return {false, false};

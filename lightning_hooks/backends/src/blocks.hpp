@@ -8,11 +8,11 @@
 namespace hooks {
 
 constexpr int kKeys = 512;  // sign and the eight exponent bits of a float32
-// Neighbouring elements are counted in different tables, so that equal keys do not wait for the previous store. Few elements use
-// few tables: to add up all of them would take longer than the counting.
+// Neighbouring elements are counted in different tables, so that an increment does not wait for the previous store to the same key.
+// Few elements use few tables, because adding up all tables would take longer than counting.
 constexpr int kTables = 8, kFewTables = 2, kWorthTables = 2048;
 
-// The numbers of units, each an array of its own: unit k is at index k of all four.
+// The numbers of units, as four arrays: unit k is at index k of each.
 struct Units {
   double *sum, *square, *abs_max, *zeros;
 };
@@ -31,10 +31,10 @@ struct Blocks {
   void (*runs)(Kind, const void* data, std::int64_t many, std::int64_t length, bool counted, Units into);
 };
 
-// The best instruction set that the processor supports, unless another was chosen.
+// The chosen instruction set; by default the best one that the processor supports.
 const Blocks& blocks();
 
-// Chooses an instruction set, for tests; false where the processor does not support it.
+// Chooses an instruction set, for tests. Returns false if the processor does not support the set.
 bool choose_blocks(const char* name);
 
 // The row of a block in scalar float64, correct for all values: NaN, infinities, subnormals, the ends of the range.

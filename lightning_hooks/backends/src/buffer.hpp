@@ -7,7 +7,7 @@ namespace hooks {
 
 class Buffer {
  public:
-  // Check `held` before anything else: false with a Python error set.
+  // If the object has no such buffer, `held` is false and a Python error is set. Call no other method then.
   Buffer(PyObject* owner, int flags) : held_(PyObject_GetBuffer(owner, &buffer_, flags | PyBUF_C_CONTIGUOUS) == 0) {}
   ~Buffer() {
     if (held_) PyBuffer_Release(&buffer_);

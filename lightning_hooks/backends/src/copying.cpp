@@ -9,7 +9,7 @@
 namespace hooks {
 namespace {
 
-constexpr std::int64_t kMostBytes = 1 << 16;  // copied by a thread at a time
+constexpr std::int64_t kMostBytes = 1 << 16;  // of a piece, which one thread copies
 
 struct Copy {
   const char* from;
@@ -48,8 +48,8 @@ void copy(const std::vector<Copy>& copies, std::int64_t elements, unsigned threa
 
 }  // namespace
 
-// Arguments: a list of tensors to copy into, a list of as many to copy from. Returns the indices of those that were skipped: not
-// measurable here, or not of one type and layout.
+// Arguments: a list of tensors to copy into, a list of as many tensors to copy from. Returns the indices of the pairs that were
+// skipped: a tensor that this kernel does not measure, or two tensors of different types or layouts.
 PyObject* py_copy_many(PyObject*, PyObject* const* args, Py_ssize_t given) {
   PyObject* const into = given == 2 ? PySequence_Tuple(args[0]) : nullptr;  // held while the lock is released
   PyObject* const from = into ? PySequence_Tuple(args[1]) : nullptr;

@@ -33,7 +33,8 @@ struct DlExchange {
   void* allocate;
   void* managed_from_object;
   void* managed_to_object;
-  int (*tensor_from_object)(void* object, DlTensor* out);  // borrows; 0, or -1 with a Python error set
+  // Fills `out` with pointers that `object` owns. Returns 0, or -1 with a Python error set.
+  int (*tensor_from_object)(void* object, DlTensor* out);
   void* work_stream;
 };
 constexpr std::uint32_t kDlMajor = 1;

@@ -11,8 +11,8 @@
 namespace hooks {
 namespace {
 
-// Field numbers and wire types: of a summary its values; of a value its tag and histogram; of a histogram its five numbers,
-// edges and counts.
+// Keys (field number and wire type) of the protocol buffers: the values of a summary; the tag and the histogram of a value; the five
+// numbers, the edges and the counts of a histogram.
 constexpr char kValue = 0x0a, kTag = 0x0a, kHistogram = 0x2a, kNumbers[] = {0x09, 0x11, 0x19, 0x21, 0x29}, kEdges = 0x32,
                kCounts = 0x3a;
 
@@ -25,7 +25,7 @@ void put_bytes(std::string& out, const unsigned char* bytes, std::size_t size) {
 }
 
 constexpr std::size_t kSkipped = 8;
-// Most buckets are empty, so several are tested together.
+// Tests several buckets at once, because most buckets are empty.
 bool all_empty(const double* counts) {
   std::uint64_t bits[kSkipped], any = 0;
   std::memcpy(bits, counts, sizeof bits);
@@ -35,17 +35,17 @@ bool all_empty(const double* counts) {
 
 struct Drawing {
   std::vector<unsigned char> edges, heights;
-  std::size_t size = 0;  // bytes of either that are used
+  std::size_t size = 0;  // bytes used in each of the two
   unsigned char numbers[5][8];
 
   explicit Drawing(std::size_t buckets) : edges(8 * buckets + 8), heights(edges) {}
 
-  // An empty bucket before an occupied one provides its left edge and represents the whole gap.
+  // Writes the occupied buckets. Before an occupied bucket, one empty bucket provides the left edge and represents the whole gap.
   void draw(const double* counts, const double* limits, std::size_t buckets) {
     size = 0;
     double low = 0, high = 0, number = 0, sum = 0, squares = 0;
     for (std::size_t i = 0; i < buckets; ++i) {
-      while (i + kSkipped < buckets && all_empty(counts + i)) i += kSkipped - 1;  // the last one may precede an occupied one
+      while (i + kSkipped < buckets && all_empty(counts + i)) i += kSkipped - 1;  // the last of these may precede an occupied bucket
       const bool occupied = counts[i] != 0;
       if (!occupied && (i + 1 == buckets || counts[i + 1] == 0)) continue;
       put(limits[i], counts[i]);
@@ -57,7 +57,7 @@ struct Drawing {
       sum += counts[i] * middle;
       squares += counts[i] * (middle * middle);
     }
-    if (size == 0) put(0, 0);  // nothing finite was measured
+    if (size == 0) put(0, 0);  // no element was finite
     const double summary[5] = {low, high, number, sum, squares};
     for (int i = 0; i < 5; ++i) put_double(numbers[i], summary[i]);
   }

@@ -1,15 +1,15 @@
-// The bytes of event files.
+// Functions for Python that encode the bytes of event files.
 #pragma once
 
 #include "tensor.hpp"
 
 namespace hooks {
 
-// Argument: bytes. Returns the record that holds them: the length, the bytes, and a checksum of each.
+// Argument: bytes. Returns the record that holds the bytes: their length and its checksum, the bytes, and their checksum.
 PyObject* py_record(PyObject*, PyObject* data);
 
-// Arguments: a writable buffer; int64 triples (first byte in the buffer, index of the first number, count); float64 numbers, which
-// are written as little-endian float32.
+// Arguments: a writable buffer; int64 triples (first byte in the buffer, index of the first number, count); float64 numbers. Writes
+// the numbers of each triple as little-endian float32.
 PyObject* py_fill_floats(PyObject*, PyObject* const* args, Py_ssize_t given);
 
 // Arguments: a sequence of tags; float64 counts [tags, buckets]; float64 right edges, ascending [buckets]. Returns a serialized

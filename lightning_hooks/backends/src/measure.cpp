@@ -12,7 +12,7 @@
 namespace hooks {
 namespace {
 
-// Prefetches the beginning of what is read next: the hardware prefetcher starts only after some misses.
+// Prefetches the beginning of the piece that is read next, because the hardware prefetcher starts only after some misses.
 void prefetch(const View& view, std::int64_t begin) {
   if (!view.gaps.empty()) return;
   const std::int64_t size = size_of(view.minus ? view.stored : view.kind);
@@ -20,6 +20,7 @@ void prefetch(const View& view, std::int64_t begin) {
   for (std::int64_t offset = 0; offset < bytes; offset += 64) __builtin_prefetch(view.data + begin * size + offset);
 }
 
+// Multiplies the sums and counts of a row by the number of times that an expanded tensor repeats its elements.
 void repeat(Row& row, double copies) {
   row.count *= copies;
   row.m2 *= copies;
@@ -29,7 +30,7 @@ void repeat(Row& row, double copies) {
   row.underflow *= copies;
 }
 
-// The work of several threads; kept by the calling thread, so that a tensor costs no allocation.
+// The work of several threads. The calling thread keeps the object, so that measuring a tensor needs no allocation.
 class Job {
  public:
   void plan(const View* of, std::size_t many, unsigned threads) {
@@ -48,7 +49,7 @@ class Job {
     try {
       static_cast<Job*>(job)->work(thread);
     } catch (const std::bad_alloc&) {
-      // No memory for the scratch of this thread, so it took no piece; the calling thread has its scratch already.
+      // There is no memory for the scratch of this thread, so it has taken no piece. The calling thread has its scratch already.
     }
   }
 
@@ -62,7 +63,7 @@ class Job {
 
   void work(unsigned thread) {
     Scratch& scratch = scratch_of_thread();
-    const View* counted = nullptr;  // whose elements are in the tables
+    const View* counted = nullptr;  // the view whose elements are in the tables
     const auto flush_counts = [&] {
       if (counted && counted->counts) {
         const std::lock_guard<std::mutex> locked(adding);
@@ -82,7 +83,7 @@ class Job {
   }
 };
 
-// On the calling thread, in the same pieces as with several threads, so that the rounding is the same.
+// Measures on the calling thread, in the same pieces as with several threads, so that rounding does not depend on threads.
 void measure_alone(const View* views, std::size_t many, Row* rows) {
   const Blocks& kernels = blocks();
   Scratch& scratch = scratch_of_thread();
@@ -99,7 +100,7 @@ void measure_alone(const View* views, std::size_t many, Row* rows) {
 }
 
 void measure_together(const View* views, std::size_t many, Row* rows, unsigned threads, bool in_team) {
-  static_cast<void>(scratch_of_thread());  // raises here if there is no memory, not inside the threads
+  static_cast<void>(scratch_of_thread());  // throws here if there is no memory, instead of inside the threads
   thread_local const std::unique_ptr<Job> job(new Job());
   job->plan(views, many, threads);
   run_together(Job::body, job.get(), job->size(), threads, in_team);

@@ -10,10 +10,10 @@ namespace hooks {
 
 constexpr int kBuckets = 509;
 
-// With fewer elements than this, notifying a thread of our own takes longer than it saves.
+// With fewer elements, notifying a thread of the pool takes longer than the thread saves.
 constexpr std::int64_t kWorthThreads = 1 << 17;
 
-// The rows of `many` views, and the histograms of those that have `counts`.
+// Writes the rows of `many` views, and the histograms of the views that have `counts`.
 void measure(const View* views, std::size_t many, Row* rows, unsigned threads);
 
 }  // namespace hooks

@@ -1,5 +1,4 @@
-// The Python module `_native`: a thin layer over the stable C interface of Python, so that one binary serves every Python from
-// 3.11 on.
+// The Python module `_native`. It uses only the stable C interface of Python, so that one binary serves every Python from 3.11 on.
 #include "tensor.hpp"  // first: Python.h must precede the standard headers
 
 #include <utility>
@@ -60,7 +59,7 @@ PyObject* py_measure_units(PyObject*, PyObject* args) {
   if (found == 0) Py_RETURN_NONE;
   Row row;
   PyObject* const units = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(layout.units * hooks::kUnitColumns * sizeof(double)));
-  // The storage of bytes may be written until other code sees them.
+  // The storage of a bytes object may be written until the object is passed to other code.
   const bool measured = units && hooks::measure_view_of_units(view, layout, row, reinterpret_cast<double*>(PyBytes_AsString(units)));
   PyObject* const moments = measured ? bytes_of(&row, sizeof row) : nullptr;
   PyObject* const both = moments ? PyTuple_Pack(2, moments, units) : nullptr;
@@ -70,7 +69,7 @@ PyObject* py_measure_units(PyObject*, PyObject* args) {
 }
 
 PyObject* py_measure_many(PyObject*, PyObject* tensors) {
-  PyObject* const kept = PySequence_Tuple(tensors);  // keeps them alive while the lock is released
+  PyObject* const kept = PySequence_Tuple(tensors);  // keeps the tensors alive while the lock is released
   if (!kept) return nullptr;
   const Py_ssize_t many = PyTuple_Size(kept);
   std::vector<View> views;

@@ -1,4 +1,4 @@
-// A list of items divided into pieces, which several threads take one after another.
+// A list of items that is divided into pieces, which several threads take one after another.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct Piece {
   std::int64_t begin, end;
 };
 
-// Kept by the planning thread, so that a job costs no allocation.
+// The planning thread keeps the object between jobs, so that a job needs no allocation.
 class Pieces {
  public:
   // Arguments: the number of items, size(i) of each, the largest size of a piece, the number of threads.
@@ -43,8 +43,8 @@ class Pieces {
   std::size_t size() const { return pieces_.size(); }
   const Piece& operator[](std::size_t i) const { return pieces_[i]; }
 
-  // Calls each(i) for the pieces that a thread takes. It begins with the share that torch gives this thread, which its cache may
-  // hold; then it helps the others.
+  // Calls each(i) for the pieces that a thread takes. A thread begins with the share that torch would give to it, which its cache may
+  // hold, and then takes pieces of the other threads.
   template <class Each>
   void take(unsigned thread, Each each) {
     const std::size_t first = pieces_.size() * (thread % threads_) / threads_;
@@ -61,7 +61,7 @@ class Pieces {
   std::size_t capacity_ = 0;
 };
 
-// Calls alone() or together(in_team), depending on the number of elements: with torch's threads, or else with ours.
+// Calls alone() for few elements, and together(in_team) for many: with the threads of torch if that pays, else with the pool.
 template <class Alone, class Together>
 void share(std::int64_t elements, unsigned threads, Alone alone, Together together) {
   if (threads <= 1 || elements < kWorthTeam) return alone();
@@ -75,7 +75,7 @@ void share(std::int64_t elements, unsigned threads, Alone alone, Together togeth
   note_alone(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
 }
 
-// Runs body(job, thread) on all threads.
+// Runs body(job, thread) on several threads.
 inline void run_together(void (*body)(void*, unsigned), void* job, std::int64_t bytes, unsigned threads, bool in_team) {
   if (in_team) {
     run_in_team(body, job, bytes);

@@ -14,7 +14,7 @@
 namespace hooks {
 namespace {
 
-// Python's threads handle signals: threads that are started while this exists block them.
+// Blocks all signals in threads that are started while the object exists, because only Python's threads handle signals.
 class SignalsBlocked {
  public:
 #if defined(__unix__) || defined(__APPLE__)
@@ -34,7 +34,7 @@ class Pool {
  public:
   void run(void (*body)(void*, unsigned), void* argument, unsigned threads) {
     const std::unique_lock<std::mutex> mine(running_, std::try_to_lock);
-    if (!mine.owns_lock()) return body(argument, 0);  // another Python thread uses the helpers
+    if (!mine.owns_lock()) return body(argument, 0);  // another Python thread uses the pool
     {
       const std::lock_guard<std::mutex> locked(state_);
       start(threads - 1);
@@ -59,7 +59,7 @@ class Pool {
     try {
       for (; started_ < helpers; ++started_) std::thread(&Pool::serve, this).detach();
     } catch (const std::system_error&) {
-      // The system gives no more threads: the present ones do the work.
+      // The system starts no more threads. The present threads do the work.
     }
   }
 
@@ -77,18 +77,19 @@ class Pool {
   }
 
   std::mutex running_;  // held for a whole job
-  std::mutex state_;    // guards what follows
+  std::mutex state_;    // guards the members below
   std::condition_variable notified_, ended_;
   void (*body_)(void*, unsigned) = nullptr;
   void* argument_ = nullptr;
   unsigned started_ = 0, wanted_ = 0, busy_ = 0;
 };
 
-// Never destroyed: at the end of the process its threads still wait on it.
+// The pool is never destroyed: at the end of the process, its threads still wait for its condition variable.
 std::atomic<Pool*> pool{nullptr};
 
 #if defined(__unix__) || defined(__APPLE__)
-// A forked child has none of the threads: it abandons the pool, whose state is unknown, and creates another when needed.
+// A forked child has none of the threads of the pool, whose state is unknown. The child abandons the pool, and makes another one when
+// needed.
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] {
   pool.store(nullptr);
 });
@@ -99,7 +100,7 @@ Pool& pool_of_process() {
   if (known) return *known;
   Pool* const made = new Pool();
   if (pool.compare_exchange_strong(known, made)) return *made;
-  delete made;  // another thread was first
+  delete made;  // another thread has stored its pool first
   return *known;
 }
 

@@ -18,7 +18,7 @@ void flush(Scratch& scratch, double* buckets) {
   std::fill_n(&scratch.tables[0][0], scratch.used * kKeys, 0u);
   scratch.used = 0;
   scratch.counted = 0;
-  for (int exponent = 0; exponent < kExponents - 1; ++exponent) {  // the last one is NaN and infinities, which have no bucket
+  for (int exponent = 0; exponent < kExponents - 1; ++exponent) {  // the last exponent is that of NaN and infinities, without a bucket
     buckets[kMiddle + exponent] += static_cast<double>(sums[exponent]);
     buckets[kMiddle - exponent] += static_cast<double>(sums[kExponents + exponent]);
   }

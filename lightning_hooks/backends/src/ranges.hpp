@@ -1,4 +1,4 @@
-// The measurement of ranges of elements on one thread, in chunks, of which all larger measurements are made.
+// The measurement of a range of elements on one thread. All measurements are merged from ranges of at most kChunk elements.
 #pragma once
 
 #include <algorithm>
@@ -11,22 +11,23 @@
 namespace hooks {
 
 constexpr std::int64_t kChunk = 2 * kBlock;   // elements that a thread takes at a time
-constexpr std::int64_t kMostCounted = std::int64_t(1) << 31;  // elements before the tables are flushed: they have 32 bits
+constexpr std::int64_t kMostCounted = std::int64_t(1) << 31;  // elements after which the 32-bit tables are flushed
 
 struct Scratch {
   alignas(64) std::uint64_t buffer[kBlock];
   std::uint32_t tables[kTables][kKeys];
-  int used = 0;              // the first tables, which may hold counts
-  std::int64_t counted = 0;  // elements in the tables
+  int used = 0;              // the number of tables, from the first on, that may hold counts
+  std::int64_t counted = 0;  // the number of elements in the tables
 };
 
-// One for each thread, kept, because setting it up takes longer than measuring a small tensor. Between uses the tables are zero.
+// The scratch memory of this thread. It is kept, because allocating it takes longer than measuring a small tensor. Between uses the
+// tables are zero.
 inline Scratch& scratch_of_thread() {
   thread_local const std::unique_ptr<Scratch> scratch(new Scratch());
   return *scratch;
 }
 
-// The row of the elements [begin, end); for a histogram, they are counted while they are in the cache.
+// The row of the elements [begin, end). If the view has `counts`, the elements are counted while they are in the cache.
 inline Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, std::int64_t end, Scratch& scratch) {
   Row out, part;
   while (begin < end) {

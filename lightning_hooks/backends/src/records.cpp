@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli), the checksum in event files: eight bytes at a time, with the instruction of x86 or with tables.
+// CRC-32C (Castagnoli), the checksum in event files. It is computed eight bytes at a time, with the instruction of x86 or tables.
 #include "events.hpp"
 
 #include <array>
@@ -60,7 +60,8 @@ std::uint32_t crc32c(const unsigned char* data, std::size_t size) {
   for (; size > 0; --size, ++data) crc = (crc >> 8) ^ kTables8[0][(crc ^ *data) & 0xff];
   return ~crc;
 }
-// The masked form in a record: rotated and offset, because records may contain records.
+// The masked form that a record stores, rotated and offset: a record may contain records, and a CRC of data that contain CRCs is
+// unreliable.
 std::uint32_t masked(std::uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8u; }
 
 }  // namespace

@@ -22,7 +22,7 @@ Runtime runtime;
 std::atomic<bool> found{false};
 
 #if defined(__unix__) || defined(__APPLE__)
-// A forked child has none of the team's threads and must not wait for them.
+// A forked child has none of the threads of the team, and must not wait for them.
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] { found.store(false); });
 
 template <class Function>
@@ -32,9 +32,9 @@ bool look_up(void* library, const char* name, Function& out) {
 }
 #endif
 
-// Nanoseconds gained by the team, less those lost by waiting; while negative, the team is not used.
+// `gain` is the time that the team has saved minus the time lost by waiting, in nanoseconds. While negative, the team is not used.
 constexpr std::int64_t kMostGain = 5'000'000;  // limits how long old gains compensate for waiting
-constexpr std::int64_t kExpected = 50'000;     // plus a quarter of a nanosecond per byte; a longer job waited
+constexpr std::int64_t kExpected = 50'000;     // a job that takes longer than this plus a quarter of a nanosecond per byte has waited
 constexpr std::int64_t kRecovery = 64;         // this fraction of the time spent alone is added to the gain
 std::atomic<std::int64_t> gain{kMostGain};
 
@@ -51,7 +51,7 @@ void take_part(void* work) {
 
 bool find_team([[maybe_unused]] const char* library) {
 #if defined(__unix__) || defined(__APPLE__)
-  void* const loaded = dlopen(library, RTLD_NOW | RTLD_NOLOAD);  // never a second one
+  void* const loaded = dlopen(library, RTLD_NOW | RTLD_NOLOAD);  // never loads a second runtime
   if (!loaded) return false;
   found = look_up(loaded, "GOMP_parallel", runtime.parallel) && look_up(loaded, "omp_get_thread_num", runtime.index) &&
           look_up(loaded, "omp_get_max_threads", runtime.size) && look_up(loaded, "omp_in_parallel", runtime.inside);
@@ -62,7 +62,7 @@ bool find_team([[maybe_unused]] const char* library) {
 unsigned team_size() { return found.load(std::memory_order_relaxed) ? static_cast<unsigned>(runtime.size()) : 0; }
 
 bool team_pays(unsigned threads) {
-  // A team of another size would make the runtime end or start threads of torch.
+  // With a team of another size, the runtime would end or start threads of torch.
   return found.load(std::memory_order_relaxed) && gain.load(std::memory_order_relaxed) >= 0 &&
          runtime.size() == static_cast<int>(threads) && !runtime.inside();
 }

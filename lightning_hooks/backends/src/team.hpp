@@ -1,25 +1,25 @@
-// The threads that torch computes with. Between the operations of a step they are running, and their caches hold what they
-// computed: reading it with them takes half as long as reading it on one thread, or less.
+// The team: the threads with which torch computes. Between the operations of a step these threads keep running, and their caches hold
+// the elements that they computed. So measuring a tensor on the team takes at most half as long as on one thread.
 //
-// Their work ends at a barrier. Where another process occupies a processor, the barrier waits for the scheduler, a millisecond or
-// more instead of microseconds. Gains and losses are added up, and while the sum is negative the team is not used.
+// The work of a team ends at a barrier. If another process occupies a processor, the barrier waits for the scheduler: a millisecond or
+// more instead of microseconds. Gains and losses are added up, and the team is not used while the sum is negative.
 #pragma once
 
 #include <cstdint>
 
 namespace hooks {
 
-// Fewer elements than this are measured on the calling thread.
+// Tensors with fewer elements are measured on the calling thread.
 constexpr std::int64_t kWorthTeam = 1 << 15;
 
-// Looks up the team in GNU's OpenMP library, which torch has loaded; false where that is absent. This extension does not link
-// OpenMP, so the process has one runtime.
+// Looks up the functions of the team in GNU's OpenMP library, which torch has loaded. Returns false if torch has not. This extension
+// does not link OpenMP, so the process has a single OpenMP runtime.
 bool find_team(const char* library);
 
-// The number of threads that a team of the calling thread would have; 0 where there is no team.
+// The number of threads that a team of the calling thread would have; 0 if there is no team.
 unsigned team_size();
 
-// Whether a team of this size is available, and has paid so far.
+// Whether a team of this size is available, and has saved more time than it has lost.
 bool team_pays(unsigned threads);
 
 // Runs body(argument, index) on every thread of the team and returns when all have ended.

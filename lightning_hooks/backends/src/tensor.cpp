@@ -6,7 +6,7 @@
 namespace hooks {
 namespace {
 
-// The arguments of `setup_kernel`. Strong references that are never released.
+// The arguments of `setup_kernel`, as strong references that are never released.
 PyObject* tensor_types[2] = {};
 PyObject* thread_number = nullptr;
 PyObject* is_negated = nullptr;
@@ -16,7 +16,7 @@ const DlExchange* exchange = nullptr;
 
 unsigned threads_for(std::int64_t elements) {
   if (elements < kWorthTeam) return 1;
-  const unsigned team = team_size();  // the same number, without a call of Python
+  const unsigned team = team_size();  // the number that Python would return, without a call of Python
   if (team > 0) return team;
   PyObject* const number = PyObject_CallNoArgs(thread_number);
   const long known = number ? PyLong_AsLong(number) : -1;
@@ -30,7 +30,7 @@ int view_of(PyObject* object, View& view, bool may_be_negated) {
   if (type != tensor_types[0] && type != tensor_types[1]) return 0;
   DlTensor found;
   if (exchange->tensor_from_object(object, &found) != 0) {
-    PyErr_Clear();  // no strided memory behind it: sparse, inside a transform of torch.func, …
+    PyErr_Clear();  // the tensor has no strided memory: it is sparse, inside a transform of torch.func, …
     return 0;
   }
   if (found.device.type != kDlCpu || found.dtype.lanes != 1) return 0;
@@ -43,8 +43,8 @@ int view_of(PyObject* object, View& view, bool may_be_negated) {
     return 0;
   }
   view.lay_out(found.shape, found.strides, found.ndim);
-  // The memory may hold the negatives of the elements, which the exchange table does not report. Such a tensor is a part of complex
-  // numbers (`z.conj().imag`), so it is not contiguous.
+  // The memory may hold the negatives of the elements, which the exchange table does not report. Such a tensor is the imaginary part
+  // of a conjugated tensor (`z.conj().imag`), so a contiguous tensor with several elements needs no test.
   if (may_be_negated && (!view.gaps.empty() || view.numel <= 1)) {
     PyObject* const negated = PyObject_CallFunctionObjArgs(is_negated, object, nullptr);
     if (negated != Py_False) {
@@ -63,7 +63,7 @@ int view_of_difference(PyObject* left, PyObject* right, View& view) {
   int found = view_of(left, view);
   if (found > 0) found = view_of(right, other);
   if (found <= 0) return found;
-  DlTensor a, b;  // shapes and strides point into the tensors
+  DlTensor a, b;  // their shapes and strides point into the Python tensors
   if (exchange->tensor_from_object(left, &a) != 0 || exchange->tensor_from_object(right, &b) != 0) return -1;
   bool same = view.kind == other.kind && view.gaps.empty() && other.gaps.empty() && view.copies == 1 && other.copies == 1 &&
               a.ndim == b.ndim;
@@ -82,7 +82,7 @@ int view_of_difference(PyObject* left, PyObject* right, View& view) {
 int view_of_units(PyObject* object, Py_ssize_t axis, View& view, UnitLayout& layout) {
   const int found = view_of(object, view);
   if (found <= 0) return found;
-  DlTensor tensor;  // its shape and strides point into the object
+  DlTensor tensor;  // its shape and strides point into the Python tensor
   if (exchange->tensor_from_object(object, &tensor) != 0) return -1;
   if (axis < 0) axis += tensor.ndim;
   if (axis < 0 || axis >= tensor.ndim || !view.gaps.empty() || view.copies != 1) return 0;
@@ -90,7 +90,7 @@ int view_of_units(PyObject* object, Py_ssize_t axis, View& view, UnitLayout& lay
   if (view.numel == 0) return 1;
   layout.inner = view.numel / layout.units;
   if (layout.units > 1) {
-    // Without gaps, the stride of a dimension is the product of the sizes of the faster ones, whatever their order.
+    // Without gaps, the stride of a dimension is the product of the sizes of all faster dimensions, whatever their order.
     layout.inner = 1;
     for (int d = static_cast<int>(axis) + 1; d < tensor.ndim && !tensor.strides; ++d) layout.inner *= tensor.shape[d];
     if (tensor.strides) layout.inner = tensor.strides[axis];

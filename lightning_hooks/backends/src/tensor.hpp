@@ -1,5 +1,5 @@
-// Python tensors as views of memory, and their measurement with or without the interpreter lock. The only interface to torch is
-// the DLPack exchange table.
+// Views of the memory of Python tensors, and measurements of the views with or without the interpreter lock. The only interface to
+// torch is the DLPack exchange table.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -14,27 +14,28 @@
 
 namespace hooks {
 
-// Arguments: the types of tensors, `is_neg`, the exchange table, the number of threads, the path of torch's OpenMP library or
-// None. Must be called first.
+// Arguments: `Tensor`, `Parameter`, `Tensor.is_neg`, the exchange table, `torch.get_num_threads`, the path of torch's OpenMP library
+// or None. Must be called before any other function of the kernel.
 PyObject* py_setup_kernel(PyObject*, PyObject* args);
 
-// 1: the view is complete. 0: not a plain tensor in host memory, or a dtype that is not measured here. -1: a Python error is set.
+// Fills in the view of a tensor. Returns 1 on success, 0 if the object is not a plain tensor in host memory or has a dtype that the
+// kernel does not measure, and -1 with a Python error set.
 int view_of(PyObject* object, View& view, bool may_be_negated = true);
 
-// As `view_of`, for the differences of two tensors of one type and layout without gaps; 0 for any others.
+// As `view_of`, for the differences of two tensors. Returns 0 also if their types or layouts differ or a layout has gaps.
 int view_of_difference(PyObject* left, PyObject* right, View& view);
 
-// As `view_of`, with the layout of the units along an axis, which counts from the end if it is negative; 0 also where the tensor has
-// no such axis, and where its memory has gaps or repeats elements.
+// As `view_of`, with the layout of the units along an axis; a negative axis counts from the end. Returns 0 also if the tensor has no
+// such axis, or if its memory has gaps or repeats elements.
 int view_of_units(PyObject* object, Py_ssize_t axis, View& view, UnitLayout& layout);
 
-// The number of threads that torch would use for this number of elements; a DataLoader's worker has one.
+// The number of threads to use for this number of elements: at most as many as torch uses, which is one in a DataLoader's worker.
 unsigned threads_for(std::int64_t elements);
 
-// With fewer elements than this the interpreter lock is kept: to acquire it again may take longer than the reading.
+// With fewer elements, keep the interpreter lock: acquiring the lock again may take longer than reading the elements.
 constexpr std::int64_t kWorthRelease = 1 << 19;
 
-// Calls work(threads), without the interpreter lock where that pays. False with a Python error set.
+// Calls work(threads), without the interpreter lock if there are enough elements. Returns false with a Python error set.
 template <class Work>
 bool unlocked(std::int64_t elements, Work work) {
   const unsigned threads = threads_for(elements);
@@ -50,7 +51,7 @@ bool unlocked(std::int64_t elements, Work work) {
   return enough;
 }
 
-// As `measure` and `measure_units`, for Python. False with a Python error set.
+// As `measure` and `measure_units`, in `unlocked`. Return false with a Python error set.
 bool measure_views(const View* views, std::size_t many, Row* rows);
 bool measure_view_of_units(const View& view, const UnitLayout& layout, Row& row, double* units);
 

@@ -12,20 +12,20 @@
 namespace hooks {
 namespace {
 
-constexpr std::int64_t kShortest = 16;            // elements of a run; shorter ones are columns that are merged at the end
-constexpr std::int64_t kNarrowest = 64;           // columns; several narrower rows are read as one
-constexpr std::int64_t kRowBytes = 1 << 14;       // of a row; longer ones are read in strips of this width
-constexpr std::int64_t kPadding = 24;            // numbers between the sums of a strip, which would share sets of the first-level cache
+constexpr std::int64_t kShortest = 16;            // elements of a run; shorter runs are read as columns and merged at the end
+constexpr std::int64_t kNarrowest = 64;           // columns of a row; several narrower rows are read as one row
+constexpr std::int64_t kRowBytes = 1 << 14;       // of a row; longer rows are read in strips of this width
+constexpr std::int64_t kPadding = 24;             // numbers between the arrays of sums, which keep them in different sets of the cache
 constexpr std::int64_t kTileRows = 24;            // a multiple of the rows that a lane adds up
-constexpr std::int64_t kTile = 1 << 15;           // elements that are measured, and then their units, while they are in the cache
-constexpr std::int64_t kItems = 32;               // at most so many threads work on a tensor
+constexpr std::int64_t kTile = 1 << 15;           // elements whose moments and then units are measured while they are in the cache
+constexpr std::int64_t kItems = 32;               // the most items of a tensor, and so the most threads that work on it
 constexpr std::int64_t kLeastElements = 1 << 15;  // of an item
-constexpr std::int64_t kLeastRows = 96;           // of an item, which has its own sums of each column
+constexpr std::int64_t kLeastRows = 96;           // of an item, which keeps a sum for each column
 constexpr std::int64_t kMostSums = 1 << 18;       // columns of all items
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Items are parts of a tensor with sums of their own, which are merged in order.
+// The work on one tensor, divided into items. Every item has separate sums, which are merged in the order of items.
 class UnitJob {
  public:
   void plan(const View& of, const UnitLayout& layout_of) {
@@ -34,7 +34,7 @@ class UnitJob {
     layout = layout_of;
     in_runs = layout.inner >= kShortest;
     const std::int64_t group = layout.units * layout.inner;
-    // Of columns: those of a row, the whole rows, and the columns of a strip. Of runs: one row for each run.
+    // A tensor is read as `rows` rows of `length` elements: rows of columns, of which a strip takes some, or one run as each row.
     merged_rows = in_runs || group >= kNarrowest ? 1 : ceil_div(kNarrowest, group);
     columns = in_runs ? layout.units : merged_rows * group;
     length = in_runs ? layout.inner : columns;
@@ -65,7 +65,7 @@ class UnitJob {
     finish(row, out, totals.data(), columns);
   }
   void run_together(Row& row, double* out, unsigned threads, bool in_team) {
-    static_cast<void>(scratch_of_thread());  // raises here if there is no memory, not inside the threads
+    static_cast<void>(scratch_of_thread());  // throws here if there is no memory, instead of inside the threads
     sums.assign(items() * static_cast<std::size_t>(4 * padded), 0.0);
     totals.assign(static_cast<std::size_t>(4 * columns), 0.0);
     pieces.plan(items(), [](std::size_t) { return 1; }, 1, threads);
@@ -81,7 +81,7 @@ class UnitJob {
   bool in_runs = false;
   std::int64_t merged_rows = 1, columns = 0, length = 0, rows = 0, strip = 0, padded = 0, strips = 1, groups = 1;
   std::vector<double> sums, totals;
-  std::vector<Row> moments;  // of the chunks of the tensor, or where it is read in strips of the items
+  std::vector<Row> moments;  // one row for each chunk of the tensor; for each item if the tensor is read in strips
   Pieces pieces;
   std::mutex adding;
 
@@ -99,13 +99,13 @@ class UnitJob {
       Scratch& scratch = scratch_of_thread();
       mine.pieces.take(thread, [&](std::size_t i) { mine.work_on(i, mine.sums_of(i), scratch); });
     } catch (const std::bad_alloc&) {
-      // No memory for the scratch of this thread, so it took no item; the calling thread has its scratch already.
+      // There is no memory for the scratch of this thread, so it has taken no item. The calling thread has its scratch already.
     }
   }
 
   void work_on(std::size_t item, double* into, Scratch& scratch) {
     const std::int64_t group = static_cast<std::int64_t>(item) % groups, first = static_cast<std::int64_t>(item) / groups * strip;
-    // Whole tiles, so that lanes add up as many rows as they can.
+    // Divide at multiples of kTileRows, so that lanes add up as many rows as they can.
     const std::int64_t share = in_runs ? 1 : kTileRows, parts = ceil_div(rows, share);
     const std::int64_t begin = std::min(rows, parts * group / groups * share), end = std::min(rows, parts * (group + 1) / groups * share);
     if (in_runs) {
@@ -123,8 +123,9 @@ class UnitJob {
     flush(scratch, view->counts);
   }
 
-  // The chunks that begin in [begin, end): the same as without units, so that the moments are rounded alike. Returns whether this
-  // range may hold zeros: of its first elements the chunk before tells, which `before` stands for.
+  // Measures the moments of the chunks that begin in [begin, end). Chunks are the same as without units, so that moments are rounded
+  // in the same way. Returns whether the range may hold zeros. The first elements of the range may belong to the previous chunk:
+  // `before` tells whether it may hold zeros.
   bool measure_chunks(std::int64_t begin, std::int64_t end, bool before, Scratch& scratch) {
     const std::int64_t first = ceil_div(begin, kChunk);
     bool zeros = before && first * kChunk > begin;
@@ -138,8 +139,8 @@ class UnitJob {
     return zeros;
   }
 
-  // The end of the first tile of an item, in rows or runs of n elements: short where the item begins inside of a chunk, since nothing
-  // is known of its zeros.
+  // The end of the first tile of an item, in rows or runs of n elements. If the item begins inside of a chunk, another item measures
+  // this chunk, so its zeros are not known: then the first tile ends with the chunk.
   static std::int64_t end_of_first(std::int64_t begin, std::int64_t tile, std::int64_t n) {
     const std::int64_t known = ceil_div(ceil_div(begin * n, kChunk) * kChunk, n);
     return known > begin ? std::min(known, begin + tile) : begin + tile;
@@ -148,13 +149,13 @@ class UnitJob {
   void work_on_rows(std::int64_t begin, std::int64_t end, double* into, Scratch& scratch) {
     const std::int64_t tile = std::max<std::int64_t>(1, kTile / columns / kTileRows) * kTileRows;
     const int n = static_cast<int>(columns);
-    bool zeros = true;  // nothing is known of the chunk before the first one
+    bool zeros = true;  // the chunk before the first one may hold zeros
     for (std::int64_t row = begin, last; row < end; row = last) {
       last = std::min(end, row == begin ? end_of_first(row, tile, columns) : row + tile);
       zeros = measure_chunks(row * columns, last * columns, zeros, scratch);
       kernels->columns(view->kind, at(row * columns), last - row, columns, n, zeros, units_at(into, 0));
     }
-    if (end == rows && rows * columns < view->numel) {  // the rest, less than a row
+    if (end == rows && rows * columns < view->numel) {  // the rest of the tensor, which is shorter than a row
       zeros = measure_chunks(rows * columns, view->numel, zeros, scratch);
       const int rest = static_cast<int>(view->numel - rows * columns);
       kernels->columns(view->kind, at(rows * columns), 1, rest, rest, zeros, units_at(into, 0));
@@ -177,10 +178,10 @@ class UnitJob {
   }
   void work_on_runs(std::int64_t begin, std::int64_t end, double* into, Scratch& scratch) {
     const std::int64_t tile = std::max<std::int64_t>(1, kTile / length);
-    bool zeros = true;  // nothing is known of the chunk before the first one
+    bool zeros = true;  // the chunk before the first one may hold zeros
     for (std::int64_t run = begin, last; run < end; run = last) {
       last = std::min(end, run == begin ? end_of_first(run, tile, length) : run + tile);
-      for (std::int64_t offset = 0; offset < length; offset += kTile) {  // once, except for a run that is longer than a tile
+      for (std::int64_t offset = 0; offset < length; offset += kTile) {  // one iteration, unless a run is longer than a tile
         const std::int64_t part = std::min(length, offset + kTile) - offset;
         const std::int64_t from = run * length + offset, to = (last - 1) * length + offset + part;
         zeros = measure_chunks(from, to, zeros, scratch);
@@ -204,7 +205,7 @@ class UnitJob {
       }
     }
   }
-  // From the sums of all columns, four arrays that begin `apart` numbers from each other.
+  // Writes the results from the sums of all columns: four arrays that begin `apart` numbers from each other.
   void finish(Row& row, double* out, const double* from, std::int64_t apart) {
     row = Row();
     for (const Row& each : moments) merge(row, each);

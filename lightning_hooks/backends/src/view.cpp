@@ -52,7 +52,7 @@ void View::lay_out(const std::int64_t* shape, const std::int64_t* strides, int n
     }
   }
   std::sort(gaps.begin(), gaps.end(), [](Dim a, Dim b) { return a.stride < b.stride; });
-  std::size_t kept = 0;  // dimensions without a gap between them are merged
+  std::size_t kept = 0;  // after merging dimensions that have no gap between them
   for (const Dim dim : gaps) {
     if (kept && dim.stride == gaps[kept - 1].size * gaps[kept - 1].stride) {
       gaps[kept - 1].size *= dim.size;

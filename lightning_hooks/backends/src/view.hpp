@@ -1,4 +1,4 @@
-// The memory of the elements of a tensor, in the order that is fastest to read: moments do not depend on the order.
+// The memory of the elements of a tensor, in the order that is fastest to read. Moments do not depend on the order.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@ struct View {
   const char* data = nullptr;
   Kind kind = Kind::f32;
   std::int64_t numel = 0;   // elements to read
-  double copies = 1;        // how often each of them occurs in the tensor: an expanded tensor repeats its elements
-  // The elements to subtract, with the same layout as `data`: both contiguous, of the kind `stored`. The differences of sixteen-bit
-  // floats are float32, which is then `kind`. Null where nothing is subtracted.
+  double copies = 1;        // how often each element occurs in the tensor: an expanded tensor repeats its elements
+  // The elements to subtract, or null. Both `data` and `minus` are then contiguous and of the kind `stored`, and `kind` is that of the
+  // differences: float32 for sixteen-bit floats.
   const char* minus = nullptr;
   Kind stored = Kind::f32;
   bool sized = true;         // whether the sum of magnitudes is requested; if not, it is NaN
   double* counts = nullptr;  // the buckets of its histogram, or null
-  std::vector<Dim> gaps;     // empty where the elements are contiguous; else the dimensions, innermost first
+  std::vector<Dim> gaps;     // the dimensions, innermost first; empty if the elements are contiguous
 
-  // Sizes and strides are in elements.
+  // Sets `numel`, `copies` and `gaps` from a shape and from strides in elements.
   void lay_out(const std::int64_t* shape, const std::int64_t* strides, int ndim);
 
-  // Elements [begin, begin + n), contiguous: in place, or copied into the buffer (kBlock elements of eight bytes).
+  // The elements [begin, begin + n), contiguous: a pointer into the tensor, or to a copy in `buffer` (kBlock elements of eight bytes).
   const void* block(std::int64_t begin, int n, void* buffer) const;
 };
 

@@ -9,7 +9,7 @@
 namespace hooks {
 namespace {
 
-// The numbers [begin, begin + many) of a state; null with a Python error set.
+// A pointer to the numbers [begin, begin + many) of a state; null with a Python error set.
 double* numbers_of(const View& state, Py_ssize_t begin, std::size_t many) {
   if (state.kind != Kind::f64 || !state.gaps.empty() || state.copies != 1) {
     PyErr_SetString(PyExc_TypeError, "the state must be a contiguous float64 tensor");
@@ -93,14 +93,14 @@ int measure_units_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, P
   if (found <= 0) return found;
   constexpr std::int64_t columns = kUnitColumns;
   const std::int64_t many = columns * layout.units;
-  // Its four numbers lie together, so it is not a transposed tensor.
+  // The four numbers of a unit must lie together: reject a transposed tensor.
   if (kept.numel != many || layout_of_kept.units != layout.units || (many > 0 && layout_of_kept.inner != columns)) return 0;
   double* const numbers = numbers_of(state, first, kMoments);
   const bool counted = histogram != kNoHistogram;
   double* const counts = numbers && counted ? numbers_of(state, histogram, kBuckets) : nullptr;
   double* const present = numbers_of(kept, 0, static_cast<std::size_t>(many));
   if (!numbers || (counted && !counts) || !present) return -1;
-  // Kept by the thread: an allocation takes longer than a small tensor.
+  // The thread keeps the vector, because an allocation takes longer than measuring a small tensor.
   thread_local std::vector<double> merged;
   merged.resize(static_cast<std::size_t>(many));
   Row row;
@@ -116,8 +116,8 @@ int measure_units_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, P
 
 namespace {
 
-// Measures tensors, or their differences from those of a second list. The lists are tuples that keep the tensors alive while the
-// lock is released; the second may be null, as may the offsets of histograms, of which a negative one means none.
+// Measures tensors, or the differences of pairs of tensors if `subtracted` is not null. Both are tuples, which keep the tensors alive
+// while the lock is released. `histograms` may be null; a negative offset stands for no histogram.
 PyObject* measure_lists(PyObject* into, const std::int64_t* firsts, Py_ssize_t many, PyObject* kept, PyObject* subtracted,
                         const std::int64_t* histograms, bool sized) {
   View state;
@@ -155,9 +155,9 @@ PyObject* measure_lists(PyObject* into, const std::int64_t* firsts, Py_ssize_t m
 
 }  // namespace
 
-// Arguments: state, an int64 buffer of offsets, a list of as many tensors; for differences a list of tensors to subtract, or None;
-// an int64 buffer of offsets of histograms, negative for none, or None; whether magnitudes are requested. Returns the indices of
-// the tensors that are not measured here.
+// Arguments: the state; an int64 buffer with the offset of each row; a list of as many tensors; a list of tensors to subtract, or
+// None; an int64 buffer with the offset of each histogram (negative for none), or None; whether magnitudes are requested. Returns the
+// indices of the tensors that were skipped, because the kernel does not measure them.
 PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
   if (given < 3 || given > 6) {
     PyErr_SetString(PyExc_TypeError, "expected the state, offsets, tensors, and up to three more");

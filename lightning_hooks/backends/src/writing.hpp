@@ -16,12 +16,12 @@ struct Target {
   double *moments = nullptr, *counts = nullptr;
 };
 
-// Measures a tensor once and merges it into several rows; rows whose state cannot be written are skipped. 1: the tensor was measured,
-// and the row has its moments. 0: the tensor is not measured here. -1: a Python error is set.
+// Measures a tensor once and merges it into several rows; skips rows whose state cannot be written. Returns 1 if the tensor was
+// measured, and `row` has its moments; 0 if the kernel does not measure the tensor; -1 with a Python error set.
 int measure_into(Target* targets, std::size_t many, PyObject* tensor, bool sized, Row& row);
 
-// The same, and the units along an axis are merged into a contiguous float64 tensor [units, 4]. 0 also where the number of units
-// is another one, or their layout is not measured here.
+// As `measure_into`, and merges the units along an axis into a contiguous float64 tensor [units, 4]. Returns 0 also if the number of
+// units differs, or if the layout of the tensor has gaps.
 int measure_units_into(PyObject* state, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool sized, PyObject* units,
                        Py_ssize_t axis);
 
