@@ -74,9 +74,9 @@ def merge_gathered(tables: Tensor, sections: Sections, owned: Replicas) -> Tenso
     states, first, weights = tables.split([sections.size, len(owned.rows), 1], dim=1)
     parts = [torch.stack(part) for part in zip(*(sections.split(state) for state in states), strict=True)]
     bids = owned.bids(parts[0][..., COUNT], first, len(tables))
-    counting = owned.counting(sections, parts, bids == bids.amax(0))
+    counting = owned.keep_counted(sections, parts, bids == bids.amax(0))
     merged = [each.accumulator.merge(part, STACKED) for each, part in zip(sections.kept, counting, strict=True)]
-    owned.once(sections, merged, owned.digests(parts[0], weights).sum(0))
+    owned.divide_repeated(sections, merged, owned.digests(parts[0], weights).sum(0))
     return torch.cat([*(part.flatten() for part in merged), states[:, -REQUESTS:].amax(0)])
 
 
@@ -90,7 +90,7 @@ def merge_reduced(state: Tensor, sections: Sections, owned: Replicas, ranks: int
     greatest = numbers_of((yield "max", keys_of(torch.cat(asked)))).split([len(each) for each in asked])
     merged = [each.merged(reduced) for each, reduced in zip(extremes, greatest, strict=False)]
     best, requests = greatest[-2:]
-    counting = owned.counting(sections, parts, bids == best)
+    counting = owned.keep_counted(sections, parts, bids == best)
 
     means = _Means(counting[0], merged[0])
     columns = [
@@ -104,7 +104,7 @@ def merge_reduced(state: Tensor, sections: Sections, owned: Replicas, ranks: int
         part[:, chosen] = added.view(len(part), len(chosen))
     means.write_means(total[0])
     means.write_deviations((yield "sum", means.deviations()))
-    owned.once(sections, merged, total[-1])
+    owned.divide_repeated(sections, merged, total[-1])
     return torch.cat([*(part.flatten() for part in merged), requests])
 
 

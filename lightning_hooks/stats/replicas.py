@@ -47,7 +47,7 @@ class Replicas(NamedTuple):
         """
         return torch.where(counts[..., self.rows] > 0, ranks - first, 0.0)
 
-    def counting(self, sections: Sections, parts: Sequence[Tensor], wins: Tensor) -> list[Tensor]:
+    def keep_counted(self, sections: Sections, parts: Sequence[Tensor], wins: Tensor) -> list[Tensor]:
         """The sections of states in which the numbers of copies that do not count are replaced by neutral ones.
 
         Args:
@@ -79,7 +79,7 @@ class Replicas(NamedTuple):
         # Keep 30 bits and a sign, so that sums of digests are exact in float64 in any order.
         return ((keys_of(moments[..., self.other_rows, :]) * factors).sum(-1) >> 33) * weight
 
-    def once(self, sections: Sections, parts: Sequence[Tensor], digests: Tensor) -> None:
+    def divide_repeated(self, sections: Sections, parts: Sequence[Tensor], digests: Tensor) -> None:
         """Divide the sums of rows that every rank of a tensor-parallel group has counted by the size of the group, in place.
 
         Args:

@@ -101,20 +101,21 @@ class Table:
         kept = [each for each in kept if not each.accumulator.separate]
         self.metrics = MetricRows(metrics, range(rows) if alone else copied, device)
         self.sections = Sections(rows, kept)
+        # Rows that the kernel of a CUDA device cannot write, because it writes moments only.
         self._more_than_moments = {*self.metrics.rows}.union(*(each.rows for each in kept if _is_measured(each)))
         # Only Python measures the rows of an accumulator that is not compiled. Sums over pairs do not count: the monitor writes
         # them, so a compiled writer still serves their rows.
-        slow = [each.rows for each in kept if _is_measured(each) and not each.accumulator.compiled]
-        self._in_python = {*self.metrics.rows}.union(*slow)
+        not_compiled = [each.rows for each in kept if _is_measured(each) and not each.accumulator.compiled]
+        self._python_rows = {*self.metrics.rows}.union(*not_compiled)
         self._histograms = self.sections.index("histogram")
         self.state = self.sections.blank(device)
         # A NumPy array with the memory of the state: clearing it takes a tenth of the time that torch takes.
         self._array = self.state.numpy() if self.state.is_cpu else None
         # On a CUDA device: the `PartialRows` that hooks have measured and that are not merged into the state yet.
         self._partial: Any = None
-        others = [row for row in range(rows) if row not in copied]
-        self._replicas = replicas(copied, self.sections, device, others, tensor_parallel)
-        self._held_in_parts = {row for row, first in copied.items() if first is not None}
+        other_rows = [row for row in range(rows) if row not in copied]
+        self._replicas = replicas(copied, self.sections, device, other_rows, tensor_parallel)
+        self._sharded_rows = {row for row, first in copied.items() if first is not None}
 
     @property
     def moments(self) -> Tensor:
@@ -145,8 +146,8 @@ class Table:
 
     def hold_alone(self, row: int) -> None:
         """From now on, count the measurements of this rank for a row of a sharded parameter as a whole copy, not as a shard."""
-        if row in self._held_in_parts:
-            self._held_in_parts.remove(row)
+        if row in self._sharded_rows:
+            self._sharded_rows.remove(row)
             self._replicas.first.masked_fill_(self._replicas.rows == row, -1.0)
 
     def clear(self) -> None:
@@ -191,14 +192,14 @@ class Table:
             if self._partial is None:
                 self._partial = device.PartialRows(self.state)
             return kernels.DirectWriter(self._partial.writer(row * MOMENTS), row, fallback)
-        if not self.state.is_cpu or row in self._in_python:
+        if not self.state.is_cpu or row in self._python_rows:
             return partial(fallback, row)
         write: Callable[[Tensor], None] = kernels.host.writer(self, row, self._histogram_offset(row), fallback)
         return write
 
     def _unit_writer(self, row: int, fallback: kernels.FallbackWriter, axis: int) -> Callable[[Tensor], None] | None:
         """The compiled writer of a row and its units along `axis`; None if Python must measure the row."""
-        if not self.state.is_cpu or row in self._in_python:
+        if not self.state.is_cpu or row in self._python_rows:
             return None
         write: Callable[[Tensor], None] = kernels.host.writer(self, row, self._histogram_offset(row), fallback, axis)
         return write
@@ -245,7 +246,7 @@ class Table:
         skipped: list[int] = []
         numbers: dict[int, dict[int, Tensor]] = {}  # by section, then by slot
         for position, (row, measurement) in enumerate(zip(rows, measurements, strict=True)):
-            if row in self._in_python:
+            if row in self._python_rows:
                 skipped.append(position)
                 continue
             try:
@@ -268,7 +269,7 @@ class Table:
         offsets = [self._histogram_offset(row) for row in rows]
         if any(offset is not None for offset in offsets):
             histograms = np.array([kernels.NO_HISTOGRAM if offset is None else offset for offset in offsets], dtype=np.int64)
-        is_direct = self._in_python.isdisjoint(rows)
+        is_direct = self._python_rows.isdisjoint(rows)
         return RowOffsets(rows, np.array(rows, dtype=np.int64) * MOMENTS, histograms, is_direct)
 
     def measure_all(
