@@ -1,4 +1,4 @@
-"""What serves: the compiled parts where they load, NumPy and Python otherwise, and what the environment variable asks for."""
+"""The choice of implementations: compiled code if it loads, else NumPy and Python, or what the environment variable forces."""
 
 import os
 import subprocess

@@ -1,10 +1,10 @@
-"""What a table is given for tensors that it does not write directly."""
+"""A fallback for the tensors that a table does not write directly."""
 
 from lightning_hooks.stats.kernels import FallbackWriter
 
 
 class KeepsAll(FallbackWriter):
-    """Keeps the rows and tensors that it is called with."""
+    """Keeps the rows and the tensors of all calls."""
 
     def __init__(self):
         self.direct = True

@@ -1,8 +1,8 @@
-"""Tensors for tests of what is measured of them."""
+"""Tensors for tests of measurements."""
 
 import torch
 
 
 def doubles(rows):
-    """Arrays as tensors of float64."""
+    """Arrays as float64 tensors."""
     return [torch.as_tensor(row, dtype=torch.float64) for row in rows]

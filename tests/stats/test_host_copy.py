@@ -1,4 +1,4 @@
-"""Copies into host memory, and what several ranks request."""
+"""Copies into host memory, and the requests of several ranks."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The merge over ranks: both ways give the moments of all elements together, each counted once, and the same on every rank."""
+"""The merge over ranks. Both ways give the same moments on every rank: those of all elements, each counted once."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ HISTOGRAM, FUNCTION, PAIRS = Histogram(), FunctionMean("largest"), Pairs()
 
 
 class FakeGroup:
-    """Takes part in the reductions of several ranks in one process; keeps what it was given."""
+    """A rank that takes part in reductions, of which several run in one process. Keeps the tensors that it received."""
 
     def __init__(self) -> None:
         self.collectives: list[str] = []
         self.bytes = 0
 
     def reduce(self, asked: Sequence[tuple[str, Tensor]]) -> Tensor:
-        """One collective: all ranks ask for the same operation on tensors of one size."""
+        """Simulate one collective. All ranks must request the same operation on tensors of equal size."""
         ((operation, size),) = {(operation, len(tensor)) for operation, tensor in asked}
         stacked = torch.stack([tensor for _, tensor in asked])
         self.collectives.append(operation)
@@ -47,7 +47,7 @@ class FakeGroup:
 
 
 def reduced(states: Sequence[Tensor], sections: Sections, owned: Sequence[Replicas], group: FakeGroup | None = None) -> Tensor:
-    """The merged state, from the reductions of all ranks, which must agree to the last bit."""
+    """The merged state, computed by reductions. The results of all ranks must agree to the last bit."""
     group = group or FakeGroup()
     steps = [merge_reduced(state, sections, own, len(states)) for state, own in zip(states, owned, strict=True)]
     answer: Tensor | None = None
@@ -108,7 +108,7 @@ def truth(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float64]]
 
 
 def assert_moments(got: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
-    """The moments are those of the elements, to 1e-12."""
+    """Assert that moments equal those of the elements to 1e-12."""
     values = values.astype(np.float64)
     expected = truth(values)
     for column in (COUNT, MIN, MAX, ZEROS, NONFINITE, UNDERFLOW):
@@ -120,7 +120,8 @@ def assert_moments(got: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> N
     magnitude = np.abs(values).mean() if len(values) else 0.0
     assert got[ABS_SUM] == pytest.approx(expected[ABS_SUM], rel=EXACT)
     assert abs(got[MEAN] - expected[MEAN]) <= EXACT * magnitude
-    # The mean of each rank is a float64 number: its rounding, and not the merge, limits the squares around a large offset.
+    # The mean of each rank is rounded to float64. This rounding, not the merge, limits the precision of squared deviations
+    # around a large mean.
     rounding = 4 * np.finfo(np.float64).eps * magnitude * math.sqrt(expected[M2] * len(values))
     assert abs(got[M2] - expected[M2]) <= EXACT * expected[M2] + rounding + len(values) * (1e-15 * magnitude) ** 2
 
@@ -148,7 +149,7 @@ def test_both_ways_give_the_moments_of_all_elements(
     for moments in ways:
         for row in range(2):
             assert_moments(moments[row], np.concatenate([of_rank[row] for of_rank in numbers]))
-    for column in range(MOMENTS):  # also what has no value in float64: infinite means
+    for column in range(MOMENTS):  # columns with infinite means included
         assert np.array_equal(np.isnan(ways[0][:, column]), np.isnan(ways[1][:, column])), column
 
 
@@ -187,7 +188,7 @@ def test_requests_of_any_rank_are_those_of_all() -> None:
 
 
 def filled(seed: int, sections: Sections) -> Tensor:
-    """A state with numbers everywhere; sums that two orders of addition give alike."""
+    """A state in which every number is set. The numbers are such that sums do not depend on the order of addition."""
     state = sections.blank()
     parts = sections.split(state)
     generator = torch.Generator().manual_seed(seed)
@@ -204,8 +205,10 @@ def test_histograms_sums_and_pairs_add_up_and_copies_count_once() -> None:
     for state in states:  # row 1 is a copy on every rank
         for part, first in zip(sections.split(state), sections.split(states[0]), strict=True):
             part[1] = first[1]
-    sections.split(states[2])[3][1, 3:] += 1.0  # but the micro-batches of each rank are parts of their own
-    states[0].copy_(sections.blank())  # and the first has nothing, as after a failure
+    # The micro-batches of a rank are not copies, so their numbers may differ from rank to rank.
+    sections.split(states[2])[3][1, 3:] += 1.0
+    # The first rank has measured nothing, as after a failure.
+    states[0].copy_(sections.blank())
     owned = own(4, sections, [{1: rank} for rank in range(4)])
     for state in both(states, sections, owned):
         merged = sections.split(state)
@@ -230,14 +233,14 @@ def test_a_nan_of_a_copy_that_does_not_count_stays_out() -> None:
 
 
 def test_the_shares_of_one_copy_count_together_and_other_copies_do_not() -> None:
-    """Replicas of a tensor that two ranks each share, as under tensor parallelism: ranks 0 and 1, and 2 and 3."""
+    """Two copies of a tensor, each of which two ranks share, as under tensor parallelism: ranks 0 and 1, and ranks 2 and 3."""
     shares = [torch.arange(6.0), torch.arange(6.0, 9.0)]
     states = [state_of([shares[rank % 2]]) for rank in range(4)]
     owned = own(4, Sections(1), [{0: 2 * (rank // 2)} for rank in range(4)])
     whole = torch.arange(9.0).numpy()
     for state in both(states, Sections(1), owned):
         assert_moments(Sections(1).moments_of(state)[0].numpy(), whole)
-    states[0] = states[2] = state_of([torch.empty(0)])  # uneven shares
+    states[0] = states[2] = state_of([torch.empty(0)])  # a share without elements
     for state in both(states, Sections(1), owned):
         assert_moments(Sections(1).moments_of(state)[0].numpy(), shares[1].numpy())
 
@@ -252,7 +255,7 @@ def test_what_a_tensor_parallel_group_holds_several_times_counts_once(parallel: 
         table = Table(3, [Kept(HISTOGRAM, (0, 1))])
         table.put(0, Measurement(copied[rank // parallel]))
         table.put(1, Measurement(shares[rank]))
-        states.append(table.state)  # nobody measured the last row
+        states.append(table.state)  # no rank has measured the last row
         owned.append(replicas({}, sections, other_rows=(0, 1, 2), tensor_parallel=(rank % parallel, parallel)))
     for state in both(states, sections, owned):
         moments, histograms, *_ = sections.split(state)

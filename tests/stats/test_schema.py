@@ -1,4 +1,4 @@
-"""One table of moments and one of statistics: whatever is added there is measured, merged and written like the others."""
+"""A moment or a statistic that is added to the schema is measured, merged and written like the present ones."""
 
 import os
 import subprocess
@@ -66,7 +66,7 @@ print(*sorted(run.scalars))
 
 
 def test_a_statistic_of_the_moments_is_one_line_of_the_schema_and_its_name(tmp_path):
-    """It can be named in rules, it is computed, and it reaches the table, the tags and the messages."""
+    """An added statistic can be named in rules, is computed, and occurs in the table, in tags and in messages."""
     script = [sys.executable, "-W", "ignore", "-c", ADDED, str(tmp_path)]
     done = subprocess.run(script, capture_output=True, text=True, timeout=120, env=os.environ)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Unions of rows, and the statistics of rows and unions, are those of each row by itself."""
+"""Statistics of many rows and of unions, computed together, equal the statistics of each row and union computed alone."""
 
 import numpy as np
 import pytest

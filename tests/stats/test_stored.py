@@ -1,4 +1,4 @@
-"""Statistics from what an event file stores are those of the elements, of single rows and of rows that are shown as one."""
+"""Statistics from stored numbers equal statistics of the elements, for single rows and for rows that are displayed as one."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ OF_ELEMENTS = {
 
 
 def stored_from(rows, narrow=np.float64):
-    """What a file has of rows of elements."""
+    """The stored numbers of rows, measured from their elements."""
     numbers = encode_moments(measure_many(doubles(rows)).numpy()).astype(narrow)
     by_name = {MOMENT_NAMES[column]: numbers[:, column] for column in stored_moments(magnitudes=True)}
     return from_file(by_name, by_name.__getitem__)

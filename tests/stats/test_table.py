@@ -54,7 +54,7 @@ def test_histograms_of_many_are_those_of_each(threads):
         each, many, changes = (Table(len(tensors), [Kept(HISTOGRAM, slots)]) for _ in range(3))
         for row, tensor in enumerate(tensors):
             each.put(row, Measurement(tensor))
-        many.state += 1.0  # what was there before does not count
+        many.state += 1.0  # previous numbers must be overwritten
         assert many.measure_all(rows, tensors) == []
         torch.testing.assert_close(many.state[:-2], each.state[:-2], rtol=0, atol=0, equal_nan=True)
         left = changes.measure_all(rows, [t + 0.0 for t in tensors], [torch.zeros_like(t) for t in tensors])
@@ -101,7 +101,7 @@ def test_a_writer_asks_its_fallback_and_passes_errors_on():
     fallback.direct = False
     write(TENSORS[0])
     fallback.direct = True
-    kept.state = kept.state.float()  # cannot be written
+    kept.state = kept.state.float()  # the kernels cannot write a float32 state
     write(TENSORS[0])
     assert len(fallback.came) == 2 and not kept.state[0]
 
@@ -144,7 +144,7 @@ def test_several_rows_are_put_at_once_and_the_rest_is_named():
     for row in rows:
         at_once.put(row, Measurement(torch.zeros(5)))
     left = at_once.put_all(rows, looks)
-    assert left == [0]  # a statistic of a user
+    assert left == [0]  # the row keeps a statistic of the user
     for position in left:
         at_once.put(rows[position], looks[position])
     torch.testing.assert_close(at_once.state, one_by_one.state, rtol=0, atol=0, equal_nan=True)
@@ -183,11 +183,11 @@ def test_a_compiled_writer_refuses_a_fallback_of_another_type():
         Table(1).writer(0, print)
 
 
-# Tables on a device, played with a kernel on the CPU.
+# Tables on a device, simulated by a kernel on the CPU.
 
 
 class Kernel:
-    """Notes how often it is called; leaves whole numbers alone, as the kernels do."""
+    """Counts its calls. Skips integer tensors, as the kernels do."""
 
     def __init__(self):
         self.calls = []
@@ -203,7 +203,7 @@ class Kernel:
 
 
 class PartialRows:
-    """Keeps what hooks see until it is merged."""
+    """Keeps the measurements of tensors from hooks until they are merged."""
 
     fails = False
 

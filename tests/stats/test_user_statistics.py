@@ -1,4 +1,4 @@
-"""Rows of users' statistics: a step leaves Python's warnings as the user has set them."""
+"""Statistics of users: computing them does not change Python's warning filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of accumulators: parts merge in any order to the same numbers, and the numbers of no elements change nothing."""
+"""Laws of accumulators: the merge does not depend on the order of parts, and merging with neutral numbers changes nothing."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Holds what the kernels of this machine read of a tensor against the reference, which computes everything in float64."""
+"""Compares the kernels of this machine with the reference, which computes in float64."""
 
 import importlib
 from types import ModuleType
@@ -27,7 +27,7 @@ class Sub(torch.Tensor):
     """A subclass of tensor."""
 
 
-NOT_OURS = (  # what a kernel of this machine leaves to others
+NOT_OURS = (  # tensors that the kernels of this machine do not measure
     torch.ones(3, dtype=torch.int64),
     torch.ones(3, dtype=torch.complex64),
     torch.ones(3, device="meta"),
@@ -43,7 +43,7 @@ def numbers(packed):
 
 
 def agrees(tensor):
-    """Holds NumPy's kernel and every instruction set of the compiled one, moments and histogram, against the reference."""
+    """Compare the moments and histograms of NumPy's kernel, and of every compiled instruction set, with the reference."""
     want, counts = reference.measure(tensor), histogram(tensor)
     agrees_with(want, counts, tensor, numpy_kernel)
     for name in SETS:
@@ -63,7 +63,7 @@ def agrees_with(want, want_counts, tensor, kernel):
 
 
 def without_magnitudes(kernel, tensor, want):
-    """The moments where nobody asks for magnitudes; in the places of what is then left out, what is wanted."""
+    """The moments measured without magnitudes, with the expected values in the columns that are then not measured."""
     moments = torch.zeros(9, dtype=torch.float64)
     assert kernel.measure_many_into(moments, np.array([0]), [tensor], None, None, False) == []
     assert kernel is numpy_kernel or moments[ABS_SUM].isnan()
@@ -77,8 +77,8 @@ def is_near(moments, want):
     torch.testing.assert_close(moments[EXACT], want[EXACT], rtol=0, atol=0, equal_nan=True)
     _assert_near(moments[MEAN], want[MEAN], 1e-6 * want[ABS_SUM] / max(want[COUNT], 1))
     _assert_near(moments[ABS_SUM], want[ABS_SUM], 1e-6 * want[ABS_SUM])
-    # A relative error of 1e-6 of the standard deviation, and of the norm where the data hardly vary.
-    finest = 5e-324 * want[COUNT]  # of squares that are subnormal even in float64
+    # Allow an error of 1e-6 relative to the standard deviation, or relative to the norm if the data hardly vary.
+    finest = 5e-324 * want[COUNT]  # the rounding of squares that are subnormal even in float64
     _assert_near(moments[M2], want[M2], 2e-6 * want[M2] + 1e-24 * want[COUNT] * want[MEAN].square() + finest)
 
 

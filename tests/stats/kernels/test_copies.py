@@ -1,4 +1,4 @@
-"""Copies of parameters into memory that is kept: the same numbers, and what is left to others."""
+"""Copies of parameters into existing memory: the numbers are equal, and unsupported pairs are skipped."""
 
 import pytest
 import torch

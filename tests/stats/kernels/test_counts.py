@@ -1,4 +1,4 @@
-"""Histograms of what is spread in every way over the powers of two: each way of counting, against the reference."""
+"""Histograms of numbers in all distributions over powers of two: each way of counting, compared with the reference."""
 
 import pytest
 import torch
@@ -65,7 +65,7 @@ def test_what_is_smallest_does_not_fall_among_what_is_greatest(scale):
 
 @pytest.mark.parametrize("value", [2.0**107, 2.0**99, 2.0**113], ids="{:.0e}".format)
 def test_the_least_exponent_where_infinities_stretch_what_is_looked_for(value):
-    """As a byte an exponent wraps around: 1 must not come to lie beside 255."""
+    """An exponent wraps around in a byte: an exponent of 1 must not be counted beside 255."""
     for dtype in (torch.float32, torch.bfloat16):
         values = torch.full((2, 2, 2048), value)
         values[:, 1] = float("inf")

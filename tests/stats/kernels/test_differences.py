@@ -1,4 +1,4 @@
-"""The compiled kernel on differences that are never made: the numbers of the difference, or nothing measured."""
+"""The compiled kernel on pairs of tensors: it measures their difference without allocating it, or skips the pair."""
 
 import importlib
 

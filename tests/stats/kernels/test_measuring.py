@@ -1,4 +1,4 @@
-"""The kernels of this machine against float64: dtypes, strides, sizes, magnitudes, what is not finite."""
+"""The kernels of this machine compared with float64: dtypes, strides, sizes, magnitudes, values that are not finite."""
 
 import pytest
 import torch

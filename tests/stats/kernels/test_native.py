@@ -1,4 +1,4 @@
-"""What only the compiled kernel does; its numbers are held against float64 in `test_measuring`."""
+"""Features that only the compiled kernel has. `test_measuring` compares its numbers with float64."""
 
 import struct
 
@@ -22,7 +22,7 @@ def test_subnormals_count_also_where_torch_flushes_them():
         pytest.skip("this processor does not flush subnormals")
     try:
         assert native.read(tensor) == want
-        assert (torch.tensor([1e-40]) * 1).item() == 0.0  # and the switch is as torch left it
+        assert (torch.tensor([1e-40]) * 1).item() == 0.0  # the mode for subnormals is restored
     finally:
         torch.set_flush_denormal(False)
     assert (torch.tensor([1e-40]) * 1).item() != 0.0

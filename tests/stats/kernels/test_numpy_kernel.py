@@ -1,4 +1,4 @@
-"""The kernel in NumPy: right for all data, dtypes and sizes, alone and among many."""
+"""The kernel in NumPy: correct for all data, dtypes and sizes, for single tensors and for lists."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Several threads in the compiled kernel: the same numbers as one, and none of them missed after a fork."""
+"""Several threads in the compiled kernel: the same numbers as with one thread, also after a fork, which ends the threads."""
 
 import importlib
 import os
@@ -51,7 +51,7 @@ def test_threads_of_python_measure_at_once(two_threads):
 
 
 def in_a_child(work):
-    """What `work` returns (bytes) in a forked child; None where it does not come back."""
+    """The bytes that `work` returns in a forked child; None if the child does not end in time."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads, from Python 3.12 on

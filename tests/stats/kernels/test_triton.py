@@ -1,4 +1,4 @@
-"""The kernels for CUDA devices: right in Triton's interpreter, compiled for devices not here, chosen where they work."""
+"""The Triton kernels are correct in Triton's interpreter, compile for other devices, and are chosen if they work."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""The units that the kernels of this machine measure: those of the reference, and the moments are those without units."""
+"""The kernels of this machine measure the units that the reference measures, and the same moments as without units."""
 
 import threading
 
@@ -21,7 +21,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def near(found, want, tensor, axis):
-    """Maxima and zeros are exact; sums are as right as those of moments."""
+    """Assert that maxima and zeros are exact, and that sums are as accurate as those of moments."""
     assert torch.equal(found[:, ZEROS], want[:, ZEROS])
     torch.testing.assert_close(found[:, ABS_MAX], want[:, ABS_MAX], rtol=0, atol=0, equal_nan=True)
     sizes = units_reference.measure(tensor.abs(), axis)[:, SUM]
@@ -32,7 +32,7 @@ def near(found, want, tensor, axis):
 
 
 def agrees(tensor, axis):
-    """Holds NumPy's kernel and every instruction set of the compiled one against the reference."""
+    """Compare NumPy's kernel, and every compiled instruction set, with the reference."""
     want = units_reference.measure(tensor, axis)
     for name, kernel in [("", numpy_kernel), *((name, native) for name in SETS)]:
         if name:
@@ -171,7 +171,7 @@ def test_the_numbers_do_not_depend_on_the_number_of_threads(shape, axis):
 
 
 class Units:
-    """As much of a table as a writer with an axis needs."""
+    """The attributes of a table that a writer with an axis reads."""
 
     def __init__(self, units, histogram=False):
         self.state = torch.cat([neutral(1).flatten(), torch.zeros(BUCKETS if histogram else 0, dtype=torch.float64)])

@@ -1,4 +1,4 @@
-"""Where the units of a module's output are: by its class, and by the modules before it."""
+"""The axis of the units of a module's output, determined by its class and by the modules before it."""
 
 import pytest
 import torch
@@ -8,23 +8,23 @@ from lightning_hooks.stats.units.axis import axes_in_order, axis_of, known_axis
 
 
 class FrozenBatchNorm2d(nn.Module):
-    """As that of torchvision, which derives from nothing."""
+    """A class as in torchvision, which derives from no norm of torch."""
 
 
 class LayerNorm2d(nn.LayerNorm):
-    """As that of torchvision and timm, over channels first."""
+    """A class as in torchvision and timm, which normalises over dimension 1."""
 
 
 class LlamaRMSNorm(nn.Module):
-    """As that of transformers."""
+    """A class as in transformers."""
 
 
 class MyConv(nn.Conv2d):
-    """A user's own."""
+    """A class of a user."""
 
 
 class Conv1D(nn.Module):
-    """As that of GPT-2, which is a linear layer."""
+    """A class as in GPT-2 of transformers, which is a linear layer."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Each statistic of units by hand, and what it is at the edges."""
+"""Each statistic of units against a value computed by hand, and its values in edge cases."""
 
 import math
 
