@@ -145,7 +145,7 @@ class HooksCallback(OurCallback):
             setting = setting_of(trainer, pl_module)
             self._refuse_setting(setting)
             resolved = self._resolve(pl_module, trainer, run.earlier)
-            run.earlier = self._check(resolved, setting, run.earlier)
+            run.earlier = self._check_resolved(resolved, setting, run.earlier)
             participants = list(self._build(trainer, run, resolved))
         except (RuleError, UnsupportedError) as error:
             if str(error).startswith(self._label):

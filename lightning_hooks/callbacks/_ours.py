@@ -45,7 +45,7 @@ class OurCallback(Callback):
             RuleError: the errors that a fit would raise.
         """
         resolved = self._resolve(model)
-        self._check(resolved, Setting(), Earlier())
+        self._check_resolved(resolved, Setting(), Earlier())
         return Match(self._lines(resolved))
 
     @property
@@ -69,7 +69,7 @@ class OurCallback(Callback):
         """
         raise NotImplementedError
 
-    def _check(self, resolved: Any, setting: Setting, earlier: Earlier) -> Earlier:
+    def _check_resolved(self, resolved: Any, setting: Setting, earlier: Earlier) -> Earlier:
         """Check the resolved rules. It changes nothing: `fit` and `match` call it alike.
 
         Args:
@@ -159,4 +159,4 @@ def matched(trainer: Trainer, model: LightningModule) -> Iterator[tuple[OurCallb
     for callback, resolved in every:
         if callback._acts_in_fit:
             callback._refuse_setting(setting)
-            earlier = callback._check(resolved, setting, earlier)
+            earlier = callback._check_resolved(resolved, setting, earlier)

@@ -179,7 +179,7 @@ class StatsMonitor(HooksCallback):
         return Resolved(plan, plans_of(self, plan))
 
     @override
-    def _check(self, resolved: Resolved, setting: Setting, earlier: Earlier) -> Earlier:
+    def _check_resolved(self, resolved: Resolved, setting: Setting, earlier: Earlier) -> Earlier:
         plan, plans = resolved
         if not plan.rows:
             return earlier

@@ -94,7 +94,7 @@ class AppliesRules(HooksCallback):
         return self.bound_transforms(model, seed, 0 if earlier is None else len(earlier.transforms))
 
     @override
-    def _check(self, resolved: list[BoundTransform], setting: Setting, earlier: Earlier) -> Earlier:
+    def _check_resolved(self, resolved: list[BoundTransform], setting: Setting, earlier: Earlier) -> Earlier:
         if not any(bound.targets for bound in resolved):
             return earlier
         refuse_unsupported(resolved, setting.optimizers, scaled=setting.is_scaled)

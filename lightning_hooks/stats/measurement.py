@@ -31,19 +31,19 @@ class Measurement:
         [2.0, 0.5]
     """
 
-    __slots__ = ("_histogram", "_moments", "_tensor")
+    __slots__ = ("_histogram", "_moments", "_source")
 
     def __init__(self, tensor: Tensor, moments: bytes | None = None) -> None:
-        self._tensor = tensor
+        self._source = tensor
         self._moments: Tensor | None = None if moments is None else kernels.unpacked(moments)
         self._histogram: Tensor | None = None
 
     @property
     def tensor(self) -> Tensor:
         """The measured tensor, without its graph."""
-        if self._tensor.requires_grad:
-            self._tensor = self._tensor.detach()
-        return self._tensor
+        if self._source.requires_grad:
+            self._source = self._source.detach()
+        return self._source
 
     @property
     def moments(self) -> Tensor:
@@ -53,7 +53,7 @@ class Measurement:
             UnmeasurableError: the elements cannot be read.
         """
         if self._moments is None:
-            packed = kernels.host.read(self._tensor)
+            packed = kernels.host.read(self._source)
             self._moments = self._measure(_moments_of) if packed is None else kernels.unpacked(packed)
         return self._moments
 
@@ -67,7 +67,7 @@ class Measurement:
             UnmeasurableError: the elements cannot be read.
         """
         if self._histogram is None:
-            packed = kernels.host.read_histogram(self._tensor)
+            packed = kernels.host.read_histogram(self._source)
             if packed is None:
                 self._histogram = self._measure(_histogram_of)
             else:
@@ -83,12 +83,12 @@ class Measurement:
         Returns:
             None if the tensor has no such dimension, or is not a dense floating-point tensor.
         """
-        packed = kernels.host.measure_units(self._tensor, axis)
+        packed = kernels.host.measure_units(self._source, axis)
         if packed is not None:
             self._moments = self._moments if self._moments is not None else kernels.unpacked(packed[0])
             return kernels.unpacked(packed[1]).view(-1, COLUMNS) if packed[1] else None
         local = local_part(self.tensor)
-        if not _is_ready(self._tensor) or not -local.ndim <= axis < local.ndim:
+        if not _is_ready(self._source) or not -local.ndim <= axis < local.ndim:
             return None
         return kernels.measure_units(local, axis)
 
@@ -98,17 +98,17 @@ class Measurement:
         Raises:
             UnmeasurableError: there are no elements, or a subclass or a nested tensor lacks an operation that reading needs.
         """
-        if is_transformed(self._tensor):
-            raise UnmeasurableError(kind_of(self._tensor))
+        if is_transformed(self._source):
+            raise UnmeasurableError(kind_of(self._source))
         try:
             stored = elements(self.tensor)
             result = None if stored is None else plain_numbers(function(*stored))
         except Exception as error:
-            if is_plain(self._tensor) and not self._tensor.is_nested:
+            if is_plain(self._source) and not self._source.is_nested:
                 raise
-            raise UnmeasurableError(kind_of(self._tensor)) from error
+            raise UnmeasurableError(kind_of(self._source)) from error
         if result is None:
-            raise UnmeasurableError(kind_of(self._tensor))
+            raise UnmeasurableError(kind_of(self._source))
         return result
 
 
@@ -174,8 +174,8 @@ def measure_all(tensors: Sequence[Tensor]) -> list[Measurement]:
     for measurement, packed in zip(measurements, kernels.host.read_many(tensors), strict=True):
         if packed is not None:
             measurement._moments = kernels.unpacked(packed)
-        elif _is_ready(measurement._tensor):
-            by_device.setdefault(measurement._tensor.device, []).append(measurement)
+        elif _is_ready(measurement._source):
+            by_device.setdefault(measurement._source.device, []).append(measurement)
     for group in by_device.values():
         rows = kernels.measure_many([local_part(measurement.tensor) for measurement in group])
         for measurement, moments in zip(group, rows, strict=True):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.stats.accumulators import MOMENTS, Kept
+from lightning_hooks.stats.host_copy import to_device
 from lightning_hooks.stats.requests import REQUESTS
 
 Flat = TypeVar("Flat", Tensor, NDArray[np.float64])
@@ -111,3 +112,30 @@ class Sections:
             state[start:end].reshape(-1, each.accumulator.width)
             for each, start, end in zip(self.kept, self._starts, self._ends, strict=True)
         ]
+
+
+def rescale_sections(sections: Sections, parts: Sequence[Tensor], rows: Sequence[int], factor: Tensor | float) -> None:
+    """Rescale the sections of a state, in place, as if the tensors of rows had been multiplied by a factor.
+
+    Args:
+        sections: the layout of the state.
+        parts: the sections of the state, as from `Sections.split`; written.
+        rows: the indices of rows whose tensors the loss scale multiplies.
+        factor: a power of two.
+
+    Example:
+        >>> from lightning_hooks.stats.measurement import Measurement
+        >>> from lightning_hooks.stats.table import Table
+        >>> table = Table(1)
+        >>> table.add(0, Measurement(torch.tensor([1.0, 3.0])))
+        >>> rescale_sections(table.sections, table.sections.split(table.state), [0], 0.5)
+        >>> table.moments[0, :3].tolist()
+        [2.0, 1.0, 0.5]
+    """
+    for section, (each, part) in enumerate(zip(sections.kept, parts, strict=True)):
+        accumulator = each.accumulator
+        if accumulator.always_scaled:
+            part[:] = accumulator.rescale(part, factor)
+        elif not accumulator.divided_first and (slots := sections.slots(section, rows)):
+            index = to_device(slots, part.device)
+            part[index] = accumulator.rescale(part[index], factor)

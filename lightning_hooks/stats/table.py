@@ -23,7 +23,7 @@ from lightning_hooks.stats.processes import world_size
 from lightning_hooks.stats.ranks import merge_ranks
 from lightning_hooks.stats.replicas import replicas
 from lightning_hooks.stats.requests import FACTOR, STOP
-from lightning_hooks.stats.sections import Sections
+from lightning_hooks.stats.sections import Sections, rescale_sections
 from lightning_hooks.stats.user_statistics import UserStatistic
 
 
@@ -391,31 +391,6 @@ class Table:
                 store.add(row, measurement)
         if row in self.metrics:
             self.metrics.update(row, divided.tensor)
-
-
-def rescale_sections(sections: Sections, parts: Sequence[Tensor], rows: Sequence[int], factor: Tensor | float) -> None:
-    """Rescale the sections of a state, in place, as if the tensors of rows had been multiplied by a factor.
-
-    Args:
-        sections: the layout of the state.
-        parts: the sections of the state, as from `Sections.split`; written.
-        rows: the indices of rows whose tensors the loss scale multiplies.
-        factor: a power of two.
-
-    Example:
-        >>> table = Table(1)
-        >>> table.add(0, Measurement(torch.tensor([1.0, 3.0])))
-        >>> rescale_sections(table.sections, table.sections.split(table.state), [0], 0.5)
-        >>> table.moments[0, :3].tolist()
-        [2.0, 1.0, 0.5]
-    """
-    for section, (each, part) in enumerate(zip(sections.kept, parts, strict=True)):
-        accumulator = each.accumulator
-        if accumulator.always_scaled:
-            part[:] = accumulator.rescale(part, factor)
-        elif not accumulator.divided_first and (slots := sections.slots(section, rows)):
-            index = to_device(slots, part.device)
-            part[index] = accumulator.rescale(part[index], factor)
 
 
 def _is_measured(kept: Kept) -> bool:

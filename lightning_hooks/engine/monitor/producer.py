@@ -26,8 +26,8 @@ from lightning_hooks.stats.host_copy import HostCopy, PendingState, begin_copy
 from lightning_hooks.stats.moments import merge_by_index
 from lightning_hooks.stats.pairs import noise_scale
 from lightning_hooks.stats.schema import COUNT, NONFINITE, squares
+from lightning_hooks.stats.sections import rescale_sections
 from lightning_hooks.stats.statistics import STATISTICS
-from lightning_hooks.stats.table import rescale_sections
 
 Array = NDArray[np.float64]
 _NORMS = {"grad": "hooks/grad_norm", "final_grad": "hooks/final_grad_norm", "param": "hooks/param_norm", "update": None}
