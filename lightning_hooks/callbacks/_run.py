@@ -99,14 +99,18 @@ class LightningRun(Run):
         handles.keep(HooksGuard(trainer, self)).install()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Let every callback leave, also those that were removed from the list, which Lightning tells nothing more."""
+        """Let every callback leave, also those that were removed from the list, which Lightning tells nothing more.
+
+        The removed ones leave last: one of them may count the steps that the loss scaler skips, and the others save the count.
+        """
 
         def leave(member: _Member) -> None:
             method = member.leave()
             if method is not None:
                 method(error)
 
-        for_each(leave, [*self._members])
+        removed = self._removed_members()
+        for_each(leave, [*(member for member in self._members if member not in removed), *removed])
 
     @override
     def leave(self, participants: Iterable[Participant]) -> None:
