@@ -40,8 +40,9 @@ class HooksCallback(OurCallback):
     """Base of the callbacks: the life of their participants within a fit, or within a run of another stage.
 
     A subclass has `_resolve`, `_lines`, `_build` and `_rules`, and overrides `_check_resolved` and the methods up to
-    `_load_state` where it needs to. State goes through `on_save_checkpoint`, not through `state_dict`: Lightning refuses two callbacks with the
-    same `state_key`, and with a key that contains the rules a changed rule would lose the state of all others.
+    `_load_state` where it needs to. State goes through `on_save_checkpoint`, not through `state_dict`: Lightning refuses two
+    callbacks with the same `state_key`, and with a key that contains the rules a changed rule would lose the state of all
+    others.
     """
 
     def __init__(self) -> None:
