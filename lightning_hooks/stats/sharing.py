@@ -28,6 +28,7 @@ def share(writes: Sequence[Write], merges: Sequence[Merge]) -> Write:
         merges: for each of them, takes a measurement of the tensor.
 
     Example:
+        >>> import torch
         >>> from lightning_hooks.stats.table import Table
         >>> table = Table(2)
         >>> merges = [partial(table.add, row) for row in range(2)]
