@@ -20,8 +20,6 @@ from lightning_hooks import (
     Hook,
     Scale,
     StatsMonitor,
-    StepConsumer,
-    StepView,
     Watch,
     load_capture,
 )
@@ -33,6 +31,7 @@ from lightning_hooks.stats.units.statistics import NAMES
 from tests.callbacks._tiny import Line, loader, make, scaled
 from tests.callbacks.models import Net, data, trainer_of
 from tests.conformance._tools import Book, same_weights
+from tests.consumers import Keeps
 
 STEPS, MODULES = 6, 3
 
@@ -149,17 +148,9 @@ def test_the_first_reader_is_not_preferred(tmp_path: Path) -> None:
     assert rows(*reversed(monitors())) == alone[::-1]
 
 
-class Views(StepConsumer):
-    def __init__(self) -> None:
-        self.views: list[StepView] = []
-
-    def consume(self, view: StepView) -> None:
-        self.views.append(view)
-
-
 def test_units_beside_other_readers_are_those_of_the_monitor_alone(tmp_path: Path) -> None:
     def units(*others: Any) -> Any:
-        consumer, tensors = Views(), ("output", "output_grad")
+        consumer, tensors = Keeps(), ("output", "output_grad")
         rule = Watch(modules="body.*", tensors=tensors, stats="norm", units="auto", every_n_steps=1)
         fit(tmp_path, StatsMonitor([rule], consumers=[consumer]), *others)
         assert len(consumer.views) == STEPS

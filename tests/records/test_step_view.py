@@ -10,18 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import RuleError, StepConsumer, StepView, Watch, instrument
+from lightning_hooks import RuleError, StepView, Watch, instrument
 from lightning_hooks.stats.schema import COUNT
 from lightning_hooks.stats.statistics import MAGNITUDE_STATS, STATISTICS
 from tests import late_copies
-
-
-class Keeps(StepConsumer):
-    def __init__(self):
-        self.views = []
-
-    def consume(self, view):
-        self.views.append(view)
+from tests.consumers import Keeps
 
 
 def net():

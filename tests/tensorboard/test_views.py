@@ -9,20 +9,13 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torchmetrics import MaxMetric
 
 from examples.singular_value import LargestSingularValue
-from lightning_hooks import RuleError, StatsMonitor, StepConsumer, Watch, read_run
+from lightning_hooks import RuleError, StatsMonitor, Watch, read_run
 from lightning_hooks.records.layout import Layout, LogEntry
 from lightning_hooks.stats.schema import STATISTICS
 from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
 from lightning_hooks.tensorboard import RunWriter
 from tests.callbacks.models import Net, ValNet, data, trainer_of
-
-
-class Keeps(StepConsumer):
-    def __init__(self):
-        self.views = []
-
-    def consume(self, view):
-        self.views.append(view)
+from tests.consumers import Keeps
 
 
 def largest(tensor):

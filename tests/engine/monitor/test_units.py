@@ -5,17 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import RuleError, StepConsumer, Watch, instrument
+from lightning_hooks import RuleError, Watch, instrument
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.units.statistics import NAMES, compute
-
-
-class Keeps(StepConsumer):
-    def __init__(self):
-        self.views = []
-
-    def consume(self, view):
-        self.views.append(view)
+from tests.consumers import Keeps
 
 
 def net():
