@@ -85,8 +85,8 @@ class Tables(ABC):
         base = self._base(tensor, stat)
         steps = self.vector_steps(tensor, base)[first:last]
         param = self._param_of(tensor) if stat == "ratio" else None
-        stored = self._stored(tensor, rows, steps)
-        return stored, None if param is None else self._stored(param, rows, steps)
+        stored = self.stored_at(tensor, rows, steps)
+        return stored, None if param is None else self.stored_at(param, rows, steps)
 
     def _names(self) -> dict[str, list[str]]:
         """The names of the vectors of each tensor, cached for the current version."""
@@ -101,7 +101,7 @@ class Tables(ABC):
 
     def stored_at(self, tensor: str, rows: tuple[str, ...], steps: Steps) -> StoredRows:
         """The stored columns of a tensor for these rows and steps; NaN where nothing was written."""
-        return self._stored(tensor, rows, steps)
+        return from_file(self._names()[tensor], lambda name: self._aligned(tensor, name, rows, steps).T, self.ranks())
 
     def _statistics(self, tensor: str, names: Sequence[str]) -> Sequence[str]:
         statistics = StoredRows(names, _fail_to_read).statistics()
@@ -130,9 +130,6 @@ class Tables(ABC):
         param = f"{tensor.removesuffix('update')}param"
         names = self._names()
         return param if tensor.endswith("update") and DEVIATION in names.get(param, ()) else None
-
-    def _stored(self, tensor: str, rows: tuple[str, ...], steps: Steps) -> StoredRows:
-        return from_file(self._names()[tensor], lambda name: self._aligned(tensor, name, rows, steps).T, self.ranks())
 
     def _aligned(self, tensor: str, name: str, rows: tuple[str, ...], steps: Steps) -> Any:
         """A vector at these steps for these rows, float32 [steps, rows]; NaN where the vector lacks the step or the row."""

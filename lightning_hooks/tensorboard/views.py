@@ -93,15 +93,13 @@ class _Views:
     @staticmethod
     def _fill_kept(rows: RowIndex, stored: StoredRows, indices: NDArray[np.intp], kept: Mapping[str, Array]) -> None:
         for name, each in rows.kept.items():
+            slots = each.slots[indices]
+            is_kept = slots >= 0  # the accumulator keeps something of the row
             for column, stored_name in enumerate(each.accumulator.stored):
-                if stored_name not in stored.names:
-                    continue
-                values = stored.numbers(stored_name)
-                for i, row in enumerate(indices.tolist()):
-                    slot = int(each.slots[row])
-                    if slot >= 0:  # the accumulator keeps something of this row
-                        # Where nothing was written, the neutral value stays.
-                        kept[name][:, slot, column] = np.where(np.isnan(values[i]), kept[name][:, slot, column], values[i])
+                if stored_name in stored.names:
+                    values = stored.numbers(stored_name)[is_kept].T
+                    neutral = kept[name][:, slots[is_kept], column]
+                    kept[name][:, slots[is_kept], column] = np.where(np.isnan(values), neutral, values)  # NaN: not written
 
     def _wall_times(self, steps: NDArray[np.int64]) -> Sequence[float]:
         times: dict[int, float] = {}
