@@ -47,8 +47,8 @@ class HooksCallback(OurCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._run: LightningRun | None = None  # in which it takes part
-        self._participants: list[Participant] = []  # what it adds to the run
+        self._run: LightningRun | None = None  # the run in which the callback takes part
+        self._participants: list[Participant] = []  # what the callback adds to the run
         self._publisher: Publisher | None = None  # gives what is measured to loggers; closed with the run
         self._skipped = SkippedSteps()
         self._saved: dict[str, Any] = {}  # by a checkpoint, until the run begins

@@ -59,7 +59,7 @@ class LightningRun(Run):
         self.failed_loggers: list[tuple[Any, Exception]] = []
         self._members: list[_Member] = []
         self._compared: Sequence[object] = ()  # the callbacks of the Trainer when the removed ones were looked up last
-        self._absent: list[Participant] = []  # of callbacks that were removed; these act again when they are back
+        self._absent: list[Participant] = []  # those of removed callbacks; they act again if the callbacks return
         self._boards: dict[Path, OwnBoard] = {}
         self._capture_folders: set[Path] = set()
 

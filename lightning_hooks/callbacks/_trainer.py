@@ -135,7 +135,7 @@ def host_loss_scale(trainer: Trainer) -> float | None:
     if not hasattr(scaler, "_scale") or are_off():
         return None
     scale: Tensor | None = scaler._scale
-    if scale is None:  # before the first backward the number is on the host
+    if scale is None:  # before the first backward only the host has the number
         return float(scaler.get_scale())
     return float(scale) if scale.device.type == "cpu" else None
 

@@ -140,7 +140,8 @@ class ActivationCapture(HooksCallback):
     @override
     def _refuse_setting(self, setting: Setting) -> None:
         refuse_for_strategy(setting, [(f"{self._label}tensor", None, (self.tensor,))])
-        if self.folder is None and setting.function != "fit":  # asking for the folder is a collective
+        # The default folder is asked for by a collective, which would wait for a rank that skips the run.
+        if self.folder is None and setting.function != "fit":
             refuse_empty_loaders(setting, self.stages)
 
     @override

@@ -133,7 +133,7 @@ class StatsMonitor(HooksCallback):
         self.consumers = as_consumers(consumers)
         self._producers: dict[str, Producer] = {}  # of each stage, during a run
         self._log: MonitorLog | None = None
-        self._context: TrainerContext | None = None  # of the consumers, if there are any
+        self._context: TrainerContext | None = None  # what the consumers are given; None without consumers
         self._latest = Latest(prefix)
 
     def __repr__(self) -> str:

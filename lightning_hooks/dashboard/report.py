@@ -65,7 +65,7 @@ _GAPS: Final = 16
 """The most cells for each step of a table."""
 _STEPS_OF_HISTOGRAMS: Final = 60
 _HISTOGRAMS: Final = 40
-_POINTS: Final = 400  # of each scalar
+_POINTS: Final = 400  # the most points that a scalar keeps in a report
 
 
 def write_report(run: Path, out: Path, limit: int = LIMIT) -> int:

@@ -67,7 +67,7 @@ class LocalRuns:
         self._open: dict[str, LocalRun] = {}
         # For each file its first bytes, and the offset from which it is searched for marks next.
         self._searched: dict[Path, tuple[bytes, int]] = {}
-        self._bytes_left = 0  # of `_SEARCHED` in the current listing
+        self._bytes_left = 0  # how much of `_SEARCHED` the current listing may still read
         self._listed_at = self._refreshed_at = -_REFRESH  # seconds of the monotonic clock
 
     def names(self) -> list[dict[str, Any]]:

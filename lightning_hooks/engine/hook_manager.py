@@ -112,7 +112,7 @@ class HookManager:
         self._installed.discard()
         self._reads_final = self._reads_final or participant.reads_final
         participant.account = Account(self.meter)
-        participant.loss_scale = None  # that of a run before
+        participant.loss_scale = None  # a run before may have left its scale
         participant.joined(self.gate, self.run_handles)
         self._installed.install_compiled(self.participants)
 

@@ -68,7 +68,7 @@ class Run:
         """Remove participants, between batches; without any left, the run ends."""
         for participant in participants:
             self.hook_manager.leave(participant)
-        if not self.is_live:  # also where an interruption came before the first of them joined
+        if not self.is_live:  # an interruption may come before the first of them has joined
             self.close()
 
     def close(self) -> None:

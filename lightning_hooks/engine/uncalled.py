@@ -36,7 +36,7 @@ class Uncalled:
         if active in self._steps:
             return False
         self._steps.add(active)
-        idle: dict[str, tuple[str, dict[str, None]]] = {}  # by name: class and rules
+        idle: dict[str, tuple[str, dict[str, None]]] = {}  # the class and the rules of each module, by its name
         for participant, key in active:
             for rule in participant.module_rules(key):
                 for name, kind in self._not_called(participant, rule, called):

@@ -64,7 +64,7 @@ def is_off(gate: Gate) -> bool:
         return True
     if not torch.compiler.is_compiling():
         return False
-    if torch.compiler.is_dynamo_compiling():  # with a function that the compiled modules do not include
+    if torch.compiler.is_dynamo_compiling():  # a function outside the compiled modules is traced with this hook
         traces.note()
     return True
 

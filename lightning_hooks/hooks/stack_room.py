@@ -22,8 +22,8 @@ class StackRoom:
     """
 
     _all: Final[list[StackRoom]] = []
-    _limit = 0  # as it was set here last
-    _given = 0  # as everything else has set it
+    _limit = 0  # the limit that this class has set last
+    _given = 0  # the limit that other code has set
 
     def __init__(self, model: nn.Module) -> None:
         depth = max(name.count(".") for name, _ in model.named_modules()) + 2

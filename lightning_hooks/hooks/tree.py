@@ -82,7 +82,7 @@ def map_tensors(change: Callable[[Tensor], Tensor], tree: Any, _made: list[tuple
             field.name: map_tensors(change, getattr(leaf, field.name), made) for field in fields if hasattr(leaf, field.name)
         }
         for name, value in mapped.items():
-            object.__setattr__(new, name, value)  # of a frozen one too
+            object.__setattr__(new, name, value)  # this also sets a field of a frozen dataclass
         for key, value in (items or {}).items() if isinstance(leaf, dict) else ():
             new[key] = mapped[key] if key in mapped else map_tensors(change, value, made)
         return new
@@ -110,7 +110,7 @@ def stored_items(mapping: Any) -> Any:
     if isinstance(mapping, UserDict):
         return stored_items(vars(mapping).get("data"))
     if isinstance(mapping, MappingProxyType):
-        return stored_items(get_referents(mapping)[0])  # what the proxy is of
+        return stored_items(get_referents(mapping)[0])  # the mapping that the proxy shows
     return mapping if is_container(mapping, tree_leaves) else None
 
 

@@ -106,7 +106,7 @@ def register_saved(
     exit_hook = _Exit(entered)
     handles.keep(exit_hook)
     handles.register(module.register_forward_pre_hook, _Enter(pair, gate, wanted, entered))
-    handles.register(module.register_forward_hook, exit_hook, always_call=True)  # also where the forward raises
+    handles.register(module.register_forward_hook, exit_hook, always_call=True)  # called even if the forward raises
 
 
 class _Enter(OurHook):

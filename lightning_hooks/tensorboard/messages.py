@@ -175,7 +175,7 @@ def buckets(histogram: bytes) -> tuple[NDArray[np.float64], NDArray[np.float64]]
         if len(edges) != len(counts):
             raise DamagedError(f"it has {len(edges)} edges and {len(counts)} counts")
         return edges, counts
-    except ValueError as error:  # a DamagedError, or from NumPy: the size is not a multiple of 8
+    except ValueError as error:  # our DamagedError, or that of NumPy for a size that is not a multiple of 8
         warnings.warn(f"a damaged histogram is read as an empty one ({error})", stacklevel=2)
         return np.empty(0), np.empty(0)
 

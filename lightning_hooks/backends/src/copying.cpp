@@ -9,7 +9,7 @@
 namespace hooks {
 namespace {
 
-constexpr std::int64_t kMostBytes = 1 << 16;  // of a piece, which one thread copies
+constexpr std::int64_t kMostBytes = 1 << 16;  // the largest piece that one thread copies at a time
 
 struct Copy {
   const char* from;

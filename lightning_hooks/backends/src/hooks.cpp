@@ -125,7 +125,7 @@ struct GradReader {
   static constexpr int kFields = 2;
   PyObject_HEAD
   PyObject *gate, *read;
-  Reader kind;  // of `read`
+  Reader kind;  // how `read` is called
 };
 // A forward hook of a module that is only read.
 struct Plain {

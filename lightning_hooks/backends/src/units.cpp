@@ -14,13 +14,13 @@ namespace {
 
 constexpr std::int64_t kShortest = 16;            // elements of a run; shorter runs are read as columns and merged at the end
 constexpr std::int64_t kNarrowest = 64;           // columns of a row; several narrower rows are read as one row
-constexpr std::int64_t kRowBytes = 1 << 14;       // of a row; longer rows are read in strips of this width
+constexpr std::int64_t kRowBytes = 1 << 14;       // longer rows are read in strips of this width
 constexpr std::int64_t kPadding = 24;             // numbers between the arrays of sums, which keep them in different sets of the cache
 constexpr std::int64_t kTileRows = 24;            // a multiple of the rows that a lane adds up
 constexpr std::int64_t kTile = 1 << 15;           // elements whose moments and then units are measured while they are in the cache
 constexpr std::int64_t kItems = 32;               // the most items of a tensor, and so the most threads that work on it
-constexpr std::int64_t kLeastElements = 1 << 15;  // of an item
-constexpr std::int64_t kLeastRows = 96;           // of an item, which keeps a sum for each column
+constexpr std::int64_t kLeastElements = 1 << 15;  // an item for one thread has at least as many elements
+constexpr std::int64_t kLeastRows = 96;           // an item has at least as many rows, because it keeps a sum for each column
 constexpr std::int64_t kMostSums = 1 << 18;       // columns of all items
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }

@@ -139,7 +139,7 @@ int write_shared(PyObject* self, PyObject* tensor) {
   const Py_ssize_t many = PyTuple_Size(shared->writers);
   const auto begun = Clock::now();
   std::vector<Target> targets;
-  std::vector<Py_ssize_t> positions, rest;  // of the targets, and of the rows that Python writes
+  std::vector<Py_ssize_t> positions, rest;  // the positions of the targets, and those of the rows that Python writes
   targets.reserve(static_cast<std::size_t>(many));
   positions.reserve(static_cast<std::size_t>(many));
   for (Py_ssize_t i = 0; i < many; ++i) {
@@ -155,7 +155,7 @@ int write_shared(PyObject* self, PyObject* tensor) {
   }
   Row row;
   const bool measured = !targets.empty() && measure_into(targets.data(), targets.size(), tensor, !rest.empty(), row) > 0;
-  PyErr_Clear();  // as in `write`
+  PyErr_Clear();  // as in `write`, the fallback meets the same error and handles it
   const auto taken = (Clock::now() - begun) / static_cast<long>(targets.empty() ? 1 : targets.size());
   for (std::size_t i = 0; i < targets.size(); ++i) {
     Py_DECREF(targets[i].state);

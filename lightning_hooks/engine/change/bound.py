@@ -210,7 +210,7 @@ class BoundTransform:
                 device = self._device_for(torch.device(key))
                 if device is not None and str(device) not in generators:
                     generators[str(device)] = torch.Generator(device).set_state(state)
-            except (RuntimeError, TypeError) as error:  # of torch, about the device or the state
+            except (RuntimeError, TypeError) as error:  # torch raised it about the device or the state
                 reason = f"{shown_value(state)} is not the state of a generator ({first_line(error)})"
                 raise DamagedState(f"generators[{key!r}]: {reason}") from error
         return generators
