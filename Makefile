@@ -24,8 +24,8 @@ PINNED := $(if $(filter 3.11,$(shell $(PYTHON) -c 'import sys; print("%d.%d" % s
 TORCH := $(if $(PINNED),$(shell grep '^torch==' constraints.txt),torch)
 # These tests run a second time with what serves where nothing is compiled: measurements, hooks and event files in NumPy and
 # Python. Those in tests/stats/kernels try every kernel in one run.
-FALLBACK := $(wildcard tests/stats/test_*.py tests/engine/test_*.py) tests/hooks tests/tensorboard tests/engine/change \
-	tests/engine/monitor $(patsubst %,tests/callbacks/test_%.py,monitor overhead stages noise) \
+FALLBACK := $(wildcard tests/stats/test_*.py tests/engine/test_*.py) tests/hooks tests/tensorboard tests/engine/changing \
+	tests/engine/watching $(patsubst %,tests/callbacks/test_%.py,monitor overhead stages noise) \
 	$(patsubst %,tests/conformance/test_%.py,accumulation checkpointing copies sharing tensor_kinds torch_func)
 
 .PHONY: demo test bench matrix gpu wheels clients clean

@@ -6,7 +6,9 @@ Inside `without_subclass()`, operations treat a tensor of a subclass as a plain 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 from typing import Any, Final
 
 import torch
@@ -198,3 +200,26 @@ def kind_of(tensor: Tensor) -> str:
 def first_line(error: Exception) -> str:
     """The first line of the message of an error from another library, for a warning."""
     return str(error).partition("\n")[0]
+
+
+def version_of(tensor: Tensor) -> int:
+    """The number of in-place changes so far; 0 in inference mode, which does not count them."""
+    return 0 if tensor.is_inference() else _versions()(tensor)
+
+
+@cache
+def _versions() -> Callable[[Tensor], int]:
+    def find() -> Callable[[Tensor], int]:
+        with torch.inference_mode(False):
+            tensor = torch.zeros(1, device="cpu")
+        before = tensor._version
+        if tensor.add_(1)._version <= before:
+            raise RuntimeError("it does something else in this torch")
+        return lambda tensor: tensor._version
+
+    public: Callable[[Tensor], int] = _no_version
+    return private("Tensor._version", find, public, "a change of a tensor in place is not refused")
+
+
+def _no_version(tensor: Tensor) -> int:
+    return 0

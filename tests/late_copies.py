@@ -10,7 +10,7 @@ from torch import Tensor
 SEAMS = (
     "lightning_hooks.stats.table.begin_copy",
     "lightning_hooks.stats.table.InHostMemory",
-    "lightning_hooks.engine.monitor.producer.begin_copy",
+    "lightning_hooks.engine.watching.producer.begin_copy",
 )
 
 

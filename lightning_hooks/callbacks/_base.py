@@ -26,14 +26,14 @@ from lightning_hooks.callbacks._trainer import (
     loss_scale,
     warn_if_replaced,
 )
-from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.saved_state import read_mapping, starting_again
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
-    from lightning_hooks.engine.hook_manager import HookManager
+    from lightning_hooks.engine.running.hook_manager import HookManager
 
 
 class HooksCallback(OurCallback):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 
 from lightning_hooks.callbacks._trainer import has_scaler, is_alone, is_under_way
-from lightning_hooks.engine.change.bound import BoundTransform
+from lightning_hooks.engine.changing.bound import BoundTransform
 from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean, shown
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.limits import Limits

@@ -13,7 +13,7 @@ from typing_extensions import override
 from lightning_hooks.callbacks._lightning import Callback
 from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._trainer import all_callbacks
-from lightning_hooks.engine.phases import RunPhase
+from lightning_hooks.engine.participants.phases import RunPhase
 from lightning_hooks.hooks import Handles, for_each
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_hooks.engine.monitor.observer import Observer
-from lightning_hooks.engine.overhead import MAX_FACTOR, Clock, Overhead, hook_cost
+from lightning_hooks.engine.participants.overhead import MAX_FACTOR, Clock, Overhead, hook_cost
+from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.saved_state import read_count, starting_again
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import current_step
-from lightning_hooks.engine.match_report import Match, hooks_report, plan_report, transforms_report
-from lightning_hooks.engine.monitor.observer import Observer
-from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.inspecting.match_report import Match, hooks_report, plan_report, transforms_report
+from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant
+from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.plan.plan import LOSS_SCALED, Plan
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.saved_index import SavedIndex

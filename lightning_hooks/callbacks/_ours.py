@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_hooks.callbacks._checks import Earlier, Setting, setting_of
 from lightning_hooks.callbacks._lightning import Callback
 from lightning_hooks.callbacks._trainer import all_callbacks
-from lightning_hooks.engine.match_report import Match, MatchLine
+from lightning_hooks.engine.inspecting.match_report import Match, MatchLine
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lightning_hooks.engine.monitor.observer import Observer
-from lightning_hooks.engine.monitor.producer import Producer
+from lightning_hooks.engine.watching.observer import Observer
+from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.step_view import STAGE_PREFIX

@@ -23,8 +23,8 @@ from lightning_hooks.callbacks._trainer import (
     optimizers_of,
     remembered,
 )
-from lightning_hooks.engine.participant import Participant
-from lightning_hooks.engine.run import Run, runs_on
+from lightning_hooks.engine.participants.participant import Participant
+from lightning_hooks.engine.running.run import Run, runs_on
 from lightning_hooks.errors import RuleError
 from lightning_hooks.hooks import for_each
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.hook_manager import HookManager
-from lightning_hooks.engine.scaling import ScalerWatch
+from lightning_hooks.engine.participants.scaling import ScalerWatch
+from lightning_hooks.engine.running.hook_manager import HookManager
 from lightning_hooks.kept import Kept, kept_on
 from lightning_hooks.private import are_off, attribute, private
 from lightning_hooks.saved_state import read_mapping, read_number, starting_again

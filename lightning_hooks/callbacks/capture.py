@@ -20,9 +20,9 @@ from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import current_step, remembered, sample_indices
 from lightning_hooks.capture import CaptureWriter, reduction
 from lightning_hooks.capture.writer import can_be_stored
-from lightning_hooks.engine.capture_participant import CaptureParticipant
-from lightning_hooks.engine.match_report import MatchLine, capture_report
-from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.inspecting.match_report import MatchLine, capture_report
+from lightning_hooks.engine.participants.participant import Participant
+from lightning_hooks.engine.watching.capture_participant import CaptureParticipant
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
 from lightning_hooks.rules.fields import as_stages, check_flag, check_local

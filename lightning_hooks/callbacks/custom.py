@@ -11,8 +11,8 @@ from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import Earlier, Setting, refuse_for_strategy
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import deferred, optimizers_of
-from lightning_hooks.engine.match_report import MatchLine, hooks_report
-from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.inspecting.match_report import MatchLine, hooks_report
+from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.user_hooks.participant import BoundHook, UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import Hook

@@ -29,10 +29,10 @@ from lightning_hooks.callbacks._producers import plans_of, producers_of
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._run_context import TrainerContext, folder_of_run
 from lightning_hooks.callbacks._trainer import current_step, is_alone
-from lightning_hooks.engine.change.checks import refuse_changed_sums
-from lightning_hooks.engine.match_report import MatchLine, plan_report
-from lightning_hooks.engine.monitor.producer import Producer
-from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.changing.checks import refuse_changed_sums
+from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
+from lightning_hooks.engine.participants.participant import Participant
+from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.defaults import DEFAULT_WATCH
 from lightning_hooks.plan.plan import Plan

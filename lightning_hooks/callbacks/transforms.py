@@ -15,13 +15,13 @@ from lightning_hooks.callbacks._checks import Earlier, Setting, refuse_for_strat
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import deferred, is_alone, is_log_step, loss_scale
-from lightning_hooks.engine.change.bound import BoundTransform
-from lightning_hooks.engine.change.changer import Changer
-from lightning_hooks.engine.change.checks import refuse_unsupported
-from lightning_hooks.engine.change.resolve import resolve_applies
-from lightning_hooks.engine.match_report import MatchLine, transforms_report
-from lightning_hooks.engine.monitor.observer import Observer
-from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.changing.bound import BoundTransform
+from lightning_hooks.engine.changing.changer import Changer
+from lightning_hooks.engine.changing.checks import refuse_unsupported
+from lightning_hooks.engine.changing.resolve import resolve_applies
+from lightning_hooks.engine.inspecting.match_report import MatchLine, transforms_report
+from lightning_hooks.engine.participants.participant import Participant
+from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.errors import RuleError
 from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.step_view import StepView

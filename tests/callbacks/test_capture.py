@@ -34,7 +34,7 @@ from lightning_hooks import (
     assert_no_hooks,
     load_capture,
 )
-from lightning_hooks.engine.hook_manager import HookManager
+from lightning_hooks.engine.running.hook_manager import HookManager
 from lightning_hooks.tensorboard.writer import RunWriter
 from tests.callbacks._tiny import make
 from tests.callbacks.models import Net, ValNet, adamw, assert_clean, data, trainer_of

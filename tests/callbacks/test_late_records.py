@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_hooks import StatsMonitor, Watch, instrument
-from lightning_hooks.engine.monitor.observer import Observer
-from lightning_hooks.engine.monitor.producer import Producer
+from lightning_hooks.engine.watching.observer import Observer
+from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.records import StepView
 from lightning_hooks.records.consumer import Publisher

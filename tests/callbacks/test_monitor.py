@@ -13,8 +13,8 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 
 from lightning_hooks import Apply, GradientTransforms, RuleError, Scale, StatsMonitor, StepConsumer, StepView, Watch
-from lightning_hooks.engine.hook_manager import HookManager
-from lightning_hooks.engine.monitor.observer import Observer
+from lightning_hooks.engine.running.hook_manager import HookManager
+from lightning_hooks.engine.watching.observer import Observer
 from tests.callbacks.models import (
     Gan,
     Memory,
@@ -548,9 +548,9 @@ def test_a_failing_statistic_detaches_the_monitor_and_training_goes_on(tmp_path:
     "fails, stats",
     [
         ("lightning_hooks.stats.table.Table.measure_all", "norm"),
-        ("lightning_hooks.engine.monitor.param_reader.Snapshots.take", "norm"),
-        ("lightning_hooks.engine.monitor.pairs.local_part", "cosine"),
-        ("lightning_hooks.engine.monitor.pairs.PairWatch.add", "noise_scale"),
+        ("lightning_hooks.engine.watching.param_reader.Snapshots.take", "norm"),
+        ("lightning_hooks.engine.watching.pairs.local_part", "cosine"),
+        ("lightning_hooks.engine.watching.pairs.PairWatch.add", "noise_scale"),
     ],
     ids=lambda name: name.rpartition(".")[2],
 )

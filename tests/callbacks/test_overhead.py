@@ -6,9 +6,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_hooks import Apply, GradientTransforms, RuleError, StatsMonitor, Transform, Watch
 from lightning_hooks.callbacks import _max_overhead
-from lightning_hooks.engine import overhead
-from lightning_hooks.engine.change.report import Report
-from lightning_hooks.engine.overhead import hook_cost
+from lightning_hooks.engine.changing.report import Report
+from lightning_hooks.engine.participants import overhead
+from lightning_hooks.engine.participants.overhead import hook_cost
 from tests.callbacks.models import Memory, Net, ValNet, data, trainer_of, watch_fit
 
 

@@ -23,8 +23,8 @@ from lightning_hooks import (
     Watch,
     load_capture,
 )
-from lightning_hooks.engine.hook_manager import HookManager
-from lightning_hooks.engine.participant import Participant
+from lightning_hooks.engine.participants.participant import Participant
+from lightning_hooks.engine.running.hook_manager import HookManager
 from lightning_hooks.hooks import Action
 from lightning_hooks.stats.table import Table
 from lightning_hooks.stats.units.statistics import NAMES

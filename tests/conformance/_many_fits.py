@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from lightning_hooks.engine.hook_manager import HookManager
-from lightning_hooks.engine.monitor.observer import Observer
+from lightning_hooks.engine.running.hook_manager import HookManager
+from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.hooks import OurHook
 from tests.callbacks.models import Net, assert_clean, data, trainer_of
 from tests.conformance._lifecycle_tools import all_ours

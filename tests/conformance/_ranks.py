@@ -22,7 +22,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
 from lightning_hooks import StatsMonitor, Watch
-from lightning_hooks.engine import overhead
+from lightning_hooks.engine.participants import overhead
 from tests import late_copies
 from tests.callbacks.models import Memory, Net, ValNet, adamw, assert_clean, data, ours_on, trainer_of
 

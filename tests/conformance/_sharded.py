@@ -39,7 +39,7 @@ from lightning_hooks import (
     Watch,
     assert_no_hooks,
 )
-from lightning_hooks.engine.monitor.param_reader import Snapshots
+from lightning_hooks.engine.watching.param_reader import Snapshots
 from lightning_hooks.transforms import Context, Transform
 from tests.conformance._own_hooks import OwnHooks
 

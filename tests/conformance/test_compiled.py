@@ -329,7 +329,9 @@ def test_what_is_compiled_while_the_fit_starts_is_found_before_it_is_traced(
             self.net.compile(backend="aot_eager", fullgraph=True)
 
     model, forgotten = Late(), []
-    monkeypatch.setattr("lightning_hooks.engine.compiled.forget_graphs", lambda _: forgotten.append(model.trainer.global_step))
+    monkeypatch.setattr(
+        "lightning_hooks.engine.participants.compiled.forget_graphs", lambda _: forgotten.append(model.trainer.global_step)
+    )
     monitor = Note(RULES, every_n_steps=3)
     fit(tmp_path, eager, "", monitor, model=model)
     assert "output_norm/net.blocks.0.up" in monitor.latest and forgotten == [0]

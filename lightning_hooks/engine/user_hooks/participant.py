@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.compiled import compiled_modules, refuse_compiled
-from lightning_hooks.engine.participant import ModuleRule, Participant
-from lightning_hooks.engine.shards import refuse_sharded
+from lightning_hooks.engine.participants.compiled import compiled_modules, refuse_compiled
+from lightning_hooks.engine.participants.participant import ModuleRule, Participant
+from lightning_hooks.engine.participants.shards import refuse_sharded
 from lightning_hooks.engine.user_hooks.runner import HookRunner
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.hooks import Action, Gate, Handles, Passes, may_have_gradient

@@ -8,12 +8,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from lightning_hooks.engine.change.bound import version_of
 from lightning_hooks.errors import HookError
 from lightning_hooks.hooks.tree import tensors_in
 from lightning_hooks.rules import Hook
 from lightning_hooks.rules.patterns import Target
-from lightning_hooks.tensor_kinds import TRANSFORMED, is_transformed
+from lightning_hooks.tensor_kinds import TRANSFORMED, is_transformed, version_of
 
 _SAME: Final = ("shape", "dtype", "device", "layout")
 # What a hook of these kinds returns is not used.

@@ -1,0 +1,273 @@
+"""A transform bound to the parameters or modules that its rule matched: checks, state, report, and what a checkpoint keeps."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.engine.changing.report import Report, keeps_direction
+from lightning_hooks.engine.participants.participant import ModuleRule
+from lightning_hooks.errors import InPlaceError, TransformError, UnsupportedError
+from lightning_hooks.hooks.tree import tree_map
+from lightning_hooks.rules import Apply
+from lightning_hooks.rules.patterns import Target, each_once
+from lightning_hooks.saved_state import DamagedState, read_count, read_mapping, read_state, read_text, shown_value
+from lightning_hooks.tensor_kinds import TRANSFORMED, elements, first_line, inside_transform, is_plain, kind_of, version_of
+from lightning_hooks.transforms import Context, Transform
+from lightning_hooks.transforms._contract import explain_invalid
+
+_RANK_STRIDE = 104_729  # keep the streams of ranks and of steps apart; any large primes work
+_STEP_STRIDE = 15_485_863
+_SEEDS = 2**65  # above every seed of torch and what is added for each transform
+
+
+@dataclass
+class BoundTransform:
+    """One transform of one rule.
+
+    Args:
+        index: its number among all transforms of a model, for the tag.
+        rule: where it comes from.
+        transform: what it does.
+        targets: the parameters or modules it acts on.
+        seed: of its random generators.
+        where: how a message names it: `apply[0].transform`.
+        tensor: what it changes: `grad` of a parameter, `output_grad`, `input_grad`, `output[0]`, … of a module.
+        when: `step`, `backward`, or `forward` for activations.
+    """
+
+    index: int
+    rule: Apply
+    transform: Any
+    targets: list[Target[Any]]
+    seed: int
+    where: str
+    tensor: str = "grad"
+    when: str = "step"
+
+    def __post_init__(self) -> None:
+        initial = self.transform.initial_state() if isinstance(self.transform, Transform) else {}
+        self.context = Context(seed=self.seed, state=initial)
+        self.report = Report(keeps_direction(self.transform))
+        self.name = type(self.transform).__name__
+        self.label = f"{self.where} ({self.name})"
+        self.stages = self.rule.stages or ("train",)
+        self._unreadable: set[str] = set()
+        self.note_targets()
+
+    def note_targets(self) -> None:
+        """Called when targets hold other objects than before; what two of them hold is changed once."""
+        self.distinct = each_once(self.targets)
+
+    @property
+    def acts_on(self) -> str:
+        """What it changes, in words: the same in a later run whose rule did not change."""
+        of = "params" if self.rule.params is not None else "modules"
+        patterns = getattr(self.rule, of)
+        shown = repr(patterns) if isinstance(patterns, str) else repr(list(patterns))
+        if of == "modules":
+            return f"{self.tensor} of modules {shown}"
+        return f"params {shown} in backward" if self.when == "backward" else f"params {shown}"
+
+    @property
+    def module_rule(self) -> ModuleRule:
+        """What a rule on modules does there."""
+        where = f"{self.where.removesuffix('transform')}modules"
+        if self.when == "forward":
+            return ModuleRule(where, self.targets, "a changed activation", is_traceable=False)
+        return ModuleRule(where, self.targets, "a changed gradient")
+
+    @property
+    def shown(self) -> str:
+        """The transform in words: the same in another process, where its functions and objects have other addresses."""
+        return re.sub(r" at 0x[0-9A-Fa-f]+", "", repr(self.transform))
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether the transform may ask that the step does not happen."""
+        return bool(getattr(self.transform, "needs_step", False))
+
+    def reseed(self, step: int, rank: int) -> None:
+        """Seed the random numbers of a step, differently on each rank: a resumed run draws the same numbers.
+
+        With `when="step"` the generators continue from step to step instead, the same on every rank.
+        """
+        if self.when != "step":
+            self.context.seed = (self.seed + _RANK_STRIDE * rank + _STEP_STRIDE * step) % 2**63
+            self.context.generators = {}
+
+    def refuse_transformed(self, tensor: Tensor, name: str) -> None:
+        """Refuse what is seen inside a transform of `torch.func`, or in a batched backward."""
+        if inside_transform(tensor):
+            raise UnsupportedError(
+                f"{self.where}: {self.name} cannot change the {self.tensor} of {name}, which is a {TRANSFORMED}: its values "
+                "are not those of the training step, and state, random numbers and reports would be made of them. Exclude "
+                f"{name} from the rule, or call the function without the hooks: with lightning_hooks.paused(model)"
+            )
+
+    def run(self, tensors: list[Tensor], names: list[str], params: list[Tensor | None], step: int, owned: bool) -> list[Tensor]:
+        """Call the transform on gradients, or on activations, which autograd then differentiates; check what it returns.
+
+        Raises:
+            InPlaceError: a tensor was changed in place that the transform does not own.
+            TransformError: the result cannot replace the tensors.
+        """
+        context = self.context
+        context.params, context.names, context.step, context.owned = params, names, step, owned
+        context.factor = None
+        versions = [] if owned else [version_of(tensor) for tensor in tensors]
+        try:
+            # In backward autograd records only where its graph was asked for: a gradient penalty goes through the transform.
+            with torch.no_grad() if self.when == "step" else contextlib.nullcontext():
+                results = self.transform([*tensors], context)  # a list of its own: it may replace the items
+            if self.when == "backward" and torch.is_grad_enabled():
+                context.state = _without_graph(context.state)
+        except StopIteration as error:  # would end the epoch silently
+            raise TransformError(f"{self.where} ({self.transform!r}) raised StopIteration: {error}") from error
+        except Exception as error:
+            error.add_note(f"raised in {self.label}")
+            raise
+        finally:
+            context.params, context.names = [], []
+        if context.skip_reason is not None and not self.may_skip:
+            context.skip_reason = None
+            raise TransformError(
+                f"{self.label} called skip_step; only a transform with needs_step = True may, with when='step'"
+            )
+        if not owned:
+            for tensor, version, name in zip(tensors, versions, names, strict=True):
+                if version_of(tensor) != version:
+                    raise InPlaceError(
+                        f"{self.label} changed {self._what(name)} in place. Other branches of the graph "
+                        "share its memory and would silently see the change; return a new tensor instead"
+                    )
+        wrong = explain_invalid(results, tensors, lambda index: self._what(names[index]))
+        if wrong is not None:
+            raise TransformError(f"{self.label} {wrong}")
+        return list(results)
+
+    def cannot_report(self, tensors: Sequence[Tensor], names: Sequence[str], error: Exception) -> None:
+        """A report failed: raise the error, or if a tensor is of a type that cannot be read, warn once of that target."""
+        name, odd = next(((name, t) for name, t in zip(names, tensors, strict=True) if _is_odd(t)), ("", None))
+        if odd is None:
+            raise error
+        if name not in self._unreadable:
+            self._unreadable.add(name)
+            warnings.warn(
+                f"{self.where}: {self.name} does not report on the {self.tensor} of {name}: a {kind_of(odd)} cannot be "
+                f"read: {first_line(error)}",
+                stacklevel=2,
+            )
+
+    def _what(self, name: str) -> str:
+        return f"the {self.tensor} of {name}" if self.when == "forward" else f"the gradient of {name}"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "transform": self.shown,
+            "place": self.acts_on,
+            "seed": self.seed,
+            "state": self.context.state,
+            "generators": {key: generator.get_state() for key, generator in self.context.generators.items()},
+            "report": self.report.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a checkpoint, all but the report, or raise a `ValueError` before anything is changed."""
+        saved = read_mapping(state, "link", ("seed", "state", "generators"))
+        seed = read_count(saved["seed"], "seed", below=_SEEDS)
+        kept = read_state(saved["state"], "state")
+        self._check_state(kept)
+        generators = self._generators(saved["generators"]) if self.when == "step" else {}  # else they are seeded at each step
+        self.seed = self.context.seed = seed
+        self.context.state, self.context.generators = kept, generators
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        if not isinstance(self.transform, Transform):
+            return
+        of_rule = self.targets if self.rule.params is not None else []
+        try:
+            self.transform.check_state(state, {target.name: target.value for target in of_rule})
+        except ValueError:
+            raise
+        except Exception as error:  # a check of the user's that does not expect such a state
+            raise DamagedState(f"check_state raised {type(error).__name__}: {error}") from error
+
+    def _generators(self, saved: Any) -> dict[str, torch.Generator]:
+        """The generators of a checkpoint, for the devices of this process."""
+        generators: dict[str, torch.Generator] = {}
+        for key, state in read_mapping(saved, "generators").items():
+            try:
+                device = self._device_for(torch.device(key))
+                if device is not None and str(device) not in generators:
+                    generators[str(device)] = torch.Generator(device).set_state(state)
+            except (RuntimeError, TypeError) as error:  # torch raised it about the device or the state
+                reason = f"{shown_value(state)} is not the state of a generator ({first_line(error)})"
+                raise DamagedState(f"generators[{key!r}]: {reason}") from error
+        return generators
+
+    def _device_for(self, saved: torch.device) -> torch.device | None:
+        """Where this process draws what was drawn on a device when the checkpoint was saved.
+
+        The checkpoint is that of rank 0, whose device need not be the one of this rank, nor exist here. Devices of another type
+        draw other numbers, so there the generators start from their seed.
+        """
+        alike = [target.value.device for target in self.targets if target.value.device.type == saved.type]
+        return saved if saved in alike else next(iter(alike), None)
+
+
+def read_link(link: Any, key: str) -> dict[str, Any]:
+    """The state of one transform, of which at least is known whose it is."""
+    saved = read_mapping(link, key, ("transform", "place"))
+    for name in ("transform", "place"):
+        read_text(saved[name], f"{key}[{name!r}]")
+    return saved
+
+
+def match_saved(
+    saved: Mapping[int, Mapping[str, Any]], transforms: Sequence[BoundTransform], damaged: Collection[int] = ()
+) -> tuple[list[tuple[Mapping[str, Any], BoundTransform]], list[str]]:
+    """Find the state of each transform in a checkpoint, whatever its position was.
+
+    Args:
+        saved: the states by their positions.
+        transforms: in order.
+        damaged: the positions at which the checkpoint has a state that cannot be read. A transform at such a position that has
+            no other state is not called new.
+
+    Returns:
+        The transforms that did not change, each with its state, and a phrase for each change.
+    """
+    gone, new = dict(saved), dict(enumerate(transforms))
+    pairs = []
+    for i, now in enumerate(transforms):
+        what = now.shown, now.acts_on
+        same = next((j for j, old in gone.items() if (old["transform"], old["place"]) == what), None)
+        if same is not None:
+            pairs.append((gone.pop(same), new.pop(i)))
+    changes = []
+    for j, old in list(gone.items()):  # on the same targets another transform, or other numbers
+        other = next((i for i, now in new.items() if now.acts_on == old["place"]), None)
+        if other is not None:
+            changes.append(f"{old['transform']} is now {new.pop(other).shown}")
+            del gone[j]
+    changes += [f"{old['transform']} on {old['place']} is gone" for old in gone.values()]
+    changes += [f"{now.shown} on {now.acts_on} is new" for i, now in new.items() if i not in damaged]
+    return pairs, changes
+
+
+def _without_graph(state: dict[str, Any]) -> dict[str, Any]:
+    detached: dict[str, Any] = tree_map(lambda value: value.detach() if isinstance(value, Tensor) else value, state)
+    return detached
+
+
+def _is_odd(tensor: Tensor) -> bool:
+    """Whether a report may be unable to read a tensor."""
+    return not is_plain(tensor) or elements(tensor) is None

@@ -1,0 +1,274 @@
+"""The participant that runs transforms: on activations, on gradients as backward makes them, and at the optimizer's step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.changing.activations import ForwardChange
+from lightning_hooks.engine.changing.bound import BoundTransform, match_saved, read_link
+from lightning_hooks.engine.participants.actions import AbsentParts
+from lightning_hooks.engine.participants.participant import ModuleRule, Participant, PhaseMemo
+from lightning_hooks.engine.participants.shards import params_for, put_back, shards_of, share_of, takes_shards
+from lightning_hooks.hooks import Action
+from lightning_hooks.rules import parse_tensor
+from lightning_hooks.rules.patterns import Target
+from lightning_hooks.saved_state import read_count, read_list, starting_again
+from lightning_hooks.stats.processes import world_size
+from lightning_hooks.tensor_kinds import is_sharded, whole
+from lightning_hooks.transforms._contract import without_aliases
+
+
+class Changer(Participant):
+    """Runs transforms, in the order of their rules.
+
+    Args:
+        transforms: from `resolve_applies`.
+        scale: gives the loss scale as a tensor, or None where there is no scaler.
+        rank: of this process.
+        alone: as of `world_size`.
+
+    Attributes:
+        step: the number of the step of training under way, which transforms are given in the other stages too.
+        batches: grows when a batch begins, by one for each callback that says so.
+        skipped_steps: how many optimizer steps transforms have skipped.
+    """
+
+    def __init__(
+        self,
+        transforms: Sequence[BoundTransform],
+        *,
+        scale: Callable[[], Tensor | None] = lambda: None,
+        rank: int = 0,
+        alone: bool = False,
+    ) -> None:
+        self.transforms = list(transforms)
+        self.scale = scale
+        self.rank = rank
+        self.alone = alone
+        self.step = 0
+        self.batches = 0
+        self.skipped_steps = 0
+        self.absent = AbsentParts()
+        # Activations of compiled modules are refused.
+        self.ever = tuple(i for i, bound in enumerate(self.transforms) if bound.when != "forward") or None
+        self._reporting = False
+        self._aside: list[tuple[int, dict[str, torch.Generator]]] = []  # seeds and generators of training, in another stage
+        self._at_step = [bound for bound in self.transforms if bound.when == "step"]
+        self.acts_before = bool(self._at_step)
+        self._may_skip = any(bound.may_skip for bound in self._at_step)
+
+    def due(self, step: int, stage: str) -> Hashable | None:
+        return tuple(i for i, bound in enumerate(self.transforms) if stage in bound.stages) or None
+
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
+        if stage == "train":
+            self.step = step
+            self._reporting = reporting
+            for bound in self.transforms:
+                bound.report.begin()
+        elif not self._aside:  # a validation may come within an accumulated step, which then goes on as it was
+            self._aside = [(bound.context.seed, bound.context.generators) for bound in self.transforms]
+        for bound in self.transforms:
+            bound.reseed(step, self.rank)
+
+    def begin_batch(self) -> None:
+        self.batches += 1
+
+    def end_step(self) -> None:
+        for bound, kept in zip(self.transforms, self._aside, strict=False):
+            bound.context.seed, bound.context.generators = kept
+        self._aside = []
+        self.absent.warn()
+
+    def all_targets(self) -> Iterable[Target[Any]]:
+        return (target for bound in self.transforms for target in bound.targets)
+
+    def refreshed(self) -> None:
+        for bound in self.transforms:
+            bound.note_targets()
+
+    def actions(self, key: Any) -> Iterable[Action]:
+        for bound in (self.transforms[i] for i in key):
+            tensor, path = parse_tensor(bound.tensor)
+            for target in bound.distinct if bound.when != "step" else ():
+                if bound.when == "forward":
+                    change = ForwardChange(self, bound, target).change
+                    absent = partial(self.absent.note, f"{bound.where}: {bound.tensor!r}", target.name)
+                    yield Action(target.value, tensor, change, path, changes=True, absent=absent)
+                else:
+                    change_gradient = partial(self._change_gradient, bound, target)
+                    yield Action(target.value, tensor, change_gradient, path, changes=True)
+
+    def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
+        for bound in self.transforms if key is None else (self.transforms[i] for i in key):
+            if bound.rule.modules is not None:
+                yield bound.module_rule
+
+    def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
+        if not self._at_step or memo.scale is not None:  # gradients that are still scaled are of a step that does not happen
+            return
+        parameters = {p for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
+        with torch.no_grad():
+            for bound in self._at_step:
+                targets = [t for t in bound.distinct if t.value in parameters]
+                if targets:
+                    self._change(bound, targets)
+            if self._may_skip and self._skip_requested():
+                self.skipped_steps += 1
+                memo.skipped = True
+                for parameter in parameters:
+                    parameter.grad = None
+        for bound in self._at_step:
+            bound.context.skip_reason = None
+
+    def run(
+        self,
+        bound: BoundTransform,
+        tensors: Sequence[Tensor],
+        names: list[str],
+        params: list[Tensor | None],
+        *,
+        owned: bool = False,
+        report: bool = True,
+        shares: Sequence[float] | None = None,
+    ) -> list[Tensor]:
+        """Run a transform, and measure what it did where the step is reported.
+
+        Args:
+            bound: the transform.
+            tensors: gradients or activations.
+            names: of their targets.
+            params: the parameters behind them.
+            owned: whether it may overwrite the tensors.
+            report: False for a repeated call.
+            shares: as of `Report.after`.
+        """
+        before = None
+        if report and self._reporting and not self._aside:
+            with self._measuring(bound, tensors, names):
+                before = bound.report.before(tensors, owned=owned)
+        results = bound.run([*tensors], names, params, self.step, owned=owned)
+        if before is not None:
+            with self._measuring(bound, tensors, names):
+                bound.report.after(before, results, factor=bound.context.factor, shares=shares)
+        return results
+
+    def take_reports(self) -> dict[str, float]:
+        out = {}
+        for bound in self.transforms:
+            for what, value in bound.report.finish().items():
+                out[f"transform_{what}/{bound.index}_{bound.name}"] = value
+        if self._may_skip:
+            out["hooks/skipped_steps"] = float(self.skipped_steps)
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"links": [bound.state_dict() for bound in self.transforms], "skipped_steps": self.skipped_steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
+        """Restore a checkpoint; transforms that changed start from their initial state, with one warning that names them.
+
+        Returns:
+            What is damaged and starts again, in words.
+        """
+        damaged: list[str] = []
+        with starting_again(damaged):
+            self.skipped_steps = read_count(state.get("skipped_steps", 0), "skipped_steps")
+        links: dict[int, dict[str, Any]] = {}
+        lost = set(range(len(self.transforms)))
+        with starting_again(damaged):
+            every = read_list(state.get("links"), "links")
+            lost = set(range(len(every)))
+            for i, link in enumerate(every):
+                with starting_again(damaged):
+                    links[i] = read_link(link, f"links[{i}]")
+                    lost.remove(i)
+        pairs, changed = match_saved(links, self.transforms, lost)
+        if changed:
+            warnings.warn(
+                f"the transforms changed since the checkpoint; what changed restarts: {'; '.join(changed)}", stacklevel=2
+            )
+        for saved, bound in pairs:
+            with starting_again(damaged, bound.label):
+                bound.load_state_dict(saved)
+            with starting_again(damaged, bound.label):
+                bound.report.load_state_dict(saved.get("report"))
+        return damaged
+
+    def _skip_requested(self) -> bool:
+        """Whether a transform on any rank asks to skip the step. Collective; waits for the device."""
+        requested = any(bound.context.skip_reason is not None for bound in self._at_step)
+        if world_size(self.alone) == 1:
+            return requested
+        device = next((target.value.device for bound in self._at_step for target in bound.targets), None)
+        anywhere = torch.tensor(float(requested), device=device)
+        torch.distributed.all_reduce(anywhere, torch.distributed.ReduceOp.MAX)
+        return bool(anywhere)
+
+    def _change_gradient(self, bound: BoundTransform, target: Target[Any], grad: Tensor) -> Tensor | None:
+        """The new gradient of a parameter, or of a module's input or output; None if it does not change.
+
+        Under a loss scaler the transform sees float32 values divided by the scale; elements that are not finite stay so, since
+        the scaler must see the overflow.
+        """
+        scale = self.scale()
+        bound.refuse_transformed(grad, target.name)
+        seen = grad if scale is None else grad.to(torch.promote_types(grad.dtype, torch.float32)) / scale
+        param = target.value if isinstance(target.value, Tensor) else None
+        (result,) = self.run(bound, [seen], [target.name], [param])
+        if result is seen:
+            return None
+        if scale is None:
+            return result
+        back = (result * scale).to(grad.dtype)
+        return _with_overflow(back, grad)
+
+    def _change(self, bound: BoundTransform, targets: list[Target[Any]]) -> None:
+        """Change the gradients of parameters in place: the reducer of DDP may hold views of them."""
+        grads = [target.value.grad for target in targets]
+        names = [target.name for target in targets]
+        params: list[Tensor | None] = [target.value for target in targets]
+        sharded = any(map(is_sharded, grads))
+        gathered = sharded and not takes_shards(bound.transform)
+        seen = [whole(grad) for grad in grads] if gathered else shards_of(grads)
+        if sharded:
+            params = params_for(bound.transform, [target.value.detach() for target in targets], bound.label)
+        # Of all calls of a step alike, although one optimizer may hold sharded parameters and another one does not.
+        in_shards = takes_shards(bound.transform) and any(is_sharded(target.value) for target in bound.targets)
+        shares = [share_of(grad, world_size()) for grad in grads] if in_shards else None
+        results = self.run(bound, seen, names, params, owned=True, shares=shares)
+        for grad, tensor, result in zip(grads, seen, without_aliases(results, seen), strict=True):
+            if gathered and is_sharded(grad):
+                put_back(grad, result)
+            elif result is not tensor:
+                tensor.copy_(result)
+
+    @contextmanager
+    def _measuring(self, bound: BoundTransform, tensors: Sequence[Tensor], names: Sequence[str]) -> Iterator[None]:
+        """Around a report: it counts as overhead, which the transform itself does not."""
+        with self.account.meter.common, torch.no_grad():
+            try:
+                yield
+            except Exception as error:
+                bound.cannot_report(tensors, names, error)
+
+
+def _with_overflow(result: Tensor, grad: Tensor) -> Tensor:
+    """A result in which the elements of a gradient that are not finite are not finite either."""
+    if grad.layout is torch.strided:
+        return torch.where(torch.isfinite(grad), result, grad)
+    if grad.layout is not torch.sparse_coo:
+        return result
+    stored = grad.coalesce()
+    broken = torch.where(stored.values().isfinite(), 0.0, stored.values())
+    if not broken.any():  # waits for the device, as coalescing does
+        return result
+    return result + torch.sparse_coo_tensor(stored.indices(), broken, stored.shape, check_invariants=False)

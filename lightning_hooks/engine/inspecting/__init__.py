@@ -1,0 +1,1 @@
+"""What a user asks about hooks: pause them, assert that none is left, see what rules match."""

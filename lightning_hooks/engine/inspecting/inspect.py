@@ -1,0 +1,140 @@
+"""What a user asks about hooks of this package: pause them, assert that none is left, see what rules would match."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from lightning_hooks.engine.changing.checks import refuse_unsupported
+from lightning_hooks.engine.changing.resolve import resolve_applies
+from lightning_hooks.engine.inspecting.match_report import Match, hooks_report, plan_report, transforms_report
+from lightning_hooks.engine.running.run import runs_on
+from lightning_hooks.engine.user_hooks.participant import resolve_hooks
+from lightning_hooks.errors import HooksLeftError
+from lightning_hooks.hooks import for_each
+from lightning_hooks.plan.resolve import resolve
+from lightning_hooks.private import private
+from lightning_hooks.rules import Apply, Hook, Watch
+from lightning_hooks.rules.reading import as_rules
+from lightning_hooks.rules.schedule import EveryN
+
+_DICTS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+    "_post_accumulate_grad_hooks",
+)
+
+
+@contextmanager
+def paused(model: nn.Module) -> Iterator[None]:
+    """Context manager: remove every hook of this package from a model, for export, scripting or profiling.
+
+    Args:
+        model: the watched model, a submodule of it, or a module that contains it.
+
+    Example:
+        >>> with paused(nn.Linear(1, 1)):
+        ...     pass
+    """
+    hook_managers = [run.hook_manager for run in runs_on(model)]
+    pause = object()
+    try:
+        for hook_manager in hook_managers:
+            hook_manager.pause(pause)
+        yield
+    finally:
+        for_each(lambda hook_manager: hook_manager.resume(pause), hook_managers)
+
+
+def assert_no_hooks(model: nn.Module) -> None:
+    """Assert that no hook of this package is on a model or its parameters.
+
+    Args:
+        model: the root module.
+
+    Raises:
+        HooksLeftError: with the names of the modules and parameters that have one.
+
+    Example:
+        >>> assert_no_hooks(nn.Linear(1, 1))
+    """
+    left = [f"module {name or '(root)'}" for name, module in model.named_modules() if _carries(module)]
+    tensors: list[tuple[str, str, Any]] = [("parameter", *named) for named in model.named_parameters()]
+    tensors += [("buffer", *named) for named in model.named_buffers()]
+    left += [f"{kind} {name}" for kind, name, tensor in tensors if _carries(tensor)]
+    if left:
+        raise HooksLeftError(f"hooks of lightning_hooks are left on {', '.join(left)}")
+
+
+def _carries(holder: Any) -> bool:
+    """Whether anything of this package is among the hooks of a module or a tensor, or stands in for a method."""
+    kept = (getattr(holder, name, None) for name in _dictionaries())  # a module may answer any name with anything
+    found = [hook for hooks in kept if isinstance(hooks, Mapping) for hook in hooks.values()]
+    found += [value for name, value in vars(holder).items() if hasattr(type(holder), name)]
+    return any(map(_is_ours, found))
+
+
+@cache
+def _dictionaries() -> tuple[str, ...]:
+    def find() -> tuple[str, ...]:
+        def hook(*args: Any) -> None: ...
+
+        module, parameter = nn.Identity(), nn.Parameter(torch.zeros(1, device="cpu"))
+        module.register_forward_hook(hook)
+        parameter.register_hook(hook)
+        for holder in (module, parameter):
+            if not any(hook is each for name in _DICTS for each in (getattr(holder, name, None) or {}).values()):
+                raise AttributeError(f"a hook on a {type(holder).__name__} is in none of them")
+        return _DICTS
+
+    return private("Module._forward_hooks, Tensor._backward_hooks", find, (), "assert_no_hooks cannot see hooks")
+
+
+def _is_ours(thing: Any) -> bool:
+    where = getattr(thing, "__module__", None) or type(thing).__module__
+    return isinstance(where, str) and where.partition(".")[0] == "lightning_hooks"
+
+
+def match(model: nn.Module, rules: Sequence[Watch | Apply | Hook | Mapping[str, Any]]) -> Match:
+    """The dry run: what rules match in a model; raises the errors that training would raise.
+
+    Args:
+        model: the root module.
+        rules: rules of any kind. A mapping with `transform` is an `Apply`, one with `call` a `Hook`, any other a `Watch`.
+
+    Raises:
+        RuleError: an invalid rule, or one that matches nothing.
+
+    Example:
+        >>> print(match(nn.Sequential(nn.Linear(2, 1)), [Watch(params="*.bias", tensors="grad", stats="norm")]).names)
+        ['0.bias']
+    """
+    rules = [rules] if isinstance(rules, (Watch, Apply, Hook, Mapping)) else list(rules)
+    by_kind: dict[type, list[Any]] = {Watch: [], Apply: [], Hook: []}
+    for rule in rules:
+        by_kind[_kind_of(rule)].append(rule)
+    lines = []
+    if by_kind[Watch]:
+        lines += plan_report(resolve(model, as_rules(Watch, by_kind[Watch], "watch"), EveryN()))
+    transforms = resolve_applies(model, as_rules(Apply, by_kind[Apply], "apply"))
+    refuse_unsupported(transforms, (), scaled=False)
+    lines += transforms_report(transforms)
+    lines += hooks_report(resolve_hooks(model, as_rules(Hook, by_kind[Hook], "hooks")))
+    return Match(lines)
+
+
+def _kind_of(rule: Any) -> type:
+    if isinstance(rule, Mapping):
+        return Apply if "transform" in rule else Hook if "call" in rule else Watch
+    return type(rule) if isinstance(rule, (Apply, Hook)) else Watch

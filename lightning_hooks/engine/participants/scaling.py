@@ -1,0 +1,100 @@
+"""What a loss scaler does: which steps it skips, and whose gradients it leaves scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.participants.participant import Participant, PhaseMemo
+from lightning_hooks.private import private
+
+
+def unscales_itself(optimizer: Any) -> bool:
+    """Whether an optimizer divides by the loss scale inside its own step, as fused ones do."""
+    return _says_so()(optimizer)
+
+
+@cache
+def _says_so() -> Callable[[Any], bool]:
+    def marked(optimizer: Any) -> bool:
+        return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+    def find() -> Callable[[Any], bool]:
+        if not marked(torch.optim.SGD([torch.zeros(1, requires_grad=True, device="cpu")], fused=True)):
+            raise AttributeError("a fused SGD has no such mark")
+        return marked
+
+    def fused(optimizer: Any) -> bool:
+        return any(group.get("fused") for group in getattr(optimizer, "param_groups", ()))
+
+    public: Callable[[Any], bool] = fused
+    lost = "an optimizer without the option fused= that unscales inside its step is not recognised"
+    return private("Optimizer._step_supports_amp_scaling", find, public, lost)
+
+
+class ScalerWatch(Participant):
+    """Notes for the other participants what the loss scaler found, and counts the steps that it skips.
+
+    Whether a gradient was infinite is a tensor on the device, which is read when the step is written: no hook waits for it.
+    Where a transform skips the same step, that one counts it. It joins with one callback, and acts where that is absent too.
+
+    Args:
+        scale: gives the loss scale, or None where it has not scaled yet.
+        found_inf: gives what the scaler found in the gradients of an optimizer, above 0 for an infinite one; None where it
+            has not looked yet.
+        optimizers: of the model.
+    """
+
+    serves_all = True
+
+    def __init__(
+        self,
+        scale: Callable[[], Tensor | None],
+        found_inf: Callable[[Any], Tensor | None],
+        optimizers: Sequence[Any],
+    ) -> None:
+        self._scale = scale
+        self._found_inf = found_inf
+        self.reads_updates = any(map(unscales_itself, optimizers))
+        self._count: Tensor | float = 0.0
+        self._open: dict[int, PhaseMemo] = {}
+
+    def due(self, step: int, stage: str) -> Hashable | None:
+        return "always" if stage == "train" else None
+
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
+        self._count_open()
+
+    def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
+        memo.found_inf = self._found_inf(optimizer)
+        memo.scale = self._scale() if unscales_itself(optimizer) or memo.found_inf is None else None
+        self._open[id(memo)] = memo  # as LBFGS runs its closure, the same one several times
+
+    def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
+        # A fused optimizer is called whatever was found, and is told only here.
+        found: Tensor | None = getattr(optimizer, "found_inf", None)
+        if found is not None:
+            memo.found_inf = found
+
+    def take_reports(self) -> dict[str, float]:
+        self._count_open()
+        self._count = float(self._count)
+        return {"hooks/skipped_steps": self._count}
+
+    def state_dict(self) -> dict[str, float]:
+        self._count_open()
+        return {"skipped_steps": float(self._count)}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self._count = state.get("skipped_steps", 0.0)
+
+    def _count_open(self) -> None:
+        for memo in self._open.values():
+            if memo.found_inf is not None and not memo.skipped:
+                self._count = self._count + (memo.found_inf > 0).double()
+        self._open.clear()

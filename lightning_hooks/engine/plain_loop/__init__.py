@@ -1,0 +1,1 @@
+"""`instrument`: the engine around a plain PyTorch loop or in a notebook."""

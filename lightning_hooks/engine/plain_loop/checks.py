@@ -1,0 +1,89 @@
+"""What `instrument` accepts: its optimizers, and the rules that a plain loop can serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.participants.phases import PARAM_TENSORS
+from lightning_hooks.errors import RuleError, UnsupportedError
+from lightning_hooks.hooks import Handles
+from lightning_hooks.hooks.user_kinds import register_optimizer
+from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor
+
+
+def as_optimizers(given: Any) -> list[Any]:
+    """The optimizers; one of any class that steps may stand alone."""
+    if given is None:
+        return []
+    alone = hasattr(given, "step") or not isinstance(given, Iterable)
+    several = [given] if alone else list(given)
+    for each in several:
+        if not hasattr(each, "step"):
+            raise RuleError(f"optimizer must be a torch optimizer, or a list of them, got {type(each).__name__}: {each!r}")
+    return several
+
+
+def refuse_foreign(model: nn.Module, optimizers: Sequence[Any]) -> None:
+    """Refuse an optimizer that holds no parameter of the model; one that holds some of other models too is accepted.
+
+    Raises:
+        RuleError: it is that of another model.
+    """
+    known = {id(parameter) for parameter in model.parameters()}
+    for index, optimizer in enumerate(optimizers):
+        held = parameters_of(optimizer) if hasattr(optimizer, "param_groups") else []
+        if known and held and known.isdisjoint(map(id, held)):
+            which = f"optimizer[{index}]" if len(optimizers) > 1 else "optimizer"
+            raise RuleError(
+                f"{which}: {type(optimizer).__name__} holds none of the {len(known)} parameters of {type(model).__name__}; "
+                "give the optimizer of this model. If it steps copies of the parameters, omit optimizer= and call step()"
+            )
+
+
+def register(optimizer: Optimizer, run: Callable[..., None], handles: Handles, *, before: bool) -> None:
+    try:
+        register_optimizer(optimizer, run, None, handles, before=before)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"instrument: {error}; omit optimizer= and call step()") from error
+
+
+def parameters_of(optimizer: Optimizer) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def refuse_other_stages(apply: Sequence[Apply], hooks: Sequence[Hook]) -> None:
+    # A plain loop does not say when it validates.
+    named = [(f"apply[{i}]", rule.stages) for i, rule in enumerate(apply)]
+    named += [(f"hooks[{i}]", rule.stages) for i, rule in enumerate(hooks)]
+    for where, stages in named:
+        if stages is not None and tuple(stages) != ("train",):
+            raise RuleError(f"{where}.stages: instrument knows one stage, 'train'; got {list(stages)}")
+
+
+def without_optimizer(watch: Sequence[Watch], apply: Sequence[Apply], hooks: Sequence[Hook]) -> list[Watch]:
+    """Refuse what needs an optimizer, and return the watch rules with the tensors that exist without one."""
+    for i, rule in enumerate(watch):
+        for tensor in rule.tensors or ():
+            row = PARAM_TENSORS.get(parse_tensor(tensor)[0])
+            if row is not None and row.phase != "before_step":
+                raise RuleError(f"watch[{i}].tensors: {tensor!r} is only seen with an optimizer; give instrument(optimizer=…)")
+    for i, apply_rule in enumerate(apply):
+        if apply_rule.acts_at() == "step":
+            raise RuleError(f"apply[{i}].when: 'step' needs an optimizer; give instrument(optimizer=…) or when='backward'")
+    for i, hook in enumerate(hooks):
+        if hook.kind in OPTIMIZER_KINDS:
+            raise RuleError(f"hooks[{i}].kind: {hook.kind!r} needs an optimizer; give instrument(optimizer=…)")
+    seen = tuple(tensor for tensor, row in PARAM_TENSORS.items() if row.phase == "before_step")
+    return [replace(rule, tensors=seen) if rule.params is not None and rule.tensors is None else rule for rule in watch]
+
+
+class AllParameters:
+    """The substitute for an optimizer in a loop without one: the phase `before_step` needs no more of it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.param_groups = [{"params": list(model.parameters())}]

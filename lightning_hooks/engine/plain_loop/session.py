@@ -1,0 +1,305 @@
+"""`instrument`: the engine around a plain PyTorch loop or in a notebook."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import is_
+from pathlib import Path
+from time import time
+from types import TracebackType
+from typing import Any, Final, cast
+from weakref import ref
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.changing.changer import Changer
+from lightning_hooks.engine.changing.checks import refuse_unsupported
+from lightning_hooks.engine.changing.resolve import resolve_applies
+from lightning_hooks.engine.participants.participant import Participant
+from lightning_hooks.engine.plain_loop.checks import (
+    AllParameters,
+    as_optimizers,
+    parameters_of,
+    refuse_foreign,
+    refuse_other_stages,
+    register,
+    without_optimizer,
+)
+from lightning_hooks.engine.plain_loop.context import LoopContext
+from lightning_hooks.engine.running.run import Run
+from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
+from lightning_hooks.engine.watching.observer import Observer
+from lightning_hooks.engine.watching.producer import Producer
+from lightning_hooks.errors import RuleError, UnsupportedError
+from lightning_hooks.hooks.user_kinds import closure_of
+from lightning_hooks.plan.rank_check import check_ranks_agree
+from lightning_hooks.plan.resolve import resolve
+from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
+from lightning_hooks.records.step_view import StepView
+from lightning_hooks.rules import Apply, Hook, Watch
+from lightning_hooks.rules.fields import check_local
+from lightning_hooks.rules.reading import as_rules
+from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.stats.processes import of_first_rank, rank
+from lightning_hooks.stats.sections import refuse_narrow
+
+_NO_STEP: Final = StepView(step=-1)
+
+
+class Instrument:
+    """Watch and change a model in a plain PyTorch loop; the same engine as the callbacks. Written `instrument(…)`.
+
+    A context manager, which removes the hooks on exit. With an optimizer, a step ends when the optimizer has stepped, including
+    gradient accumulation; with several, when each has. Without one, `step()` ends it, only transforms with `when="backward"`
+    are allowed, and `final_grad`, `update` and `state` are refused. A forward pass that is not part of training, such as a
+    validation, belongs inside `paused(model)`: otherwise it is a part of the next step. With several processes
+    (`torch.distributed`) each of them has to make it, with the same rules, if it watches or draws random numbers: tables are
+    merged, transforms seeded over all.
+
+    Args:
+        model: the root module.
+        watch: the tensors to watch: `Watch` rules, or mappings with the fields of a rule; default: none.
+        apply: the gradients to change, or with `tensor="output"` or `"input"` the activations: `Apply` rules, or mappings;
+            default: none.
+        hooks: custom hooks: `Hook` rules, or mappings; default: none.
+        optimizer: one, several, or None (default).
+        consumers: your own `StepConsumer` objects, or mappings with `class_path` and `init_args`. Each gets a view of every
+            step when the step ends. Default: none.
+        folder: where consumers write files, a folder of this machine, which they get as `run.folder`. Default: none.
+
+    After the block `compute()` and `record` still give the last step; the object no longer keeps model and optimizers alive.
+
+    Attributes:
+        model: the root module.
+        optimizers: the optimizers whose steps end a step; empty if `step()` ends it, and after the block.
+        record: the last ended step, with histograms.
+        stopped: why a consumer asked to stop, for the loop to act on; None if none did.
+
+    Raises:
+        RuleError: an invalid rule or argument, such as an optimizer that holds no parameter of the model, before any hook is
+            registered; it is entered a second time.
+        UnsupportedError: the optimizer has no hooks around its step.
+
+    Example:
+        >>> from lightning_hooks import Watch
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> rules = [Watch(params="*", tensors=["grad", "update"], stats="norm")]
+        >>> with instrument(model, watch=rules, optimizer=optimizer) as watched:
+        ...     for _ in range(2):
+        ...         optimizer.zero_grad()
+        ...         model(torch.tensor([[3.0, 4.0]])).sum().backward()
+        ...         optimizer.step()
+        >>> watched.record.step, round(watched.compute()["grad_norm/weight"], 3)
+        (1, 5.0)
+        >>> model = nn.Sequential(nn.Linear(2, 1))
+        >>> with instrument(model, watch=[Watch(modules="0", tensors="output", stats="mean")]) as watched:
+        ...     model(torch.zeros(1, 2)).sum().backward()
+        ...     watched.step()
+        >>> watched.compute()["output_mean/0"] == model[0].bias.item()
+        True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        watch: Sequence[Watch | Mapping[str, Any]] = (),
+        apply: Sequence[Apply | Mapping[str, Any]] = (),
+        hooks: Sequence[Hook | Mapping[str, Any]] = (),
+        optimizer: Optimizer | Iterable[Optimizer] | None = None,
+        consumers: Sequence[StepConsumer | Mapping[str, Any]] = (),
+        folder: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise RuleError(f"model must be a torch.nn.Module, got {model!r}")
+        self._model: Callable[[], nn.Module | None] = lambda: model
+        self.optimizers = as_optimizers(optimizer)
+        refuse_foreign(model, self.optimizers)
+        rules = as_rules(Watch, watch, "watch")
+        applies = as_rules(Apply, apply, "apply")
+        hook_rules = as_rules(Hook, hooks, "hooks")
+        refuse_other_stages(applies, hook_rules)
+        if not self.optimizers:
+            rules = without_optimizer(rules, applies, hook_rules)
+        self._run = Run(model)
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        refuse_narrow(device)
+        self._plan = resolve(model, rules, EveryN())
+        if rules:
+            check_ranks_agree(self._plan, device)
+        check_local("folder", folder, "give a local one")
+        self._context = LoopContext(model, self.optimizers, None if folder is None else Path(folder).expanduser().resolve())
+        self._latest = Latest()
+        self._publisher = Publisher([self._latest, *as_consumers(consumers)])
+        self._producer: Producer | None = None
+        self._participants: list[Participant] = []
+        if self._plan.rows:
+            observer = Observer(self._plan, device=device)
+            self._producer = Producer(observer, self._publisher)
+            self._participants.append(observer)
+        given: list[Any] = [transform for rule in applies for transform in cast(Iterable[Any], rule.transform)]
+        random = any(getattr(transform, "random", False) for transform in given)
+        seed = torch.initial_seed()
+        seed = of_first_rank(seed) if random else seed  # replicas must draw the same numbers
+        if transforms := [bound for bound in resolve_applies(model, applies, seed) if bound.targets]:
+            refuse_unsupported(transforms, self.optimizers, scaled=False)
+            self._participants.append(Changer(transforms, rank=rank()))
+        if bound := [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]:
+            user_hooks = UserHooksParticipant(bound, optimizers=lambda: self.optimizers, stays=True)
+            self._participants.append(user_hooks)
+        self._step = 0
+        self._stepped: set[int] = set()
+        self._held: dict[int, list[Any]] = {}  # by optimizer, its parameters when they were looked at last
+        self._was_entered = False
+        self._is_over = False
+
+    def __enter__(self) -> Instrument:
+        """Register the hooks, all or none."""
+        if self._was_entered:
+            raise RuleError("instrument: it can be entered once; write `with instrument(…)` for each loop")
+        self._was_entered = True
+        run_handles = self._run.hook_manager.run_handles
+        try:
+            self._publisher.start(self._plan, self._context)
+            for optimizer in self.optimizers:
+                register(optimizer, self._before, run_handles, before=True)
+            for participant in self._participants:
+                self._run.join(participant)
+            for optimizer in self.optimizers:  # last, since it ends the step
+                register(optimizer, self._after, run_handles, before=False)
+                self._held[id(optimizer)] = parameters_of(optimizer)
+            self._begin()
+        except BaseException as error:
+            self._run.close()
+            self._publisher.close(error)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Remove all hooks, and let go of the model."""
+        if self._is_over:
+            return
+        self._run.close()
+        try:
+            if kind is None:
+                self._publish_pending()
+        finally:
+            self._publisher.close(error)
+            self._release()
+
+    def _release(self) -> None:
+        """Drop what holds the model: the object may be kept for its last step."""
+        self._is_over = True
+        self._model = ref(self.model)
+        del self._run, self._plan
+        self._producer, self._participants, self.optimizers = None, [], []
+        self._held.clear()
+
+    @property
+    def model(self) -> nn.Module:
+        """The root module.
+
+        Raises:
+            RuleError: the block is over, and nothing else holds the model.
+        """
+        model = self._model()
+        if model is None:
+            raise RuleError("instrument: the model is gone; after the with block the object does not keep it alive")
+        return model
+
+    @property
+    def stopped(self) -> str | None:
+        """The reason that a consumer gave first when it asked to stop; None if none did."""
+        return self._context.stopped
+
+    def step(self) -> None:
+        """End the step, in a loop without an optimizer.
+
+        Raises:
+            RuleError: an optimizer was given; its step ends the step. Or the block is over.
+        """
+        if self._is_over:
+            raise RuleError("instrument: step() was called after the with block, in which nothing is watched any more")
+        if self.optimizers:
+            raise RuleError("step() is for loops without an optimizer; here the optimizer's step ends the step")
+        if self._producer is not None:
+            every: Any = AllParameters(self.model)
+            self._run.hook_manager.before_step(self._producer.observer, every)
+        self._end()
+
+    def compute(self) -> dict[str, float]:
+        """The statistics of the last ended step, by tag; empty before the first."""
+        self._publish_pending()
+        return self._latest.values()
+
+    @property
+    def record(self) -> StepView:
+        """The whole last ended step, histograms too; waits for numbers that are still on a device."""
+        self._publish_pending()
+        return self._latest.views.get("train", _NO_STEP)
+
+    def _begin(self) -> None:
+        self._run.hook_manager.begin_batch(self._step, reporting=self._producer is None)
+
+    def _end(self) -> None:
+        self._stepped.clear()
+        self._run.hook_manager.gate.shut()
+        try:
+            self._publish()
+        finally:  # where a consumer fails, the loop may go on
+            self._run.hook_manager.end_step()
+            self._step += 1
+            self._begin()
+
+    def _publish(self) -> None:
+        reports = self._run.hook_manager.take_reports()
+        if self._producer is not None and self._run.hook_manager.acts(self._producer.observer):
+            self._producer.end(self._step, reports)
+            self._producer.observer.note_uncalled(self._run.hook_manager.called)
+        else:
+            if self._producer is not None:
+                self._producer.agree()
+            if reports:
+                self._publisher.publish(StepView(self._step, wall_time=time(), summaries=reports))
+
+    def _publish_pending(self) -> None:
+        if self._producer is not None:
+            self._producer.publish_pending()
+
+    def _before(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        if closure_of(args, kwargs) is not None:
+            raise UnsupportedError(
+                "instrument: the optimizer got a closure, whose gradients do not exist yet when its step begins; call "
+                "optimizer.step() without one, or omit optimizer= and call step()"
+            )
+        if getattr(optimizer, "grad_scale", None) is not None:  # set by torch's scaler for a step that unscales by itself
+            raise UnsupportedError(
+                "instrument: the gradients are still multiplied by the loss scale, because a fused optimizer divides them in "
+                "its own step; call scaler.unscale_(optimizer) before scaler.step(optimizer), or use fused=False"
+            )
+        if id(optimizer) in self._stepped:  # it steps a second time: the others do not step in this round
+            self._end()
+        self._look_up_replaced(optimizer)
+        for participant in self._run.hook_manager.participants:
+            self._run.hook_manager.before_step(participant, optimizer)
+        self._run.hook_manager.phase("final", optimizer)
+        self._run.hook_manager.phase("before_update", optimizer)
+
+    def _look_up_replaced(self, optimizer: Optimizer) -> None:
+        """Look targets up where the optimizer has other parameters than at its step before, since a loop has no epochs."""
+        before, held = self._held[id(optimizer)], parameters_of(optimizer)
+        self._held[id(optimizer)] = held
+        if len(before) != len(held) or not all(map(is_, before, held)):
+            self._run.hook_manager.refresh_in_batch()
+
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._run.hook_manager.phase("after_update", optimizer)
+        self._stepped.add(id(optimizer))
+        if len(self._stepped) == len(self.optimizers):
+            self._end()
+
+
+instrument = Instrument

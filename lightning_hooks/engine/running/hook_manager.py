@@ -1,0 +1,361 @@
+"""The hook manager: owns every hook on one model and says when hooks are installed, open, closed and removed.
+
+The life of a step: `begin_batch` asks each participant at the first batch of a step whether it acts, installs the hooks that
+those need and opens the gate; `before_step` and `phase` run what participants do around the optimizer's step; `end_batch`
+closes the gate and removes the hooks, so that none gets into a copy of the model; `end_step` ends the step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.participants.overhead import Account, Meter
+from lightning_hooks.engine.participants.participant import Active, Participant, PhaseMemo, warn_unseen
+from lightning_hooks.engine.running.installed_hooks import InstalledHooks, InstallFinal
+from lightning_hooks.engine.running.uncalled import Uncalled
+from lightning_hooks.hooks import Gate
+from lightning_hooks.plan.refresh import Refresh
+
+TRAIN = "train"
+
+
+@dataclass
+class _Step:
+    """The step of one stage. A validation run may fall into a step of training, so each stage has its own."""
+
+    number: int | None = None  # between two steps
+    active: Active = ()
+    called: set[int] = field(default_factory=set)  # one object for all steps: installed hooks write into it
+
+
+class HookManager:
+    """Owns every hook on one model, and calls the participants in their order.
+
+    Args:
+        model: the root module.
+        optimizers: called for the optimizers whose updates are watched; they may change during a fit.
+        install_final: installs what runs the phase `final`; called for the steps of a run in which a participant reads it.
+        meter: the clock of overhead.
+        warned_uncalled: the names of modules of which a warning has said that they are never called.
+
+    Attributes:
+        participants: who may act, in order.
+        stage: of the batch that began last.
+        scale: the loss scale of the last backward; None where none was noted.
+        refresh: looks up targets again that were replaced in the model.
+        uncalled: warns of modules that were not called.
+        run_handles: of what stays until this is closed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Callable[[], Sequence[Optimizer]] = tuple,
+        *,
+        install_final: InstallFinal | None = None,
+        meter: Meter | None = None,
+        warned_uncalled: set[str] | None = None,
+    ) -> None:
+        self.model = model
+        self.gate = Gate(model)
+        self.meter = meter or Meter()
+        self.scale: Tensor | None = None
+        self.refresh = Refresh(model)
+        self.uncalled = Uncalled(warned_uncalled)
+        self.participants: list[Participant] = []
+        self.stage = TRAIN
+        self._installed = InstalledHooks(model, self.gate, optimizers, self.phase)
+        self.run_handles = self._installed.run_handles
+        self._install_final = install_final
+        self._reads_final = False
+        self._announced = False
+        self._steps: defaultdict[str, _Step] = defaultdict(_Step)  # by stage
+        self._memos: dict[Optimizer, PhaseMemo] = {}
+        self._paused_by: list[object] = []
+        self._resumes: Callable[[], None] | None = None  # what the end of a pause does for the batch under way
+        self._said_unseen = False
+
+    @property
+    def step(self) -> int | None:
+        """The step of training that is under way."""
+        return self._steps[TRAIN].number
+
+    @property
+    def idle(self) -> bool:
+        """Whether a step of training is under way in which no participant acts."""
+        return self.step is not None and not self._steps[TRAIN].active
+
+    @property
+    def active(self) -> Active:
+        """Who acts in the step of the current stage, each with the key of what it does."""
+        return self._steps[self.stage].active
+
+    @property
+    def called(self) -> set[int]:
+        """The ids of the hooked modules that were called in the step of the current stage."""
+        return self._steps[self.stage].called
+
+    def acts(self, participant: Participant) -> bool:
+        """Whether a participant acts in the step of the current stage."""
+        return any(each is participant for each, _ in self.active)
+
+    def join(self, participant: Participant) -> None:
+        """Add a participant; hooks inside compiled code are installed now, all others when a step begins."""
+        self.participants = [*self.participants, participant]
+        self._installed.discard()
+        self._reads_final = self._reads_final or participant.reads_final
+        participant.account = Account(self.meter)
+        participant.loss_scale = None  # a run before may have left its scale
+        participant.joined(self.gate, self.run_handles)
+        self._installed.install_compiled(self.participants)
+
+    def leave(self, participant: Participant) -> None:
+        """Remove a participant, between batches; when the last one leaves, close the hook manager."""
+        participant.left()
+        self.participants = [each for each in self.participants if each is not participant]
+        for step in self._steps.values():
+            step.active = tuple(pair for pair in step.active if pair[0] is not participant)
+        if not self.participants:
+            self.close()
+            return
+        self.refresh.forget()
+        self._installed.discard()
+
+    def begin_batch(
+        self,
+        step: int,
+        *,
+        stage: str = TRAIN,
+        reporting: bool = False,
+        announced: bool = False,
+        absent: Collection[Participant] = (),
+    ) -> None:
+        """Open the gate for a batch; at the first batch of a step ask who acts. May be called several times for a batch.
+
+        Args:
+            step: the number of the step; in other stages than `train`, of the batch.
+            stage: `train`, `validate`, `test` or `predict`.
+            reporting: whether transforms report although no monitor asks them to.
+            announced: whether `backward_begins` is called before each backward of the loss in this batch.
+            absent: the participants that do not act in the step, because their callbacks were removed from the Trainer.
+        """
+        if self._paused_by:
+            again: dict[str, Any] = {"stage": stage, "reporting": reporting, "announced": announced, "absent": absent}
+            self._resumes = partial(self.begin_batch, step, **again)
+            return
+        self.stage = stage
+        self._announced = announced
+        self.gate.waits = announced and stage == TRAIN and not self.gate.announced
+        if self._steps[stage].number != step:
+            self._begin_step(step, stage, reporting, absent)
+        if not self.active:  # most steps, where few are watched: nothing is installed, and this is not timed
+            if self._installed.active is not None:
+                self._installed.remove()
+            self._installed.compiled_unchecked = True
+            return
+        with self._common_account:
+            for participant, _ in self.active:
+                participant.begin_batch()
+            self._open()
+
+    def end_batch(self) -> None:
+        """Close the gate and remove the hooks; those inside compiled code stay. Does nothing between batches."""
+        self._resumes = None
+        self.gate.end_backward(waits=False)
+        if self._installed.active is None and not self.gate.open:
+            return
+        self.gate.shut()
+        with self._common_account:
+            self._installed.remove()
+        self._installed.refuse_traced()
+
+    def end_step(self, stage: str = TRAIN) -> None:
+        """End the step of a stage. Hooks that are installed stay for the next one, with the gate closed."""
+        self.gate.shut()
+        self._resumes = None
+        step = self._steps[stage]
+        active, step.number, step.active = step.active, None, ()
+        if stage == TRAIN:
+            self._memos.clear()
+        if not active:
+            return
+        with self._common_account:
+            if stage == TRAIN:
+                self.refresh.note(active, step.called)
+            self._installed.end_step()
+            for participant, _ in active:
+                participant.end_step()
+        self._installed.refuse_traced()
+        if self.uncalled.warn(active, step.called):
+            self.refresh.requested = True  # they may have been replaced or compiled within the batch
+
+    def refresh_in_batch(self) -> None:
+        """Look targets up within a batch, before an optimizer steps; hooks of the batch go to those that are new."""
+        with self._common_account:
+            self._refresh()
+            if self.gate.open:
+                self._open()
+
+    def interrupt(self) -> None:
+        """Something other than a training step begins, for example a validation: its time is not that of a step."""
+        self.end_batch()
+        self.meter.interrupt()
+
+    def pause(self, by: object) -> None:
+        """Remove all hooks until everyone who has called this has called `resume`."""
+        if not self._paused_by:
+            self._resumes = self._open if self.gate.open else None
+        self._paused_by.append(by)
+        self.gate.shut()
+        self._installed.remove()
+        self._installed.remove_compiled()
+
+    def resume(self, by: object) -> None:
+        """End a pause; when the outermost ends, install the hooks of a batch that is still under way.
+
+        Does nothing if an interruption kept the pause from beginning.
+        """
+        if not any(each is by for each in self._paused_by):
+            return
+        self._paused_by = [each for each in self._paused_by if each is not by]
+        if self._paused_by:
+            return
+        self._refresh_targets()  # a model is paused to be changed too, for example by quantization
+        self._installed.install_compiled(self.participants)
+        resumes, self._resumes = self._resumes, None
+        if resumes is not None:
+            resumes()
+
+    def close(self) -> None:
+        """Remove everything; a second call does nothing."""
+        self.gate.shut()
+        self._resumes = None
+        self._installed.discard()
+        self._installed.remove_compiled()
+        self.run_handles.close()
+        participants, self.participants = self.participants, []
+        for participant in participants:
+            participant.left()
+        self._memos.clear()
+        self.refresh.forget()
+        self.uncalled.forget()
+        self._steps.clear()
+
+    def before_step(self, participant: Participant, optimizer: Optimizer) -> None:
+        """Run `before_step` of one participant, if it acts: each has its turn among the callbacks of other packages."""
+        if self.gate.open and self.acts(participant):
+            memo = self._memos.setdefault(optimizer, PhaseMemo())
+            if participant in memo.acted:  # LBFGS runs its closure again
+                memo.acted.clear()
+                memo.skipped = False
+            if not memo.acted:
+                for each, _ in self.active:
+                    if each.serves_all and each is not participant:
+                        each.before_step(optimizer, memo)
+            memo.acted.append(participant)
+            with participant.account:
+                participant.before_step(optimizer, memo)
+                if participant in memo.waiting:
+                    memo.waiting.remove(participant)
+                    participant.before_update(optimizer, memo)
+
+    def phase(self, name: str, optimizer: Optimizer, has_closure: bool = False) -> None:
+        """Run `final`, `before_update` or `after_update` of every participant that acts in this step.
+
+        Where the optimizer's step has a closure, `before_update` waits for what the closure does to the parameters: Lightning
+        runs the training step in it.
+        """
+        if self.gate.open:
+            memo = self._memos.setdefault(optimizer, PhaseMemo())
+            participants = [participant for participant, _ in self.active]
+            if name == "before_update" and has_closure:
+                memo.waiting = participants
+                return
+            if name == "after_update" and not memo.acted and not self._said_unseen:
+                self._said_unseen = warn_unseen(optimizer, participants, bool(memo.waiting))
+            for participant in participants:
+                with participant.account:
+                    getattr(participant, name)(optimizer, memo)
+
+    def backward_begins(self) -> None:
+        """The backward of the loss begins, as the training loop says."""
+        self.gate.begin_backward()
+
+    def backward_ends(self) -> None:
+        self.gate.end_backward(waits=self._announced and self.stage == TRAIN)
+
+    def scaled_by(self, scale: Tensor) -> None:
+        """Note the loss scale of the backward that begins, and tell by how much it differs from that of the one before."""
+        # Only where an optimizer has stepped can the scale have changed.
+        factor = scale / self.scale if self._memos and self.scale is not None else None
+        self.scale = scale.detach().clone()
+        for participant, _ in self.active:
+            participant.loss_scale = self.scale
+            participant.scaled_by(factor)
+
+    def take_reports(self) -> dict[str, float]:
+        """The reports of all participants in this step; each is given once."""
+        out: dict[str, float] = {}
+        for participant, _ in self.active:
+            for tag, value in participant.take_reports().items():
+                out[tag] = out.get(tag, 0.0) + value  # only counts have a tag in common
+        return out
+
+    @property
+    def _common_account(self) -> Account:
+        return self.meter.common if self.stage == TRAIN else self.meter.aside
+
+    def _begin_step(self, number: int, stage: str, reporting: bool, absent: Collection[Participant]) -> None:
+        if stage == TRAIN:
+            self._note_costs()
+            self._memos.clear()
+        if self.refresh.requested:
+            with self._common_account:
+                self._refresh()
+        step = self._steps[stage]
+        active = []
+        for participant in self.participants:
+            key = participant.due(number, stage)
+            if key is not None and (participant.serves_all or participant not in absent):
+                active.append((participant, key))
+        step.number, step.active = number, tuple(active)
+        step.called.clear()
+        if active:
+            # Where a monitor takes part the reports are in its event, and nowhere else.
+            monitored = any(participant.reports for participant in self.participants if participant not in absent)
+            reporting = any(participant.reports for participant, _ in active) or (reporting and not monitored)
+            with self._common_account:
+                for participant, _ in active:
+                    with participant.account:
+                        participant.begin_step(number, stage, reporting and stage == TRAIN)
+
+    def _note_costs(self) -> None:
+        wall, common = self.meter.next_step(), self.meter.common.take()
+        for participant in self.participants:
+            participant.note_cost(participant.account.take() + common, wall)
+
+    def _refresh(self) -> None:
+        self._refresh_targets()
+        self._installed.check_compiled(self.participants)
+
+    def _refresh_targets(self) -> None:
+        replaced = self.refresh.run(target for participant in self.participants for target in participant.all_targets())
+        if replaced:
+            for participant in self.participants:
+                participant.refreshed()
+            self.refresh.forget()
+            self._installed.discard()
+
+    def _open(self) -> None:
+        """Install the hooks of the step under way, and open the gate; nothing where no participant acts."""
+        if self.active:
+            install_final = self._install_final if self._reads_final else None
+            self._installed.install(self.active, self.called, self.participants, install_final)
+            self._installed.open_gate()

@@ -1,0 +1,97 @@
+"""The participant of a capture: passes on the tensors of matched modules, whole or reduced."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks.engine.participants.actions import AbsentParts, gradient_of
+from lightning_hooks.engine.participants.participant import ModuleRule, Participant
+from lightning_hooks.errors import UnsupportedError
+from lightning_hooks.hooks import Action
+from lightning_hooks.rules import parse_tensor
+from lightning_hooks.rules.patterns import Target
+from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.tensor_kinds import TRANSFORMED, first_line, inside_transform, is_dense, kind_of, with_memory
+
+Take = Callable[[str, Tensor], None]
+
+
+class CaptureParticipant(Participant):
+    """Passes on the tensors of matched modules.
+
+    Args:
+        targets: the modules.
+        tensor: of a module, or a part of one: `output`, `input_grad`, `output[0]`.
+        stages: in which it acts.
+        schedule: at which steps; in other stages than `train` at which batches.
+        reduce: from a tensor to the tensor that is captured.
+        take: called with the name and the tensor.
+    """
+
+    ever = "always"
+
+    def __init__(
+        self,
+        targets: Sequence[Target[nn.Module]],
+        tensor: str,
+        stages: Collection[str],
+        schedule: EveryN,
+        reduce: Callable[[Tensor], Tensor],
+        take: Take,
+    ) -> None:
+        self.targets = list(targets)
+        self.tensor = tensor
+        self.stages = stages
+        self.schedule = schedule
+        self.reduce = reduce
+        self.take = take
+        self._unreadable: set[str] = set()
+        self.absent = AbsentParts()
+
+    def due(self, step: int, stage: str) -> Hashable | None:
+        return "always" if stage in self.stages and self.schedule.due(step) else None
+
+    def all_targets(self) -> Iterable[Target[Any]]:
+        return self.targets
+
+    def end_step(self) -> None:
+        self.absent.warn()
+
+    def actions(self, key: Any) -> Iterable[Action]:
+        named, path = parse_tensor(self.tensor)
+        tensor, passes = gradient_of(named)
+        for target in self.targets:
+            absent = partial(self.absent.note, f"ActivationCapture: {self.tensor!r}", target.name)
+            yield Action(target.value, tensor, partial(self._copy, target.name), path, absent=absent, passes=passes)
+
+    def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
+        yield ModuleRule("modules", self.targets)
+
+    def _copy(self, name: str, tensor: Tensor) -> None:
+        """Pass on the tensor of a module; warn once of a module whose tensors are of a type that cannot be read."""
+        if inside_transform(tensor):
+            raise UnsupportedError(
+                f"ActivationCapture: the {self.tensor} of {name} cannot be captured: it is a {TRANSFORMED}, whose values "
+                f"are not those of the step. Exclude {name} from modules, or call the function without the hooks: with "
+                "lightning_hooks.paused(model)"
+            )
+        try:
+            with torch.no_grad():
+                seen = with_memory(self.reduce(tensor.detach()))
+        except Exception as error:
+            if is_dense(tensor):
+                raise
+            if name not in self._unreadable:
+                self._unreadable.add(name)
+                warnings.warn(
+                    f"{self.tensor} of {name} is not captured: a {kind_of(tensor)} cannot be read: {first_line(error)}",
+                    stacklevel=2,
+                )
+            return
+        self.take(name, seen)

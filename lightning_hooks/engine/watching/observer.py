@@ -1,0 +1,265 @@
+"""Observer: fills the table of one monitor, through hooks on modules and in the phases of an optimizer's step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.participants.actions import AbsentParts, gradient_of
+from lightning_hooks.engine.participants.overhead import Overhead
+from lightning_hooks.engine.participants.participant import ModuleRule, Participant, PhaseMemo
+from lightning_hooks.engine.participants.shards import tensor_parallel_place
+from lightning_hooks.engine.watching.pairs import PairWatch
+from lightning_hooks.engine.watching.param_reader import ParamReader
+from lightning_hooks.engine.watching.row_fallback import RowFallback
+from lightning_hooks.errors import RuleError, StoppedError
+from lightning_hooks.hooks import Action
+from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.rows import Row
+from lightning_hooks.rules import MODULE_TENSORS
+from lightning_hooks.rules.patterns import Target
+from lightning_hooks.stats.host_copy import MergedState, PendingState
+from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
+from lightning_hooks.stats.processes import world_size
+from lightning_hooks.stats.sharing import measured_for
+from lightning_hooks.stats.table import Table
+from lightning_hooks.tensor_kinds import is_sharded
+
+
+class Observer(Participant):
+    """Watches the rows of a plan, in one stage. Outside training a whole run is one step: all its batches are merged.
+
+    An observer that has `failed` measures nothing more, but exchanges its table at the end of each step until all ranks know of
+    the failure and it is `stopped`: the other ranks would wait for a rank that stopped alone. For the same reason it goes on
+    reading sharded tensors, whose parts may have to be gathered or added up.
+
+    Args:
+        plan: the rows.
+        stage: `train`, or another; then of a plan that the forward pass fills.
+        on_error: `raise`, or `warn`: stop watching, say so once, and let training continue.
+        device: where the table lives.
+        alone: as of `world_size`.
+        label: the callback in messages, where one needs it.
+
+    Attributes:
+        factor: how many times longer intervals are than the rules say.
+        schedules: those that are due in the step under way.
+        uncalled: the modules that it did not call, with their classes; None before.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        stage: str = "train",
+        *,
+        on_error: str = "raise",
+        device: torch.device | str = "cpu",
+        alone: bool = False,
+        label: str = "",
+    ) -> None:
+        self.plan = plan
+        self.stage = stage
+        self.reports = stage == "train"
+        self.on_error = on_error
+        self.failed = False
+        self.stopped = False
+        self.factor = 1
+        self.overhead: Overhead | None = None
+        self.uncalled: dict[str, str] | None = None
+        self._label = label
+        self.absent = AbsentParts()
+        index = plan.index
+        self.table = Table(
+            len(plan.rows),
+            plan.kept,
+            plan.metrics,
+            plan.copied_rows,
+            device,
+            index.magnitudes,
+            tensor_parallel_place(self.all_targets()) if world_size(alone) > 1 else (0, 1),
+            alone,
+            plan.label,
+        )
+        self.pairs = PairWatch(plan, self.table)
+        self.fallback = RowFallback(self)
+        self._reader = ParamReader(plan, self.table)
+        self.acts_before = "before_step" in self._reader.phases
+        self.reads_final = "final" in self._reader.phases
+        self.reads_updates = "after_update" in self._reader.phases
+        self._intervals = [(schedule, schedule) for schedule in plan.schedules]
+        self.ever = self.schedules = frozenset(plan.schedules)
+        self._sharded = any(is_sharded(target.value) for target in self.all_targets())
+
+    def due(self, step: int, stage: str) -> Hashable | None:
+        if self.stopped or stage != self.stage:
+            return None
+        self.schedules = frozenset(schedule for schedule, widened in self._intervals if widened.due(step))
+        return self.schedules or None
+
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
+        self.fallback.note_order()
+        self.table.expect(self.plan.stored_at(self.schedules))
+        if stage != "train":
+            return
+        if self.overhead is not None:
+            self.overhead.begin()
+        self.table.clear()
+        self.pairs.begin()
+
+    def note_cost(self, own: float, wall: float | None) -> None:
+        seconds, calls = self.fallback.take_cost()
+        if self.overhead is not None:
+            self.overhead.note(own + seconds, wall, calls)
+
+    def widen(self, factor: int) -> None:
+        """From the next step on, make every interval `factor` times as long as its rule says; rows keep their schedules."""
+        if factor != self.factor:
+            self.factor = factor
+            if self.overhead is not None:
+                self.overhead.restart()
+            self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
+
+    def exchange(self) -> PendingState:
+        """The table merged over ranks, perhaps still on its way to the CPU; read it before the next write. Collective."""
+        wanted = self.factor if self.overhead is None else self.overhead.wanted_factor(self.factor)
+        return self.table.exchange(stop=self.failed, factor=wanted)
+
+    def agree(self, merged: MergedState) -> None:
+        """Do what ranks requested in an exchange. All ranks must do so at the same step.
+
+        Raises:
+            StoppedError: the monitor has failed on some rank. Raised on all ranks, before anything else is exchanged.
+        """
+        if merged.stop:
+            raise StoppedError("it failed on another rank")
+        # Before anything can fail on this rank alone. A request from before intervals have grown does not shrink them.
+        if self.stage == "train" and merged.factor > self.factor:
+            self.widen(merged.factor)
+
+    def end_step(self) -> None:
+        self.absent.warn()
+
+    def all_targets(self) -> Iterable[Target[Any]]:
+        return (row.target for row in self.plan.rows)
+
+    def refreshed(self) -> None:
+        self._reader.forget()
+
+    left = refreshed
+
+    def actions(self, key: Any) -> Iterable[Action]:
+        stored = self.plan.stored_at(key)
+        for row in self.plan.rows:
+            if row.kind in MODULE_TENSORS and row.due(key):
+                tensor, passes = gradient_of(row.kind)
+                yield Action(
+                    row.target.value,
+                    tensor,
+                    self.table.writer(row.index, self.fallback, [name for name, rows in stored.items() if row.index in rows]),
+                    row.path,
+                    merge=partial(self.fallback.merge, row.index),
+                    absent=partial(self.absent.note, f"watch: {row.tensor!r}", row.name) if row.path else None,
+                    passes=passes,
+                )
+        for row in self.pairs.summed:
+            if row.due(key):
+                merge = partial(self._add_micro_batch, row)
+                yield Action(row.target.value, "grad", measured_for(merge), merge=merge)
+
+    def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
+        if self.stage == "train" and not self.stopped:
+            watched = [row for row in self.plan.rows if row.kind in MODULE_TENSORS and (key is None or row.due(key))]
+            yield ModuleRule(f"{self._label}watch", [row.target for row in watched])
+
+    def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
+        self._read("before_step", optimizer, memo.scale)
+        if "pairs" not in self.plan.index.kept or not self._reads:
+            return
+        for wanted in self._reader.due("before_step", optimizer, self.schedules):
+            for parameter, row in zip(wanted.parameters, wanted.offsets.rows, strict=True) if wanted.tensor == "grad" else ():
+                with self.guard():  # each row: other ranks wait for this one at the next too
+                    self.pairs.compare(parameter, row, memo.scale)
+
+    def final(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
+        self._read("final", optimizer, memo.scale)
+
+    def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
+        if self._reads:
+            with self.guard():
+                self._reader.copy_parameters(optimizer, self.schedules)
+
+    def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
+        if memo.skipped:
+            return
+        self._read("after_update", optimizer)
+        if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
+            due = self._reader.due("after_update", optimizer, self.schedules)
+            with self.guard():
+                self.table.withdraw([row for wanted in due for row in wanted.offsets.rows], memo.found_inf)
+
+    @property
+    def _reads(self) -> bool:
+        """Whether it reads parameters and their gradients."""
+        return self._sharded or not self.failed
+
+    def _add_micro_batch(self, row: Row, measurement: Measurement) -> None:
+        if self.failed:
+            return
+        with self.guard():
+            try:
+                self.pairs.add(row, measurement)
+            except UnmeasurableError as error:
+                self.fallback.warn_unmeasurable(row.index, error)
+
+    def _read(self, phase: str, optimizer: Optimizer, scale: Tensor | None = None) -> None:
+        """Set the rows of parameters that are read in a phase."""
+        if not self._reads:
+            return
+        with self.guard():
+            for row, measurement in self._reader.read(phase, optimizer, self.schedules, scale):
+                self.fallback.put(row, measurement)
+
+    def scaled_by(self, factor: Tensor | None) -> None:
+        """Bring what flowed under an old loss scale to the new one."""
+        if factor is not None:
+            self.table.rescale(self.plan.loss_scaled, factor)
+
+    def note_uncalled(self, called: set[int]) -> None:
+        """Note the watched modules that the first watched step did not call; later steps are not looked at.
+
+        Args:
+            called: the ids of the modules that were called in the step that ends.
+        """
+        if self.uncalled is None:
+            rules = self.module_rules(self.schedules)
+            targets = [target for rule in rules for target in rule.targets if id(target.value) not in called]
+            self.uncalled = {target.name: type(target.value).__name__ for target in targets}
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Around work of its own, which runs inside that of others: an error goes through `on_error`."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Handle an error of this package: raise it, or with `on_error="warn"` stop watching."""
+        if isinstance(error, RuleError) and self._label and not str(error).startswith(self._label):
+            error = RuleError(f"{self._label}{error}")
+        if self.on_error == "raise":
+            raise error
+        self.stopped = self.stopped or self.table.ranks == 1 or isinstance(error, StoppedError)
+        self.reports = self.reports and not self.stopped
+        if not self.failed:
+            self.failed = True
+            self.fallback.direct = False
+            said = "".join((f"{type(error).__name__}: {error}", *(f" ({note})" for note in getattr(error, "__notes__", ()))))
+            warnings.warn(f"a StatsMonitor stopped watching after {said}; training continues", stacklevel=2)

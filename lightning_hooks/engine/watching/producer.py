@@ -1,0 +1,303 @@
+"""Producer: makes the step view of a step that ends, and publishes it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from time import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lightning_hooks.engine.watching.observer import Observer
+from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.row_index import joined
+from lightning_hooks.plan.rows import Due
+from lightning_hooks.records.consumer import Publisher
+from lightning_hooks.records.step_view import StepView
+from lightning_hooks.saved_state import DamagedState, read_list, read_mapping, read_number, starting_again
+from lightning_hooks.stats.accumulators import History
+from lightning_hooks.stats.accumulators.store import PendingNumbers, no_numbers
+from lightning_hooks.stats.host_copy import HostCopy, PendingState, begin_copy
+from lightning_hooks.stats.moments import merge_by_index
+from lightning_hooks.stats.pairs import noise_scale
+from lightning_hooks.stats.schema import COUNT, NONFINITE, squares
+from lightning_hooks.stats.sections import rescale_sections
+from lightning_hooks.stats.statistics import STATISTICS
+
+Array = NDArray[np.float64]
+_NORMS = {"grad": "hooks/grad_norm", "final_grad": "hooks/final_grad_norm", "param": "hooks/param_norm", "update": None}
+"""Tensors whose norm over all rows is computed, and its tag; None if only `hooks/update_ratio` needs it."""
+
+
+class _Ended(NamedTuple):
+    """A step that has ended: its table may still be on its way from the device."""
+
+    step: int
+    reports: Mapping[str, float]
+    due: Due
+    merging: PendingState
+    stored: Mapping[str, PendingNumbers]
+    scale: HostCopy | None
+    wall_time: float
+
+
+class Producer:
+    """Publishes the steps of one stage of a monitor: at once, or when the next step ends if its numbers come from a device.
+
+    All ranks exchange their tables when the step ends. They act on what a rank requested in the exchange (to stop, or longer
+    intervals) at the end of a step too, since all must do so at the same one. Views can be published earlier: then the device
+    is waited for.
+
+    Args:
+        observer: whose table it is.
+        publisher: what takes the views.
+        summaries: whether views have the global numbers under `hooks/`, the overhead included.
+    """
+
+    def __init__(self, observer: Observer, publisher: Publisher, *, summaries: bool = True) -> None:
+        self.observer = observer
+        self._publisher = publisher
+        self._to_agree: _Ended | None = None  # ranks have not acted on its requests
+        self._unpublished: list[_Ended] = []
+        plan = observer.plan
+        self._totals = _Totals(plan) if summaries else None
+        # What accumulators follow from step to step, by their section of the state, and the rows for which a rule asks.
+        self._histories: dict[int, History] = {}
+        self._following: dict[int, NDArray[np.bool_]] = {}
+        for section, each in enumerate(observer.table.sections.kept):
+            asked = np.isin(each.rows, plan.index.rows_with(each.accumulator.followed.__contains__))
+            history = each.accumulator.history(asked)
+            if history is not None:
+                self._histories[section], self._following[section] = history, asked
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Around the work of a callback at the end of a step: its time is the monitor's, an error goes through `on_error`."""
+        with self.observer.account, self.observer.guard():
+            yield
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a step has ended on whose requests ranks have not acted, or that is not published."""
+        return self._to_agree is not None or bool(self._unpublished)
+
+    def end(self, step: int, reports: Mapping[str, float]) -> None:
+        """A watched step, or the run of another stage, ends. All ranks must call it: the table is merged over them.
+
+        Raises:
+            StoppedError: the monitor has failed on some rank, as far as its requests have come from the device.
+            Exception: the first error of a consumer.
+        """
+        observer = self.observer
+        if self._totals is not None and observer.overhead is not None:
+            reports = {**reports, **observer.overhead.report()}
+        scale = observer.loss_scale  # by which gradients of module tensors are still multiplied
+        observer.fallback.note_order()
+        merging = observer.exchange()
+        stored = observer.table.exchange_stores()
+        ended = _Ended(step, reports, observer.schedules, merging, stored, None if scale is None else begin_copy(scale), time())
+        try:
+            if self._to_agree is not None:
+                self.agree()  # after the exchange, in which a rank that fails here must have taken part
+        finally:
+            self._to_agree = ended
+            self._unpublished.append(ended)
+        if merging.ready or observer.stage != "train":  # a run has no next step
+            self.agree()
+
+    def agree(self) -> None:
+        """A step ends, watched or not: act on the requests of the one before and publish it. All ranks must call it.
+
+        Raises:
+            StoppedError: the monitor has failed on some rank.
+            Exception: the first error of a consumer.
+        """
+        ended, self._to_agree = self._to_agree, None
+        if ended is not None:
+            self.observer.agree(ended.merging.merged)
+        self.publish_pending()
+
+    def publish_pending(self) -> None:
+        """Publish the steps that have ended; ranks act on their requests at the end of a step only.
+
+        Raises:
+            Exception: the first that was met, when all else is published.
+        """
+        failures: list[Exception] = []
+        while self._unpublished:  # an interruption leaves the rest for the next time
+            ended = self._unpublished.pop(0)
+            try:
+                if not ended.merging.merged.stop:
+                    self._publisher.publish(self._view(ended))
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The averages behind the noise scale, by row."""
+        kept = {key: history.state(slot) for key, (history, slot) in self._followed.items()}
+        return {"noise": kept} if kept else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
+        """Restore a checkpoint; the averages of new rows start empty, with one warning.
+
+        Returns:
+            What is damaged and starts again, in words.
+        """
+        damaged: list[str] = []
+        saved, rows = {}, self._followed
+        with starting_again(damaged):
+            saved = read_mapping(state.get("noise", {}), "noise")
+        for key, (history, slot) in rows.items():
+            history.load(slot, None)
+            if key in saved:
+                with starting_again(damaged):
+                    history.load(slot, _read_averages(saved[key], f"noise[{key!r}]"))
+        changes = [f"{_described(key)} starts again" for key in rows if saved and key not in saved]
+        changes += [f"{_described(key)} is gone" for key in saved if key not in rows]
+        if changes:
+            warnings.warn(f"the rows of noise_scale changed since the checkpoint: {', '.join(changes)}", stacklevel=2)
+        return damaged
+
+    @property
+    def _followed(self) -> dict[str, tuple[History, int]]:
+        """The rows that are followed from step to step, by what a checkpoint calls them: where each is followed."""
+        index, kept = self.observer.plan.index, self.observer.table.sections.kept
+        return {
+            f"{index.tensors[row]}/{index.names[row]}": (history, slot)
+            for section, history in self._histories.items()
+            for slot, row in enumerate(kept[section].rows)
+            if self._following[section][slot]
+        }
+
+    def _view(self, ended: _Ended) -> StepView:
+        """An owned snapshot of the merged table; waits for the device if necessary."""
+        plan, table = self.observer.plan, self.observer.table
+        # The one copy: of a single rank on the CPU the state is the table itself, which the next step clears.
+        state = ended.merging.merged.state.copy()
+        parts = table.sections.split(state)
+        scale = 1.0 if ended.scale is None else float(ended.scale.wait())
+        if scale != 1.0:  # what flowed under a loss scale is divided by it
+            rescale_sections(table.sections, [*map(torch.from_numpy, parts)], plan.loss_scaled, 1.0 / scale)
+        moments = parts[0]
+        metrics = table.metrics.values(moments[:, COUNT]) if table.metrics.rows else {}
+        kept = table.sections.kept
+        for section, history in self._histories.items():
+            own = list(kept[section].rows)
+            parts[section] = history.update(_OfStep(kept[section].accumulator.name, parts[section], moments[own], table.ranks))
+        if plan.groups:
+            moments = _with_groups(plan, moments)
+        for array in (state, moments, *parts):
+            array.flags.writeable = False
+        named = {each.accumulator.name: part for each, part in zip(kept[1:], parts[1:], strict=True)}
+        vectors: dict[tuple[int, str], Array] = {}
+        for name in table.stores:
+            pending = ended.stored.get(name)
+            if pending is None:
+                rows = plan.index.kept[name]
+                named[name] = no_numbers(len(rows.rows), rows.accumulator.width)
+            else:
+                named[name], of_rows = pending.finish(moments, scale, plan.loss_scaled)
+                vectors.update(of_rows)
+        summaries = {} if self._totals is None else self._totals(moments, _noise_scale(named))
+        return StepView(
+            step=ended.step,
+            stage=self.observer.stage,
+            wall_time=ended.wall_time,
+            rows=plan.index,
+            moments=moments,
+            summaries={**summaries, **ended.reports},
+            due=ended.due,
+            kept=named,
+            metrics=metrics,
+            vectors=vectors,
+            ranks=table.ranks,
+        )
+
+
+class _OfStep(NamedTuple):
+    """What a history reads of a step: the numbers of one accumulator, and the moments of the same rows."""
+
+    name: str
+    numbers: Array
+    moments: Array
+    ranks: int
+
+    def __getitem__(self, name: Any) -> Any:
+        return {self.name: self.numbers, "moments": self.moments}[name]
+
+
+def _noise_scale(kept: Mapping[str, Array]) -> float:
+    """The noise scale over all rows that keep it; NaN where there are none."""
+    pairs = kept.get("pairs")
+    return math.nan if pairs is None else float(noise_scale(pairs.sum(0, keepdims=True))[0])
+
+
+class _Totals:
+    """The global numbers: norms over all rows of a tensor, and the number of elements of all rows that are not finite."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._count = len(plan.rows)  # groups, which follow, hold the same elements again
+        rows = {
+            tensor: np.array([row.index for row in plan.rows if row.tensor == tensor])
+            for tensor in _NORMS
+            if tensor in plan.tensors
+        }
+        self._tensors = tuple(rows)
+        self._rows = joined([*rows.values()])  # of all tensors one after the other, and where those of each begin
+        self._starts = np.cumsum([0, *map(len, rows.values())], dtype=np.intp)[:-1]
+
+    def __call__(self, moments: Array, noise_scale: float) -> dict[str, float]:
+        """The numbers of a step; none of a tensor of which nothing was measured, nor a noise scale that is NaN."""
+        rows = moments[: self._count]
+        counts = rows[:, COUNT]
+        squared = squares(rows)  # 0 where nothing was measured
+        with np.errstate(over="ignore", invalid="ignore"):
+            if not np.isfinite(np.add.reduce(squared)):  # the statistic knows what the norm of an infinity is
+                squared = np.where(counts > 0, np.square(STATISTICS["norm"](rows)), 0.0)
+            sums = self._sums(squared)
+        norms = dict(zip(self._tensors, np.sqrt(sums).tolist(), strict=True))
+        if not counts.all():
+            measured = dict(zip(self._tensors, self._sums(counts).tolist(), strict=True))
+            norms = {tensor: norm for tensor, norm in norms.items() if measured[tensor]}
+        out = {tag: norms[tensor] for tensor, tag in _NORMS.items() if tag is not None and tensor in norms}
+        update, param = norms.get("update"), norms.get("param")
+        if update is not None and param is not None:
+            out["hooks/update_ratio"] = update / param if param else (0.0 if update == 0 else float("inf"))
+        if not math.isnan(noise_scale):
+            out["hooks/noise_scale"] = noise_scale
+        out["hooks/nonfinite"] = float(np.add.reduce(rows[:, NONFINITE]))
+        return out
+
+    def _sums(self, of_rows: Array) -> Array:
+        """The sum over the rows of each tensor."""
+        sums: Array = np.add.reduceat(of_rows.take(self._rows), self._starts) if self._tensors else np.empty(0)
+        return sums
+
+
+def _with_groups(plan: Plan, moments: Array) -> Array:
+    """The moments of rows and of groups."""
+    members = [i for group in plan.groups for i in group.members]
+    group_of = [group.index - len(plan.rows) for group in plan.groups for _ in group.members]
+    merged = merge_by_index(torch.from_numpy(moments[members]), torch.tensor(group_of, device="cpu"), len(plan.groups))
+    return np.concatenate([moments, merged.numpy()])
+
+
+def _read_averages(value: Any, key: str) -> tuple[float, float]:
+    """The two averages of a row: finite, or NaN if the row has no value yet."""
+    pair = read_list(value, key)
+    if len(pair) != 2:
+        raise DamagedState(f"{key} must have 2 numbers, got {len(pair)}")
+    if all(isinstance(each, float) and math.isnan(each) for each in pair):
+        return math.nan, math.nan
+    return read_number(pair[0], f"{key}[0]"), read_number(pair[1], f"{key}[1]")
+
+
+def _described(key: str) -> str:
+    return " of ".join(key.split("/", 1))

@@ -1,0 +1,233 @@
+"""What can be counted of the price of a step: hooks, calls and preparations, never seconds."""
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_hooks import Watch, instrument
+from lightning_hooks.engine.participants.participant import Participant
+from lightning_hooks.engine.running.hook_manager import HookManager
+from lightning_hooks.engine.watching.observer import Observer
+from lightning_hooks.hooks.plain import PlainHook
+from lightning_hooks.plan import refresh
+from lightning_hooks.plan.resolve import resolve
+from lightning_hooks.records.layout import Layout
+from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.stats.measurement import Measurement
+
+
+def plain_hooks(module):
+    return [hook for hook in module._forward_hooks.values() if isinstance(hook, PlainHook)]
+
+
+RULES = [
+    Watch(modules="*", leaves=True, tensors=["output", "output_grad"], stats=["mean", "norm"]),
+    Watch(params="*", tensors=["param", "grad"], stats=["mean", "norm"]),
+]
+
+
+def net():
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def run(model, watched, steps):
+    for _ in range(steps):
+        model(torch.randn(3, 4)).sum().backward()
+        watched.step()
+
+
+def test_a_module_that_is_only_looked_at_has_one_hook_of_one_call():
+    model = net()
+    with instrument(model, watch=RULES):
+        for module in model:
+            assert len(plain_hooks(module)) == 1
+            assert len(module._forward_hooks) == 1 and not module._forward_pre_hooks and not module._backward_hooks
+
+
+def test_hooks_stay_from_step_to_step_and_are_away_on_unwatched_ones():
+    model = net()
+    with instrument(model, watch=RULES) as watched:
+        before = [hook for module in model for hook in plain_hooks(module)]
+        run(model, watched, 3)
+        after = [hook for module in model for hook in plain_hooks(module)]
+        assert [id(hook) for hook in before] == [id(hook) for hook in after]
+    model = net()
+    every = [Watch(modules="*", tensors="output", stats="mean", every_n_steps=3)]
+    with instrument(model, watch=every) as watched:
+        counts = []
+        for _ in range(6):
+            counts.append(sum(len(plain_hooks(module)) for module in model))
+            run(model, watched, 1)
+        assert counts == [0, 0, 3, 0, 0, 3]
+
+
+def test_a_step_begins_with_no_module_called_and_only_due_steps_have_hooks():
+    model = net()
+    with instrument(model, watch=RULES) as watched:
+        hook_manager = watched._run.hook_manager
+        for step in range(3):
+            assert hook_manager.step == step and not hook_manager.called
+            model(torch.randn(3, 4)).sum().backward()
+            assert hook_manager.called == set(map(id, model))
+            watched.step()
+        (observer,) = hook_manager.participants
+        observer.widen(2)
+        counts = []
+        for _ in range(4):
+            run(model, watched, 1)
+            counts.append(len(hook_manager.active))
+        assert counts == [0, 1, 0, 1] or counts == [1, 0, 1, 0]
+
+
+def test_a_monitor_of_every_step_is_due_at_every_step_until_its_intervals_grow():
+    plan = resolve(net(), RULES, EveryN())
+    observer = Observer(plan)
+    assert [observer.due(step, "train") is not None for step in range(6)] == [True] * 6
+    assert observer.due(0, "train") == observer.due(5, "train") and observer.due(0, "validate") is None
+    observer.widen(3)
+    assert [observer.due(step, "train") is not None for step in range(6)] == [False, False, True] * 2
+    observer.widen(1)
+    assert [observer.due(step, "train") is not None for step in range(3)] == [True] * 3
+
+
+@pytest.mark.parametrize("beside", [None, 1, 2], ids=["alone", "beside another rule", "beside one of fewer steps"])
+def test_hooks_that_come_and_go_are_made_once(beside):
+    model = net()
+    rules = [Watch(modules="0", tensors=["output", "output_grad"], stats="mean", every_n_steps=3)]
+    if beside is not None:
+        rules.append(Watch(modules="2", tensors="output", stats="mean", every_n_steps=beside))
+    seen = []  # the hooks themselves: an id may come again
+    with instrument(model, watch=rules) as watched:
+        for _ in range(18):
+            seen.append([hook for module in model for hook in plain_hooks(module)])
+            run(model, watched, 1)
+    first, *later = seen[5::6]  # where all rules are due, and hooks of other kinds of steps were there in between
+    assert first and all(one is other for hooks in later for one, other in zip(first, hooks, strict=True))
+    assert bool(seen[0]) == (beside == 1) == bool(seen[12])
+
+
+def test_hooks_of_many_kinds_of_steps_are_not_all_kept():
+    model = net()
+    rules = [Watch(modules="0", tensors="output", stats="mean", every_n_steps=[step]) for step in range(20)]
+    with instrument(model, watch=rules) as watched:
+        run(model, watched, 20)
+        gc.collect()
+        assert 0 < sum(type(each) is PlainHook for each in gc.get_objects()) < 10
+
+
+def test_hooks_for_several_kinds_of_steps_are_each_what_the_step_asks_for():
+    model = net()
+    rules = [
+        Watch(modules="0", tensors="output", stats="mean", every_n_steps=2),
+        Watch(modules="2", tensors="output", stats="mean", every_n_steps=3),
+    ]
+    with instrument(model, watch=rules) as watched:
+        counts = []
+        for _ in range(12):
+            counts.append("".join(str(len(plain_hooks(module))) for module in model))
+            run(model, watched, 1)
+    assert counts == ["000", "100", "001", "100", "000", "101"] * 2
+
+
+def test_hooks_that_come_again_are_made_again_for_whoever_takes_part_then():
+    model = net()
+    rule = Watch(modules="0", tensors="output", stats="mean", every_n_steps=2)
+    with instrument(model, watch=[rule]) as first:
+        run(model, first, 2)
+        with instrument(model, watch=[rule]) as second:
+            for _ in range(2):
+                model(torch.randn(3, 4)).sum().backward()
+                first.step()
+                second.step()
+            assert second.compute()["output_mean/0"] == first.compute()["output_mean/0"]
+        run(model, first, 2)
+        assert first.record.step == 5
+
+
+def test_a_loop_that_counts_back_has_the_same_due_steps_again():
+    class Rare(Participant):
+        schedule = EveryN(every=50)
+
+        def due(self, step, stage):
+            return "due" if self.schedule.due(step) else None
+
+    hook_manager = HookManager(net())
+    hook_manager.join(Rare())
+
+    def acts(step):
+        hook_manager.begin_batch(step)
+        return bool(hook_manager.active)
+
+    assert [step for step in [*range(150), *range(90, 160)] if acts(step)] == [49, 99, 149, 99, 149]
+    hook_manager.close()
+
+
+def test_the_record_of_an_instrument_is_of_the_last_watched_step():
+    model = net()
+    with instrument(model, watch=[Watch(modules="*", tensors="output", stats="mean", every_n_steps=3)]) as watched:
+        found = []
+        for _ in range(7):
+            run(model, watched, 1)
+            found.append((watched.record.step, watched.compute().get("output_mean/0")))
+    assert [step for step, _ in found[2:]] == [2, 2, 2, 5, 5]
+    assert found[2] == found[3] == found[4] != found[5] == found[6]
+
+
+def test_the_row_index_is_made_once_and_a_layout_once_for_each_set_of_schedules(monkeypatch):
+    made = []
+    init = Layout.__init__
+    monkeypatch.setattr(Layout, "__init__", lambda self, *args: made.append(self) or init(self, *args))
+    model = net()
+    with instrument(model, watch=RULES) as watched:
+        run(model, watched, 5)
+        rows = watched.record.rows
+        watched.compute()
+        run(model, watched, 1)
+        assert watched.record.rows is rows
+        watched.compute()
+    assert len(made) == 1
+
+
+def test_watching_alone_needs_no_measurement_objects(monkeypatch):
+    made = []
+    init = Measurement.__init__
+    monkeypatch.setattr(Measurement, "__init__", lambda self, tensor: made.append(1) or init(self, tensor))
+    model = net()
+    with instrument(model, watch=RULES) as watched:
+        run(model, watched, 1)  # in which the order of execution is noted
+        made.clear()
+        run(model, watched, 2)
+    assert not made
+
+
+def test_a_long_list_of_steps_is_hashed_once():
+    class Counted(tuple):
+        hashed = 0
+
+        def __hash__(self):
+            Counted.hashed += 1
+            return super().__hash__()
+
+    schedule = EveryN(steps=Counted(range(1000)))
+    for step in range(10):
+        assert schedule.due(step)
+        assert schedule in frozenset({schedule})
+    assert Counted.hashed == 1
+
+
+def test_a_module_that_was_replaced_is_looked_up_once(monkeypatch):
+    lookups = []
+    named = refresh.named_modules
+    monkeypatch.setattr(refresh, "named_modules", lambda model: lookups.append(1) or named(model))
+    model = net()
+    with instrument(model, watch=RULES) as watched:
+        run(model, watched, 2)
+        model(torch.randn(3, 4)).sum().backward()
+        model[0] = nn.Linear(4, 4)
+        watched._run.hook_manager.refresh.request()  # as at the start of an epoch
+        watched.step()
+        run(model, watched, 3)
+        assert "output_mean/0" in watched.compute()
+    assert len(lookups) == 1
