@@ -63,11 +63,11 @@ def scaling(rows: Sequence[dict[str, Any]]) -> str:
         rows: of `scaling.json`.
     """
     width, height, left, bottom = 560, 300, 60, 250
-    most = max([1e-9, *(row["us_per_tap"] for row in rows)]) * 1.15
-    logs = [math.log10(row["taps"]) for row in rows]
+    most = max([1e-9, *(row["us_per_row"] for row in rows)]) * 1.15
+    logs = [math.log10(row["rows"]) for row in rows]
     low, span = min(logs), max(max(logs) - min(logs), 1e-9)
     points = [
-        (left + 20 + (log - low) / span * (width - left - 60), bottom - max(row["us_per_tap"], 0.0) / most * (bottom - 50))
+        (left + 20 + (log - low) / span * (width - left - 60), bottom - max(row["us_per_row"], 0.0) / most * (bottom - 50))
         for row, log in zip(rows, logs, strict=True)
     ]
     parts = [_text(16, 24, "Cost of a row and step, by the number of rows (µs)", 15, weight=600)]
@@ -76,8 +76,8 @@ def scaling(rows: Sequence[dict[str, Any]]) -> str:
     parts.append(f'<polyline points="{drawn}" fill="none" stroke="{_COLOURS["lightning_hooks"]}" stroke-width="2"/>')
     for (x, y), row in zip(points, rows, strict=True):
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{_COLOURS["lightning_hooks"]}"/>')
-        parts.append(_text(x, y - 9, f"{row['us_per_tap']:.1f}", 11, anchor="middle"))
-        parts.append(_text(x, bottom + 18, f"{row['taps']:,}", 11, anchor="middle"))
+        parts.append(_text(x, y - 9, f"{row['us_per_row']:.1f}", 11, anchor="middle"))
+        parts.append(_text(x, bottom + 18, f"{row['rows']:,}", 11, anchor="middle"))
     parts.append(_text((left + width) / 2, bottom + 38, "rows", 11, anchor="middle", fill="#57606a"))
     return _svg(width, height, parts)
 

@@ -42,7 +42,7 @@ def cost(rows: int, rounds: int) -> dict[str, Any]:
     clock = fit(module, loader, layout, [mode])
     ratio = compare(clock.blocks(_ON), clock.blocks(OFF))
     exact = rows_of(module)
-    return {"taps": exact, "ratio": ratio.median, "extra_ms": ratio.extra_ms, "us_per_tap": ratio.extra_ms * 1e3 / exact}
+    return {"rows": exact, "ratio": ratio.median, "extra_ms": ratio.extra_ms, "us_per_row": ratio.extra_ms * 1e3 / exact}
 
 
 def rows_of(module: LightningModule) -> int:
@@ -101,7 +101,7 @@ def memory(rows: int) -> dict[str, Any]:
             raise RuntimeError(f"{weigh.scale.hooks} hooks where watched={watched}: this weighs something else")
         weights.append(weigh.scale.bytes)
     exact, grown = rows_of(module), weights[3] - weights[2]
-    return {"taps": exact, "bytes": grown, "mb_per_1000_taps": grown / exact / 1e3}
+    return {"rows": exact, "bytes": grown, "mb_per_1000_rows": grown / exact / 1e3}
 
 
 def resident() -> int:
@@ -127,10 +127,10 @@ def measure(sizes: Sequence[int], rounds: int) -> tuple[list[dict[str, Any]], li
     costs = []
     for number in sizes:
         costs.append(cost(number, rounds))
-        print(f"{costs[-1]['taps']} rows: {costs[-1]['us_per_tap']:.1f} µs a row", flush=True)
+        print(f"{costs[-1]['rows']} rows: {costs[-1]['us_per_row']:.1f} µs a row", flush=True)
     weights = [in_a_process_of_its_own(number) for number in (sizes[len(sizes) // 2], sizes[-1])]
     for row in weights:
-        print(f"{row['taps']} rows: {row['mb_per_1000_taps']:.2f} MB per 1,000", flush=True)
+        print(f"{row['rows']} rows: {row['mb_per_1000_rows']:.2f} MB per 1,000", flush=True)
     return costs, weights
 
 

@@ -70,9 +70,9 @@ class MethodClock(Callback):
                 for name in _METHODS:
                     if callable(getattr(callback, name)):
                         setattr(callback, name, self._timed(getattr(callback, name), f"{kind}.{name}"))
-            changer = getattr(callback, "changer", None)
-            if changer is not None:
-                changer.take_reports = self._timed(changer.take_reports, TAKING)
+            participant = getattr(callback, "participant", None)
+            if participant is not None:
+                participant.take_reports = self._timed(participant.take_reports, TAKING)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self.seconds.append({})

@@ -165,11 +165,11 @@ def _parts(found: dict[str, Any]) -> dict[str, tuple[str, dict[str, float], dict
 def scaling(found: dict[str, Any]) -> str:
     """Cost and memory by the number of rows."""
     rows = found["rows"]
-    lines = [[row["taps"], f"{row['ratio']:.2f}", f"{row['extra_ms']:.2f}", f"{row['us_per_tap']:.2f}"] for row in rows]
-    growth = rows[-1]["us_per_tap"] / rows[0]["us_per_tap"]
+    lines = [[row["rows"], f"{row['ratio']:.2f}", f"{row['extra_ms']:.2f}", f"{row['us_per_row']:.2f}"] for row in rows]
+    growth = rows[-1]["us_per_row"] / rows[0]["us_per_row"]
     costs = table(["rows", "ratio", "extra (ms)", "µs a row and step"], lines)
     weights = [
-        [row["taps"], f"{row['mb_per_1000_taps']:.2f}", met(row["mb_per_1000_taps"], targets.MEMORY_MB_PER_1000)]
+        [row["rows"], f"{row['mb_per_1000_rows']:.2f}", met(row["mb_per_1000_rows"], targets.MEMORY_MB_PER_1000)]
         for row in found["memory"]
     ]
     return (

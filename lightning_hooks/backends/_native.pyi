@@ -61,22 +61,24 @@ def setup_hooks(
 ) -> None: ...
 def place_hooks_in(dictionary: type | None, /) -> None: ...
 
-class Flag:
-    open: bool
-    waits: bool
-    sure: bool
-    inner: bool
-    counted: bool
-    number: int
+class SwitchBase:
+    is_on: bool
+    awaits_loss: bool
+    only_loss: bool
+    saw_inner: bool
+    is_loss: bool
+    pass_number: int
 
 class Readers:
     def __init__(self, calls: tuple[Callable[[Tensor], object], ...], /) -> None: ...
     def __call__(self, tensor: Tensor, /) -> None: ...
 
 class GradReader:
-    def __init__(self, gate: Flag, read: Callable[..., Any], /) -> None: ...
+    def __init__(self, switch: SwitchBase, read: Callable[..., Any], /) -> None: ...
     def __call__(self, grad: Any, /) -> None: ...
 
 class Plain:
-    def __init__(self, gate: Flag, called: set[int], read: Any, grad: Any, fall_back: Callable[..., Any], /) -> None: ...
+    def __init__(
+        self, switch: SwitchBase, called: set[int], read: Any, grad: Any, fall_back: Callable[..., Any], /
+    ) -> None: ...
     def run(self, module: Any, args: Any, output: Any, /) -> Any: ...

@@ -165,7 +165,7 @@ class HooksCallback(OurCallback):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Called before a batch: install the hooks and open the gate; at the first batch of a step, ask who acts."""
+        """Called before a batch: install the hooks and open the switch; at the first batch of a step, ask who acts."""
         if self._run is not None:
             warn_if_replaced(trainer, pl_module)
             step = current_step(trainer)
@@ -180,7 +180,7 @@ class HooksCallback(OurCallback):
         if run is None:
             return
         run.hook_manager.backward_begins()
-        if run.hook_manager.gate.open and run.has_first(self._participants):
+        if run.hook_manager.switch.is_on and run.has_first(self._participants):
             scale = loss_scale(trainer)
             if scale is not None:
                 run.hook_manager.scaled_by(scale)
@@ -194,7 +194,7 @@ class HooksCallback(OurCallback):
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Called with accumulated, unscaled, averaged gradients: read or change them."""
-        if self._run is not None and self._run.hook_manager.gate.open:
+        if self._run is not None and self._run.hook_manager.switch.is_on:
             for participant in self._participants:
                 self._run.hook_manager.before_step(participant, optimizer)
 
@@ -202,7 +202,7 @@ class HooksCallback(OurCallback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Called after a batch: close the gate, and at the last batch of a step end it."""
+        """Called after a batch: close the switch, and at the last batch of a step end it."""
         run = self._run
         if run is None:
             return
@@ -220,7 +220,7 @@ class HooksCallback(OurCallback):
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after an epoch, also one that was cut short: close the gate, and forget a step that has not ended.
+        """Called after an epoch, also one that was cut short: close the switch, and forget a step that has not ended.
 
         Lightning clears the gradients of such a step before the first backward of the next epoch; a strategy that accumulates
         by itself keeps them.

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lightning_hooks.attached import AttachedState, attached_to
 from lightning_hooks.engine.participants.scaling import ScalerWatch
 from lightning_hooks.engine.running.hook_manager import HookManager
-from lightning_hooks.kept import Kept, kept_on
 from lightning_hooks.private import are_off, attribute, private
 from lightning_hooks.saved_state import read_mapping, read_number, starting_again
 
@@ -30,7 +30,7 @@ _SAVED_AS = "lightning_hooks.loss_scaler"
 
 
 @dataclass(eq=False)
-class Remembered(Kept):
+class Remembered(AttachedState):
     """What runs of one Trainer remember of earlier ones.
 
     Args:
@@ -48,7 +48,7 @@ class Remembered(Kept):
 
 def remembered(trainer: Trainer) -> Remembered:
     """What the runs of a Trainer remember."""
-    return kept_on(trainer, Remembered)
+    return attached_to(trainer, Remembered)
 
 
 def deferred(trainer: Trainer, ask: Callable[Concatenate[Trainer, P], T], otherwise: T) -> Callable[P, T]:

@@ -16,8 +16,8 @@ from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import deferred, is_alone, is_log_step, loss_scale
 from lightning_hooks.engine.changing.bound import BoundTransform
-from lightning_hooks.engine.changing.changer import Changer
 from lightning_hooks.engine.changing.checks import refuse_unsupported
+from lightning_hooks.engine.changing.participant import TransformParticipant
 from lightning_hooks.engine.changing.resolve import resolve_applies
 from lightning_hooks.engine.inspecting.match_report import MatchLine, transforms_report
 from lightning_hooks.engine.participants.participant import Participant
@@ -57,7 +57,7 @@ class AppliesRules(HooksCallback):
     def _refuse(self, rule: Apply, where: str) -> None:
         """Refuse a rule that is for another callback."""
 
-    def _changer(self, transforms: list[BoundTransform], trainer: Trainer) -> Changer:
+    def _make_participant(self, transforms: list[BoundTransform], trainer: Trainer) -> TransformParticipant:
         """The participant that runs the transforms."""
         raise NotImplementedError
 
@@ -66,9 +66,9 @@ class AppliesRules(HooksCallback):
         return f"{type(self).__name__}(apply={self.apply!r})"
 
     @property
-    def changer(self) -> Changer | None:
+    def participant(self) -> TransformParticipant | None:
         """The transforms in use during a run."""
-        return next((p for p in self._participants if isinstance(p, Changer)), None)
+        return next((p for p in self._participants if isinstance(p, TransformParticipant)), None)
 
     def bound_transforms(self, model: LightningModule, seed: int = 0, start: int = 0) -> list[BoundTransform]:
         """The rules resolved in a model: each transform with its targets.
@@ -108,13 +108,13 @@ class AppliesRules(HooksCallback):
     def _build(self, trainer: Trainer, run: LightningRun, resolved: list[BoundTransform]) -> Sequence[Participant]:
         if not any(bound.targets for bound in resolved):
             return []
-        changer = self._changer(resolved, trainer)
+        participant = self._make_participant(resolved, trainer)
         if self._saved:
-            self._warn_of_damage(changer.load_state_dict(self._saved))
+            self._warn_of_damage(participant.load_state_dict(self._saved))
             self._saved = {}
         self._writer = logger_writer(self, trainer, run)
         self._publisher = Publisher([self._writer])
-        return [changer]
+        return [participant]
 
     @property
     @override
@@ -150,12 +150,12 @@ class AppliesRules(HooksCallback):
 
     @override
     def _state(self) -> dict[str, Any]:
-        return {} if self.changer is None else self.changer.state_dict()
+        return {} if self.participant is None else self.participant.state_dict()
 
     @override
     def _load_state(self, state: dict[str, Any]) -> None:
-        if self.changer is not None and state:
-            self._warn_of_damage(self.changer.load_state_dict(state))
+        if self.participant is not None and state:
+            self._warn_of_damage(self.participant.load_state_dict(state))
 
 
 class GradientTransforms(AppliesRules):
@@ -192,9 +192,9 @@ class GradientTransforms(AppliesRules):
             )
 
     @override
-    def _changer(self, transforms: list[BoundTransform], trainer: Trainer) -> Changer:
+    def _make_participant(self, transforms: list[BoundTransform], trainer: Trainer) -> TransformParticipant:
         scale = deferred(trainer, loss_scale, None)
-        return Changer(transforms, scale=scale, rank=trainer.global_rank, alone=is_alone(trainer))
+        return TransformParticipant(transforms, scale=scale, rank=trainer.global_rank, alone=is_alone(trainer))
 
 
 class ActivationTransforms(AppliesRules):
@@ -238,5 +238,5 @@ class ActivationTransforms(AppliesRules):
         return {stage for rule in self.apply for stage in rule.stages or ("train",)}
 
     @override
-    def _changer(self, transforms: list[BoundTransform], trainer: Trainer) -> Changer:
-        return Changer(transforms, rank=trainer.global_rank)
+    def _make_participant(self, transforms: list[BoundTransform], trainer: Trainer) -> TransformParticipant:
+        return TransformParticipant(transforms, rank=trainer.global_rank)

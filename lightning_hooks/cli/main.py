@@ -91,9 +91,9 @@ def _info(arguments: list[str]) -> None:
 
 def _private_names() -> str:
     from lightning_hooks import private
-    from lightning_hooks.hooks import Gate
+    from lightning_hooks.hooks import HookSwitch
 
-    Gate()  # the first gate tries the private names of autograd, and records those that are missing
+    HookSwitch()  # the first switch tries the private names of autograd, and records those that are missing
     if private.are_off():
         return f"off ({private.VARIABLE}=off)"
     lost = "; ".join(f"{name}: {what}" for name, what in private.LOST.items())

@@ -3,20 +3,20 @@
 from lightning_hooks.hooks import traces
 from lightning_hooks.hooks.action import Action, by_module, joined, together
 from lightning_hooks.hooks.eager import is_recomputation
-from lightning_hooks.hooks.gate import Gate, Passes
 from lightning_hooks.hooks.gradients import GradHook, may_have_gradient, unfrozen
 from lightning_hooks.hooks.handles import Handles, OurHook, for_each
 from lightning_hooks.hooks.module_hooks import ModuleHooks
 from lightning_hooks.hooks.stack_room import StackRoom
+from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
 
 __all__ = [
     "Action",
-    "Gate",
+    "BackwardPass",
     "GradHook",
     "Handles",
+    "HookSwitch",
     "ModuleHooks",
     "OurHook",
-    "Passes",
     "StackRoom",
     "by_module",
     "for_each",

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from lightning_hooks.hooks.gate import Passes
 from lightning_hooks.hooks.readers import Reader, read_in_order
+from lightning_hooks.hooks.switch import BackwardPass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +34,7 @@ class Action:
         absent: with a `path`, called at every call of the module with whether there is a tensor, and the arguments or the
             result.
         first: whether it goes before all others with that tensor.
-        passes: of a gradient, the backward passes in which it acts.
+        backward: the backward passes whose gradients the action is given.
         recomputed: whether a reader is called in a recomputation of activation checkpointing too. `is_recomputation()` tells it
             which call this is. Changes and whole calls always are: a recomputation must give the numbers of the first forward.
     """
@@ -48,7 +48,7 @@ class Action:
     merge: Callable[[Any], None] | None = None
     absent: Callable[[bool, Any], None] | None = None
     first: bool = False
-    passes: Passes = Passes.LOSS
+    backward: BackwardPass = BackwardPass.LOSS
     recomputed: bool = False
 
     @property
@@ -59,7 +59,7 @@ class Action:
     @property
     def source(self) -> tuple[Any, ...]:
         """Equal for readers that are given the same tensors, if nothing is changed between them."""
-        return self.path, self.passes, self.recomputed
+        return self.path, self.backward, self.recomputed
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class ModuleActions:
         if self.input_grad or self.node:
             return False
         plain = all(each.whole or not (each.path or each.changes or each.recomputed) for each in self.output)
-        return plain and not any(each.path or each.passes is Passes.INNER for each in self.output_grad)
+        return plain and not any(each.path or each.backward is BackwardPass.INNER for each in self.output_grad)
 
 
 def by_module(actions: Iterable[Action], called: set[int]) -> list[ModuleActions]:

@@ -1,6 +1,6 @@
 """The private names of autograd: what they stand for in the installed torch, or public fallbacks.
 
-They are tried in a small backward pass when the first gate is made, not on import: after a backward pass a process cannot be
+They are tried in a small backward pass when the first switch is made, not on import: after a backward pass a process cannot be
 forked for another one.
 """
 
@@ -13,7 +13,7 @@ import torch
 from torch.autograd import Variable
 from torch.autograd.graph import get_gradient_edge
 
-from lightning_hooks.hooks.handles import at_first_gate
+from lightning_hooks.hooks.handles import at_first_switch
 from lightning_hooks.private import note_newer_torch, private
 
 
@@ -39,7 +39,7 @@ class Names:
 names = Names()
 
 
-@at_first_gate
+@at_first_switch
 def _try() -> None:
     note_newer_torch(torch.__version__)
     names.graph_task_id = private(
@@ -63,18 +63,18 @@ def _try() -> None:
     nothing: tuple[Callable[[], bool] | None, Callable[[Any], bool]] = None, Names.reaches
     names.accumulates, names.reaches = private(
         "torch._C._will_engine_execute_node, _current_autograd_node",
-        _passes,
+        _backward_functions,
         nothing,
         "every torch.autograd.grad without create_graph=True counts as the backward of the loss",
     )
 
 
 def _graph_task_id() -> Callable[[], int]:
-    found: Callable[[], int] = torch._C._current_graph_task_id
+    task_id: Callable[[], int] = torch._C._current_graph_task_id
     inside: list[int] = []
-    _backward(lambda: inside.append(found()))
-    _check(found() == -1 and inside[0] >= 0)
-    return found
+    _backward(lambda: inside.append(task_id()))
+    _check(task_id() == -1 and inside[0] >= 0)
+    return task_id
 
 
 def _numbers() -> tuple[Callable[[], int], Callable[[Any], int]]:
@@ -91,19 +91,19 @@ def _number_of(node: Any) -> int:
 
 
 def _at_end() -> Callable[[Callable[[], None]], None]:
-    found: Callable[[Callable[[], None]], None] = Variable._execution_engine.queue_callback
+    queue_callback: Callable[[Callable[[], None]], None] = Variable._execution_engine.queue_callback
     order: list[str] = []
 
     def inside() -> None:
-        found(lambda: order.append("end"))
+        queue_callback(lambda: order.append("end"))
         order.append("inside")
 
     _backward(inside)
     _check(order == ["inside", "end"])
-    return found
+    return queue_callback
 
 
-def _passes() -> tuple[Callable[[], bool], Callable[[Any], bool]]:
+def _backward_functions() -> tuple[Callable[[], bool], Callable[[Any], bool]]:
     """Tries both functions inside backward passes of each kind, by an inner node of a graph with two leaves."""
     executes: Callable[[Any], bool] = torch._C._will_engine_execute_node
     current: Callable[[], Any] = torch._C._current_autograd_node
@@ -121,18 +121,18 @@ def _passes() -> tuple[Callable[[], bool], Callable[[Any], bool]]:
         except RuntimeError:
             return False
 
-    found: list[tuple[bool, ...]] = []
+    answers: list[tuple[bool, ...]] = []
     with torch.inference_mode(False), torch.enable_grad():
         leaf, other = (torch.ones(1, requires_grad=True, device="cpu") for _ in range(2))
         nodes = [get_gradient_edge(each).node for each in (leaf, other)]
         result = leaf.exp() * other.exp()
-        result.register_hook(lambda grad: found.append((accumulates(), *map(reaches, nodes))))
+        result.register_hook(lambda grad: answers.append((accumulates(), *map(reaches, nodes))))
         result.backward(retain_graph=True)
         result.backward(inputs=[leaf, other], retain_graph=True)
         torch.autograd.grad(result, [leaf, other], retain_graph=True)
         torch.autograd.grad(result, other, retain_graph=True)
         torch.autograd.grad(result, leaf, create_graph=True)
-    _check(found == [(True, True, True)] * 2 + [(False, True, True), (False, False, True), (False, True, False)])
+    _check(answers == [(True, True, True)] * 2 + [(False, True, True), (False, False, True), (False, True, False)])
     return accumulates, reaches
 
 

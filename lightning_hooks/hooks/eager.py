@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from lightning_hooks.hooks import traces
 from lightning_hooks.hooks.action import Action, ModuleActions
 from lightning_hooks.hooks.autograd import names
-from lightning_hooks.hooks.gate import Gate, Passes
 from lightning_hooks.hooks.gradients import (
     Contribution,
     GradHook,
@@ -25,6 +24,7 @@ from lightning_hooks.hooks.gradients import (
     contributions,
 )
 from lightning_hooks.hooks.handles import Handles, OurHook
+from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
 from lightning_hooks.hooks.tree import Arguments, is_measured, map_tensors, part_of, tensors_in
 from lightning_hooks.tensor_kinds import without_subclass
 
@@ -38,11 +38,11 @@ class EagerHooks:
         gradients: hooks what the module returns.
     """
 
-    __slots__ = ("actions", "begun", "gate", "gradients", "step_handles")
+    __slots__ = ("actions", "begun", "switch", "gradients", "step_handles")
 
-    def __init__(self, actions: ModuleActions, gate: Gate, step_handles: Handles, gradients: OutputGradients) -> None:
+    def __init__(self, actions: ModuleActions, switch: HookSwitch, step_handles: Handles, gradients: OutputGradients) -> None:
         self.actions = actions
-        self.gate = gate
+        self.switch = switch
         self.step_handles = step_handles
         self.gradients = gradients
         # By thread: sequence number at the start, inputs whose gradient is awaited.
@@ -58,9 +58,9 @@ class EagerHooks:
         self.begun.clear()
 
 
-def is_off(gate: Gate) -> bool:
+def is_off(switch: HookSwitch) -> bool:
     """Whether a hook outside compiled code does nothing in this call."""
-    if not gate.open:
+    if not switch.is_on:
         return True
     if not torch.compiler.is_compiling():
         return False
@@ -79,18 +79,18 @@ class PreHook(OurHook):
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hooks, actions = self.hooks, self.hooks.actions
-        if is_off(hooks.gate):
+        if is_off(hooks.switch):
             return None
         actions.called.add(id(module))
         arguments = given = Arguments(args, kwargs)
         if any(action.changes for action in actions.input_grad):
-            arguments = _with_own_nodes(arguments, actions.input_grad, hooks.gate)
+            arguments = _with_own_nodes(arguments, actions.input_grad, hooks.switch)
         elif actions.input_grad:
             pending: list[Contribution] = []
             for action in filter(_acts_now, actions.input_grad):
                 tensors = measured_in(_part(action, arguments))
                 with without_subclass():
-                    pending += contributions(tensors, action, hooks.gate)
+                    pending += contributions(tensors, action, hooks.switch)
             hooks.begin(pending)
         for action in actions.input:
             if action.whole:
@@ -111,7 +111,7 @@ class ForwardHook(OurHook):
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         hooks, actions = self.hooks, self.hooks.actions
-        if is_off(hooks.gate):
+        if is_off(hooks.switch):
             return None
         actions.called.add(id(module))
         given = output
@@ -143,7 +143,7 @@ class ForwardHook(OurHook):
                 if tensor.requires_grad:
                     found.setdefault(id(tensor), (tensor, []))[1].append(action)
         for tensor, actions in found.values():
-            self.hooks.gradients.hook(tensor, GradHook(actions, self.hooks.gate), self.hooks, given)
+            self.hooks.gradients.hook(tensor, GradHook(actions, self.hooks.switch), self.hooks, given)
 
 
 class WholeHook(OurHook):
@@ -153,15 +153,15 @@ class WholeHook(OurHook):
         called: takes the ids of the modules that are called.
     """
 
-    __slots__ = ("action", "called", "gate")
+    __slots__ = ("action", "called", "switch")
 
-    def __init__(self, gate: Gate, called: set[int], action: Action) -> None:
-        self.gate = gate
+    def __init__(self, switch: HookSwitch, called: set[int], action: Action) -> None:
+        self.switch = switch
         self.called = called
         self.action = action
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        if is_off(self.gate):
+        if is_off(self.switch):
             return None
         self.called.add(id(module))
         return self.action.call(module, args, kwargs, output)
@@ -174,7 +174,7 @@ def is_recomputation() -> bool:
 
 def _acts_now(action: Action) -> bool:
     """Whether an action may hook gradients of this call: a recomputation repeats the inner gradients of the first forward."""
-    return action.passes is not Passes.INNER or not is_recomputation()
+    return action.backward is not BackwardPass.INNER or not is_recomputation()
 
 
 def measured_in(tree: Any) -> list[Tensor]:
@@ -217,7 +217,7 @@ def _mapped(tree: Any, change: Any) -> Any:
     return map_tensors(change, tree)
 
 
-def _with_own_nodes(arguments: Arguments, actions: tuple[Action, ...], gate: Gate) -> Arguments:
+def _with_own_nodes(arguments: Arguments, actions: tuple[Action, ...], switch: HookSwitch) -> Arguments:
     """The arguments with each tensor behind a node of its own, whose gradient is the module's own contribution.
 
     A clone, since a view would break modules that work in place.
@@ -235,7 +235,7 @@ def _with_own_nodes(arguments: Arguments, actions: tuple[Action, ...], gate: Gat
             return tensor
         if key not in clones:
             clones[key] = tensor.clone()
-            clones[key].register_hook(GradHook(wanted[key], gate))
+            clones[key].register_hook(GradHook(wanted[key], switch))
         return clones[key]
 
     changed: Arguments = _mapped(arguments, change)

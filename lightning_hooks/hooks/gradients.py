@@ -13,8 +13,8 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from lightning_hooks.hooks.autograd import names
-from lightning_hooks.hooks.gate import Gate, Passes
 from lightning_hooks.hooks.handles import Handles, OurHook
+from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
 from lightning_hooks.hooks.tree import tensors_in
 from lightning_hooks.tensor_kinds import without_subclass
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 class GradHook(OurHook):
     """A tensor hook: each action gets the gradient as the one before it returned it; None leaves it unchanged."""
 
-    def __init__(self, actions: Sequence[Action], gate: Gate) -> None:
+    def __init__(self, actions: Sequence[Action], switch: HookSwitch) -> None:
         self.actions = actions
-        self.gate = gate
+        self.switch = switch
 
     def __call__(self, grad: Tensor | None) -> Tensor | None:
-        if grad is None or not self.gate.open:  # autograd passes None where an operation's backward returned none
+        if grad is None or not self.switch.is_on:  # autograd passes None where an operation's backward returned none
             return None
         changed = False
         for action in self.actions:
-            # `Gate.wants` says the same of nearly every gradient, but costs two calls.
-            is_wanted = action.passes is Passes.LOSS and self.gate.sure
-            if not is_wanted and not self.gate.wants(action.passes, grad):
+            # `HookSwitch.wants` says the same of nearly every gradient, but costs two calls.
+            is_wanted = action.backward is BackwardPass.LOSS and self.switch.only_loss
+            if not is_wanted and not self.switch.lets_through(action.backward, grad):
                 continue
             result = action.call(grad)
             if action.changes and result is not None:
@@ -95,13 +95,13 @@ class Contribution:
     Args:
         edge: the input's gradient edge, taken before the module ran.
         action: gets the contribution, once per call and backward.
-        gate: says whether the action acts in a backward.
+        switch: says whether the action acts in a backward.
     """
 
-    def __init__(self, edge: GradientEdge, action: Action, gate: Gate) -> None:
+    def __init__(self, edge: GradientEdge, action: Action, switch: HookSwitch) -> None:
         self.edge = edge
         self.action = action
-        self.gate = gate
+        self.switch = switch
         self._missing = 0
         self._expected = 0
         self._sum: Tensor | None = None
@@ -114,7 +114,7 @@ class Contribution:
 
     def arrive(self, grads: Sequence[Tensor | None], positions: list[int]) -> None:
         """Add what one node sends to the input."""
-        if not self.gate.wants(self.action.passes, *grads):
+        if not self.switch.lets_through(self.action.backward, *grads):
             return
         if self._missing == self._expected and self._expected > 1:
             # Branches that this backward does not reach never arrive: at its end the sum is complete.
@@ -129,7 +129,7 @@ class Contribution:
 
     def _finish(self) -> None:
         total, self._sum, self._missing = self._sum, None, self._expected
-        if total is not None and self.gate.open:
+        if total is not None and self.switch.is_on:
             self.action.call(total)
 
 
@@ -142,12 +142,12 @@ class _NodeHook(OurHook):
         self.contribution.arrive(grad_inputs, self.positions)
 
 
-def contributions(tensors: Sequence[Tensor], action: Action, gate: Gate) -> list[Contribution]:
+def contributions(tensors: Sequence[Tensor], action: Action, switch: HookSwitch) -> list[Contribution]:
     """One pending contribution for each input that needs a gradient, made before the module runs; duplicates count once."""
     if not torch.is_grad_enabled():
         return []
     distinct = {id(tensor): tensor for tensor in tensors if tensor.requires_grad}
-    return [Contribution(get_gradient_edge(tensor), action, gate) for tensor in distinct.values()]
+    return [Contribution(get_gradient_edge(tensor), action, switch) for tensor in distinct.values()]
 
 
 def connect(pending: Sequence[Contribution], outputs: Sequence[Tensor], start: int) -> None:

@@ -13,14 +13,14 @@ _OF_TENSORS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _AT_FIRST_GATE: list[Callable[[], None]] = []
 
 
-def at_first_gate(function: Callable[[], None]) -> Callable[[], None]:
-    """Call a function when the next gate is made: what a process needs only once it hooks something."""
+def at_first_switch(function: Callable[[], None]) -> Callable[[], None]:
+    """Call a function when the next switch is made: what a process needs only once it hooks something."""
     _AT_FIRST_GATE.append(function)
     return function
 
 
-def run_at_first_gate() -> None:
-    """Call the functions of `at_first_gate`, each once in a process."""
+def run_at_first_switch() -> None:
+    """Call the functions of `at_first_switch`, each once in a process."""
     while _AT_FIRST_GATE:
         _AT_FIRST_GATE.pop(0)()
 

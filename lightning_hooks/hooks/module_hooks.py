@@ -15,10 +15,10 @@ from torch.utils.hooks import RemovableHandle
 
 from lightning_hooks.hooks.action import Action, ModuleActions, by_module
 from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook, WholeHook
-from lightning_hooks.hooks.gate import Gate, Passes
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients
 from lightning_hooks.hooks.handles import Handles, Removable
 from lightning_hooks.hooks.plain import GradReader, PlainHook, choose_tensor_hooks, fall_back
+from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
 
 
 class ModuleHooks:
@@ -31,14 +31,14 @@ class ModuleHooks:
 
     Example:
         >>> layer, outputs, handles = nn.Linear(1, 1), [], Handles()
-        >>> hooks = ModuleHooks([Action(layer, "output", outputs.append)], set(), Gate(), Handles())
+        >>> hooks = ModuleHooks([Action(layer, "output", outputs.append)], set(), HookSwitch(), Handles())
         >>> hooks.put_on(handles); len(layer._forward_hooks), len(handles)
         (1, 1)
         >>> handles.close(); len(layer._forward_hooks)
         0
     """
 
-    def __init__(self, actions: Iterable[Action], called: set[int], gate: Gate, step_handles: Handles) -> None:
+    def __init__(self, actions: Iterable[Action], called: set[int], switch: HookSwitch, step_handles: Handles) -> None:
         choose_tensor_hooks()
         gradients = OutputGradients(step_handles)
         fallback = partial(fall_back, gradients)
@@ -48,11 +48,11 @@ class ModuleHooks:
             known = ref(own.module)
             is_plain, reads_input = own.is_plain, bool(own.input or own.input_grad)
             if reads_input or not is_plain:
-                hooks = EagerHooks(own, gate, step_handles, gradients)
+                hooks = EagerHooks(own, switch, step_handles, gradients)
                 self._hooks += [_Hook(known, PreHook(hooks))] if reads_input else []
                 self._hooks += [] if is_plain else [_Hook(known, ForwardHook(hooks))]
             if is_plain:
-                self._hooks += [_plain_hook(known, hook) for hook in _plain(own, gate, fallback)]
+                self._hooks += [_plain_hook(known, hook) for hook in _plain(own, switch, fallback)]
 
     def put_on(self, handles: Handles) -> None:
         """Register them; the handles take them over."""
@@ -99,27 +99,27 @@ def _plain_hook(module: ReferenceType[nn.Module], hook: PlainHook | WholeHook) -
     return _Hook(module, hook) if isinstance(hook, WholeHook) else _PlainHook(module, hook)
 
 
-def _plain(own: ModuleActions, gate: Gate, fallback: Callable[..., Any]) -> list[PlainHook | WholeHook]:
+def _plain(own: ModuleActions, switch: HookSwitch, fallback: Callable[..., Any]) -> list[PlainHook | WholeHook]:
     """The hooks that follow the call of a module, in order: one for each whole call, and one for the readers between two.
 
     The last one hooks the gradient of the result that all whole calls have left.
     """
-    grad = _grad_hook(own.output_grad, gate)
+    grad = _grad_hook(own.output_grad, switch)
     hooks: list[PlainHook | WholeHook] = []
     for action in own.output:
         if action.whole:
-            hooks.append(WholeHook(gate, own.called, action))
+            hooks.append(WholeHook(switch, own.called, action))
         else:
             last = action is own.output[-1]
-            hooks.append(PlainHook(gate, own.called, action.call, grad if last else None, fallback))
+            hooks.append(PlainHook(switch, own.called, action.call, grad if last else None, fallback))
     if grad is not None and (not own.output or own.output[-1].whole):
-        hooks.append(PlainHook(gate, own.called, None, grad, fallback))
+        hooks.append(PlainHook(switch, own.called, None, grad, fallback))
     return hooks
 
 
-def _grad_hook(actions: Sequence[Action], gate: Gate) -> GradHook | GradReader | None:
+def _grad_hook(actions: Sequence[Action], switch: HookSwitch) -> GradHook | GradReader | None:
     if not actions:
         return None
     (first, *others) = actions
-    reads = first.passes is Passes.LOSS and first.only_reads and not others
-    return GradReader(gate, first.call) if reads else GradHook(actions, gate)
+    reads = first.backward is BackwardPass.LOSS and first.only_reads and not others
+    return GradReader(switch, first.call) if reads else GradHook(actions, switch)

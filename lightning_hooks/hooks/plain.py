@@ -18,10 +18,10 @@ from lightning_hooks import backends
 from lightning_hooks.hooks import traces
 from lightning_hooks.hooks.autograd import names
 from lightning_hooks.hooks.eager import is_recomputation, measured_in
-from lightning_hooks.hooks.gate import Gate, Passes
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients, has_gradient
-from lightning_hooks.hooks.handles import OurHook, at_first_gate
+from lightning_hooks.hooks.handles import OurHook, at_first_switch
 from lightning_hooks.hooks.readers import Reader
+from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
 from lightning_hooks.tensor_kinds import without_subclass
 
 is_traced = torch.compiler.is_dynamo_compiling  # excludes tracers with their own tensor types
@@ -30,15 +30,15 @@ is_traced = torch.compiler.is_dynamo_compiling  # excludes tracers with their ow
 class PythonGradReader(OurHook):
     """A tensor hook for a reader of the gradient of the loss."""
 
-    __slots__ = ("gate", "read")
+    __slots__ = ("switch", "read")
 
-    def __init__(self, gate: Gate, read: Reader) -> None:
-        self.gate = gate
+    def __init__(self, switch: HookSwitch, read: Reader) -> None:
+        self.switch = switch
         self.read = read
 
     def __call__(self, grad: Tensor | None) -> None:
         # Autograd passes None where the backward of an operation returned None.
-        if grad is not None and self.gate.wants(Passes.LOSS, grad):
+        if grad is not None and self.switch.lets_through(BackwardPass.LOSS, grad):
             self.read(grad)
 
 
@@ -53,24 +53,24 @@ class PythonPlainHook(OurHook):
             a node.
     """
 
-    __slots__ = ("called", "fall_back", "gate", "grad", "read")
+    __slots__ = ("called", "fall_back", "switch", "grad", "read")
 
     def __init__(
         self,
-        gate: Gate,
+        switch: HookSwitch,
         called: set[int],
         read: Reader | None,
         grad: GradHook | GradReader | None,
         fall_back: Callable[..., Any],
     ) -> None:
-        self.gate = gate
+        self.switch = switch
         self.called = called
         self.read = read
         self.grad = grad
         self.fall_back = fall_back
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        if not self.gate.open:
+        if not self.switch.is_on:
             return None
         if is_traced():
             traces.note()
@@ -134,7 +134,7 @@ else:
 
     _FLOATING = tuple(kind for kind in vars(torch).values() if isinstance(kind, torch.dtype) and kind.is_floating_point)
 
-    @at_first_gate
+    @at_first_switch
     def _setup() -> None:
         kinds = (torch.float32, *_FLOATING)
         _compiled.setup_hooks(Tensor, names.graph_task_id, kinds, torch.is_grad_enabled, has_gradient)

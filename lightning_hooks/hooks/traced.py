@@ -26,9 +26,9 @@ from torch import Tensor, nn
 
 from lightning_hooks.hooks.action import Action, ModuleActions
 from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook, is_recomputation
-from lightning_hooks.hooks.gate import Gate
 from lightning_hooks.hooks.gradients import OutputGradients
 from lightning_hooks.hooks.handles import Handles, OurHook
+from lightning_hooks.hooks.switch import HookSwitch
 from lightning_hooks.hooks.tree import Arguments, is_measured, map_tensors, part_at, steps_of, tensors_in
 from lightning_hooks.private import private
 
@@ -50,7 +50,7 @@ class Mark:
     """What the number in a traced graph stands for: the actions with one tensor of a module.
 
     Args:
-        hooks: of the module; while their gate is closed, no action is called.
+        hooks: of the module; while their switch is closed, no action is called.
         name: of the tensor, one of `_LISTS`.
         actions: called with each tensor that passes, in order; they may be others in the next step.
         changes: whether one of them may replace the tensor, in any step.
@@ -80,7 +80,7 @@ class Mark:
 
     def _acts(self, action: Action, tensor: Tensor) -> bool:
         if self.name in _GRADIENTS:
-            return self.hooks.gate.wants(action.passes, tensor)
+            return self.hooks.switch.lets_through(action.backward, tensor)
         return action.recomputed or not is_recomputation()
 
 
@@ -103,26 +103,26 @@ class GradientOf(torch.autograd.Function):
         return grad, torch.ops.lightning_hooks.read_grad(grad, mark), None, None
 
 
-def _open_mark(number: Tensor) -> Mark | None:
+def _active_mark(number: Tensor) -> Mark | None:
     mark = _MARKS.get(int(number))
-    return mark if mark is not None and mark.hooks.gate.open else None
+    return mark if mark is not None and mark.hooks.switch.is_on else None
 
 
 def _read(x: Tensor, number: Tensor) -> None:
-    mark = _open_mark(number)
+    mark = _active_mark(number)
     if mark is not None:
         mark.run(x)
 
 
 def _read_grad(grad: Tensor, number: Tensor) -> Tensor:
-    mark = _open_mark(number)
+    mark = _active_mark(number)
     if mark is not None:
         mark.run(grad)
     return torch.zeros(1, device=number.device)
 
 
 def _change_grad(grad: Tensor, number: Tensor) -> Tensor:
-    mark = _open_mark(number)
+    mark = _active_mark(number)
     result = grad if mark is None else mark.run(grad)
     return torch.empty_like(grad).copy_(result)  # with the strides that the compiler was promised
 
@@ -143,10 +143,10 @@ class TracedHooks:
         step_handles: for what is hooked where the module runs uncompiled after all.
     """
 
-    def __init__(self, actions: ModuleActions, gate: Gate, step_handles: Handles) -> None:
+    def __init__(self, actions: ModuleActions, switch: HookSwitch, step_handles: Handles) -> None:
         self.module = actions.module
-        self.gate = gate
-        self._eager = EagerHooks(ModuleActions(actions.module), gate, step_handles, OutputGradients(step_handles))
+        self.switch = switch
+        self._eager = EagerHooks(ModuleActions(actions.module), switch, step_handles, OutputGradients(step_handles))
         self._marks: dict[str, dict[str, Mark]] = {name: {} for name in _LISTS}  # by path
         for name, marks in self._marks.items():
             for action in getattr(actions, name):
@@ -157,10 +157,10 @@ class TracedHooks:
     def register(self, handles: Handles) -> None:
         marks, eager = self._marks, self._eager
         if marks["input"] or marks["input_grad"]:
-            before = _TracedPreHook(self.gate, PreHook(eager), marks["input"], marks["input_grad"])
+            before = _TracedPreHook(self.switch, PreHook(eager), marks["input"], marks["input_grad"])
             handles.register(self.module.register_forward_pre_hook, before, with_kwargs=True)
         if marks["output"] or marks["output_grad"] or marks["input_grad"]:
-            after = _TracedForwardHook(self.gate, ForwardHook(eager), marks["output"], marks["output_grad"])
+            after = _TracedForwardHook(self.switch, ForwardHook(eager), marks["output"], marks["output_grad"])
             handles.register(self.module.register_forward_hook, after, with_kwargs=True)
 
     def fill(self, actions: ModuleActions | None) -> None:
@@ -181,8 +181,8 @@ class _TracedHook(OurHook):
         grads: by path, the marks of tensors whose gradient is read or changed.
     """
 
-    def __init__(self, gate: Gate, eager: Callable[..., Any], reads: dict[str, Mark], grads: dict[str, Mark]) -> None:
-        self.gate = gate
+    def __init__(self, switch: HookSwitch, eager: Callable[..., Any], reads: dict[str, Mark], grads: dict[str, Mark]) -> None:
+        self.switch = switch
         self.eager = torch.compiler.disable(eager)
         self.reads = [(steps_of(path), mark.tensor) for path, mark in reads.items()]
         self.grads = [(steps_of(path), mark.tensor, mark.probe, mark.changes) for path, mark in grads.items()]
@@ -191,7 +191,7 @@ class _TracedHook(OurHook):
 
 class _TracedPreHook(_TracedHook):
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not self.gate.traced:
+        if not self.switch.traced:
             return None
         if not torch.compiler.is_compiling():
             return self.eager(module, args, kwargs)
@@ -205,7 +205,7 @@ class _TracedPreHook(_TracedHook):
 
 class _TracedForwardHook(_TracedHook):
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        if not self.gate.traced:
+        if not self.switch.traced:
             return None
         if not torch.compiler.is_compiling():
             return self.eager(module, args, kwargs, output)

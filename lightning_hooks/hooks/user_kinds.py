@@ -14,25 +14,25 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.errors import UnsupportedError
-from lightning_hooks.hooks.gate import Gate
 from lightning_hooks.hooks.gradients import unfrozen
 from lightning_hooks.hooks.handles import Handles, OurHook
+from lightning_hooks.hooks.switch import HookSwitch
 from lightning_hooks.tensor_kinds import without_subclass
 
 
-class _Gated(OurHook):
-    """A hook that does nothing while the gate is closed, if it has one."""
+class _Switched(OurHook):
+    """A hook that does nothing while the switch is closed, if it has one."""
 
-    def __init__(self, run: Callable[..., Any], gate: Gate | None) -> None:
+    def __init__(self, run: Callable[..., Any], switch: HookSwitch | None) -> None:
         self.run = run
-        self.gate = gate
+        self.switch = switch
 
     def __call__(self, *args: Any) -> Any:
-        return self.run(*args) if self.gate is None or self.gate.open else None
+        return self.run(*args) if self.switch is None or self.switch.is_on else None
 
 
 def register_backward(
-    module: nn.Module, run: Callable[..., Any], gate: Gate, handles: Handles, *, before: bool, prepend: bool
+    module: nn.Module, run: Callable[..., Any], switch: HookSwitch, handles: Handles, *, before: bool, prepend: bool
 ) -> None:
     """A full backward hook, or pre-hook.
 
@@ -44,36 +44,38 @@ def register_backward(
         return run(module, *grads, like=grads[0])
 
     register = module.register_full_backward_pre_hook if before else module.register_full_backward_hook
-    handles.register(register, _Gated(hook, gate), prepend=prepend)
+    handles.register(register, _Switched(hook, switch), prepend=prepend)
 
 
-def register_first(module: nn.Module, run: Callable[..., Any], gate: Gate, handles: Handles, *, before: bool) -> None:
+def register_first(module: nn.Module, run: Callable[..., Any], switch: HookSwitch, handles: Handles, *, before: bool) -> None:
     """A forward hook or pre-hook before all others on a module.
 
     Args:
         run: before the module `(module, args, kwargs)`, after it `(module, args, kwargs, output)`.
     """
     register = module.register_forward_pre_hook if before else module.register_forward_hook
-    handles.register(register, _Gated(run, gate), prepend=True, with_kwargs=True)
+    handles.register(register, _Switched(run, switch), prepend=True, with_kwargs=True)
 
 
-def register_post_accumulate(parameter: nn.Parameter, run: Callable[[Tensor], None], gate: Gate, handles: Handles) -> None:
+def register_post_accumulate(
+    parameter: nn.Parameter, run: Callable[[Tensor], None], switch: HookSwitch, handles: Handles
+) -> None:
     """A hook that runs when `parameter.grad` has taken in the gradient of a backward."""
     with without_subclass(), unfrozen(parameter, handles):
-        handles.register(parameter.register_post_accumulate_grad_hook, _Gated(run, gate))
+        handles.register(parameter.register_post_accumulate_grad_hook, _Switched(run, switch))
 
 
 def register_optimizer(
-    optimizer: Optimizer, run: Callable[..., Any], gate: Gate | None, handles: Handles, *, before: bool
+    optimizer: Optimizer, run: Callable[..., Any], switch: HookSwitch | None, handles: Handles, *, before: bool
 ) -> None:
     """A hook `(optimizer, args, kwargs)` around the optimizer's step; before it, it may return new `(args, kwargs)`.
 
-    Without a gate it runs at every step. A step that is compiled calls it as it is: it cannot be part of a graph.
+    Without a switch it runs at every step. A step that is compiled calls it as it is: it cannot be part of a graph.
 
     Raises:
         UnsupportedError: the optimizer has no such hooks; Lightning accepts any object with a step.
     """
-    hook = _Gated(torch.compiler.disable(run), gate)
+    hook = _Switched(torch.compiler.disable(run), switch)
     try:
         handles.register(optimizer.register_step_pre_hook if before else optimizer.register_step_post_hook, hook)
     except AttributeError as error:
@@ -91,21 +93,21 @@ def closure_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 def register_saved(
     module: nn.Module,
     pair: tuple[Callable[..., Any], Callable[..., Any]],
-    gate: Gate,
+    switch: HookSwitch,
     handles: Handles,
     *,
-    wanted: Callable[[], bool],
+    is_due: Callable[[], bool],
 ) -> None:
     """A pair (pack, unpack) for what autograd saves inside the module's forward.
 
     Args:
         pair: what autograd calls; unpacking may come after the rules are gone.
-        wanted: asked at every call of the module.
+        is_due: asked at every call of the module.
     """
     entered: list[Any] = []
     exit_hook = _Exit(entered)
     handles.keep(exit_hook)
-    handles.register(module.register_forward_pre_hook, _Enter(pair, gate, wanted, entered))
+    handles.register(module.register_forward_pre_hook, _Enter(pair, switch, is_due, entered))
     handles.register(module.register_forward_hook, exit_hook, always_call=True)  # called even if the forward raises
 
 
@@ -113,19 +115,19 @@ class _Enter(OurHook):
     def __init__(
         self,
         pair: tuple[Callable[..., Any], Callable[..., Any]],
-        gate: Gate,
-        wanted: Callable[[], bool],
+        switch: HookSwitch,
+        is_due: Callable[[], bool],
         entered: list[Any],
     ) -> None:
         self.pair = pair
-        self.gate = gate
-        self.wanted = wanted
+        self.switch = switch
+        self.is_due = is_due
         self.entered = entered
 
     def __call__(self, module: nn.Module, args: Any) -> None:
         # Also push a placeholder when the hook is inactive: with a recursive module the exits must pair with the entries.
         context = None
-        if self.gate.open and self.wanted():
+        if self.switch.is_on and self.is_due():
             context = torch.autograd.graph.saved_tensors_hooks(*self.pair)
             context.__enter__()
         self.entered.append(context)

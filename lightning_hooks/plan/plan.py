@@ -12,7 +12,7 @@ from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.plan.rows import Due, Row, requested
 from lightning_hooks.rules import FORWARD_TENSORS, PARAM_TENSORS, Watch
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.stats.accumulators import BUILT_IN, Accumulator, Kept
+from lightning_hooks.stats.accumulators import BUILT_IN, Accumulator, AccumulatorRows
 from lightning_hooks.stats.accumulators.function import FunctionMean
 from lightning_hooks.stats.user_statistics import UserStatistic
 from lightning_hooks.tensor_kinds import first_holder
@@ -123,16 +123,17 @@ class Plan:
         return [(row.index, replace(user, row=self.label(row.index))) for row, user in metrics]
 
     @cached_property
-    def kept(self) -> tuple[Kept, ...]:
+    def kept(self) -> tuple[AccumulatorRows, ...]:
         """The accumulators besides the moments that compute requested statistics, each with its rows."""
         index = RowIndex.of_rows(self.rows, self.groups)
         served = [
-            Kept(each, tuple(index.rows_with(each.serves).tolist()), self._options(each))
+            AccumulatorRows(each, tuple(index.rows_with(each.serves).tolist()), self._options(each))
             for each in (*BUILT_IN[1:], *self.accumulators)
         ]
         functions = {name: user for row in self.rows_and_groups for name, user in row.users.items() if not user.is_metric}
         user_functions = [
-            Kept(FunctionMean(name, user), tuple(index.rows_with(name.__eq__).tolist())) for name, user in functions.items()
+            AccumulatorRows(FunctionMean(name, user), tuple(index.rows_with(name.__eq__).tolist()))
+            for name, user in functions.items()
         ]
         return tuple(each for each in (*served, *user_functions) if each.rows)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.rows import Due, Requests, Row, requested
-from lightning_hooks.stats.accumulators import Accumulator, Kept
+from lightning_hooks.stats.accumulators import Accumulator, AccumulatorRows
 from lightning_hooks.stats.columns import by_starts
 from lightning_hooks.stats.statistics import MAGNITUDE_STATS
 
@@ -43,7 +43,7 @@ class KeptRows(NamedTuple):
     members: Mapping[int, Indices]
 
     @classmethod
-    def of(cls, kept: Kept, count: int, groups: Mapping[int, tuple[int, ...]]) -> KeptRows:
+    def of(cls, kept: AccumulatorRows, count: int, groups: Mapping[int, tuple[int, ...]]) -> KeptRows:
         """Assign slots to the rows of an accumulator.
 
         Args:
@@ -111,7 +111,7 @@ class RowIndex:
         param_row_of: Mapping[int, int] | None = None,
         requested_rows: Sequence[RequestedRows] = (),
         groups: Sequence[RequestedRows] = (),
-        kept: Sequence[Kept] = (),
+        kept: Sequence[AccumulatorRows] = (),
         *,
         magnitudes: bool = False,
     ) -> None:
@@ -130,7 +130,7 @@ class RowIndex:
         rows: Sequence[Row],
         groups: Sequence[Row] = (),
         param_row_of: Mapping[int, int] | None = None,
-        kept: Sequence[Kept] = (),
+        kept: Sequence[AccumulatorRows] = (),
     ) -> RowIndex:
         """The index of the rows and groups of a plan.
 

@@ -178,7 +178,7 @@ class Layout:
         # Most steps measure all rows.
         is_measured: NDArray[np.bool_] = self._all_measured
         if not derived.complete:
-            is_measured = derived.measured.take(self._statistics.wanted % self._width)
+            is_measured = derived.measured.take(self._statistics.positions % self._width)
         values, measured = taken[: self._end], is_measured[: self._end]
         if self._others:
             measured = measured.copy()

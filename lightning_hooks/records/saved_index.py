@@ -14,7 +14,7 @@ from lightning_hooks.plan.row_index import RequestedRows, RowIndex
 from lightning_hooks.plan.rows import Requests
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules.schedule import EveryN, every_n
-from lightning_hooks.stats.accumulators import BUILT_IN, Accumulator, Kept
+from lightning_hooks.stats.accumulators import BUILT_IN, Accumulator, AccumulatorRows
 from lightning_hooks.stats.accumulators.function import FunctionMean, key_of
 
 _FORMAT = 1
@@ -104,7 +104,9 @@ def _index(saved: Mapping[str, Any]) -> RowIndex:
         return [RequestedRows(str(tensor), requests[number], np.array(rows, dtype=np.intp)) for tensor, number, rows in listed]
 
     kept = [
-        Kept(accumulator, tuple(map(int, rows))) for name, rows in saved["kept"].items() if (accumulator := _accumulator(name))
+        AccumulatorRows(accumulator, tuple(map(int, rows)))
+        for name, rows in saved["kept"].items()
+        if (accumulator := _accumulator(name))
     ]
     count = len(saved["names"])
     if not count == len(saved["tensors"]) == len(saved["module_types"]):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_hooks.errors import UnsupportedError
-from lightning_hooks.stats.accumulators import MOMENTS, Kept
+from lightning_hooks.stats.accumulators import MOMENTS, AccumulatorRows
 from lightning_hooks.stats.host_copy import to_device
 from lightning_hooks.stats.requests import REQUESTS
 
@@ -46,13 +46,13 @@ class Sections:
 
     Example:
         >>> from lightning_hooks.stats.accumulators import BUILT_IN
-        >>> sections = Sections(2, [Kept(BUILT_IN[1], (1,))])
+        >>> sections = Sections(2, [AccumulatorRows(BUILT_IN[1], (1,))])
         >>> [tuple(part.shape) for part in sections.split(sections.blank())]
         [(2, 9), (1, 509)]
     """
 
-    def __init__(self, rows: int, kept: Sequence[Kept] = ()) -> None:
-        self.kept: tuple[Kept, ...] = (Kept(MOMENTS, tuple(range(rows))), *kept)
+    def __init__(self, rows: int, kept: Sequence[AccumulatorRows] = ()) -> None:
+        self.kept: tuple[AccumulatorRows, ...] = (AccumulatorRows(MOMENTS, tuple(range(rows))), *kept)
         self._slots = [{row: slot for slot, row in enumerate(each.rows)} for each in self.kept]
         sizes = [len(each.rows) * each.accumulator.width for each in self.kept]
         self._ends = tuple(itertools.accumulate(sizes))

@@ -108,7 +108,7 @@ class RowStatistics:
     Args:
         stats: keys of `STATISTICS`.
         unions: the unions of rows.
-        wanted: the values to return, as flat indices into the result of `compute_all` for rows and unions
+        positions: the values to return, as flat indices into the result of `compute_all` for rows and unions
             [len(stats) + 1, rows + unions].
 
     Example:
@@ -117,10 +117,10 @@ class RowStatistics:
         [1.0]
     """
 
-    def __init__(self, stats: Sequence[str], unions: RowUnions, wanted: NDArray[np.intp]) -> None:
+    def __init__(self, stats: Sequence[str], unions: RowUnions, positions: NDArray[np.intp]) -> None:
         self._stats = tuple(stats)
         self._unions = unions
-        self.wanted = wanted
+        self.positions = positions
 
     def __call__(self, moments: Array) -> Derived:
         """The statistics of a step, from its moments [rows, 9]."""
@@ -128,4 +128,4 @@ class RowStatistics:
         if len(self._unions):
             united = np.concatenate([moments, self._unions(moments)])
         values, complete = compute_all(self._stats, united)
-        return Derived(united, values.take(self.wanted), complete)
+        return Derived(united, values.take(self.positions), complete)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.accumulators import Kept
+from lightning_hooks.stats.accumulators import AccumulatorRows
 from lightning_hooks.stats.accumulators.store import PendingNumbers, StoreContext
 from lightning_hooks.stats.columns import STACKED
 from lightning_hooks.stats.host_copy import InHostMemory, PendingState, begin_copy, copy_now, to_device
@@ -79,7 +79,7 @@ class Table:
     def __init__(
         self,
         rows: int,
-        kept: Sequence[Kept] = (),
+        kept: Sequence[AccumulatorRows] = (),
         metrics: Sequence[tuple[int, UserStatistic]] = (),
         copied: Mapping[int, int | None] | None = None,
         device: torch.device | str = "cpu",
@@ -393,5 +393,5 @@ class Table:
             self.metrics.update(row, divided.tensor)
 
 
-def _is_measured(kept: Kept) -> bool:
+def _is_measured(kept: AccumulatorRows) -> bool:
     return kept.accumulator.from_one_tensor

@@ -17,7 +17,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from lightning_hooks.kept import Kept, kept_on
+from lightning_hooks.attached import AttachedState, attached_to
 from lightning_hooks.private import attribute
 from lightning_hooks.tensorboard.appending import Append, appender
 from lightning_hooks.tensorboard.charts import categories, layout_summary
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class _Announced(Kept):
+class _Announced(AttachedState):
     """What all who write with one `SummaryWriter` wrote about charts and rows: the last event holds those of all.
 
     Args:
@@ -95,7 +95,7 @@ class RunWriter:
         tag = f"{prefix}hooks/rules"
         plugin = text_metadata.create_summary_metadata(display_name=tag, description="")
         summary.value.add(tag=tag, tensor=make_tensor_proto([markdown.encode()]), metadata=plugin)
-        announced = kept_on(self._writer, _Announced)
+        announced = attached_to(self._writer, _Announced)
         written = announced.categories
         for category in categories(pairs, prefix, transforms=transforms):
             charts = written.setdefault(category.title, category).chart

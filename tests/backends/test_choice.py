@@ -17,11 +17,11 @@ sys.modules["lightning_hooks.backends._native"] = None  # an import of it fails,
 USE = """
 import torch
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.accumulators import Kept
+from lightning_hooks.stats.accumulators import AccumulatorRows
 from lightning_hooks.stats.accumulators.histogram import Histogram
 from lightning_hooks.stats.measurement import Measurement, measure_all
 from lightning_hooks.stats.table import Table
-table = Table(2, [Kept(Histogram(), (1,))])
+table = Table(2, [AccumulatorRows(Histogram(), (1,))])
 table.add(0, Measurement(torch.tensor([1.0, 3.0])))
 table.add(1, Measurement(torch.tensor([1.0, 3.0])))
 assert table.moments[:, 1].tolist() == [2.0, 2.0]

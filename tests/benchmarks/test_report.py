@@ -38,8 +38,8 @@ def fill(folder: Path) -> None:
     lists = [{"workload": "A", "tensors": 22, "elements": 5, "measure_many_ms": 1.0, "foreach_norm_ms": 1.0}]
     output.write("kernels", [{"size": 1000, "dtype": "float32", **speeds}], folder, lists=lists)
     output.write("writer", [{"form": "both", "values": 1000, "call_us": 0.05, "whole_us": 0.2, "bytes": 50.0}], folder)
-    costs = [{"taps": rows, "ratio": 2.0, "extra_ms": 1.0, "us_per_tap": 1.0} for rows in (100, 10_000)]
-    output.write("scaling", costs, folder, memory=[{"taps": 100, "bytes": 1, "mb_per_1000_taps": 0.5}])
+    costs = [{"rows": rows, "ratio": 2.0, "extra_ms": 1.0, "us_per_row": 1.0} for rows in (100, 10_000)]
+    output.write("scaling", costs, folder, memory=[{"rows": 100, "bytes": 1, "mb_per_1000_rows": 0.5}])
     ways = {f"{way}{key}": 1.0 for way in ("", "gathered_") for key in ("bytes", "seconds", "memory")}
     real = {
         "ranks": 2,

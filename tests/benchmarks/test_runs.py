@@ -153,7 +153,7 @@ def test_without_a_browser_what_it_shows_and_takes_is_not_measured(monkeypatch: 
 
 def test_what_is_weighed_is_a_model_that_is_watched() -> None:
     row = memory(12)  # which counts the hooks
-    assert row["taps"] == rows_of(TINY.make(0)[0]) and row["bytes"] / row["taps"] / 1e3 == row["mb_per_1000_taps"]
+    assert row["rows"] == rows_of(TINY.make(0)[0]) and row["bytes"] / row["rows"] / 1e3 == row["mb_per_1000_rows"]
 
 
 def test_each_mode_is_there_in_its_own_steps_only() -> None:

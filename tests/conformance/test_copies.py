@@ -167,7 +167,7 @@ def test_paused_within_paused_stays_paused_until_the_outer_ends(tmp_path: Path) 
     assert_clean(model)
 
 
-def test_between_two_batches_the_end_of_a_pause_does_not_open_the_gate(tmp_path: Path) -> None:
+def test_between_two_batches_the_end_of_a_pause_does_not_turn_hooks_on(tmp_path: Path) -> None:
     """A pause that begins in one micro-batch of a window and ends after it: nothing else is taken for a batch."""
     pauses: list[Any] = []
 

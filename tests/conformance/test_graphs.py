@@ -389,8 +389,8 @@ def test_what_a_rule_keeps_from_a_double_backward_holds_no_graph(tmp_path: Path)
 
     class Keep(Callback):
         def on_train_end(self, *args: Any) -> None:
-            assert rules.changer is not None
-            kept.extend(floating([link.context.state for link in rules.changer.transforms]))
+            assert rules.participant is not None
+            kept.extend(floating([link.context.state for link in rules.participant.transforms]))
 
     trainer_of(tmp_path, rules, Keep()).fit(Penalty(), data(3))
     assert kept and not any(tensor.requires_grad for tensor in kept)

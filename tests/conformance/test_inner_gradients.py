@@ -24,7 +24,7 @@ from lightning_hooks import (
     instrument,
     load_capture,
 )
-from lightning_hooks.hooks import Gate
+from lightning_hooks.hooks import HookSwitch
 from lightning_hooks.hooks.autograd import names
 from tests.callbacks.models import Net, data, trainer_of
 from tests.conformance._tools import same_weights
@@ -376,7 +376,7 @@ def test_input_grad_is_what_flows_through_the_operations_of_the_module() -> None
 
 
 def test_the_fallback_of_the_private_names_goes_by_create_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    Gate()  # tries the private names
+    HookSwitch()  # tries the private names
     monkeypatch.setattr(names, "accumulates", None)
     net = Potential()
     with instrument(net, watch=[Watch(modules=["first", "last"], tensors="output_grad", stats="norm")]) as watched:

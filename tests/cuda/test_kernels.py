@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightning_hooks.stats import host_copy, kernels
-from lightning_hooks.stats.accumulators import Kept
+from lightning_hooks.stats.accumulators import AccumulatorRows
 from lightning_hooks.stats.accumulators.histogram import Histogram
 from lightning_hooks.stats.histogram import histogram
 from lightning_hooks.stats.kernels import reference
@@ -114,7 +114,7 @@ def test_hooks_lists_and_copies_wait_for_nothing(device, without_waiting):
     tensors = [torch.randn(n, device=device).to(t) for n in (0, 5, 9_999) for t in (torch.float32, torch.bfloat16)]
     tensors.append(torch.randn(30, 40, device=device).t())
     before = [tensor / 2 for tensor in tensors]
-    table = Table(3 * len(tensors), [Kept(Histogram(), (0,))], device=device)
+    table = Table(3 * len(tensors), [AccumulatorRows(Histogram(), (0,))], device=device)
     fallback = KeepsAll()
     count = len(tensors)
     writes = [table.writer(2 * count + row, fallback) for row in range(count)]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from lightning_hooks.hooks import Action, Gate, Handles, ModuleHooks, Passes, is_recomputation, readers
+from lightning_hooks.hooks import Action, BackwardPass, Handles, HookSwitch, ModuleHooks, is_recomputation, readers
 from lightning_hooks.hooks.eager import ForwardHook, WholeHook
 from lightning_hooks.hooks.plain import PlainHook
 
@@ -21,9 +21,9 @@ def hooked():
     handles = Handles()
 
     def hook(*actions):
-        gate = Gate()
-        gate.open = True
-        ModuleHooks(actions, set(), gate, handles).put_on(handles)
+        switch = HookSwitch()
+        switch.is_on = True
+        ModuleHooks(actions, set(), switch, handles).put_on(handles)
         return [type(hook) for hook in actions[0].owner._forward_hooks.values()]
 
     yield hook
@@ -54,7 +54,7 @@ def test_any_number_of_readers_keeps_the_plain_hook(hooked):
         {"tensor": "output", "path": "[0]"},
         {"tensor": "output", "changes": True},
         {"tensor": "output", "recomputed": True},
-        {"tensor": "output_grad", "passes": Passes.INNER},
+        {"tensor": "output_grad", "backward": BackwardPass.INNER},
     ],
 )
 def test_other_actions_take_the_general_hook(hooked, other):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks.hooks import Action, Gate, Handles, ModuleHooks
+from lightning_hooks.hooks import Action, Handles, HookSwitch, ModuleHooks
 
 
 class Twice(nn.Module):
@@ -19,10 +19,10 @@ class Sum(nn.Module):
 
 @pytest.fixture
 def hooked():
-    module, gate, seen, handles = Twice(), Gate(), [], Handles()
-    gate.open = True
+    module, switch, seen, handles = Twice(), HookSwitch(), [], Handles()
+    switch.is_on = True
     action = Action(module, "input_grad", lambda grad: seen.append(grad.tolist()))
-    ModuleHooks([action], set(), gate, handles).put_on(handles)
+    ModuleHooks([action], set(), switch, handles).put_on(handles)
     yield module, seen
     handles.close()
 
@@ -55,13 +55,13 @@ def test_a_gradient_that_reaches_the_input_around_the_module_is_not_counted(hook
 
 
 def test_each_action_sees_the_contribution_of_an_input_that_several_look_at():
-    module, gate, seen, handles = Sum(), Gate(), {"all": [], "first": []}, Handles()
-    gate.open, paths = True, {"all": "", "first": "[0]"}
+    module, switch, seen, handles = Sum(), HookSwitch(), {"all": [], "first": []}, Handles()
+    switch.is_on, paths = True, {"all": "", "first": "[0]"}
     actions = [
         Action(module, "input_grad", lambda grad, name=name: seen[name].append(grad.item()), path)
         for name, path in paths.items()
     ]
-    ModuleHooks(actions, set(), gate, handles).put_on(handles)
+    ModuleHooks(actions, set(), switch, handles).put_on(handles)
     x = torch.ones(1, requires_grad=True)
     y = x * 7
     module(x, y).backward()

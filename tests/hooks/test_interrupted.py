@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lightning_hooks import assert_no_hooks
-from lightning_hooks.hooks import Action, Gate, Handles, ModuleHooks
+from lightning_hooks.hooks import Action, Handles, HookSwitch, ModuleHooks
 from lightning_hooks.hooks.user_kinds import (
     register_backward,
     register_first,
@@ -48,7 +48,7 @@ def ignore(*args: Any, **kwargs: Any) -> None: ...
 def put_on(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
     tensors = ((0, "output"), (0, "output_grad"), (1, "input"), (1, "output"))
     actions = [Action(model[i], tensor, ignore) for i, tensor in tensors]  # type: ignore[index]
-    hooks = ModuleHooks(actions, set(), Gate(), Handles())
+    hooks = ModuleHooks(actions, set(), HookSwitch(), Handles())
     return lambda: hooks.put_on(handles)
 
 
@@ -65,7 +65,7 @@ class Gated(torch.nn.Identity):
 def full_backward(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
     return lambda: (
         [
-            register_backward(model, ignore, Gate(), handles, before=before, prepend=prepend)
+            register_backward(model, ignore, HookSwitch(), handles, before=before, prepend=prepend)
             for before in (True, False)
             for prepend in (True, False)
         ]
@@ -74,11 +74,11 @@ def full_backward(model: nn.Module, optimizer: Any, handles: Handles) -> Callabl
 
 
 def first(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
-    return lambda: [register_first(model, ignore, Gate(), handles, before=before) for before in (True, False)] and None
+    return lambda: [register_first(model, ignore, HookSwitch(), handles, before=before) for before in (True, False)] and None
 
 
 def post_accumulate(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
-    return lambda: register_post_accumulate(model[0].weight, ignore, Gate(), handles)  # type: ignore[index, arg-type, union-attr]
+    return lambda: register_post_accumulate(model[0].weight, ignore, HookSwitch(), handles)  # type: ignore[index, arg-type, union-attr]
 
 
 def of_optimizer(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
@@ -86,7 +86,7 @@ def of_optimizer(model: nn.Module, optimizer: Any, handles: Handles) -> Callable
 
 
 def saved(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
-    return lambda: register_saved(model, (ignore, ignore), Gate(), handles, wanted=lambda: True)
+    return lambda: register_saved(model, (ignore, ignore), HookSwitch(), handles, is_due=lambda: True)
 
 
 CASES = [put_on, parameter_hook, full_backward, first, post_accumulate, of_optimizer, saved]
@@ -129,10 +129,10 @@ def test_a_forward_that_ctrl_c_ends_leaves_no_hooks_for_saved_tensors() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise KeyboardInterrupt
 
-    module, gate, handles, packed = Interrupted(), Gate(), Handles(), []
-    gate.open = True
+    module, switch, handles, packed = Interrupted(), HookSwitch(), Handles(), []
+    switch.is_on = True
     pair = (lambda tensor: packed.append(tensor) or tensor, lambda tensor: tensor)
-    register_saved(module, pair, gate, handles, wanted=lambda: True)
+    register_saved(module, pair, switch, handles, is_due=lambda: True)
     with pytest.raises(KeyboardInterrupt):
         module(torch.ones(1))
     handles.close()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks.hooks import Action, Gate, Handles, ModuleHooks
+from lightning_hooks.hooks import Action, Handles, HookSwitch, ModuleHooks
 from lightning_hooks.hooks.eager import ForwardHook, PreHook
 from lightning_hooks.hooks.handles import for_each
 from lightning_hooks.hooks.plain import PlainHook
@@ -39,9 +39,9 @@ class OwnHandle(Elsewhere):
 
 
 def opened():
-    gate = Gate()
-    gate.open = True
-    return gate
+    switch = HookSwitch()
+    switch.is_on = True
+    return switch
 
 
 def on(model):
@@ -178,7 +178,7 @@ def test_everything_has_its_turn_before_the_first_failure_is_raised():
 
 def test_a_module_that_is_gone_is_passed_over_and_not_kept():
     model, handles = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), Handles()
-    hooks = ModuleHooks([Action(module, "output", print) for module in model], set(), Gate(), Handles())
+    hooks = ModuleHooks([Action(module, "output", print) for module in model], set(), HookSwitch(), Handles())
     hooks.put_on(handles)
     del model[0]
     gc.collect()
@@ -189,7 +189,7 @@ def test_a_module_that_is_gone_is_passed_over_and_not_kept():
 
 def test_hooks_that_read_arguments_go_with_their_module_at_once():
     module, handles = nn.Linear(1, 1), Handles()
-    hooks = ModuleHooks([Action(module, "input", print)], set(), Gate(), Handles())
+    hooks = ModuleHooks([Action(module, "input", print)], set(), HookSwitch(), Handles())
     hooks.put_on(handles)
     handles.close()
     gone = ref(module)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from lightning_hooks import Watch, backends, instrument
-from lightning_hooks.hooks import Action, Gate, Handles, ModuleHooks, plain
+from lightning_hooks.hooks import Action, Handles, HookSwitch, ModuleHooks, plain
 
 python = SimpleNamespace(GradReader=plain.PythonGradReader, PlainHook=plain.PythonPlainHook)
 BUILT = plain.PlainHook is not plain.PythonPlainHook
@@ -46,10 +46,10 @@ class Seen:
     """A hooked module, and what its hook saw."""
 
     def __init__(self, kind, module, *, read=True, grad=True):
-        self.gate, self.called, self.outputs, self.grads, self.others = Gate(), set(), [], [], []
-        self.gate.open = True
-        self.grad = kind.GradReader(self.gate, self.grads.append) if grad else None
-        self.hook = kind.PlainHook(self.gate, self.called, self.outputs.append if read else None, self.grad, self.otherwise)
+        self.switch, self.called, self.outputs, self.grads, self.others = HookSwitch(), set(), [], [], []
+        self.switch.is_on = True
+        self.grad = kind.GradReader(self.switch, self.grads.append) if grad else None
+        self.hook = kind.PlainHook(self.switch, self.called, self.outputs.append if read else None, self.grad, self.otherwise)
         self.handle = module.register_forward_hook(self.hook)
 
     def otherwise(self, *given):
@@ -89,14 +89,14 @@ def test_only_the_gradient_of_the_loss_is_seen(kind):
     layer, x = nn.Linear(2, 3), torch.ones(1, 2, requires_grad=True)
     seen = Seen(kind, layer)
     for announced in (False, True):
-        seen.gate.waits = announced
+        seen.switch.awaits_loss = announced
         out = layer(x).square()
         (inner,) = torch.autograd.grad(out.sum(), x, create_graph=True)
         assert not seen.grads
         if announced:
-            seen.gate.begin_backward()
+            seen.switch.begin_backward()
         (out.sum() + 0 * inner.sum()).backward()
-        seen.gate.end_backward(waits=announced)
+        seen.switch.end_backward(waits=announced)
         assert len(seen.grads) == 1
         seen.grads.clear()
 
@@ -132,11 +132,11 @@ def test_only_what_was_asked_for_is_seen(kind):
     assert len(seen.outputs) == 1 and not seen.grads
 
 
-def test_a_closed_gate_lets_everything_pass(kind):
+def test_a_switch_that_is_off_lets_everything_pass(kind):
     layer = nn.Linear(2, 3)
     seen = Seen(kind, layer)
     out = layer(torch.ones(1, 2))
-    seen.gate.open = False
+    seen.switch.is_on = False
     out.sum().backward()
     layer(torch.ones(1, 2)).sum().backward()
     assert len(seen.outputs) == 1 and not seen.grads and not seen.others
@@ -168,9 +168,9 @@ def test_other_results_go_to_the_other_hook(kind, made):
 
 def test_what_the_other_hook_returns_takes_the_place_of_the_result(kind):
     module = Returns(lambda x: (x,))
-    gate = Gate()
-    gate.open = True
-    module.register_forward_hook(kind.PlainHook(gate, set(), None, None, lambda *given: "instead"))
+    switch = HookSwitch()
+    switch.is_on = True
+    module.register_forward_hook(kind.PlainHook(switch, set(), None, None, lambda *given: "instead"))
     assert module(torch.ones(1)) == "instead"
 
 
@@ -246,17 +246,17 @@ def test_results_of_other_types(kind, dtype):
 
 
 def test_an_error_in_a_reader_reaches_the_caller(kind):
-    layer, gate = nn.Linear(2, 2), Gate()
-    gate.open = True
+    layer, switch = nn.Linear(2, 2), HookSwitch()
+    switch.is_on = True
 
     def fails(tensor):
         raise ValueError("no")
 
-    handle = layer.register_forward_hook(kind.PlainHook(gate, set(), fails, None, print))
+    handle = layer.register_forward_hook(kind.PlainHook(switch, set(), fails, None, print))
     with pytest.raises(ValueError, match="no"):
         layer(torch.ones(1, 2))
     handle.remove()
-    layer.register_forward_hook(kind.PlainHook(gate, set(), None, kind.GradReader(gate, fails), print))
+    layer.register_forward_hook(kind.PlainHook(switch, set(), None, kind.GradReader(switch, fails), print))
     with pytest.raises(ValueError, match="no"):
         layer(torch.ones(1, 2)).sum().backward()
 
@@ -275,9 +275,9 @@ def test_hooks_that_point_at_one_another_are_collected(kind):
         pass
 
     def made():
-        owner, gate = Owner(), Gate()
-        owner.look = kind.GradReader(gate, lambda tensor: owner)
-        owner.hook = kind.PlainHook(gate, set(), None, owner.look, lambda *given: owner)
+        owner, switch = Owner(), HookSwitch()
+        owner.look = kind.GradReader(switch, lambda tensor: owner)
+        owner.hook = kind.PlainHook(switch, set(), None, owner.look, lambda *given: owner)
         return weakref.ref(owner)
 
     known = made()
@@ -287,29 +287,29 @@ def test_hooks_that_point_at_one_another_are_collected(kind):
 
 @pytest.mark.skipif(not BUILT, reason="there are no compiled ones")
 def test_wrong_arguments_are_refused():
-    gate = Gate()
-    for wrong in ((gate,), (gate, print, print)):
+    switch = HookSwitch()
+    for wrong in ((switch,), (switch, print, print)):
         with pytest.raises(TypeError, match="expected 2 arguments"):
             plain.GradReader(*wrong)
     with pytest.raises(TypeError, match="expected the gradient"):
-        plain.GradReader(gate, print)()
+        plain.GradReader(switch, print)()
     with pytest.raises(TypeError, match="the module, its arguments and its result"):
-        plain.PlainHook(gate, set(), None, None, print).run(1)
+        plain.PlainHook(switch, set(), None, None, print).run(1)
     with pytest.raises(AttributeError):
-        plain.GradReader(gate, print).gate = None
-    for wrong in (None, weakref.proxy(gate)):  # whose memory is read as that of a gate
-        with pytest.raises(TypeError, match="expected a gate"):
+        plain.GradReader(switch, print).switch = None
+    for wrong in (None, weakref.proxy(switch)):  # whose memory is read as that of a switch
+        with pytest.raises(TypeError, match="expected a switch"):
             plain.GradReader(wrong, print)
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda gate: pickle.loads(pickle.dumps(gate))])
-def test_a_copy_of_a_gate_is_closed(copied):
-    gate = Gate()
-    gate.open = gate.traced = True
-    other = copied(gate)
-    assert (other.open, other.traced, gate.open) == (False, False, True)
-    gate.shut()
-    assert not gate.open
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda switch: pickle.loads(pickle.dumps(switch))])
+def test_a_copy_of_a_switch_is_off(copied):
+    switch = HookSwitch()
+    switch.is_on = switch.traced = True
+    other = copied(switch)
+    assert (other.is_on, other.traced, switch.is_on) == (False, False, True)
+    switch.turn_off()
+    assert not switch.is_on
 
 
 @pytest.mark.slow
@@ -323,9 +323,9 @@ def test_the_reference_takes_the_hooks_in_python():
 def test_arguments_may_contain_themselves():
     nest, seen = [torch.ones(1)], []
     nest.append({"again": nest})
-    layer, handles, gate = Takes(), Handles(), Gate()
-    ModuleHooks([Action(layer, "output_grad", seen.append)], set(), gate, handles).put_on(handles)
-    gate.open = True
+    layer, handles, switch = Takes(), Handles(), HookSwitch()
+    ModuleHooks([Action(layer, "output_grad", seen.append)], set(), switch, handles).put_on(handles)
+    switch.is_on = True
     layer(torch.ones(1, requires_grad=True), nest).backward()
     handles.close()
     assert [grad.item() for grad in seen] == [1.0]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lightning_hooks.stats.accumulators import Kept
+from lightning_hooks.stats.accumulators import AccumulatorRows
 from lightning_hooks.stats.accumulators.function import FunctionMean
 from lightning_hooks.stats.accumulators.histogram import Histogram
 from lightning_hooks.stats.accumulators.pairs import Pairs
@@ -200,7 +200,7 @@ def filled(seed: int, sections: Sections) -> Tensor:
 
 
 def test_histograms_sums_and_pairs_add_up_and_copies_count_once() -> None:
-    sections = Sections(3, [Kept(each, (0, 1)) for each in (HISTOGRAM, FUNCTION, PAIRS)])
+    sections = Sections(3, [AccumulatorRows(each, (0, 1)) for each in (HISTOGRAM, FUNCTION, PAIRS)])
     states = [filled(seed, sections) for seed in range(4)]
     for state in states:  # row 1 is a copy on every rank
         for part, first in zip(sections.split(state), sections.split(states[0]), strict=True):
@@ -224,7 +224,7 @@ def test_histograms_sums_and_pairs_add_up_and_copies_count_once() -> None:
 
 
 def test_a_nan_of_a_copy_that_does_not_count_stays_out() -> None:
-    sections = Sections(1, [Kept(HISTOGRAM, ()), Kept(FUNCTION, (0,)), Kept(PAIRS, (0,))])
+    sections = Sections(1, [AccumulatorRows(HISTOGRAM, ()), AccumulatorRows(FUNCTION, (0,)), AccumulatorRows(PAIRS, (0,))])
     states = [filled(seed, sections) for seed in range(2)]
     sections.split(states[1])[2][:] = math.nan
     sections.split(states[1])[3][0, :3] = math.nan
@@ -250,9 +250,9 @@ def test_what_a_tensor_parallel_group_holds_several_times_counts_once(parallel: 
     generator = torch.Generator().manual_seed(0)
     copied, shares = torch.randn(2, 5, generator=generator), torch.randn(2 * parallel, 4, generator=generator)
     copied[1, 0] = float("nan")
-    sections, states, owned = Sections(3, [Kept(HISTOGRAM, (0, 1))]), [], []
+    sections, states, owned = Sections(3, [AccumulatorRows(HISTOGRAM, (0, 1))]), [], []
     for rank in range(2 * parallel):
-        table = Table(3, [Kept(HISTOGRAM, (0, 1))])
+        table = Table(3, [AccumulatorRows(HISTOGRAM, (0, 1))])
         table.put(0, Measurement(copied[rank // parallel]))
         table.put(1, Measurement(shares[rank]))
         states.append(table.state)  # no rank has measured the last row
@@ -271,7 +271,7 @@ def test_what_a_tensor_parallel_group_holds_several_times_counts_once(parallel: 
 
 
 def test_the_bytes_of_a_rank_and_its_collectives_do_not_depend_on_the_number_of_ranks() -> None:
-    sections = Sections(20, [Kept(HISTOGRAM, (3,))])
+    sections = Sections(20, [AccumulatorRows(HISTOGRAM, (3,))])
     found = []
     for world in (2, 16, 128):
         group = FakeGroup()
@@ -283,7 +283,7 @@ def test_the_bytes_of_a_rank_and_its_collectives_do_not_depend_on_the_number_of_
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 def test_the_host_does_not_wait_for_a_device() -> None:
-    sections = Sections(3, [Kept(HISTOGRAM, (0,))])
+    sections = Sections(3, [AccumulatorRows(HISTOGRAM, (0,))])
     state, owned = filled(0, sections).cuda(), replicas({1: 0}, sections, device="cuda")
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")

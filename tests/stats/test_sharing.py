@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.accumulators import Kept
+from lightning_hooks.stats.accumulators import AccumulatorRows
 from lightning_hooks.stats.accumulators.function import FunctionMean
 from lightning_hooks.stats.accumulators.histogram import Histogram
 from lightning_hooks.stats.kernels import numpy_kernel
@@ -39,8 +39,8 @@ class Reader:
     """A monitor's row: a table with its fallback, which counts what Python writes."""
 
     def __init__(self, *, histogram=False, user=False, magnitudes=True, direct=True):
-        kept = [Kept(Histogram(), (0,))] if histogram else []
-        kept += [Kept(FunctionMean("largest", user_statistic(torch.max, "stats")), (0,))] if user else []
+        kept = [AccumulatorRows(Histogram(), (0,))] if histogram else []
+        kept += [AccumulatorRows(FunctionMean("largest", user_statistic(torch.max, "stats")), (0,))] if user else []
         self.table = Table(1, kept, magnitudes=magnitudes)
         reader = self
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.accumulators import Kept
+from lightning_hooks.stats.accumulators import AccumulatorRows
 from lightning_hooks.stats.accumulators.function import FunctionMean
 from lightning_hooks.stats.accumulators.histogram import Histogram
 from lightning_hooks.stats.measurement import Measurement, measure_all
@@ -28,7 +28,9 @@ def largest(tensor):
 
 
 def table():
-    return Table(4, [Kept(HISTOGRAM, (1,)), Kept(FunctionMean("largest", user_statistic(largest, "stats")), (2,))])
+    return Table(
+        4, [AccumulatorRows(HISTOGRAM, (1,)), AccumulatorRows(FunctionMean("largest", user_statistic(largest, "stats")), (2,))]
+    )
 
 
 def test_a_row_is_the_union_of_what_was_added():
@@ -51,7 +53,7 @@ def test_histograms_of_many_are_those_of_each(threads):
     try:
         rows = range(len(tensors))
         slots = tuple(row for row in rows if row != 1)
-        each, many, changes = (Table(len(tensors), [Kept(HISTOGRAM, slots)]) for _ in range(3))
+        each, many, changes = (Table(len(tensors), [AccumulatorRows(HISTOGRAM, slots)]) for _ in range(3))
         for row, tensor in enumerate(tensors):
             each.put(row, Measurement(tensor))
         many.state += 1.0  # previous numbers must be overwritten
@@ -159,7 +161,7 @@ def test_a_measurement_gives_the_same_numbers_however_it_is_asked():
 
 
 def test_a_cleared_table_is_a_blank_one():
-    table = Table(1000, [Kept(HISTOGRAM, (3,))])
+    table = Table(1000, [AccumulatorRows(HISTOGRAM, (3,))])
     table.add(3, Measurement(torch.ones(5)))
     table.clear()
     assert torch.equal(table.state, table.sections.blank()) and table.state.is_contiguous()
@@ -169,7 +171,7 @@ def test_a_cleared_table_is_a_blank_one():
 
 def test_measurements_are_put_in_one_write_and_what_cannot_be_measured_is_named():
     function = FunctionMean("largest", user_statistic(largest, "stats"))
-    table = Table(5, [Kept(HISTOGRAM, (1, 4)), Kept(function, (3,))])
+    table = Table(5, [AccumulatorRows(HISTOGRAM, (1, 4)), AccumulatorRows(function, (3,))])
     measurements = [Measurement(torch.full((n,), 2.0)) for n in (3, 4, 5, 9)] + [Measurement(torch.ones(2, device="meta"))]
     assert table.put_all([4, 0, 1, 3, 2], measurements) == [3, 4]
     assert table.moments[:, 0].tolist() == [4.0, 5.0, 0.0, 0.0, 3.0]
@@ -238,7 +240,7 @@ def kernel(monkeypatch):
 
 
 def test_rows_with_more_than_moments_are_skipped_and_the_others_go_in_one_call(kernel):
-    table = Table(4, [Kept(HISTOGRAM, (1,))])
+    table = Table(4, [AccumulatorRows(HISTOGRAM, (1,))])
     tensors = [torch.ones(5), torch.ones(6), torch.arange(7), torch.ones(8)]
     assert table.measure_all([3, 1, 2, 0], tensors) == [1, 2]
     assert kernel.calls == [3] and table.moments[:, 0].tolist() == [8.0, 0.0, 0.0, 5.0]

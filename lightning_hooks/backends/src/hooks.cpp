@@ -21,45 +21,45 @@ PyObject* grad_enabled = nullptr;  // called without arguments: whether autograd
 PyObject* has_gradient = nullptr;  // of hooks/gradients.py, for a module that may return what it is given
 PyObject* minus_one = nullptr;
 PyObject* dictionary_type = nullptr;  // of a tensor's hooks; null where they are registered by `register_hook`
-PyObject* flag_type = nullptr;
-PyObject *dtype_name, *grad_fn, *register_hook, *hooks_name, *register_dictionary, *decide_name, *shows_name;
+PyObject* switch_type = nullptr;
+PyObject *dtype_name, *grad_fn, *register_hook, *hooks_name, *register_dictionary, *identify_name, *shown_name;
 
-// The base of gates; `Gate` in hooks/gate.py says what the members mean.
-struct Flag {
+// The base of switches; `HookSwitch` in hooks/hook_switch.py says what the members mean.
+struct SwitchBase {
   PyObject_HEAD
-  char open, waits, sure, inner, counted;
-  long long number;
+  char is_on, awaits_loss, only_loss, saw_inner, is_loss;
+  long long pass_number;
 };
-bool is_open(PyObject* gate) { return gate && reinterpret_cast<const Flag*>(gate)->open; }
+bool is_on(PyObject* hook_switch) { return hook_switch && reinterpret_cast<const SwitchBase*>(hook_switch)->is_on; }
 
-// As `Gate.counts`: whether the hooks are on, and the running backward is that of the loss. -1 with a Python error set.
-int counts(PyObject* gate) {
-  Flag* const flag = reinterpret_cast<Flag*>(gate);
-  if (!gate || !flag->open) return 0;
-  if (flag->sure) return 1;
-  if (flag->waits) {
-    flag->inner = 1;
+// As `HookSwitch.is_in_loss_backward`: whether the hooks are on, and the running backward is that of the loss. -1 with a Python error set.
+int is_in_loss_backward(PyObject* hook_switch) {
+  SwitchBase* const base = reinterpret_cast<SwitchBase*>(hook_switch);
+  if (!hook_switch || !base->is_on) return 0;
+  if (base->only_loss) return 1;
+  if (base->awaits_loss) {
+    base->saw_inner = 1;
     return 0;
   }
   PyObject* const task = PyObject_CallNoArgs(graph_task);
   const long long number = task ? PyLong_AsLongLong(task) : -1;
   Py_XDECREF(task);
   if (!task || (number == -1 && PyErr_Occurred())) return -1;
-  if (number >= 0 && number == flag->number) return flag->counted;
-  PyObject* const answer = PyObject_CallMethodObjArgs(gate, decide_name, nullptr);
+  if (number >= 0 && number == base->pass_number) return base->is_loss;
+  PyObject* const answer = PyObject_CallMethodObjArgs(hook_switch, identify_name, nullptr);
   const int counted = answer ? PyObject_IsTrue(answer) : -1;
   Py_XDECREF(answer);
   if (counted >= 0) {
-    flag->number = number;
-    flag->counted = static_cast<char>(counted);
+    base->pass_number = number;
+    base->is_loss = static_cast<char>(counted);
   }
   return counted;
 }
 
-// As `Gate.shows`. -1 with a Python error set.
-int shows(PyObject* gate, PyObject* grad) {
-  if (!is_open(gate)) return 0;
-  PyObject* const answer = PyObject_CallMethodObjArgs(gate, shows_name, grad, nullptr);
+// As `HookSwitch.is_always_shown`. -1 with a Python error set.
+int is_always_shown(PyObject* hook_switch, PyObject* grad) {
+  if (!is_on(hook_switch)) return 0;
+  PyObject* const answer = PyObject_CallMethodObjArgs(hook_switch, shown_name, grad, nullptr);
   const int shown = answer ? PyObject_IsTrue(answer) : -1;
   Py_XDECREF(answer);
   return shown;
@@ -124,22 +124,22 @@ PyObject* readers_call(PyObject* self, PyObject* args, PyObject*) {
 struct GradReader {
   static constexpr int kFields = 2;
   PyObject_HEAD
-  PyObject *gate, *read;
+  PyObject *hook_switch, *read;
   Reader kind;  // how `read` is called
 };
 // A forward hook of a module that is only read.
 struct Plain {
   static constexpr int kFields = 5;
   PyObject_HEAD
-  PyObject *gate, *called, *read, *grad, *fall_back;
+  PyObject *hook_switch, *called, *read, *grad, *fall_back;
   Reader kind;
 };
 
 template <class Type>
 int initialize(PyObject* self, PyObject* args, PyObject* kwargs) {
-  PyObject* const gate = PyTuple_Size(args) > 0 ? PyTuple_GetItem(args, 0) : nullptr;
-  if (gate && !PyObject_TypeCheck(gate, reinterpret_cast<PyTypeObject*>(flag_type))) {  // by its type, whatever its __class__
-    PyErr_Format(PyExc_TypeError, "expected a gate, not %R", gate);
+  PyObject* const hook_switch = PyTuple_Size(args) > 0 ? PyTuple_GetItem(args, 0) : nullptr;
+  if (hook_switch && !PyObject_TypeCheck(hook_switch, reinterpret_cast<PyTypeObject*>(switch_type))) {  // by its type, whatever its __class__
+    PyErr_Format(PyExc_TypeError, "expected a switch, not %R", hook_switch);
     return -1;
   }
   if (!fill<Type>(self, args, kwargs)) return -1;
@@ -153,8 +153,8 @@ PyObject* grad_reader_call(PyObject* self, PyObject* args, PyObject*) {
   PyObject* const grad = PyTuple_Size(args) == 1 ? PyTuple_GetItem(args, 0) : nullptr;
   if (!grad) return PyErr_Format(PyExc_TypeError, "expected the gradient");
   if (grad == Py_None) Py_RETURN_NONE;  // the backward of a node returned none
-  int shown = counts(hook->gate);
-  if (shown == 0) shown = shows(hook->gate, grad);
+  int shown = is_in_loss_backward(hook->hook_switch);
+  if (shown == 0) shown = is_always_shown(hook->hook_switch, grad);
   if (shown < 0 || (shown && !read(hook->read, hook->kind, grad))) return nullptr;
   Py_RETURN_NONE;
 }
@@ -240,7 +240,7 @@ bool read_output(const Plain* hook, PyObject* module, PyObject* args, PyObject* 
 // Called by torch after the module.
 PyObject* run(PyObject* self, PyObject* module, PyObject* args, PyObject* output) {
   const Plain* const hook = reinterpret_cast<Plain*>(self);
-  if (!is_open(hook->gate)) Py_RETURN_NONE;
+  if (!is_on(hook->hook_switch)) Py_RETURN_NONE;
   const int plain = is_plain(output);
   if (plain < 0) return nullptr;
   PyObject* const node = plain ? PyObject_GetAttr(output, grad_fn) : nullptr;
@@ -262,23 +262,23 @@ PyObject* plain_run(PyObject* self, PyObject* const* args, Py_ssize_t given) {
 }
 
 #define FIELD(type, name) {#name, T_OBJECT_EX, offsetof(type, name), READONLY, nullptr}
-PyMemberDef flag_members[] = {{"open", T_BOOL, offsetof(Flag, open), 0, nullptr},
-                              {"waits", T_BOOL, offsetof(Flag, waits), 0, nullptr},
-                              {"sure", T_BOOL, offsetof(Flag, sure), 0, nullptr},
-                              {"inner", T_BOOL, offsetof(Flag, inner), 0, nullptr},
-                              {"counted", T_BOOL, offsetof(Flag, counted), 0, nullptr},
-                              {"number", T_LONGLONG, offsetof(Flag, number), 0, nullptr},
+PyMemberDef switch_members[] = {{"is_on", T_BOOL, offsetof(SwitchBase, is_on), 0, nullptr},
+                              {"awaits_loss", T_BOOL, offsetof(SwitchBase, awaits_loss), 0, nullptr},
+                              {"only_loss", T_BOOL, offsetof(SwitchBase, only_loss), 0, nullptr},
+                              {"saw_inner", T_BOOL, offsetof(SwitchBase, saw_inner), 0, nullptr},
+                              {"is_loss", T_BOOL, offsetof(SwitchBase, is_loss), 0, nullptr},
+                              {"pass_number", T_LONGLONG, offsetof(SwitchBase, pass_number), 0, nullptr},
                               {nullptr, 0, 0, 0, nullptr}};
 PyMemberDef readers_members[] = {FIELD(Readers, calls), {nullptr, 0, 0, 0, nullptr}};
-PyMemberDef grad_reader_members[] = {FIELD(GradReader, gate), FIELD(GradReader, read), {nullptr, 0, 0, 0, nullptr}};
-PyMemberDef plain_members[] = {FIELD(Plain, gate), FIELD(Plain, called), FIELD(Plain, read), FIELD(Plain, grad),
+PyMemberDef grad_reader_members[] = {FIELD(GradReader, hook_switch), FIELD(GradReader, read), {nullptr, 0, 0, 0, nullptr}};
+PyMemberDef plain_members[] = {FIELD(Plain, hook_switch), FIELD(Plain, called), FIELD(Plain, read), FIELD(Plain, grad),
                                FIELD(Plain, fall_back), {nullptr, 0, 0, 0, nullptr}};
 #undef FIELD
 PyMethodDef plain_methods[] = {
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(plain_run)), METH_FASTCALL, "Called by torch after the module."},
     {nullptr, nullptr, 0, nullptr}};
 
-PyType_Slot flag_slots[] = {{Py_tp_members, flag_members}, {0, nullptr}};
+PyType_Slot switch_slots[] = {{Py_tp_members, switch_members}, {0, nullptr}};
 PyType_Slot readers_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
                                {Py_tp_init, slot_of(initialize_readers)},
                                {Py_tp_call, slot_of(readers_call)},
@@ -303,7 +303,7 @@ PyType_Slot plain_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
                              {Py_tp_members, plain_members},
                              {Py_tp_methods, plain_methods},
                              {0, nullptr}};
-PyType_Spec flag_spec = {"lightning_hooks.backends._native.Flag", sizeof(Flag), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, flag_slots};
+PyType_Spec switch_spec = {"lightning_hooks.backends._native.SwitchBase", sizeof(SwitchBase), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, switch_slots};
 // No subtypes: `kind_of` compares types.
 PyType_Spec readers_spec = {"lightning_hooks.backends._native.Readers", sizeof(Readers), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, readers_slots};
 PyType_Spec grad_reader_spec = {"lightning_hooks.backends._native.GradReader", sizeof(GradReader), 0, kHookFlags, grad_reader_slots};
@@ -349,14 +349,14 @@ bool add_hooks(PyObject* module) {
                {&register_hook, "register_hook"},
                {&hooks_name, "_backward_hooks"},
                {&register_dictionary, "_register_hook_dict"},
-               {&decide_name, "decide"},
-               {&shows_name, "shows"}};
+               {&identify_name, "identify"},
+               {&shown_name, "is_always_shown"}};
   for (const auto& each : names) *each.name = PyUnicode_InternFromString(each.text);
   minus_one = PyLong_FromLong(-1);
-  flag_type = add_type(module, flag_spec);
+  switch_type = add_type(module, switch_spec);
   readers_type = add_type(module, readers_spec);
-  if (!flag_type || !readers_type || !add_type(module, plain_spec) || !add_type(module, grad_reader_spec)) return false;
-  Py_INCREF(flag_type);  // never released, as is the next
+  if (!switch_type || !readers_type || !add_type(module, plain_spec) || !add_type(module, grad_reader_spec)) return false;
+  Py_INCREF(switch_type);  // never released, as is the next
   Py_INCREF(readers_type);
   return true;
 }

@@ -14,7 +14,7 @@ from lightning_hooks.hooks import is_recomputation
 from lightning_hooks.rules.patterns import Target
 
 if TYPE_CHECKING:
-    from lightning_hooks.engine.changing.changer import Changer
+    from lightning_hooks.engine.changing.participant import TransformParticipant
 
 
 class ForwardChange:
@@ -24,13 +24,13 @@ class ForwardChange:
     state of the transform before each call are kept until the next batch.
 
     Args:
-        changer: runs the transform, and counts batches.
+        participant: runs the transform, and counts batches.
         bound: the transform.
         target: whose activation.
     """
 
-    def __init__(self, changer: Changer, bound: BoundTransform, target: Target[nn.Module]) -> None:
-        self._changer = changer
+    def __init__(self, participant: TransformParticipant, bound: BoundTransform, target: Target[nn.Module]) -> None:
+        self._make_participant = participant
         self.bound = bound
         self.target = target
         self.random = bool(getattr(bound.transform, "random", False))
@@ -40,8 +40,8 @@ class ForwardChange:
     def change(self, tensor: Tensor) -> Tensor | None:
         """The new activation, or None if it does not change."""
         self.bound.refuse_transformed(tensor, self.target.name)
-        if self._batch != self._changer.batches:
-            self._batch, self._calls = self._changer.batches, []
+        if self._batch != self._make_participant.batches:
+            self._batch, self._calls = self._make_participant.batches, []
         if not is_recomputation():
             before = self._state(tensor.device)
             result = self._run(tensor)
@@ -59,7 +59,7 @@ class ForwardChange:
         return None if result is tensor else result
 
     def _run(self, tensor: Tensor, *, report: bool = True) -> Tensor:
-        (result,) = self._changer.run(self.bound, [tensor], [self.target.name], [None], report=report)
+        (result,) = self._make_participant.run(self.bound, [tensor], [self.target.name], [None], report=report)
         return result
 
     def _state(self, device: torch.device) -> tuple[Tensor | None, dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lightning_hooks.errors import listed
-from lightning_hooks.hooks import Action, Passes, together
+from lightning_hooks.hooks import Action, BackwardPass, together
 from lightning_hooks.hooks.tree import described
 from lightning_hooks.rules import INNER_TENSORS
 from lightning_hooks.stats.sharing import share
@@ -52,9 +52,9 @@ def _sharing(actions: Sequence[Action]) -> Action:
     return together(actions, share([action.call for action in actions], merges))
 
 
-def gradient_of(tensor: str) -> tuple[str, Passes]:
+def gradient_of(tensor: str) -> tuple[str, BackwardPass]:
     """The tensor of a module that is hooked for a tensor of a rule, and the backward passes of which its gradient is."""
-    return INNER_TENSORS.get(tensor, tensor), Passes.INNER if tensor in INNER_TENSORS else Passes.LOSS
+    return INNER_TENSORS.get(tensor, tensor), BackwardPass.INNER if tensor in INNER_TENSORS else BackwardPass.LOSS
 
 
 class AbsentParts:

@@ -14,7 +14,7 @@ from torch import nn
 from lightning_hooks.engine.participants.actions import in_order
 from lightning_hooks.engine.participants.participant import ModuleRule, Participant
 from lightning_hooks.errors import UnsupportedError, listed
-from lightning_hooks.hooks import Action, Gate, Handles, by_module
+from lightning_hooks.hooks import Action, Handles, HookSwitch, by_module
 from lightning_hooks.private import private
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def refuse_compiled(inside: Mapping[int, str], rule: ModuleRule) -> None:
     for target in () if rule.is_traceable else rule.targets:
         if id(target.value) in inside:
             raise UnsupportedError(
-                f"{rule.where}: {target.name!r} is compiled ({inside[id(target.value)]}), and {rule.does} cannot be part of a "
-                "compiled graph. Watching, capturing and changing gradients there works; for this, run without torch.compile "
+                f"{rule.where}: {target.name!r} is compiled ({inside[id(target.value)]}), and {rule.effect} cannot be part of "
+                "a compiled graph. Watching, capturing and changing gradients there works; for this, run without torch.compile "
                 "or exclude the module from it (torch.compiler.disable)"
             )
 
@@ -54,7 +54,7 @@ def refuse_traced(rules: Iterable[ModuleRule], called: set[int]) -> None:
         called: the ids of the modules whose hooks have run.
     """
     for rule in rules:
-        idle = [target.name for target in rule.targets if rule.does and id(target.value) not in called]
+        idle = [target.name for target in rule.targets if rule.effect and id(target.value) not in called]
         if idle:
             instead = (
                 "Compile the module itself, before the batch begins"
@@ -75,9 +75,9 @@ class CompiledHooks:
         busy: whether anything happens there in the steps to come.
     """
 
-    def __init__(self, model: nn.Module, gate: Gate, step_handles: Handles) -> None:
+    def __init__(self, model: nn.Module, switch: HookSwitch, step_handles: Handles) -> None:
         self.model = model
-        self.gate = gate
+        self.switch = switch
         self.inside: dict[int, str] = {}
         self.busy = False
         self._step_handles = step_handles
@@ -94,9 +94,9 @@ class CompiledHooks:
             return
         from lightning_hooks.hooks.traced import TracedHooks  # defines operations, so only where they are needed
 
-        actions = [action for p in participants if p.ever is not None for action in p.actions(p.ever)]
+        actions = [action for p in participants if p.graph_key is not None for action in p.actions(p.graph_key)]
         for own in by_module(in_order(action for action in actions if id(action.owner) in self.inside), set()):
-            traced = self._hooks[id(own.module)] = TracedHooks(own, self.gate, self._step_handles)
+            traced = self._hooks[id(own.module)] = TracedHooks(own, self.switch, self._step_handles)
             traced.register(self._handles)
         if self._hooks:
             forget_graphs(self._modules)

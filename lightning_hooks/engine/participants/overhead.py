@@ -13,7 +13,7 @@ from types import TracebackType
 import torch
 from torch import nn
 
-from lightning_hooks.hooks import Action, Gate, Handles, ModuleHooks
+from lightning_hooks.hooks import Action, Handles, HookSwitch, ModuleHooks
 
 Clock = Callable[[], float]
 
@@ -170,10 +170,10 @@ def hook_cost(clock: Clock) -> float:
         net = nn.Sequential(*(kind() for _ in range(_LAYERS) for kind in (nn.ReLU, nn.GELU, nn.LogSigmoid)))
         x = torch.ones(_SHAPE, dtype=torch.float32, device="cpu", requires_grad=True)
         gradient = torch.ones_like(x)
-        gate, handles = Gate(), Handles()
+        switch, handles = HookSwitch(), Handles()
         actions = [Action(layer, tensor, lambda given: None) for layer in net for tensor in ("output", "output_grad")]
-        hooks = ModuleHooks(actions, set(), gate, handles)
-        gate.open = True
+        hooks = ModuleHooks(actions, set(), switch, handles)
+        switch.is_on = True
 
         def seconds() -> float:
             begun = clock()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.overhead import Account
-from lightning_hooks.hooks import Action, Gate, Handles
+from lightning_hooks.hooks import Action, Handles, HookSwitch
 from lightning_hooks.rules.patterns import Target
 
 
@@ -21,13 +21,13 @@ class ModuleRule(NamedTuple):
     Args:
         where: how a message names the rule: `apply[0].modules`.
         targets: the modules.
-        does: what the rule does to the training, in words: `a changed activation`; empty if the rule only reads.
+        effect: what the rule does to the training, in words: `a changed activation`; empty if the rule only reads.
         is_traceable: whether the rule can be part of a compiled graph.
     """
 
     where: str
     targets: Sequence[Target[nn.Module]]
-    does: str = ""
+    effect: str = ""
     is_traceable: bool = True
 
 
@@ -40,7 +40,7 @@ class Participant:
         reads_final: whether it acts in the phase `final`.
         reads_updates: whether it acts in `before_update` and `after_update`.
         serves_all: whether the others need what it notes in `before_step`: it goes before them.
-        ever: the key of everything that it does at modules in any step, where it can act inside compiled code; else None.
+        graph_key: the key of everything that it does at modules in any step, where it can act inside compiled code; else None.
         owner: the class of its callback, for messages; empty in a plain loop.
         account: takes the time of its work; opened by the hook manager when it joins.
         loss_scale: by which gradients of activations, and those of parameters before the optimizer's step, are still multiplied
@@ -52,7 +52,7 @@ class Participant:
     reads_final: bool = False
     reads_updates: bool = False
     serves_all: bool = False
-    ever: Hashable | None = None
+    graph_key: Hashable | None = None
     owner: str = ""
     account: Account
     loss_scale: Tensor | None = None
@@ -64,7 +64,7 @@ class Participant:
         """
         raise NotImplementedError
 
-    def joined(self, gate: Gate, handles: Handles) -> None:
+    def joined(self, switch: HookSwitch, handles: Handles) -> None:
         """Called when it has joined a hook manager: install what stays until the run ends."""
 
     def left(self) -> None:
@@ -88,7 +88,7 @@ class Participant:
         """
         return ()
 
-    def register(self, key: Any, gate: Gate, handles: Handles) -> None:
+    def register(self, key: Any, switch: HookSwitch, handles: Handles) -> None:
         """Register hooks that cannot be shared with other participants; called when the hooks of a step are installed."""
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:

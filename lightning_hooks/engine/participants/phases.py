@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from lightning_hooks import rules
 from lightning_hooks.errors import RuleError, did_you_mean
-from lightning_hooks.hooks import Gate, Handles
+from lightning_hooks.hooks import Handles, HookSwitch
 from lightning_hooks.hooks.user_kinds import closure_of, register_optimizer
 
 
@@ -86,7 +86,7 @@ RunPhase: TypeAlias = Callable[[str, Optimizer, bool], None]
 """Runs a phase, given its name, the optimizer, and whether a closure is still to run in the optimizer's step."""
 
 
-def hook_updates(optimizer: Optimizer, run: WeakMethod[RunPhase], gate: Gate, handles: Handles) -> None:
+def hook_updates(optimizer: Optimizer, run: WeakMethod[RunPhase], switch: HookSwitch, handles: Handles) -> None:
     """Run `before_update` and `after_update` around an optimizer's step, unless the hook manager was garbage-collected."""
 
     def run_phase(name: str, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -95,4 +95,4 @@ def hook_updates(optimizer: Optimizer, run: WeakMethod[RunPhase], gate: Gate, ha
             alive(name, optimizer, closure_of(args, kwargs) is not None)
 
     for name, before in (("before_update", True), ("after_update", False)):
-        register_optimizer(optimizer, partial(run_phase, name), gate, handles, before=before)
+        register_optimizer(optimizer, partial(run_phase, name), switch, handles, before=before)

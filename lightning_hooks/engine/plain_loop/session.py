@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.changing.changer import Changer
 from lightning_hooks.engine.changing.checks import refuse_unsupported
+from lightning_hooks.engine.changing.participant import TransformParticipant
 from lightning_hooks.engine.changing.resolve import resolve_applies
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.plain_loop.checks import (
@@ -146,7 +146,7 @@ class Instrument:
         seed = of_first_rank(seed) if random else seed  # replicas must draw the same numbers
         if transforms := [bound for bound in resolve_applies(model, applies, seed) if bound.targets]:
             refuse_unsupported(transforms, self.optimizers, scaled=False)
-            self._participants.append(Changer(transforms, rank=rank()))
+            self._participants.append(TransformParticipant(transforms, rank=rank()))
         if bound := [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]:
             user_hooks = UserHooksParticipant(bound, optimizers=lambda: self.optimizers, stays=True)
             self._participants.append(user_hooks)
@@ -246,7 +246,7 @@ class Instrument:
 
     def _end(self) -> None:
         self._stepped.clear()
-        self._run.hook_manager.gate.shut()
+        self._run.hook_manager.switch.turn_off()
         try:
             self._publish()
         finally:  # where a consumer fails, the loop may go on

@@ -1,8 +1,8 @@
 """The hook manager: owns every hook on one model and says when hooks are installed, open, closed and removed.
 
 The life of a step: `begin_batch` asks each participant at the first batch of a step whether it acts, installs the hooks that
-those need and opens the gate; `before_step` and `phase` run what participants do around the optimizer's step; `end_batch`
-closes the gate and removes the hooks, so that none gets into a copy of the model; `end_step` ends the step.
+those need and opens the switch; `before_step` and `phase` run what participants do around the optimizer's step; `end_batch`
+closes the switch and removes the hooks, so that none gets into a copy of the model; `end_step` ends the step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lightning_hooks.engine.participants.overhead import Account, Meter
 from lightning_hooks.engine.participants.participant import Active, Participant, PhaseMemo, warn_unseen
 from lightning_hooks.engine.running.installed_hooks import InstalledHooks, InstallFinal
 from lightning_hooks.engine.running.uncalled import Uncalled
-from lightning_hooks.hooks import Gate
+from lightning_hooks.hooks import HookSwitch
 from lightning_hooks.plan.refresh import Refresh
 
 TRAIN = "train"
@@ -64,14 +64,14 @@ class HookManager:
         warned_uncalled: set[str] | None = None,
     ) -> None:
         self.model = model
-        self.gate = Gate(model)
+        self.switch = HookSwitch(model)
         self.meter = meter or Meter()
         self.scale: Tensor | None = None
         self.refresh = Refresh(model)
         self.uncalled = Uncalled(warned_uncalled)
         self.participants: list[Participant] = []
         self.stage = TRAIN
-        self._installed = InstalledHooks(model, self.gate, optimizers, self.phase)
+        self._installed = InstalledHooks(model, self.switch, optimizers, self.phase)
         self.run_handles = self._installed.run_handles
         self._install_final = install_final
         self._reads_final = False
@@ -113,7 +113,7 @@ class HookManager:
         self._reads_final = self._reads_final or participant.reads_final
         participant.account = Account(self.meter)
         participant.loss_scale = None  # a run before may have left its scale
-        participant.joined(self.gate, self.run_handles)
+        participant.joined(self.switch, self.run_handles)
         self._installed.install_compiled(self.participants)
 
     def leave(self, participant: Participant) -> None:
@@ -137,7 +137,7 @@ class HookManager:
         announced: bool = False,
         absent: Collection[Participant] = (),
     ) -> None:
-        """Open the gate for a batch; at the first batch of a step ask who acts. May be called several times for a batch.
+        """Open the switch for a batch; at the first batch of a step ask who acts. May be called several times for a batch.
 
         Args:
             step: the number of the step; in other stages than `train`, of the batch.
@@ -152,7 +152,7 @@ class HookManager:
             return
         self.stage = stage
         self._announced = announced
-        self.gate.waits = announced and stage == TRAIN and not self.gate.announced
+        self.switch.awaits_loss = announced and stage == TRAIN and not self.switch.in_loss
         if self._steps[stage].number != step:
             self._begin_step(step, stage, reporting, absent)
         if not self.active:  # most steps, where few are watched: nothing is installed, and this is not timed
@@ -166,19 +166,19 @@ class HookManager:
             self._open()
 
     def end_batch(self) -> None:
-        """Close the gate and remove the hooks; those inside compiled code stay. Does nothing between batches."""
+        """Close the switch and remove the hooks; those inside compiled code stay. Does nothing between batches."""
         self._resumes = None
-        self.gate.end_backward(waits=False)
-        if self._installed.active is None and not self.gate.open:
+        self.switch.end_backward(waits=False)
+        if self._installed.active is None and not self.switch.is_on:
             return
-        self.gate.shut()
+        self.switch.turn_off()
         with self._common_account:
             self._installed.remove()
         self._installed.refuse_traced()
 
     def end_step(self, stage: str = TRAIN) -> None:
-        """End the step of a stage. Hooks that are installed stay for the next one, with the gate closed."""
-        self.gate.shut()
+        """End the step of a stage. Hooks that are installed stay for the next one, with the switch closed."""
+        self.switch.turn_off()
         self._resumes = None
         step = self._steps[stage]
         active, step.number, step.active = step.active, None, ()
@@ -200,7 +200,7 @@ class HookManager:
         """Look targets up within a batch, before an optimizer steps; hooks of the batch go to those that are new."""
         with self._common_account:
             self._refresh()
-            if self.gate.open:
+            if self.switch.is_on:
                 self._open()
 
     def interrupt(self) -> None:
@@ -211,9 +211,9 @@ class HookManager:
     def pause(self, by: object) -> None:
         """Remove all hooks until everyone who has called this has called `resume`."""
         if not self._paused_by:
-            self._resumes = self._open if self.gate.open else None
+            self._resumes = self._open if self.switch.is_on else None
         self._paused_by.append(by)
-        self.gate.shut()
+        self.switch.turn_off()
         self._installed.remove()
         self._installed.remove_compiled()
 
@@ -235,7 +235,7 @@ class HookManager:
 
     def close(self) -> None:
         """Remove everything; a second call does nothing."""
-        self.gate.shut()
+        self.switch.turn_off()
         self._resumes = None
         self._installed.discard()
         self._installed.remove_compiled()
@@ -250,7 +250,7 @@ class HookManager:
 
     def before_step(self, participant: Participant, optimizer: Optimizer) -> None:
         """Run `before_step` of one participant, if it acts: each has its turn among the callbacks of other packages."""
-        if self.gate.open and self.acts(participant):
+        if self.switch.is_on and self.acts(participant):
             memo = self._memos.setdefault(optimizer, PhaseMemo())
             if participant in memo.acted:  # LBFGS runs its closure again
                 memo.acted.clear()
@@ -272,7 +272,7 @@ class HookManager:
         Where the optimizer's step has a closure, `before_update` waits for what the closure does to the parameters: Lightning
         runs the training step in it.
         """
-        if self.gate.open:
+        if self.switch.is_on:
             memo = self._memos.setdefault(optimizer, PhaseMemo())
             participants = [participant for participant, _ in self.active]
             if name == "before_update" and has_closure:
@@ -286,10 +286,10 @@ class HookManager:
 
     def backward_begins(self) -> None:
         """The backward of the loss begins, as the training loop says."""
-        self.gate.begin_backward()
+        self.switch.begin_backward()
 
     def backward_ends(self) -> None:
-        self.gate.end_backward(waits=self._announced and self.stage == TRAIN)
+        self.switch.end_backward(waits=self._announced and self.stage == TRAIN)
 
     def scaled_by(self, scale: Tensor) -> None:
         """Note the loss scale of the backward that begins, and tell by how much it differs from that of the one before."""
@@ -354,8 +354,8 @@ class HookManager:
             self._installed.discard()
 
     def _open(self) -> None:
-        """Install the hooks of the step under way, and open the gate; nothing where no participant acts."""
+        """Install the hooks of the step under way, and open the switch; nothing where no participant acts."""
         if self.active:
             install_final = self._install_final if self._reads_final else None
             self._installed.install(self.active, self.called, self.participants, install_final)
-            self._installed.open_gate()
+            self._installed.turn_on()

@@ -20,9 +20,9 @@ from lightning_hooks.engine.participants.phases import RunPhase, hook_updates
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.hooks import (
     Action,
-    Gate,
     GradHook,
     Handles,
+    HookSwitch,
     ModuleHooks,
     OurHook,
     StackRoom,
@@ -72,7 +72,7 @@ class InstalledHooks:
 
     Args:
         model: the root module.
-        gate: that the hooks read.
+        switch: that the hooks read.
         optimizers: called for the optimizers whose updates are watched; they may change during a fit.
         phase: a bound method, known weakly.
     """
@@ -80,26 +80,26 @@ class InstalledHooks:
     def __init__(
         self,
         model: nn.Module,
-        gate: Gate,
+        switch: HookSwitch,
         optimizers: Callable[[], Sequence[Optimizer]],
         phase: RunPhase,
     ) -> None:
         self.active: Active | None = None
         self.compiled_unchecked = False
         self.run_handles = Handles()
-        self._gate = gate
+        self._switch = switch
         self._optimizers = optimizers
         self._phase = WeakMethod(phase)
         self._hook_handles = Handles()
         self._step_handles = Handles()
         self._room = StackRoom(model)
-        self._compiled = CompiledHooks(model, gate, self._step_handles)
-        self._parameters = _ParameterHooks(model, gate, self._hook_handles, self._step_handles)
+        self._compiled = CompiledHooks(model, switch, self._step_handles)
+        self._parameters = _ParameterHooks(model, switch, self._hook_handles, self._step_handles)
         self._made: list[_Made] = []  # the last one used comes first
         self._traces = 0  # how many hooks had been traced when these were installed
         self._said: set[str] = set()
         # Handles know the hooked objects weakly: the model can be collected, and a lost hook manager leaves no hook.
-        finalizer = finalize(self, _remove_all, gate, [self._hook_handles, self._step_handles, self.run_handles])
+        finalizer = finalize(self, _remove_all, switch, [self._hook_handles, self._step_handles, self.run_handles])
         finalizer.atexit = False
 
     def install(
@@ -124,7 +124,7 @@ class InstalledHooks:
         self._room.make(self._hook_handles)
         self._made[0].hooks.put_on(self._hook_handles)
         for participant, key in active:
-            participant.register(key, self._gate, self._hook_handles)
+            participant.register(key, self._switch, self._hook_handles)
         reads = any(participant.reads_updates for participant, _ in active)
         if reads or any(participant.acts_before for participant, _ in active):
             for optimizer in self._optimizers():
@@ -134,7 +134,7 @@ class InstalledHooks:
 
     def _hook_updates(self, optimizer: Optimizer, *, warns: bool) -> None:
         try:
-            hook_updates(optimizer, self._phase, self._gate, self._hook_handles)
+            hook_updates(optimizer, self._phase, self._switch, self._hook_handles)
         except UnsupportedError as error:
             if warns and str(error) not in self._said:
                 self._said.add(str(error))
@@ -156,8 +156,8 @@ class InstalledHooks:
         at_modules = [action for action in actions if action.tensor != "grad"]
         inside = [action for action in at_modules if id(action.owner) in self._compiled.inside]
         outside = [action for action in at_modules if id(action.owner) not in self._compiled.inside]
-        hooks = ModuleHooks(outside, called, self._gate, self._step_handles)
-        at_parameters = _grad_hooks((action for action in actions if action.tensor == "grad"), self._gate)
+        hooks = ModuleHooks(outside, called, self._switch, self._step_handles)
+        at_parameters = _grad_hooks((action for action in actions if action.tensor == "grad"), self._switch)
         return _Made(active, called, hooks, inside, at_parameters)
 
     def refuse_traced(self) -> None:
@@ -168,11 +168,11 @@ class InstalledHooks:
         made = self._made[0]
         refuse_traced((rule for participant, key in made.active for rule in participant.module_rules(key)), made.called)
 
-    def open_gate(self) -> None:
-        """Hook parameters that can only now be hooked, and open the gate."""
+    def turn_on(self) -> None:
+        """Hook parameters that can only now be hooked, and open the switch."""
         self._parameters.register()
-        self._gate.open = True
-        self._gate.traced = self._compiled.busy
+        self._switch.is_on = True
+        self._switch.traced = self._compiled.busy
 
     def end_step(self) -> None:
         """Remove what only one step needs, where the other hooks stay."""
@@ -212,8 +212,8 @@ class _ParameterHooks(OurHook):
     It is itself the hook of a lazy module, which makes its parameters in its first forward pass.
     """
 
-    def __init__(self, model: nn.Module, gate: Gate, handles: Handles, step_handles: Handles) -> None:
-        self.gate = gate
+    def __init__(self, model: nn.Module, switch: HookSwitch, handles: Handles, step_handles: Handles) -> None:
+        self.switch = switch
         self._model = model
         self._handles = handles
         self._step_handles = step_handles  # for hooks on modules whose parameters have no shape yet
@@ -234,19 +234,19 @@ class _ParameterHooks(OurHook):
                     self._step_handles.register(module.register_forward_hook, self)
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self.gate.open:
+        if self.switch.is_on:
             self.register()
 
 
-def _grad_hooks(actions: Iterable[Action], gate: Gate) -> GradHooks:
+def _grad_hooks(actions: Iterable[Action], switch: HookSwitch) -> GradHooks:
     """One hook for each parameter, with its actions in their order."""
     groups: dict[int, tuple[nn.Parameter, list[Action]]] = {}
     for action in actions:
         assert isinstance(action.owner, Tensor)  # those of torch.jit.load are no `nn.Parameter`
         groups.setdefault(id(action.owner), (action.owner, []))[1].append(action)
-    return {key: (parameter, GradHook(joined(own), gate)) for key, (parameter, own) in groups.items()}
+    return {key: (parameter, GradHook(joined(own), switch)) for key, (parameter, own) in groups.items()}
 
 
-def _remove_all(gate: Gate, handles: list[Handles]) -> None:
-    gate.shut()
+def _remove_all(switch: HookSwitch, handles: list[Handles]) -> None:
+    switch.turn_off()
     for_each(call, [kept.close for kept in handles])

@@ -16,7 +16,7 @@ from lightning_hooks.engine.participants.participant import ModuleRule, Particip
 from lightning_hooks.engine.participants.shards import refuse_sharded
 from lightning_hooks.engine.user_hooks.runner import HookRunner
 from lightning_hooks.errors import UnsupportedError
-from lightning_hooks.hooks import Action, Gate, Handles, Passes, may_have_gradient
+from lightning_hooks.hooks import Action, BackwardPass, Handles, HookSwitch, may_have_gradient
 from lightning_hooks.hooks.user_kinds import (
     register_backward,
     register_first,
@@ -89,12 +89,12 @@ class UserHooksParticipant(Participant):
         self.hooks = list(hooks)
         self._optimizers = optimizers
         self._now: tuple[int, ...] = ()
-        self._gate: Gate | None = None
+        self._switch: HookSwitch | None = None
 
-    def joined(self, gate: Gate, handles: Handles) -> None:
+    def joined(self, switch: HookSwitch, handles: Handles) -> None:
         """Register the hooks of optimizers that stay."""
         known = ref(self)
-        self._gate = gate
+        self._switch = switch
         for i, hook in enumerate(self.hooks):
             if hook.rule.kind not in OPTIMIZER_KINDS or not self._stays:
                 continue
@@ -104,7 +104,7 @@ class UserHooksParticipant(Participant):
                 return runner(*args) if alive is not None and index in alive._now else None
 
             for optimizer in self._optimizers():
-                register_optimizer(optimizer, run, gate, handles, before=hook.rule.kind == "optimizer_step_pre")
+                register_optimizer(optimizer, run, switch, handles, before=hook.rule.kind == "optimizer_step_pre")
 
     def due(self, step: int, stage: str) -> Hashable | None:
         due = tuple(i for i, h in enumerate(self.hooks) if stage in h.rule.stages and h.schedule.due(step))
@@ -123,8 +123,10 @@ class UserHooksParticipant(Participant):
                 changes, whole = kind in ("input_grad", "output_grad", "param_grad"), kind in ("forward_pre", "forward")
                 tensor, first = _TENSORS.get(kind, kind), hook.rule.prepend
                 for runner in hook.distinct:
-                    call = _CALLS[kind](runner, self._gate)
-                    yield Action(runner.value, tensor, call, changes=changes, whole=whole, first=first, passes=Passes.ALL)
+                    call = _CALLS[kind](runner, self._switch)
+                    yield Action(
+                        runner.value, tensor, call, changes=changes, whole=whole, first=first, backward=BackwardPass.ANY
+                    )
 
     def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
         for hook in self.hooks if key is None else (self.hooks[i] for i in key):
@@ -132,29 +134,29 @@ class UserHooksParticipant(Participant):
             if hook.rule.modules is not None and (key is None or notes_calls):
                 yield _module_rule(hook.where, hook.targets)
 
-    def register(self, key: Any, gate: Gate, handles: Handles) -> None:
+    def register(self, key: Any, switch: HookSwitch, handles: Handles) -> None:
         """The hooks with a separate registration."""
         for hook in (self.hooks[i] for i in key):
             for runner in hook.distinct:
-                self._register(runner, gate, handles)
+                self._register(runner, switch, handles)
 
-    def _register(self, runner: HookRunner, gate: Gate, handles: Handles) -> None:
+    def _register(self, runner: HookRunner, switch: HookSwitch, handles: Handles) -> None:
         kind, prepend, value = runner.rule.kind, runner.rule.prepend, runner.value
         if kind in OPTIMIZER_KINDS:
             for optimizer in () if self._stays else self._optimizers():
                 try:
-                    register_optimizer(optimizer, runner, gate, handles, before=kind == "optimizer_step_pre")
+                    register_optimizer(optimizer, runner, switch, handles, before=kind == "optimizer_step_pre")
                 except UnsupportedError as error:
                     raise UnsupportedError(f"{runner.where}.kind: {kind!r}: {error}") from error
         elif kind in ("full_backward", "full_backward_pre"):
-            register_backward(value, runner, gate, handles, before=kind == "full_backward_pre", prepend=prepend)
+            register_backward(value, runner, switch, handles, before=kind == "full_backward_pre", prepend=prepend)
         elif kind == "post_accumulate_grad":
             if may_have_gradient(value):
-                register_post_accumulate(value, runner, gate, handles)
+                register_post_accumulate(value, runner, switch, handles)
         elif kind == "saved_tensors":
-            register_saved(value, (runner.of(0), runner.of(1)), gate, handles, wanted=runner.starts)
+            register_saved(value, (runner.of(0), runner.of(1)), switch, handles, is_due=runner.starts)
         elif _before_others(runner.rule):
-            register_first(value, _CALLS[kind](runner, gate), gate, handles, before=kind == "forward_pre")
+            register_first(value, _CALLS[kind](runner, switch), switch, handles, before=kind == "forward_pre")
 
 
 def _before_others(rule: Hook) -> bool:
@@ -162,12 +164,12 @@ def _before_others(rule: Hook) -> bool:
     return rule.prepend and rule.kind in ("forward_pre", "forward")
 
 
-def _on_gradient(runner: HookRunner, gate: Gate) -> Callable[[Tensor], Tensor | None]:
+def _on_gradient(runner: HookRunner, switch: HookSwitch) -> Callable[[Tensor], Tensor | None]:
     """A tensor hook: `(grad) -> grad or None`."""
     return lambda grad: runner(grad, like=grad)
 
 
-def _before(runner: HookRunner, gate: Gate) -> Callable[..., Any]:
+def _before(runner: HookRunner, switch: HookSwitch) -> Callable[..., Any]:
     """`(module, args) -> args or None`; with keyword arguments `(module, args, kwargs) -> (args, kwargs) or None`."""
 
     def call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -181,7 +183,7 @@ def _before(runner: HookRunner, gate: Gate) -> Callable[..., Any]:
     return call
 
 
-def _after(runner: HookRunner, gate: Gate) -> Callable[..., Any]:
+def _after(runner: HookRunner, switch: HookSwitch) -> Callable[..., Any]:
     """`(module, args, output) -> output or None`; with keyword arguments `(module, args, kwargs, output)`."""
 
     def call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
@@ -191,14 +193,14 @@ def _after(runner: HookRunner, gate: Gate) -> Callable[..., Any]:
     return call
 
 
-def _at_node(runner: HookRunner, gate: Gate) -> Callable[[Node], None]:
+def _at_node(runner: HookRunner, switch: HookSwitch) -> Callable[[Node], None]:
     """`(grad_inputs, grad_outputs)` after the node, or `(grad_outputs)` before it, returning their replacements."""
 
     def call(node: Node) -> None:
         if runner.rule.kind == "node_pre":
-            node.register_prehook(lambda outputs: runner(outputs, like=outputs) if gate.open else None)
+            node.register_prehook(lambda outputs: runner(outputs, like=outputs) if switch.is_on else None)
         else:
-            node.register_hook(lambda inputs, outputs: runner(inputs, outputs, like=inputs) if gate.open else None)
+            node.register_hook(lambda inputs, outputs: runner(inputs, outputs, like=inputs) if switch.is_on else None)
 
     return call
 

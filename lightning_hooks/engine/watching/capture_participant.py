@@ -23,7 +23,7 @@ Take = Callable[[str, Tensor], None]
 
 
 class CaptureParticipant(Participant):
-    """Passes on the tensors of matched modules.
+    """BackwardPass on the tensors of matched modules.
 
     Args:
         targets: the modules.
@@ -34,7 +34,7 @@ class CaptureParticipant(Participant):
         take: called with the name and the tensor.
     """
 
-    ever = "always"
+    graph_key = "always"
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class CaptureParticipant(Participant):
 
     def actions(self, key: Any) -> Iterable[Action]:
         named, path = parse_tensor(self.tensor)
-        tensor, passes = gradient_of(named)
+        tensor, backward = gradient_of(named)
         for target in self.targets:
             absent = partial(self.absent.note, f"ActivationCapture: {self.tensor!r}", target.name)
-            yield Action(target.value, tensor, partial(self._copy, target.name), path, absent=absent, passes=passes)
+            yield Action(target.value, tensor, partial(self._copy, target.name), path, absent=absent, backward=backward)
 
     def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
         yield ModuleRule("modules", self.targets)

@@ -94,7 +94,7 @@ class Observer(Participant):
         self.reads_final = "final" in self._reader.phases
         self.reads_updates = "after_update" in self._reader.phases
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
-        self.ever = self.schedules = frozenset(plan.schedules)
+        self.graph_key = self.schedules = frozenset(plan.schedules)
         self._sharded = any(is_sharded(target.value) for target in self.all_targets())
 
     def due(self, step: int, stage: str) -> Hashable | None:
@@ -158,7 +158,7 @@ class Observer(Participant):
         stored = self.plan.stored_at(key)
         for row in self.plan.rows:
             if row.kind in MODULE_TENSORS and row.due(key):
-                tensor, passes = gradient_of(row.kind)
+                tensor, backward = gradient_of(row.kind)
                 yield Action(
                     row.target.value,
                     tensor,
@@ -166,7 +166,7 @@ class Observer(Participant):
                     row.path,
                     merge=partial(self.fallback.merge, row.index),
                     absent=partial(self.absent.note, f"watch: {row.tensor!r}", row.name) if row.path else None,
-                    passes=passes,
+                    backward=backward,
                 )
         for row in self.pairs.summed:
             if row.due(key):

@@ -169,7 +169,7 @@ class Accumulator:
         """
         return None
 
-    def store(self, kept: Kept, context: StoreContext) -> Store:
+    def store(self, kept: AccumulatorRows, context: StoreContext) -> Store:
         """A new store for the numbers of a table; called only if `separate` is True.
 
         Args:
@@ -203,7 +203,7 @@ class History(Protocol):
         """Continue the history of a row from `state` of a checkpoint; None starts it again."""
 
 
-class Kept(NamedTuple):
+class AccumulatorRows(NamedTuple):
     """An accumulator with the rows of a table that keep it.
 
     Args:
@@ -213,7 +213,7 @@ class Kept(NamedTuple):
 
     Example:
         >>> from lightning_hooks.stats.accumulators import BUILT_IN
-        >>> kept = Kept(BUILT_IN[1], rows=(0, 2))
+        >>> kept = AccumulatorRows(BUILT_IN[1], rows=(0, 2))
         >>> kept.accumulator.name, kept.accumulator.width
         ('histogram', 509)
     """

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.stats.accumulators.base import Accumulator, Kept, RowStates
+from lightning_hooks.stats.accumulators.base import Accumulator, AccumulatorRows, RowStates
 from lightning_hooks.stats.accumulators.store import Store, StoreContext
 from lightning_hooks.stats.accumulators.unit_store import UnitStore
 from lightning_hooks.stats.columns import Column
@@ -39,7 +39,7 @@ class Units(Accumulator):
         """As of `Accumulator`. Returns None: the store measures the units."""
         return None
 
-    def store(self, kept: Kept, context: StoreContext) -> Store:
+    def store(self, kept: AccumulatorRows, context: StoreContext) -> Store:
         """As of `Accumulator`."""
         return UnitStore(kept.rows, kept.options, len(self.columns), context)
 

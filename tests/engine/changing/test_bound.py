@@ -18,7 +18,7 @@ from lightning_hooks import (
     TransformError,
     When,
 )
-from lightning_hooks.engine.changing.changer import Changer
+from lightning_hooks.engine.changing.participant import TransformParticipant
 from lightning_hooks.engine.changing.resolve import resolve_applies
 
 
@@ -126,6 +126,6 @@ def test_what_has_another_address_in_another_process_continues(make, recwarn):
     first, resumed = bound(make()), bound(make())
     assert repr(first.transform) != repr(resumed.transform)  # both hold an address
     draw(first)
-    Changer([resumed]).load_state_dict(Changer([first]).state_dict())
+    TransformParticipant([resumed]).load_state_dict(TransformParticipant([first]).state_dict())
     assert first.context.state and resumed.context.state == first.context.state
     assert not recwarn.list

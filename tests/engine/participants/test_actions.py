@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lightning_hooks.engine.participants.actions import in_order
-from lightning_hooks.hooks import Action, Passes
+from lightning_hooks.hooks import Action, BackwardPass
 from lightning_hooks.stats.sharing import measured_for
 
 
@@ -47,7 +47,7 @@ def test_other_tensors_are_measured_alone() -> None:
         measuring(other, given),
         measuring(layer, given, "input"),
         measuring(layer, given, path="[0]"),
-        measuring(layer, given, passes=Passes.INNER),
+        measuring(layer, given, backward=BackwardPass.INNER),
         measuring(layer, given, recomputed=True),
     ]
     assert {*in_order(actions)} == {*actions}

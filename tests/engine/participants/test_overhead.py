@@ -163,7 +163,7 @@ def test_what_torch_spends_on_a_hook_comes_from_the_clock_wherever_it_makes_new_
 
 @pytest.mark.parametrize("kernel", [numpy_kernel, host], ids=["numpy", "in use"])
 def test_every_tensor_that_is_written_is_counted_and_timed(kernel):
-    class Kept(kernel.FallbackWriter):
+    class Fallback(kernel.FallbackWriter):
         def __init__(self):
             self.direct = True
             self.came = []
@@ -171,7 +171,7 @@ def test_every_tensor_that_is_written_is_counted_and_timed(kernel):
         def __call__(self, row, tensor):
             self.came.append(row)
 
-    fallback, table = Kept(), Table(2)
+    fallback, table = Fallback(), Table(2)
     writes = [kernel.writer(table, row, None, fallback) for row in range(2)]
     for _ in range(3):
         for write in writes:

@@ -16,7 +16,7 @@ import torch
 
 from lightning_hooks import Watch, instrument
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.accumulators import Kept
+from lightning_hooks.stats.accumulators import AccumulatorRows
 from lightning_hooks.stats.accumulators.histogram import Histogram
 from lightning_hooks.stats.kernels import cuda, cuda_units, reference, triton_code, triton_merge
 from lightning_hooks.stats.measurement import Measurement
@@ -318,12 +318,12 @@ def lists():
 def table():
     """A table filled as on a device."""
     seen = [normal(n, seed=n) + 2 for n in (30, BLOCK + 1, 5)]
-    want = Table(4, [Kept(Histogram(), (3,))])
+    want = Table(4, [AccumulatorRows(Histogram(), (3,))])
     for tensor in seen:
         want.add(0, Measurement(tensor))
     want.put(1, Measurement(seen[2]))
     kernels.on_device = lambda tensor: cuda
-    got = Table(4, [Kept(Histogram(), (3,))])
+    got = Table(4, [AccumulatorRows(Histogram(), (3,))])
     fallback = KeepsAll()
     write = got.writer(0, fallback)
     for tensor in (*seen[:2], torch.arange(3)):

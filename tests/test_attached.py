@@ -8,35 +8,35 @@ from pathlib import Path
 from weakref import ref
 
 import lightning_hooks
-from lightning_hooks.kept import Kept, kept_on
+from lightning_hooks.attached import AttachedState, attached_to
 
 
 class Owner:
     pass
 
 
-class State(Kept):
+class State(AttachedState):
     def __init__(self):
         self.names = []
 
 
 def test_the_state_of_an_owner_is_made_once():
     first, second = Owner(), Owner()
-    kept_on(first, State).names.append("a")
-    assert kept_on(first, State).names == ["a"] and kept_on(second, State).names == []
+    attached_to(first, State).names.append("a")
+    assert attached_to(first, State).names == ["a"] and attached_to(second, State).names == []
 
 
 def test_copies_and_pickles_of_an_owner_start_anew():
     owner = Owner()
-    kept_on(owner, State).names.append("a")
+    attached_to(owner, State).names.append("a")
     for twin in (copy.deepcopy(owner), pickle.loads(pickle.dumps(owner))):
-        assert kept_on(twin, State).names == []
-    assert kept_on(owner, State).names == ["a"]
+        assert attached_to(twin, State).names == []
+    assert attached_to(owner, State).names == ["a"]
 
 
 def test_the_state_goes_with_its_owner():
     owner = Owner()
-    known = ref(kept_on(owner, State))
+    known = ref(attached_to(owner, State))
     del owner
     gc.collect()
     assert known() is None
@@ -52,4 +52,4 @@ def test_the_only_process_wide_map_of_runs_is_that_from_models_to_runs():
         if name != "from"
     }
     # Marks are of compiled graphs, which Dynamo keeps for the process.
-    assert found == {"engine/run.py: _RUNS", "hooks/traced.py: _MARKS"}
+    assert found == {"engine/running/run.py: _RUNS", "hooks/traced.py: _MARKS"}

@@ -26,7 +26,7 @@ from lightning_hooks.tensor_kinds import is_sharded, whole
 from lightning_hooks.transforms._contract import without_aliases
 
 
-class Changer(Participant):
+class TransformParticipant(Participant):
     """Runs transforms, in the order of their rules.
 
     Args:
@@ -58,7 +58,7 @@ class Changer(Participant):
         self.skipped_steps = 0
         self.absent = AbsentParts()
         # Activations of compiled modules are refused.
-        self.ever = tuple(i for i, bound in enumerate(self.transforms) if bound.when != "forward") or None
+        self.graph_key = tuple(i for i, bound in enumerate(self.transforms) if bound.when != "forward") or None
         self._reporting = False
         self._aside: list[tuple[int, dict[str, torch.Generator]]] = []  # seeds and generators of training, in another stage
         self._at_step = [bound for bound in self.transforms if bound.when == "step"]

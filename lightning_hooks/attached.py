@@ -8,7 +8,7 @@ T = TypeVar("T")
 _ATTRIBUTE: Final = "_lightning_hooks"
 
 
-def kept_on(owner: object, kind: type[T]) -> T:
+def attached_to(owner: object, kind: type[T]) -> T:
     """The state that an object carries; made at the first call.
 
     A process-wide map with weak keys would do the same, but could not be seen from the object.
@@ -20,8 +20,8 @@ def kept_on(owner: object, kind: type[T]) -> T:
     Example:
         >>> class Trainer: ...
         >>> trainer = Trainer()
-        >>> kept_on(trainer, list).append(1)
-        >>> kept_on(trainer, list)
+        >>> attached_to(trainer, list).append(1)
+        >>> attached_to(trainer, list)
         [1]
     """
     attributes: dict[str, Any] = vars(owner)
@@ -31,7 +31,7 @@ def kept_on(owner: object, kind: type[T]) -> T:
     return state
 
 
-class Kept:
+class AttachedState:
     """Base of a kept state: a copy or a pickle of its owner starts with an empty one."""
 
     def __reduce__(self) -> tuple[Any, ...]:

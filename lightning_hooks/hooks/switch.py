@@ -1,0 +1,143 @@
+"""The switch that every hook of one model reads: whether hooks are on, and whether a backward pass is that of the loss.
+
+A training step may differentiate more than its loss: forces are the gradient of an energy, a penalty is one of an output. Such
+an inner gradient flows through the same hooked tensors, and is not the gradient that trains the model.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+from weakref import ReferenceType, ref
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+from torch.nn.parameter import is_lazy
+
+from lightning_hooks import backends
+from lightning_hooks.hooks.autograd import Names, names
+from lightning_hooks.hooks.handles import run_at_first_switch
+from lightning_hooks.tensor_kinds import is_transformed, without_subclass
+
+if TYPE_CHECKING:
+    from lightning_hooks.backends._native import SwitchBase
+else:
+    SwitchBase = getattr(backends.hooks().module, "SwitchBase", object)
+
+
+class BackwardPass(Enum):
+    """The backward passes whose gradients an action is given."""
+
+    LOSS = "those of the loss"
+    INNER = "all others"
+    ANY = "all"
+
+
+class HookSwitch(SwitchBase):
+    """What every hook of one model reads first: whether hooks are on, and which backward pass is running.
+
+    Compiled hooks read all attributes but `traced` and `in_loss` without the interpreter.
+
+    Args:
+        model: known weakly. A gradient of its parameters is one of the loss, also without `.backward()`.
+
+    Attributes:
+        is_on: False during the sanity check, in stages that are not watched and between batches: hooks return at once.
+        traced: the same for hooks inside compiled code, and whether anything happens there in this step; the compiler has one
+            variant of a graph for each value.
+        awaits_loss: the training loop will announce the backward of the loss, and that has not begun. Until then no gradient is
+            one of the loss.
+        in_loss: the backward of the loss was announced, and has not ended.
+        only_loss: every backward pass that runs is that of the loss, so that hooks need not ask which one it is. False once an
+            inner gradient was seen: activation checkpointing repeats those of a forward inside the backward of the loss.
+        saw_inner: an inner gradient was seen.
+        pass_number: the number of the backward pass that was identified last.
+        is_loss: whether that pass is the backward of the loss.
+    """
+
+    def __init__(self, model: nn.Module | None = None) -> None:
+        self.is_on = self.traced = self.awaits_loss = self.in_loss = self.only_loss = self.saw_inner = self.is_loss = False
+        self.pass_number = -1
+        self._model: ReferenceType[nn.Module] | None = None if model is None else ref(model)
+        self._accumulators: list[Any] | None = None
+        run_at_first_switch()
+
+    def __reduce__(self) -> tuple[type[HookSwitch], tuple[()]]:
+        """A copy is off, and has no model."""
+        return (HookSwitch, ())
+
+    def turn_off(self) -> None:
+        self.is_on = self.traced = self.only_loss = False
+        self._accumulators = None
+
+    def begin_backward(self) -> None:
+        """The backward of the loss begins, as the training loop says."""
+        self.in_loss, self.awaits_loss, self.only_loss = True, False, not self.saw_inner
+
+    def end_backward(self, waits: bool) -> None:
+        """The backward of the loss has ended; `waits` says whether the next one will be announced."""
+        self.in_loss, self.awaits_loss, self.only_loss = False, waits, False
+
+    def lets_through(self, backward: BackwardPass, *grads: Tensor | None) -> bool:
+        """Whether an action that acts in some backward passes is given gradients of the one that runs."""
+        if not self.is_on:
+            return False
+        if backward is BackwardPass.ANY or self.is_in_loss_backward() is (backward is BackwardPass.LOSS):
+            return True
+        return any(map(self.is_always_shown, grads))
+
+    def is_always_shown(self, grad: Tensor | None) -> bool:
+        """Whether actions are given a gradient in every backward pass: they refuse, or warn of, those of `torch.func`."""
+        return grad is not None and is_transformed(grad)
+
+    def is_in_loss_backward(self) -> bool:
+        """Whether hooks are on, and the backward pass that runs is that of the loss."""
+        if not self.is_on or self.only_loss:
+            return self.is_on
+        if self.awaits_loss:
+            self.saw_inner = True
+            return False
+        number = names.graph_task_id()
+        if number != self.pass_number or number < 0:
+            self.is_loss = self.identify()
+            self.pass_number = number
+        return self.is_loss
+
+    def identify(self) -> bool:
+        """As `is_in_loss_backward`, for the first hook of a backward pass."""
+        if not self._is_of_loss():
+            self.saw_inner = True
+            return False
+        if not self.saw_inner and names.at_end is not Names.at_end:
+            self.only_loss = True
+            names.at_end(self._doubt)
+        return True
+
+    def _doubt(self) -> None:
+        self.only_loss = False
+
+    def _is_of_loss(self) -> bool:
+        """Whether the current backward pass is that of the loss.
+
+        `.backward()` is. `torch.autograd.grad` is if it differentiates by parameters of the model, and not with
+        `create_graph=True`: then the result is itself a part of a loss, as in meta-learning. Parts of the backward of the loss
+        that run as passes of their own, as under reentrant checkpoints, do the same.
+        """
+        if names.accumulates is None:
+            return self.in_loss or not torch.is_grad_enabled()
+        if names.accumulates():
+            return True
+        if torch.is_grad_enabled() and not self.in_loss:  # in a backward pass this means `create_graph=True`
+            return False
+        if self._accumulators is None:
+            model = None if self._model is None else self._model()
+            self._accumulators = [] if model is None else _accumulators_of(model)
+        return any(map(names.reaches, self._accumulators))
+
+
+def _accumulators_of(model: nn.Module) -> list[Any]:
+    """The nodes that take in the gradients of the parameters."""
+    with without_subclass():
+        trained = (each for each in model.parameters() if each.requires_grad and not is_lazy(each))
+        return [get_gradient_edge(each).node for each in trained]
