@@ -86,7 +86,7 @@ def _has_methods(kind: type) -> bool:
 
 
 class Publisher:
-    """BackwardPass each step view to every consumer, in the order of the consumers."""
+    """Pass each step view to every consumer, in the order of the consumers."""
 
     def __init__(self, consumers: Iterable[StepConsumer]) -> None:
         self._consumers = list(consumers)

@@ -23,7 +23,7 @@ Take = Callable[[str, Tensor], None]
 
 
 class CaptureParticipant(Participant):
-    """BackwardPass on the tensors of matched modules.
+    """Pass on the tensors of matched modules.
 
     Args:
         targets: the modules.
