@@ -7,34 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_hooks.errors import RuleError, shown
-
-
-@dataclass(frozen=True)
-class GroupFacts:
-    """One parameter group of an optimizer.
-
-    Args:
-        lr: the learning rate of now; None if the optimizer has none, or keeps it on a device.
-        weight_decay: likewise.
-        params: the names of its parameters in the model.
-    """
-
-    lr: float | None
-    weight_decay: float | None
-    params: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class OptimizerFacts:
-    """One optimizer.
-
-    Args:
-        type: the name of its class.
-        groups: its parameter groups.
-    """
-
-    type: str
-    groups: tuple[GroupFacts, ...]
+from lightning_hooks.records.facts import OptimizerFacts
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.row_index import Indices, RowIndex, as_indices
 from lightning_hooks.plan.rows import Due
+from lightning_hooks.records.facts import StepFacts, Structure
 from lightning_hooks.records.read_only import ReadOnlyDict
 from lightning_hooks.stats.accumulators import BUILT_IN, MOMENTS, Accumulator
 from lightning_hooks.stats.schema import COUNT
@@ -70,6 +71,8 @@ class StepView:
         vectors: one number for each unit by (row, name), float64 [units], for rules with `unit_vectors=True`: `abs_max`, `rms`,
             `mean` and `zero_fraction`.
         ranks: the number of ranks that were merged.
+        facts: how the step trained; None if nobody knows. The same object as in the view before if nothing changed.
+        structure: the modules and parameters of the model; None if nobody knows. The same object in all views of a run.
 
     Example:
         >>> StepView(3, summaries={"hooks/grad_norm": 2.0}).summaries["hooks/grad_norm"]
@@ -87,6 +90,8 @@ class StepView:
     metrics: Mapping[tuple[int, str], float] = field(default_factory=dict, repr=False)
     vectors: Mapping[tuple[int, str], Array] = field(default_factory=dict, repr=False)
     ranks: int = 1
+    facts: StepFacts | None = None
+    structure: Structure | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         # All consumers get the same view, so none of them may change its mappings. The producer may later change the mappings

@@ -12,9 +12,8 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_hooks.errors import UnsupportedError
+from lightning_hooks.records.facts import GroupFacts, OptimizerFacts
 from lightning_hooks.records.run_context import (
-    GroupFacts,
-    OptimizerFacts,
     RunContext,
     RunFacts,
     check_reason,

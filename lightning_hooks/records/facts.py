@@ -1,0 +1,107 @@
+"""Facts about a training that no tensor shows: its optimizers at a step, and the structure of its model. Plain values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class GroupFacts:
+    """One parameter group of an optimizer.
+
+    Args:
+        lr: the current learning rate; None if the optimizer has none, or keeps it on a device.
+        weight_decay: likewise.
+        params: the names of its parameters in the model.
+        strangers: the number of its parameters that are not in the model.
+    """
+
+    lr: float | None
+    weight_decay: float | None
+    params: tuple[str, ...]
+    strangers: int = 0
+
+
+@dataclass(frozen=True)
+class OptimizerFacts:
+    """One optimizer.
+
+    Args:
+        type: the name of its class.
+        groups: its parameter groups.
+    """
+
+    type: str
+    groups: tuple[GroupFacts, ...]
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """How one step trained.
+
+    Args:
+        optimizers: the optimizers of the fit; empty outside training, and in a plain loop without an optimizer.
+        loss_scale: the factor of the loss; 1.0 without a loss scaler, None if only the device knows the number.
+        skipped: whether the loss scaler has skipped the step of an optimizer.
+        frozen: the names of the parameters without `requires_grad`.
+        evaluating: the names of the modules in evaluation mode.
+        precision: as Lightning calls it, for example `16-mixed`; None in a plain loop.
+        accumulate: the number of batches in one step of the optimizer; None in a plain loop.
+        last_step: the number of steps after which the fit ends; None if nobody knows.
+
+    Example:
+        >>> StepFacts((OptimizerFacts("SGD", (GroupFacts(0.1, 0.0, ("weight",)),)),)).optimizers[0].groups[0].lr
+        0.1
+    """
+
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    loss_scale: float | None = 1.0
+    skipped: bool = False
+    frozen: tuple[str, ...] = ()
+    evaluating: tuple[str, ...] = ()
+    precision: str | None = None
+    accumulate: int | None = None
+    last_step: int | None = None
+
+
+@dataclass(frozen=True)
+class ModuleFacts:
+    """One module of a model.
+
+    Args:
+        name: the dotted name; empty for the model itself.
+        type: the name of its class.
+        role: what the class is for: `activation`, `attention`, `convolution`, `dropout`, `embedding`, `linear`, `loss`, `norm`,
+            `recurrent`; `container` for a module with children that is none of these, and `other`.
+    """
+
+    name: str
+    type: str
+    role: str
+
+
+@dataclass(frozen=True)
+class ParameterFacts:
+    """One parameter of a model.
+
+    Args:
+        name: the dotted name, the first one if the parameter has several.
+        module: the name of the module that holds it.
+        shape: its shape, before any sharding.
+        dtype: for example `float32`.
+        others: its other names.
+    """
+
+    name: str
+    module: str
+    shape: tuple[int, ...]
+    dtype: str
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The modules and parameters of a model when its training began, in the order of their definition."""
+
+    modules: tuple[ModuleFacts, ...] = ()
+    parameters: tuple[ParameterFacts, ...] = ()
