@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
@@ -28,7 +29,7 @@ from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
 from lightning_hooks.callbacks._producers import plans_of, producers_of
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._run_context import TrainerContext, folder_of_run
-from lightning_hooks.callbacks._trainer import current_step, is_alone
+from lightning_hooks.callbacks._trainer import current_step, is_alone, loss_divisor
 from lightning_hooks.engine.changing.checks import refuse_changed_sums
 from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
 from lightning_hooks.engine.participants.participant import Participant
@@ -175,7 +176,7 @@ class StatsMonitor(HooksCallback):
 
     @override
     def _resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:
-        plan = resolve(model, self.watch, self.schedule, self._label)
+        plan = resolve(model, self.watch, self.schedule, self._label, with_loss="train" in self.stages)
         return Resolved(plan, plans_of(self, plan))
 
     @override
@@ -210,7 +211,7 @@ class StatsMonitor(HooksCallback):
         self._log = MonitorLog(self, trainer, run)
         publisher = Publisher([self._latest, self._log.writer, *self.consumers])
         leads = {stage: run.earlier.leads(written, stage) for stage in written.plans}
-        self._producers = producers_of(self, written.plans, leads, model.device, publisher, alone)
+        self._producers = producers_of(self, written.plans, leads, run, publisher, alone)
         if self._trained is not None:
             damaged = self._trained.load_state_dict(self._saved)
             damaged += self._overhead_limit.start(self._trained.observer, run.meter.clock, self._saved)
@@ -261,6 +262,24 @@ class StatsMonitor(HooksCallback):
                 self._overhead_limit.warn(observer)
             self._write_page(trainer, producer)
         self._fulfil_requests(trainer)
+
+    @override
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        """Called before each backward: measure the loss."""
+        super().on_before_backward(trainer, pl_module, loss)
+        producer, hook_manager = self._trained, self._hook_manager
+        if producer is not None and hook_manager is not None and hook_manager.switch.is_on:
+            if hook_manager.acts(producer.observer):
+                producer.observer.note_loss(loss, loss_divisor(trainer, pl_module))
+
+    @override
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        """Called with accumulated, unscaled, averaged gradients: read them, and note the facts of the optimizers."""
+        super().on_before_optimizer_step(trainer, pl_module, optimizer)
+        producer, run = self._trained, self._run
+        if producer is not None and run is not None and run.hook_manager.acts(producer.observer):
+            with producer.guard():
+                run.note_facts()
 
     def _fulfil_requests(self, trainer: Trainer) -> None:
         """Do what consumers have requested, at a moment at which all ranks have published the same views."""

@@ -42,7 +42,6 @@ class StepFacts:
     Args:
         optimizers: the optimizers of the fit; empty outside training, and in a plain loop without an optimizer.
         loss_scale: the factor of the loss; 1.0 without a loss scaler, None if only the device knows the number.
-        skipped: whether the loss scaler has skipped the step of an optimizer.
         frozen: the names of the parameters without `requires_grad`.
         evaluating: the names of the modules in evaluation mode.
         precision: as Lightning calls it, for example `16-mixed`; None in a plain loop.
@@ -56,7 +55,6 @@ class StepFacts:
 
     optimizers: tuple[OptimizerFacts, ...] = ()
     loss_scale: float | None = 1.0
-    skipped: bool = False
     frozen: tuple[str, ...] = ()
     evaluating: tuple[str, ...] = ()
     precision: str | None = None

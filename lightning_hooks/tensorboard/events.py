@@ -24,7 +24,7 @@ from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 from lightning_hooks import backends
 from lightning_hooks.tensorboard.histograms import histogram_bytes
 from lightning_hooks.tensorboard.messages import value_bytes
-from lightning_hooks.tensorboard.run_index import ABOUT, INDEX, PLUGIN, ROWS, TABLE
+from lightning_hooks.tensorboard.run_index import ABOUT, FACTS, INDEX, PLUGIN, ROWS, TABLE
 
 if TYPE_CHECKING:
     from lightning_hooks.records.layout import LogEntry
@@ -115,6 +115,10 @@ class EventBuilder:
         """A summary with the row index of step views, which is given as JSON."""
         digest = hashlib.blake2b(index.encode(), digest_size=8).hexdigest()
         return self._text(f"{TABLE}/{INDEX}/{digest}", index)
+
+    def facts(self, facts: str, prefix: str) -> Summary:
+        """A summary with the facts of a step that have changed, which are given as JSON."""
+        return self._text(f"{TABLE}/{FACTS}/{prefix}", facts)
 
     def _text(self, tag: str, text: str) -> Summary:
         out = Summary()

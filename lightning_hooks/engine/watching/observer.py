@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from lightning_hooks.engine.watching.row_fallback import RowFallback
 from lightning_hooks.errors import RuleError, StoppedError
 from lightning_hooks.hooks import Action
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.rows import Row
+from lightning_hooks.plan.rows import LOSS, Row
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.host_copy import MergedState, PendingState
@@ -95,6 +95,7 @@ class Observer(Participant):
         self.reads_updates = "after_update" in self._reader.phases
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
         self.graph_key = self.schedules = frozenset(plan.schedules)
+        self._write_loss: Callable[[Tensor], None] | None = None
         self._sharded = any(is_sharded(target.value) for target in self.all_targets())
 
     def due(self, step: int, stage: str) -> Hashable | None:
@@ -147,7 +148,7 @@ class Observer(Participant):
         self.absent.warn()
 
     def all_targets(self) -> Iterable[Target[Any]]:
-        return (row.target for row in self.plan.rows)
+        return (row.target for row in self.plan.rows if row.tensor != LOSS)
 
     def refreshed(self) -> None:
         self._reader.forget()
@@ -225,6 +226,24 @@ class Observer(Participant):
         with self.guard():
             for row, measurement in self._reader.read(phase, optimizer, self.schedules, scale):
                 self.fallback.put(row, measurement)
+
+    def note_loss(self, loss: Tensor, batches: int = 1) -> None:
+        """Merge a loss into the row of the loss, before its backward.
+
+        Args:
+            loss: as it is differentiated: multiplied by the loss scale, and divided by the batches of an optimizer's step.
+            batches: the number of these batches.
+        """
+        row, fallback = self.plan.loss_row, self.fallback
+        if row is None or self.failed:
+            return
+        with self.account, self.guard():
+            if self._write_loss is None:
+                self._write_loss = self.table.writer(row, fallback)
+            cost = fallback.calls, fallback.nanoseconds
+            self._write_loss(loss.detach() if batches == 1 else loss.detach() * batches)
+            # The account has the time already, and no hook was called.
+            fallback.calls, fallback.nanoseconds = cost
 
     def scaled_by(self, factor: Tensor | None) -> None:
         """Bring what flowed under an old loss scale to the new one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import time
 from typing import Any, NamedTuple
@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lightning_hooks.engine.participants.facts import with_scale
 from lightning_hooks.engine.watching.observer import Observer
+from lightning_hooks.engine.watching.totals import Totals
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.row_index import joined
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.consumer import Publisher
+from lightning_hooks.records.facts import StepFacts, Structure
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.saved_state import DamagedState, read_list, read_mapping, read_number, starting_again
 from lightning_hooks.stats.accumulators import History
@@ -25,13 +27,10 @@ from lightning_hooks.stats.accumulators.store import PendingNumbers, no_numbers
 from lightning_hooks.stats.host_copy import HostCopy, PendingState, begin_copy
 from lightning_hooks.stats.moments import merge_by_index
 from lightning_hooks.stats.pairs import noise_scale
-from lightning_hooks.stats.schema import COUNT, NONFINITE, squares
+from lightning_hooks.stats.schema import COUNT
 from lightning_hooks.stats.sections import rescale_sections
-from lightning_hooks.stats.statistics import STATISTICS
 
 Array = NDArray[np.float64]
-_NORMS = {"grad": "hooks/grad_norm", "final_grad": "hooks/final_grad_norm", "param": "hooks/param_norm", "update": None}
-"""Tensors whose norm over all rows is computed, and its tag; None if only `hooks/update_ratio` needs it."""
 
 
 class _Ended(NamedTuple):
@@ -44,6 +43,7 @@ class _Ended(NamedTuple):
     stored: Mapping[str, PendingNumbers]
     scale: HostCopy | None
     wall_time: float
+    facts: StepFacts | None
 
 
 class Producer:
@@ -57,15 +57,28 @@ class Producer:
         observer: whose table it is.
         publisher: what takes the views.
         summaries: whether views have the global numbers under `hooks/`, the overhead included.
+        facts: returns the facts of the step that ends; None for views without facts.
+        structure: of the model; None for views without it.
     """
 
-    def __init__(self, observer: Observer, publisher: Publisher, *, summaries: bool = True) -> None:
+    def __init__(
+        self,
+        observer: Observer,
+        publisher: Publisher,
+        *,
+        summaries: bool = True,
+        facts: Callable[[], StepFacts] | None = None,
+        structure: Structure | None = None,
+    ) -> None:
         self.observer = observer
+        self._facts = facts
+        self._last_facts: StepFacts | None = None
+        self._structure = structure
         self._publisher = publisher
         self._to_agree: _Ended | None = None  # ranks have not acted on its requests
         self._unpublished: list[_Ended] = []
         plan = observer.plan
-        self._totals = _Totals(plan) if summaries else None
+        self._totals = Totals(plan) if summaries else None
         # What accumulators follow from step to step, by their section of the state, and the rows for which a rule asks.
         self._histories: dict[int, History] = {}
         self._following: dict[int, NDArray[np.bool_]] = {}
@@ -100,7 +113,9 @@ class Producer:
         observer.fallback.note_order()
         merging = observer.exchange()
         stored = observer.table.exchange_stores()
-        ended = _Ended(step, reports, observer.schedules, merging, stored, None if scale is None else begin_copy(scale), time())
+        copied_scale = None if scale is None else begin_copy(scale)
+        facts = None if self._facts is None else self._facts()
+        ended = _Ended(step, reports, observer.schedules, merging, stored, copied_scale, time(), facts)
         try:
             if self._to_agree is not None:
                 self.agree()  # after the exchange, in which a rank that fails here must have taken part
@@ -205,6 +220,8 @@ class Producer:
             else:
                 named[name], of_rows = pending.finish(moments, scale, plan.loss_scaled)
                 vectors.update(of_rows)
+        if ended.facts is not None:
+            self._last_facts = with_scale(ended.facts, scale, self._last_facts)
         summaries = {} if self._totals is None else self._totals(moments, _noise_scale(named))
         return StepView(
             step=ended.step,
@@ -218,6 +235,8 @@ class Producer:
             metrics=metrics,
             vectors=vectors,
             ranks=table.ranks,
+            facts=None if ended.facts is None else self._last_facts,
+            structure=self._structure,
         )
 
 
@@ -237,48 +256,6 @@ def _noise_scale(kept: Mapping[str, Array]) -> float:
     """The noise scale over all rows that keep it; NaN where there are none."""
     pairs = kept.get("pairs")
     return math.nan if pairs is None else float(noise_scale(pairs.sum(0, keepdims=True))[0])
-
-
-class _Totals:
-    """The global numbers: norms over all rows of a tensor, and the number of elements of all rows that are not finite."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._count = len(plan.rows)  # groups, which follow, hold the same elements again
-        rows = {
-            tensor: np.array([row.index for row in plan.rows if row.tensor == tensor])
-            for tensor in _NORMS
-            if tensor in plan.tensors
-        }
-        self._tensors = tuple(rows)
-        self._rows = joined([*rows.values()])  # of all tensors one after the other, and where those of each begin
-        self._starts = np.cumsum([0, *map(len, rows.values())], dtype=np.intp)[:-1]
-
-    def __call__(self, moments: Array, noise_scale: float) -> dict[str, float]:
-        """The numbers of a step; none of a tensor of which nothing was measured, nor a noise scale that is NaN."""
-        rows = moments[: self._count]
-        counts = rows[:, COUNT]
-        squared = squares(rows)  # 0 where nothing was measured
-        with np.errstate(over="ignore", invalid="ignore"):
-            if not np.isfinite(np.add.reduce(squared)):  # the statistic knows what the norm of an infinity is
-                squared = np.where(counts > 0, np.square(STATISTICS["norm"](rows)), 0.0)
-            sums = self._sums(squared)
-        norms = dict(zip(self._tensors, np.sqrt(sums).tolist(), strict=True))
-        if not counts.all():
-            measured = dict(zip(self._tensors, self._sums(counts).tolist(), strict=True))
-            norms = {tensor: norm for tensor, norm in norms.items() if measured[tensor]}
-        out = {tag: norms[tensor] for tensor, tag in _NORMS.items() if tag is not None and tensor in norms}
-        update, param = norms.get("update"), norms.get("param")
-        if update is not None and param is not None:
-            out["hooks/update_ratio"] = update / param if param else (0.0 if update == 0 else float("inf"))
-        if not math.isnan(noise_scale):
-            out["hooks/noise_scale"] = noise_scale
-        out["hooks/nonfinite"] = float(np.add.reduce(rows[:, NONFINITE]))
-        return out
-
-    def _sums(self, of_rows: Array) -> Array:
-        """The sum over the rows of each tensor."""
-        sums: Array = np.add.reduceat(of_rows.take(self._rows), self._starts) if self._tensors else np.empty(0)
-        return sums
 
 
 def _with_groups(plan: Plan, moments: Array) -> Array:

@@ -12,6 +12,7 @@ from weakref import ref
 from torch import Tensor
 
 from lightning_hooks.plan.plan import LOSS_SCALED
+from lightning_hooks.plan.rows import LOSS
 from lightning_hooks.stats.kernels import FallbackWriter
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, UnscaledMeasurement
 from lightning_hooks.tensor_kinds import TRANSFORMED, inside_transform, is_sharded
@@ -64,7 +65,8 @@ class RowFallback(FallbackWriter):
         """Note the order of execution when the first step that has measured something ends, and let the writer write."""
         observer = self._watching
         if self._order:
-            observer.plan.index.set_execution_order(self._order)
+            rows = observer.plan.rows
+            observer.plan.index.set_execution_order([row for row in self._order if rows[row].tensor != LOSS])
             self._order = None
         if self._order is None:
             self.direct = not observer.failed
