@@ -49,6 +49,7 @@ class LightningRun(Run):
     Attributes:
         is_fit: whether it is a fit; a validation may be a part of one, or stand alone.
         earlier: what the callbacks that have attached so far do.
+        apart: the names of the parameters that differed between ranks when they were compared last.
         failed_loggers: the loggers that raised when a monitor wrote to them, with their errors.
     """
 
@@ -60,6 +61,7 @@ class LightningRun(Run):
         self._kept = kept
         self.is_fit = in_fit(trainer)
         self.earlier = Earlier()
+        self.apart: tuple[str, ...] = ()
         self.failed_loggers: list[tuple[Any, Exception]] = []
         self._members: list[_Member] = []
         self._compared: Sequence[object] = ()  # the callbacks of the Trainer when the removed ones were looked up last
@@ -208,7 +210,10 @@ class LightningRun(Run):
         if run is None:
             return StepFacts()
         return self.model_facts.of_step(
-            precision=str(run.precision), accumulate=int(run.accumulate_grad_batches), last_step=last_step(run)
+            precision=str(run.precision),
+            accumulate=int(run.accumulate_grad_batches),
+            last_step=last_step(run),
+            apart=self.apart,
         )
 
     def begin_capture(self, folder: Path) -> None:

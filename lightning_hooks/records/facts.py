@@ -47,6 +47,7 @@ class StepFacts:
         precision: as Lightning calls it, for example `16-mixed`; None in a plain loop.
         accumulate: the number of batches in one step of the optimizer; None in a plain loop.
         last_step: the number of steps after which the fit ends; None if nobody knows.
+        apart: the names of the parameters that differed between ranks when a `HealthMonitor` compared them last.
 
     Example:
         >>> StepFacts((OptimizerFacts("SGD", (GroupFacts(0.1, 0.0, ("weight",)),)),)).optimizers[0].groups[0].lr
@@ -60,6 +61,7 @@ class StepFacts:
     precision: str | None = None
     accumulate: int | None = None
     last_step: int | None = None
+    apart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from lightning_hooks.errors import RuleError
 from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFacts, ParameterFacts, StepFacts, Structure
 
-_PLAIN = ("loss_scale", "frozen", "evaluating", "precision", "accumulate", "last_step")
+_PLAIN = ("loss_scale", "frozen", "evaluating", "precision", "accumulate", "last_step", "apart")
 
 
 def changes(before: StepFacts | None, after: StepFacts) -> str:
@@ -102,6 +102,7 @@ def _from_json(known: Mapping[str, Any]) -> StepFacts:
         None if known["precision"] is None else str(known["precision"]),
         None if known["accumulate"] is None else int(known["accumulate"]),
         None if known["last_step"] is None else int(known["last_step"]),
+        tuple(map(str, known["apart"])),
     )
 
 

@@ -32,6 +32,7 @@ steps = st.builds(
     st.none() | st.text(max_size=3),
     st.none() | st.integers(1, 9),
     st.none() | st.integers(1, 9),
+    names,
 )
 
 

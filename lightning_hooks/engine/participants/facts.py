@@ -78,7 +78,12 @@ class ModelFacts:
         self._names = {id(target.value): target.name for target in parameters}
 
     def of_step(
-        self, *, precision: str | None = None, accumulate: int | None = None, last_step: int | None = None
+        self,
+        *,
+        precision: str | None = None,
+        accumulate: int | None = None,
+        last_step: int | None = None,
+        apart: tuple[str, ...] = (),
     ) -> StepFacts:
         """The facts of now, without the loss scale; the object of the call before if nothing has changed.
 
@@ -86,13 +91,14 @@ class ModelFacts:
             precision: as of `StepFacts`.
             accumulate: as of `StepFacts`.
             last_step: as of `StepFacts`.
+            apart: as of `StepFacts`.
         """
         if self._is_stale:
             self._look_up()
         optimizers = tuple(self._of_optimizer(i, each) for i, each in enumerate(self._optimizers()) if _has_groups(each))
         frozen = tuple(name for name, known in self._parameters if (p := known()) is not None and not p.requires_grad)
         evaluating = tuple(name for name, known in self._modules if (m := known()) is not None and not m.training)
-        facts = StepFacts(optimizers, 1.0, frozen, evaluating, precision, accumulate, last_step)
+        facts = StepFacts(optimizers, 1.0, frozen, evaluating, precision, accumulate, last_step, apart)
         if facts != self._last:
             self._last = facts
         return self._last
