@@ -1,4 +1,4 @@
-"""`StatsMonitor`: what flows through every layer and parameter, at every step."""
+"""`StatsMonitor`: log statistics of the tensors of every layer and parameter, at every step."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class Resolved(NamedTuple):
-    """The rules of a monitor in a model: the plan, and that of each stage in which there is anything to watch."""
+    """The rules of a monitor resolved against a model: the whole plan, and the plan of each stage that has rows."""
 
     plan: Plan
     plans: dict[str, Plan]
@@ -132,9 +132,9 @@ class StatsMonitor(HooksCallback):
         self.max_overhead = max_overhead
         self._overhead_limit = OverheadLimit(max_overhead, self.schedule)
         self.consumers = as_consumers(consumers)
-        self._producers: dict[str, Producer] = {}  # of each stage, during a run
+        self._producers: dict[str, Producer] = {}  # by stage, during a run
         self._log: MonitorLog | None = None
-        self._context: TrainerContext | None = None  # what the consumers are given; None without consumers
+        self._context: TrainerContext | None = None  # for the consumers; None if there are none
         self._latest = Latest(prefix)
 
     def __repr__(self) -> str:
@@ -142,20 +142,20 @@ class StatsMonitor(HooksCallback):
         return options_repr(self, StatsMonitor, scalars=[], consumers=[], loggers=("all",))
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy or a pickle is not attached to anything."""
+        """A copy or a pickle belongs to no run."""
         self._flush()
         return {**super().__getstate__(), "_producers": {}, "_log": None, "_context": None}
 
     @override
     def _state(self) -> dict[str, Any]:
-        """Averages, and intervals that have grown."""
+        """The averages of the noise scale, and the intervals that `max_overhead` has widened."""
         self._flush()
         producer = self._trained
         return {} if producer is None else {**producer.state_dict(), **self._overhead_limit.state_dict(producer.observer)}
 
     @override
     def _load_state(self, state: dict[str, Any]) -> None:
-        self._flush()  # steps that have ended are not part of what is loaded
+        self._flush()  # Publish finished steps first: they belong to the state before loading.
         producer = self._trained
         if producer is not None:
             damaged = producer.load_state_dict(state)
@@ -184,7 +184,7 @@ class StatsMonitor(HooksCallback):
         plan, plans = resolved
         if not plan.rows:
             return earlier
-        about = [(known.where, known.rule, [plan.rows[row].tensor for row in known.members]) for known in plan.rules]
+        about = [(each.where, each.rule, [plan.rows[row].tensor for row in each.members]) for each in plan.rules]
         refuse_for_strategy(setting, about)
         if "train" in plans:
             refuse_changed_sums(plan, earlier.transforms)
@@ -221,13 +221,14 @@ class StatsMonitor(HooksCallback):
         if self.consumers:
             folder = folder_of_run(trainer, self._log.writer.loggers, has_own=run.logdir_of(self) is not None)
             self._context = TrainerContext(trainer, folder)
-        self._publisher = publisher  # closed with the run, so not before all checks have passed
+        # The run closes this publisher when it ends. Set it only here, after all checks have passed.
+        self._publisher = publisher
         publisher.start(plan, self._context or RunContext())
         return [producer.observer for producer in self._producers.values()]
 
     @property
     def _trained(self) -> Producer | None:
-        """The producer of the steps of training."""
+        """The producer of training steps, or None."""
         return self._producers.get("train")
 
     @property
@@ -282,12 +283,12 @@ class StatsMonitor(HooksCallback):
                 run.note_facts()
 
     def _fulfil_requests(self, trainer: Trainer) -> None:
-        """Do what consumers have requested, at a moment at which all ranks have published the same views."""
+        """Do what consumers have requested. Call it only where all ranks have published the same views."""
         if self._context is not None and self._context.has_requests:
             self._context.fulfil(trainer)
 
     def _flush(self) -> None:
-        """Publish the steps that have ended and whose tables were still being copied from a device."""
+        """Publish the finished steps, waiting for tables that are still being copied from a device."""
         producer = self._trained
         if producer is not None and producer.is_pending:
             with producer.guard():
@@ -295,7 +296,7 @@ class StatsMonitor(HooksCallback):
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after an epoch: write its last steps, since what follows may take long."""
+        """Called after an epoch: write its last steps now, because the next batch may begin much later."""
         super().on_train_epoch_end(trainer, pl_module)
         self._flush()
         self._fulfil_requests(trainer)
@@ -309,7 +310,7 @@ class StatsMonitor(HooksCallback):
 
     @override
     def _start_run(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._flush()  # steps of training before are written first
+        self._flush()  # Write the finished training steps before those of this stage.
         super()._start_run(stage, trainer, pl_module)
 
     @override
@@ -324,7 +325,8 @@ class StatsMonitor(HooksCallback):
         """Called when the fit failed or was interrupted: write the last step that ended, remove all hooks."""
         try:
             self._flush()
-        except Exception as error:  # of a device; the exception of the fit is more useful
+        # A device may raise here. Only warn, so that the user sees the exception of the fit.
+        except Exception as error:
             warnings.warn(f"the last step is not written: {type(error).__name__}: {error}", stacklevel=2)
         super().on_exception(trainer, pl_module, exception)
 
@@ -338,6 +340,7 @@ class StatsMonitor(HooksCallback):
                 producer.end(current_step(trainer), {})
             finally:
                 producer.observer.table.clear()  # for the next run
-        if self._trained is None:  # otherwise a step of training tells more
+        # If the monitor also watches training, a training step writes the page, with more rows.
+        if self._trained is None:
             self._write_page(trainer, producer)
         self._fulfil_requests(trainer)

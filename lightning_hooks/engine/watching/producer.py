@@ -1,4 +1,4 @@
-"""Producer: makes the step view of a step that ends, and publishes it."""
+"""Producer: makes the step view of a finished step, and publishes it."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class _Ended(NamedTuple):
 
 
 class Producer:
-    """Publishes the steps of one stage of a monitor: at once, or when the next step ends if its numbers come from a device.
+    """Publishes the steps of one stage of a monitor: at once, or when the next step ends if the numbers come from a device.
 
-    All ranks exchange their tables when the step ends. They act on what a rank requested in the exchange (to stop, or longer
-    intervals) at the end of a step too, since all must do so at the same one. Views can be published earlier: then the device
-    is waited for.
+    All ranks exchange their tables when a step ends. What a rank requests in the exchange (to stop, or longer intervals) takes
+    effect at the end of a step too, because all ranks must act on it at the same step. A view can be published earlier, which
+    waits for the device.
 
     Args:
-        observer: whose table it is.
-        publisher: what takes the views.
+        observer: fills the table.
+        publisher: passes the views to the consumers.
         summaries: whether views have the global numbers under `hooks/`, the overhead included.
         facts: returns the facts of the step that ends; None for views without facts.
         structure: of the model; None for views without it.
@@ -75,11 +75,11 @@ class Producer:
         self._last_facts: StepFacts | None = None
         self._structure = structure
         self._publisher = publisher
-        self._to_agree: _Ended | None = None  # ranks have not acted on its requests
+        self._to_agree: _Ended | None = None  # the last step, until ranks have acted on the requests of its exchange
         self._unpublished: list[_Ended] = []
         plan = observer.plan
         self._totals = Totals(plan) if summaries else None
-        # What accumulators follow from step to step, by their section of the state, and the rows for which a rule asks.
+        # By section of the state: averages that an accumulator continues from step to step, and whether a rule asks for each.
         self._histories: dict[int, History] = {}
         self._following: dict[int, NDArray[np.bool_]] = {}
         for section, each in enumerate(observer.table.sections.kept):
@@ -90,26 +90,26 @@ class Producer:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Around the work of a callback at the end of a step: its time is the monitor's, an error goes through `on_error`."""
+        """Surrounds work of a callback at the end of a step: the monitor accounts for its time, and `on_error` for an error."""
         with self.observer.account, self.observer.guard():
             yield
 
     @property
     def is_pending(self) -> bool:
-        """Whether a step has ended on whose requests ranks have not acted, or that is not published."""
+        """Whether a finished step is not published, or ranks have not acted on the requests of its exchange."""
         return self._to_agree is not None or bool(self._unpublished)
 
     def end(self, step: int, reports: Mapping[str, float]) -> None:
-        """A watched step, or the run of another stage, ends. All ranks must call it: the table is merged over them.
+        """Finish a watched step, or the run of another stage. All ranks must call `end`, which merges the table over them.
 
         Raises:
-            StoppedError: the monitor has failed on some rank, as far as its requests have come from the device.
+            StoppedError: the monitor has failed on some rank, in an exchange that has arrived from the device.
             Exception: the first error of a consumer.
         """
         observer = self.observer
         if self._totals is not None and observer.overhead is not None:
             reports = {**reports, **observer.overhead.report()}
-        scale = observer.loss_scale  # by which gradients of module tensors are still multiplied
+        scale = observer.loss_scale  # gradients of module tensors are still multiplied by it
         observer.fallback.note_order()
         merging = observer.exchange()
         stored = observer.table.exchange_stores()
@@ -117,16 +117,20 @@ class Producer:
         facts = None if self._facts is None else self._facts()
         ended = _Ended(step, reports, observer.schedules, merging, stored, copied_scale, time(), facts)
         try:
+            # Agree after the exchange: a rank may fail here, and the other ranks need its part in the exchange.
             if self._to_agree is not None:
-                self.agree()  # after the exchange, in which a rank that fails here must have taken part
+                self.agree()
         finally:
             self._to_agree = ended
             self._unpublished.append(ended)
-        if merging.ready or observer.stage != "train":  # a run has no next step
+        # The run of another stage is one step, which no other step follows.
+        if merging.ready or observer.stage != "train":
             self.agree()
 
     def agree(self) -> None:
-        """A step ends, watched or not: act on the requests of the one before and publish it. All ranks must call it.
+        """Finish the previous step: act on what ranks requested in its exchange, then publish its view.
+
+        All ranks must call `agree` when a step ends, watched or not.
 
         Raises:
             StoppedError: the monitor has failed on some rank.
@@ -138,13 +142,14 @@ class Producer:
         self.publish_pending()
 
     def publish_pending(self) -> None:
-        """Publish the steps that have ended; ranks act on their requests at the end of a step only.
+        """Publish the finished steps, without acting on what ranks requested in their exchanges.
 
         Raises:
-            Exception: the first that was met, when all else is published.
+            Exception: the first error, after all other steps are published.
         """
         failures: list[Exception] = []
-        while self._unpublished:  # an interruption leaves the rest for the next time
+        # Remove each step just before it is published: after Ctrl-C the next call publishes the rest.
+        while self._unpublished:
             ended = self._unpublished.pop(0)
             try:
                 if not ended.merging.merged.stop:
@@ -155,7 +160,7 @@ class Producer:
             raise failures[0]
 
     def state_dict(self) -> dict[str, Any]:
-        """The averages behind the noise scale, by row."""
+        """The averages from which the noise scale is computed, by row."""
         kept = {key: history.state(slot) for key, (history, slot) in self._followed.items()}
         return {"noise": kept} if kept else {}
 
@@ -163,7 +168,7 @@ class Producer:
         """Restore a checkpoint; the averages of new rows start empty, with one warning.
 
         Returns:
-            What is damaged and starts again, in words.
+            A sentence about each damaged entry, whose averages start empty.
         """
         damaged: list[str] = []
         saved, rows = {}, self._followed
@@ -182,7 +187,7 @@ class Producer:
 
     @property
     def _followed(self) -> dict[str, tuple[History, int]]:
-        """The rows that are followed from step to step, by what a checkpoint calls them: where each is followed."""
+        """The history and the slot of each row that has averages, by the name of the row in a checkpoint."""
         index, kept = self.observer.plan.index, self.observer.table.sections.kept
         return {
             f"{index.tensors[row]}/{index.names[row]}": (history, slot)
@@ -194,11 +199,11 @@ class Producer:
     def _view(self, ended: _Ended) -> StepView:
         """An owned snapshot of the merged table; waits for the device if necessary."""
         plan, table = self.observer.plan, self.observer.table
-        # The one copy: of a single rank on the CPU the state is the table itself, which the next step clears.
+        # Copy once: for a single rank on the CPU the state is the table itself, which the next step clears.
         state = ended.merging.merged.state.copy()
         parts = table.sections.split(state)
         scale = 1.0 if ended.scale is None else float(ended.scale.wait())
-        if scale != 1.0:  # what flowed under a loss scale is divided by it
+        if scale != 1.0:
             rescale_sections(table.sections, [*map(torch.from_numpy, parts)], plan.loss_scaled, 1.0 / scale)
         moments = parts[0]
         metrics = table.metrics.values(moments[:, COUNT]) if table.metrics.rows else {}
@@ -241,7 +246,7 @@ class Producer:
 
 
 class _OfStep(NamedTuple):
-    """What a history reads of a step: the numbers of one accumulator, and the moments of the same rows."""
+    """The numbers of one accumulator, and the moments of the same rows, as a history reads them by name."""
 
     name: str
     numbers: Array
@@ -259,7 +264,7 @@ def _noise_scale(kept: Mapping[str, Array]) -> float:
 
 
 def _with_groups(plan: Plan, moments: Array) -> Array:
-    """The moments of rows and of groups."""
+    """The moments of the rows, followed by those of the groups."""
     members = [i for group in plan.groups for i in group.members]
     group_of = [group.index - len(plan.rows) for group in plan.groups for _ in group.members]
     merged = merge_by_index(torch.from_numpy(moments[members]), torch.tensor(group_of, device="cpu"), len(plan.groups))
@@ -267,7 +272,7 @@ def _with_groups(plan: Plan, moments: Array) -> Array:
 
 
 def _read_averages(value: Any, key: str) -> tuple[float, float]:
-    """The two averages of a row: finite, or NaN if the row has no value yet."""
+    """The two averages of a row from a checkpoint: finite, or NaN if the row has no value yet."""
     pair = read_list(value, key)
     if len(pair) != 2:
         raise DamagedState(f"{key} must have 2 numbers, got {len(pair)}")

@@ -29,16 +29,18 @@ class Totals:
         }
         self._tensors = tuple(rows)
         self._loss_row = plan.loss_row
-        self._rows = joined([*rows.values()])  # of all tensors one after the other, and where those of each begin
+        # The rows of all tensors one after the other, and the offset at which the rows of each tensor begin.
+        self._rows = joined([*rows.values()])
         self._starts = np.cumsum([0, *map(len, rows.values())], dtype=np.intp)[:-1]
 
     def __call__(self, moments: Array, noise_scale: float) -> dict[str, float]:
-        """The numbers of a step; none of a tensor of which nothing was measured, nor a noise scale that is NaN."""
+        """The numbers of a step by tag, without norms of tensors that were not measured and without a noise scale of NaN."""
         rows = moments[: self._count]
         counts = rows[:, COUNT]
-        squared = squares(rows)  # 0 where nothing was measured
+        squared = squares(rows)  # 0 for rows that were not measured
         with np.errstate(over="ignore", invalid="ignore"):
-            if not np.isfinite(np.add.reduce(squared)):  # the statistic knows what the norm of an infinity is
+            # If elements are infinite, `squares` is NaN where the norm is infinite. The statistic handles that, and costs more.
+            if not np.isfinite(np.add.reduce(squared)):
                 squared = np.where(counts > 0, np.square(STATISTICS["norm"](rows)), 0.0)
             sums = self._sums(squared)
         norms = dict(zip(self._tensors, np.sqrt(sums).tolist(), strict=True))
@@ -57,6 +59,5 @@ class Totals:
         return out
 
     def _sums(self, of_rows: Array) -> Array:
-        """The sum over the rows of each tensor."""
         sums: Array = np.add.reduceat(of_rows.take(self._rows), self._starts) if self._tensors else np.empty(0)
         return sums
