@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -127,16 +128,15 @@ class LoggerWriter(StepConsumer):
             return
         layout = self._layout(view)
         entry = self._filled(layout, view)
-        before, facts = self._stored_facts, view.facts
-        changed = None if facts is None or facts is before else changes(before, facts)
-        self._stored_facts = facts or before
+        if view.facts is not None and view.facts is not self._stored_facts:
+            changed = changes(self._stored_facts, view.facts)
+            entry = replace(entry, facts=changed, monitor=self._prefix)
+            self._stored_facts = view.facts
 
         def write(each: tuple[Any, RunWriter | None]) -> None:
             logger, writer = each
             try:
                 if writer is not None:
-                    if changed is not None:
-                        writer.write_facts(changed, view.step, self._prefix)
                     writer.write(entry)
                 else:
                     logger.log_metrics(entry.scalars, step=entry.step)

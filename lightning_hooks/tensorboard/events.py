@@ -55,7 +55,13 @@ class EventBuilder:
         return self._hashes[names]
 
     def serialized(self, entry: LogEntry) -> bytes:
-        """The summary of one step as bytes.
+        """The summary of one step as bytes, with the facts that have changed."""
+        summary = self._numbers(entry)
+        # Concatenated messages are one message, whose repeated fields are joined.
+        return summary + self._facts(entry).SerializeToString() if entry.facts else summary
+
+    def _numbers(self, entry: LogEntry) -> bytes:
+        """The tables, scalars and histograms of one step as bytes.
 
         The first event of a kind is built as a message. From the second event of the kind on a template is filled. Most fits
         have one kind with a single event, the first step, and a template of that kind would only take memory.
@@ -116,9 +122,8 @@ class EventBuilder:
         digest = hashlib.blake2b(index.encode(), digest_size=8).hexdigest()
         return self._text(f"{TABLE}/{INDEX}/{digest}", index)
 
-    def facts(self, facts: str, prefix: str) -> Summary:
-        """A summary with the facts of a step that have changed, which are given as JSON."""
-        return self._text(f"{TABLE}/{FACTS}/{prefix}", facts)
+    def _facts(self, entry: LogEntry) -> Any:
+        return self._text(f"{TABLE}/{FACTS}/{entry.monitor}", entry.facts)
 
     def _text(self, tag: str, text: str) -> Summary:
         out = Summary()

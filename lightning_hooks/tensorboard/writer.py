@@ -119,11 +119,6 @@ class RunWriter:
         self._current()
         self._append(event_bytes(entry.wall_time or time.time(), entry.step, self._builder.serialized(entry)))
 
-    def write_facts(self, facts: str, step: int, prefix: str = "") -> None:
-        """Write the facts of a step that have changed, as JSON; `prefix` is that of the monitor."""
-        self._current()
-        self._add(self._builder.facts(facts, prefix), step)
-
     def write_tensor(self, name: str, tensor: Tensor, step: int, samples: Sequence[int] | None = None) -> None:
         """Write a batch for TensorBoard: [N, D] for the projector, [N, C, L] and [N, C, H, W] as an image.
 
