@@ -1,0 +1,275 @@
+"""Evidence: what health rules read. The recent step views of one monitor and stage as arrays, and facts about the run."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.errors import RuleError
+from lightning_hooks.health import saved_facts
+from lightning_hooks.health.reading import Reader
+from lightning_hooks.health.window import Array, EarlyLevel, Key, Window
+from lightning_hooks.health.witness import falls
+from lightning_hooks.plan.row_index import RowIndex
+from lightning_hooks.records.facts import StepFacts, Structure
+from lightning_hooks.records.step_view import StepView
+
+WINDOW: Final = 256
+"""The number of published steps that rules can read."""
+LOSS: Final = ("loss", "mean")
+_MOST_PENDING: Final = 64  # views that wait to be read; more would hold memory for nothing
+
+
+class Track(NamedTuple):
+    """One statistic of one tensor over the window.
+
+    Args:
+        tensor: `grad`, `output` …; empty for a number of the whole step.
+        stat: `norm`, `dead_units` …; for a number of the whole step its tag.
+        names: the names of the rows.
+        rows: their indices in the views.
+        steps: the steps at which the monitor published a view, ascending, int64 [window].
+        values: float64 [window, rows]; NaN where a row was not measured.
+        new: the part of the window that the rule has not judged before.
+    """
+
+    tensor: str
+    stat: str
+    names: tuple[str, ...]
+    rows: NDArray[np.intp]
+    steps: NDArray[np.int64]
+    values: Array
+    new: slice
+
+
+class Evidence:
+    """The recent views of one monitor and stage, and facts about the run. A rule reads it and never changes it.
+
+    Views are read when a rule first asks for numbers, all new views at once.
+
+    Args:
+        needs: the pairs (tensor, statistic) that rules will ask for; the loss is always there.
+        size: the number of steps to keep.
+
+    Attributes:
+        step: of the last view; -1 before the first.
+        facts: how the last step trained; None if nobody knows.
+        structure: the modules and parameters; None if nobody knows.
+        ranks: the number of ranks that were merged.
+
+    Example:
+        >>> index = RowIndex(["fc.weight", "loss"], ["grad", "loss"])
+        >>> evidence = Evidence(needs=[("grad", "mean")])
+        >>> for step in range(3):
+        ...     row = [4.0, step, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 0.0]
+        ...     evidence.add(StepView(step, rows=index, moments=np.array([row, row])))
+        >>> evidence.track("grad", "mean").values.ravel().tolist(), evidence.loss().values.ravel().tolist()
+        ([0.0, 1.0, 2.0], [0.0, 1.0, 2.0])
+    """
+
+    def __init__(self, needs: Iterable[Key] = (), size: int = WINDOW) -> None:
+        self._needs = tuple(dict.fromkeys((LOSS, *needs)))
+        self.step = -1
+        self.facts: StepFacts | None = None
+        self.structure: Structure | None = None
+        self.ranks = 1
+        self._window = Window(size)
+        self._early: dict[Key, EarlyLevel] = {}
+        self._names: dict[str, tuple[str, ...]] = {}
+        self._reader: Reader | None = None
+        self._pending: list[StepView] = []
+        self._facts: list[tuple[int, StepFacts | None]] = []  # at each step from which they differ
+        self._judged_until = -1
+        self._order: tuple[tuple[int, ...], tuple[str, ...]] = (), ()
+        self._falls: dict[int, tuple[int, bool | None]] = {}
+
+    def add(self, view: StepView) -> None:
+        """Add the view of the next step. If its step is not later than the last one, the later steps are forgotten."""
+        if view.step <= self.step:
+            self._go_back(view.step)
+        self.step, self.facts, self.structure, self.ranks = view.step, view.facts, view.structure, view.ranks
+        self._pending.append(view)
+        if len(self._pending) >= _MOST_PENDING:
+            self._read_pending()
+
+    def judge_after(self, step: int) -> None:
+        """Make the steps after this one the new ones, for the rule that looks next."""
+        self._judged_until = step
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """The steps of the window, ascending."""
+        self._read_pending()
+        return self._window.steps
+
+    @property
+    def new_steps(self) -> NDArray[np.int64]:
+        """The steps of the window that the rule has not judged before."""
+        return self.steps[self._new()]
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The tensors that the views have rows of."""
+        index = self._index()
+        return tuple(dict.fromkeys(index.tensors)) if index else ()
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The names of the modules in the order of execution."""
+        index = self._index()
+        if index is None:
+            return ()
+        if self._order[0] is not index.order:
+            self._order = index.order, tuple(dict.fromkeys(index.names[row] for row in index.order))
+        return self._order[1]
+
+    def track(self, tensor: str, stat: str) -> Track | None:
+        """One statistic of one tensor over the window; None if no row has the tensor or the statistic is not measured.
+
+        Args:
+            tensor: `grad`, `output` …; empty for a number of the whole step.
+            stat: the statistic, or the tag of the number.
+
+        Raises:
+            RuleError: the rule does not name the pair in its `needs`.
+        """
+        key = tensor, stat
+        if key not in self._needs:
+            raise RuleError(f"{stat!r} of {tensor!r} is not collected; add ({tensor!r}, {stat!r}) to the rule's needs")
+        self._read_pending()
+        if key not in self._window:
+            return None
+        names = self._names[tensor] if tensor else ("",)
+        columns = self._reader.columns.get(tensor) if self._reader else None
+        rows = columns.rows if columns else np.full(len(names), -1, dtype=np.intp)
+        return Track(tensor, stat, names, rows, self._window.steps, self._window.read(key), self._new())
+
+    def early(self, tensor: str, stat: str) -> Array | None:
+        """The early level of each row, float64 [rows]: the median of its own measurements 5 to 24, counted from 0.
+
+        NaN for a row with fewer measurements. None where `track` is None. A resume keeps it.
+        """
+        if self.track(tensor, stat) is None:
+            return None
+        return self._early[tensor, stat].medians
+
+    def loss(self) -> Track | None:
+        """The loss of each step; None if nobody measures it."""
+        return self.track(*LOSS)
+
+    def loss_falls(self, window: int = 50) -> bool | None:
+        """Whether the loss falls: its median in the last quarter is below that in the first by more than its noise.
+
+        Args:
+            window: the number of last steps with a loss to judge.
+
+        Returns:
+            None if there are fewer steps with a loss.
+        """
+        if self._falls.get(window, (-1, None))[0] != self.step:
+            loss = self.loss()
+            self._falls[window] = self.step, None if loss is None else falls(loss.values[:, 0], window)
+        return self._falls[window][1]
+
+    def facts_at(self, step: int) -> StepFacts | None:
+        """How a step of the window trained; None if nobody knows. The same object as long as nothing changed."""
+        self._read_pending()
+        position = bisect_right(self._facts, step, key=lambda change: change[0])
+        return self._facts[position - 1][1] if position else None
+
+    def _new(self) -> slice:
+        steps = self._window.steps
+        return slice(int(np.searchsorted(steps, self._judged_until, side="right")), len(steps))
+
+    def _index(self) -> RowIndex | None:
+        if self._pending:
+            return self._pending[-1].rows
+        return self._reader.index if self._reader else None
+
+    def _read_pending(self) -> None:
+        pending, self._pending = self._pending, []
+        while pending:
+            index = pending[0].rows
+            count = next((i for i, view in enumerate(pending) if view.rows is not index), len(pending))
+            self._read(pending[:count], index)
+            pending = pending[count:]
+
+    def _read(self, views: list[StepView], index: RowIndex) -> None:
+        if self._reader is None or self._reader.index is not index:
+            self._reader = Reader(index, self._needs)
+            self._take_over_names({tensor: columns.names for tensor, columns in self._reader.columns.items()})
+        values = self._reader.read(views)
+        self._window.append([view.step for view in views], values)
+        for key, each in values.items():
+            if key not in self._early:
+                self._early[key] = EarlyLevel(each.shape[1])
+            self._early[key].add(each)
+        for view in views:
+            if not self._facts or self._facts[-1][1] is not view.facts:
+                self._facts.append((view.step, view.facts))
+        self._forget_old_facts()
+
+    def _forget_old_facts(self) -> None:
+        first = bisect_right(self._facts, int(self._window.steps[0]), key=lambda change: change[0])
+        del self._facts[: max(0, first - 1)]
+
+    def _take_over_names(self, new: Mapping[str, tuple[str, ...]]) -> None:
+        """Move the numbers of each row to its column in a new row index. A row that is new there starts without numbers."""
+        for tensor, names in new.items():
+            old = self._names.get(tensor)
+            if old is not None and old != names:
+                columns = np.array([old.index(name) if name in old else -1 for name in names], dtype=np.intp)
+                for key in [key for key in self._early if key[0] == tensor]:
+                    self._window.rename(key, columns)
+                    self._early[key].rename(columns)
+            self._names[tensor] = names
+
+    def _go_back(self, step: int) -> None:
+        self._read_pending()
+        self._window.forget_from(step)
+        self._facts = [change for change in self._facts if change[0] < step]
+        self._judged_until = min(self._judged_until, step - 1)
+        self._falls.clear()
+        if not len(self._window.steps):
+            self._early.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The window as plain values, for a checkpoint."""
+        self._read_pending()
+        return {
+            "step": self.step,
+            "window": self._window.state_dict(),
+            "names": {tensor: list(names) for tensor, names in self._names.items()},
+            "early": [[*key, *level.state()] for key, level in self._early.items()],
+            "facts": saved_facts.to_plain(self._facts),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with the window of a `state_dict`.
+
+        Raises:
+            RuleError: the state is damaged; the evidence is then unchanged.
+        """
+        try:
+            step, names = int(state["step"]), {str(k): tuple(map(str, each)) for k, each in dict(state["names"]).items()}
+            window = Window.from_state(self._window.size, state["window"])
+            early = {(str(e[0]), str(e[1])): EarlyLevel.from_state(e[2:]) for e in state["early"]}
+            facts = saved_facts.from_plain(state["facts"])
+            self._check_widths(window, early, names)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise RuleError(f"evidence: the saved state is damaged: {error}") from error
+        self.step, self._names, self._window, self._early, self._facts = step, names, window, early, facts
+        self.facts = facts[-1][1] if facts else None
+        self._reader, self._pending = None, []
+        self._falls.clear()
+
+    @staticmethod
+    def _check_widths(window: Window, early: Mapping[Key, EarlyLevel], names: Mapping[str, tuple[str, ...]]) -> None:
+        for key, level in early.items():
+            width = len(names[key[0]]) if key[0] else 1
+            if window.read(key).shape[1] != width or len(level.counts) != width:
+                raise ValueError(f"{key[1]!r} of {key[0]!r} has another number of columns than {width}")

@@ -1,0 +1,135 @@
+"""Reading step views: the statistics of many views at once, as arrays [views, rows]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.health.window import Array, Key
+from lightning_hooks.plan.row_index import KeptRows, RowIndex
+from lightning_hooks.records.step_view import StepView
+from lightning_hooks.stats.statistics import MAGNITUDE_STATS, STATISTICS, compute, ratio
+
+
+class Columns(NamedTuple):
+    """The rows of one tensor.
+
+    Args:
+        names: the dotted names.
+        rows: their indices in the row index.
+    """
+
+    names: tuple[str, ...]
+    rows: NDArray[np.intp]
+
+
+class _States(dict[str, Array]):
+    """The states of some rows by accumulator, as accumulators read them."""
+
+    def __init__(self, states: dict[str, Array], ranks: int) -> None:
+        super().__init__(states)
+        self.ranks = ranks
+
+
+class Reader:
+    """Reads some statistics from all views with one row index.
+
+    Args:
+        index: the row index of the views.
+        needs: pairs of a tensor and a statistic. Pairs with an empty tensor are tags of summaries.
+
+    Example:
+        >>> index = RowIndex(["fc.weight"], ["grad"])
+        >>> moments = np.array([[4.0, 0.5, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 0.0]])
+        >>> reader = Reader(index, [("grad", "mean"), ("output", "mean")])
+        >>> reader.read([StepView(0, rows=index, moments=moments)])
+        {('grad', 'mean'): array([[0.5]])}
+    """
+
+    def __init__(self, index: RowIndex, needs: Iterable[Key]) -> None:
+        self.index = index
+        self.columns: dict[str, Columns] = {}
+        self._reads: dict[Key, Callable[[Sequence[StepView], Array], Array]] = {}
+        for tensor, stat in needs:
+            if tensor == "":
+                continue
+            columns = self._columns_of(tensor)
+            read = self._find_read(stat, columns.rows) if columns.names else None
+            if read is not None:
+                self._reads[tensor, stat] = read
+        self._tags = tuple(stat for tensor, stat in needs if tensor == "")
+
+    def _columns_of(self, tensor: str) -> Columns:
+        if tensor not in self.columns:
+            rows, names = self.index.of(tensor)
+            # A group repeats the numbers of its rows.
+            kept = [i for i, row in enumerate(rows.tolist()) if row not in self.index.members]
+            self.columns[tensor] = Columns(tuple(names[i] for i in kept), rows[kept])
+        return self.columns[tensor]
+
+    def read(self, views: Sequence[StepView]) -> dict[Key, Array]:
+        """The statistics of the views by key, float64 [views, rows]; NaN where a row was not measured.
+
+        A statistic that the views do not hold has no entry.
+        """
+        values: dict[Key, Array] = {}
+        if self._reads:
+            moments = np.stack([view.moments for view in views])
+            values = {key: read(views, moments) for key, read in self._reads.items()}
+        for tag in self._tags:
+            numbers = np.array([view.summaries.get(tag, np.nan) for view in views], dtype=np.float64)
+            if not np.isnan(numbers).all():
+                values["", tag] = numbers[:, None]
+        return values
+
+    def _find_read(self, stat: str, rows: NDArray[np.intp]) -> Callable[[Sequence[StepView], Array], Array] | None:
+        if stat == "count":
+            return lambda views, moments: moments[:, rows, 0]
+        if stat in STATISTICS:
+            if stat in MAGNITUDE_STATS and not self.index.magnitudes:
+                return None
+            return lambda views, moments: _of_moments(stat, moments[:, rows])
+        if stat == "ratio":
+            return self._find_ratio(rows)
+        kept = next((each for each in self.index.kept.values() if each.accumulator.serves(stat)), None)
+        return None if kept is None else lambda views, moments: _of_states(stat, kept, rows, views, moments)
+
+    def _find_ratio(self, rows: NDArray[np.intp]) -> Callable[[Sequence[StepView], Array], Array] | None:
+        params, names = self.index.of("param")
+        by_name = dict(zip(names, params.tolist(), strict=True))
+        found = [self.index.param_row_of.get(row, by_name.get(self.index.names[row], -1)) for row in rows.tolist()]
+        param_rows, has_param = np.array(found, dtype=np.intp), np.array(found) >= 0
+        if not has_param.any():
+            return None
+
+        def read(views: Sequence[StepView], moments: Array) -> Array:
+            norms = _of_moments("norm", moments[:, param_rows])
+            return np.where(has_param, ratio(_of_moments("norm", moments[:, rows]), norms), np.nan)
+
+        return read
+
+
+def _of_moments(stat: str, moments: Array) -> Array:
+    """A statistic of moments [views, rows, 9], float64 [views, rows]."""
+    return compute(stat, moments.reshape(-1, moments.shape[-1])).reshape(moments.shape[:2])
+
+
+def _of_states(stat: str, kept: KeptRows, rows: NDArray[np.intp], views: Sequence[StepView], moments: Array) -> Array:
+    """A statistic of the states of an accumulator, float64 [views, rows]."""
+    values = np.full((len(views), len(rows)), np.nan)
+    name = kept.accumulator.name
+    slots = kept.slots[rows]
+    has_slot = np.flatnonzero(slots >= 0)
+    held = np.array([i for i, view in enumerate(views) if name in view.kept], dtype=np.intp)
+    if not len(held) or not len(has_slot):
+        return values
+    states = np.stack([views[i].kept[name] for i in held.tolist()])[:, slots[has_slot]]
+    measured = moments[np.ix_(held, rows[has_slot])]
+    flat = {name: states.reshape(-1, states.shape[-1]), "moments": measured.reshape(-1, measured.shape[-1])}
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        found = kept.accumulator.compute(stat, _States(flat, views[-1].ranks)).reshape(states.shape[:2])
+    values[np.ix_(held, has_slot)] = np.where(measured[..., 0] > 0, found, np.nan)
+    return values

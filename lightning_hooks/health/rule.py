@@ -1,0 +1,210 @@
+"""Health rule: a condition on the evidence, and the sign that the condition holds at one row and step.
+
+A rule reads the evidence and returns signs. Patience, warm-up, grouping and the end of a finding are the work of `Diagnosis`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lightning_hooks.errors import RuleError, did_you_mean, shown
+
+if TYPE_CHECKING:
+    from lightning_hooks.health.evidence import Evidence, Track
+
+FAMILIES = ("facts", "loss", "gradients", "updates", "activations", "numerics")
+
+
+class Severity(StrEnum):
+    """How bad a finding is.
+
+    `INFO` is only in the file and on the page, `WARNING` once in the terminal, and `CRITICAL` says that the training is lost if
+    it goes on.
+
+    Example:
+        >>> Severity.WARNING, Severity("critical").rank > Severity.INFO.rank
+        ('warning', True)
+    """
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def rank(self) -> int:
+        """0 for INFO, 1 for WARNING, 2 for CRITICAL."""
+        return list(Severity).index(self)
+
+
+@dataclass(frozen=True)
+class Sign:
+    """The condition of a rule holds at one row and one step.
+
+    Args:
+        row: the name of the module or parameter; empty for the whole run.
+        tensor: the tensor that was measured; empty for facts.
+        step: the step at which the condition holds.
+        measured: the number that was measured.
+        threshold: the number that it was compared with.
+        text: the numbers in words, without a full stop: `update is 18 % of the weight`.
+    """
+
+    row: str
+    tensor: str
+    step: int
+    measured: float
+    threshold: float
+    text: str
+
+    @property
+    def excess(self) -> float:
+        """How far the measurement is from the threshold, as the absolute logarithm of their quotient; 0 where it has none."""
+        if not (self.measured > 0 and self.threshold > 0):
+            return math.inf if self.measured == 0 < self.threshold else 0.0
+        return abs(math.log(self.measured) - math.log(self.threshold)) if math.isfinite(self.measured) else math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthRule:
+    """A condition that a healthy training does not meet.
+
+    A rule inherits, is decorated with `@dataclass(frozen=True, kw_only=True)`, and has a `check`. Its own fields are its
+    thresholds.
+
+    Args:
+        severity: of its findings.
+        patience: the number of measured steps in a row at which the condition must hold, and then must not hold for the
+            finding to end. Of signs without a tensor, each look without a sign is one step.
+        warmup: signs before this step do not count.
+        every: the rule looks whenever so many more steps were published.
+        is_on: whether the rule is used.
+
+    Attributes:
+        name: the name of the class.
+        family: one of `FAMILIES`.
+        needs: the pairs (tensor, statistic) that `check` reads. An empty tensor stands for a number of the whole step, by its
+            tag: `("", "hooks/grad_norm")`. The loss is always there.
+        next_steps: what to try, as imperative sentences.
+        source: where the thresholds are from.
+
+    Example:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class HugeOutput(HealthRule):
+        ...     most: float = 1e3
+        ...     patience: int = 3
+        ...     family: ClassVar[str] = "activations"
+        ...     needs: ClassVar[tuple[tuple[str, str], ...]] = (("output", "abs_max"),)
+        ...
+        ...     def check(self, evidence):
+        ...         track = evidence.track("output", "abs_max")
+        ...         return signs_where(track, track.values > self.most, self.most, lambda value: f"output reaches {value:.3g}")
+        >>> HugeOutput(most=50)
+        HugeOutput(severity='warning', patience=3, warmup=0, every=20, is_on=True, most=50)
+    """
+
+    severity: Severity = Severity.WARNING
+    patience: int = 10
+    warmup: int = 0
+    every: int = 20
+    is_on: bool = True
+    name: ClassVar[str] = "HealthRule"
+    family: ClassVar[str] = "numerics"
+    needs: ClassVar[tuple[tuple[str, str], ...]] = ()
+    next_steps: ClassVar[tuple[str, ...]] = ()
+    source: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+        if cls.family not in FAMILIES:
+            raise RuleError(f"{cls.__name__}.family must be one of {', '.join(FAMILIES)}, got {shown(cls.family)}")
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "severity", Severity(self.severity))
+        except ValueError:
+            hint = did_you_mean(self.severity, [each.value for each in Severity], n=1)
+            raise RuleError(
+                f"{self.name}.severity must be info, warning or critical, got {shown(self.severity)}{hint}"
+            ) from None
+        for name, least in (("patience", 1), ("warmup", 0), ("every", 1)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise RuleError(f"{self.name}.{name} must be an integer of at least {least}, got {shown(value)}")
+        for field in fields(self):
+            if field.type in ("float", float) and not _is_number(getattr(self, field.name)):
+                raise RuleError(f"{self.name}.{field.name} must be a number, got {shown(getattr(self, field.name))}")
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """Why the rule cannot run with this evidence; None if it can. By default it needs each pair of `needs`."""
+        for tensor, stat in self.needs:
+            if evidence.track(tensor, stat) is None:
+                return missing(evidence, tensor, stat)
+        return None
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """The signs at new steps: those of `track.new` or `evidence.new_steps`. Changes neither the rule nor the evidence."""
+        raise NotImplementedError(f"{self.name} has no check")
+
+    def message(self, rows: Sequence[str], signs: Sequence[Sign]) -> str:
+        """What follows from a finding, in a sentence or two.
+
+        Args:
+            rows: the names of the rows, the earliest and worst first.
+            signs: some of their signs, the clearest first; at least one.
+        """
+        where = shown_rows(rows)
+        return f"{where}: {signs[0].text}." if where else f"{signs[0].text[:1].upper()}{signs[0].text[1:]}."
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def missing(evidence: Evidence, tensor: str, stat: str) -> str:
+    """The reason why there is no track, in words."""
+    if tensor == "":
+        return f"no step reports `{stat}`"
+    return f"`{stat}` of `{tensor}` is not measured" if tensor in evidence.tensors else f"no row has `{tensor}`"
+
+
+def shown_rows(rows: Sequence[str]) -> str:
+    """The rows of a finding in words; empty if the finding is about the whole run.
+
+    Example:
+        >>> shown_rows(["encoder.3", "encoder.4", "head"])
+        'encoder.3, then 2 more'
+    """
+    return f"{rows[0]}, then {len(rows) - 1} more" if len(rows) > 1 else rows[0] if rows else ""
+
+
+def signs_where(track: Track, holds: NDArray[np.bool_], threshold: ArrayLike, text: Callable[[float], str]) -> Iterator[Sign]:
+    """The signs of a condition at the new steps of a track.
+
+    Args:
+        track: the statistic that was compared.
+        holds: whether the condition holds, bool [window, rows]; ignored where the track was not measured.
+        threshold: one number, or one for each row or cell: anything that broadcasts to [window, rows].
+        text: makes the words from the measured number.
+    """
+    new = np.asarray(holds, dtype=np.bool_)[track.new] & ~np.isnan(track.values[track.new])
+    if not new.any():
+        return
+    thresholds = np.broadcast_to(np.asarray(threshold, dtype=np.float64), track.values.shape)[track.new]
+    values, steps = track.values[track.new], track.steps[track.new]
+    for i, row in np.argwhere(new).tolist():
+        value = float(values[i, row])
+        yield Sign(track.names[row], track.tensor, int(steps[i]), value, float(thresholds[i, row]), text(value))

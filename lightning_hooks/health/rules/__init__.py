@@ -1,0 +1,15 @@
+"""The rules of the package, one file for each family."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lightning_hooks.health.rule import HealthRule
+
+DEFAULT_RULES: Final[tuple[HealthRule, ...]] = ()
+"""The rules of a `HealthMonitor` that is given none. Each family adds its own: `(*facts.RULES, *loss.RULES, …)`."""
+
+
+def rules_by_name() -> dict[str, HealthRule]:
+    """The default rules by name."""
+    return {rule.name: rule for rule in DEFAULT_RULES}

@@ -1,0 +1,187 @@
+"""Window: the numbers of the last steps, as arrays [steps, columns] that grow together."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.errors import RuleError, shown
+
+Array = NDArray[np.float64]
+Key = tuple[str, str]
+"""A tensor and a statistic; for a number of the whole run an empty tensor and its tag."""
+FIRST_EARLY, LAST_EARLY = 5, 24
+"""The early level of a row is the median of its own measurements with these numbers, counted from 0."""
+
+
+class Window:
+    """The last steps, with one array [steps, columns] for each key. Reading returns slices without a copy.
+
+    A slice that was read stays valid: later steps are appended behind it, and a full buffer is replaced, not overwritten.
+
+    Args:
+        size: the number of steps to keep.
+
+    Example:
+        >>> window = Window(2)
+        >>> for step in range(3):
+        ...     window.append([step], {("loss", "mean"): np.array([[step / 10]])})
+        >>> window.steps.tolist(), window.read(("loss", "mean")).ravel().tolist()
+        ([1, 2], [0.1, 0.2])
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._start = self._end = 0
+        self._steps = np.empty(2 * size, dtype=np.int64)
+        self._arrays: dict[Key, Array] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._arrays
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """The steps, ascending, int64 [steps]."""
+        return self._steps[self._start : self._end]
+
+    def read(self, key: Key) -> Array:
+        """The numbers of a key, float64 [steps, columns]; NaN where a step has none."""
+        return self._arrays[key][self._start : self._end]
+
+    def append(self, steps: Sequence[int], values: Mapping[Key, Array]) -> None:
+        """Append steps with the numbers of some keys, float64 [len(steps), columns]. Other keys get NaN."""
+        if len(steps) > self.size:
+            values = {key: each[-self.size :] for key, each in values.items()}
+            steps = steps[-self.size :]
+        if self._end + len(steps) > len(self._steps):
+            self._move_to_new_buffers()
+        new = slice(self._end, self._end + len(steps))
+        self._steps[new] = steps
+        for key, each in values.items():
+            if key not in self._arrays:
+                self._arrays[key] = np.full((len(self._steps), each.shape[1]), np.nan)
+            self._arrays[key][new] = each
+        self._end += len(steps)
+        self._start = max(self._start, self._end - self.size)
+
+    def _move_to_new_buffers(self) -> None:
+        kept = slice(max(self._start, self._end - self.size), self._end)
+        count = kept.stop - kept.start
+        steps = np.empty(2 * self.size, dtype=np.int64)
+        steps[:count] = self._steps[kept]
+        for key, array in self._arrays.items():
+            moved = np.full(array.shape, np.nan)
+            moved[:count] = array[kept]
+            self._arrays[key] = moved
+        self._steps, self._start, self._end = steps, 0, count
+
+    def forget_from(self, step: int) -> None:
+        """Forget this step and later ones, because training went back to an earlier step."""
+        self._move_to_new_buffers()
+        self._end = int(np.searchsorted(self.steps, step))
+        for array in self._arrays.values():
+            array[self._end :] = np.nan
+
+    def rename(self, key: Key, columns: NDArray[np.intp]) -> None:
+        """Give a key other columns: column i is the former column `columns[i]`, or a new one where that is -1."""
+        if key in self._arrays:
+            self._arrays[key] = with_columns(self._arrays[key], columns)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The numbers as plain values: arrays are text, so that any checkpoint and JSON can hold them."""
+        return {
+            "steps": self.steps.tolist(),
+            "values": [[*key, *to_text(self.read(key))] for key in self._arrays],
+        }
+
+    @classmethod
+    def from_state(cls, size: int, state: Mapping[str, Any]) -> Window:
+        """The window of a `state_dict`.
+
+        Raises:
+            RuleError: the state is damaged.
+        """
+        window = cls(size)
+        try:
+            steps = [int(step) for step in state["steps"]]
+            values = {(str(entry[0]), str(entry[1])): from_text(*entry[2:]) for entry in state["values"]}
+            if sorted(set(steps)) != steps or any(len(each) != len(steps) for each in values.values()):
+                raise ValueError("steps must ascend, and each array must have one line for each step")
+            window.append(steps, values)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise RuleError(f"window: the saved numbers are damaged ({error}), got {shown(state)}") from error
+        return window
+
+
+class EarlyLevel:
+    """The median of the measurements 5 to 24 of each column, counted from 0. A column has none before its 25th measurement.
+
+    Args:
+        columns: the number of columns.
+
+    Example:
+        >>> early = EarlyLevel(1)
+        >>> early.add(np.arange(30.0)[:, None])
+        >>> early.medians.tolist()
+        [14.5]
+    """
+
+    def __init__(self, columns: int) -> None:
+        self.counts = np.zeros(columns)
+        self.samples = np.full((LAST_EARLY - FIRST_EARLY + 1, columns), np.nan)
+        self.medians = np.full(columns, np.nan)
+
+    def add(self, values: Array) -> None:
+        """Add the numbers of new steps, float64 [steps, columns]. Numbers that are not finite do not count."""
+        if bool((self.counts > LAST_EARLY).all()):
+            return
+        finite = np.isfinite(values)
+        numbers = (self.counts + np.cumsum(finite, axis=0) - 1).astype(np.intp)
+        steps, columns = np.nonzero(finite & (numbers >= FIRST_EARLY) & (numbers <= LAST_EARLY))
+        self.samples[numbers[steps, columns] - FIRST_EARLY, columns] = values[steps, columns]
+        self.counts += finite.sum(axis=0)
+        complete = (self.counts > LAST_EARLY) & np.isnan(self.medians)
+        if complete.any():
+            self.medians[complete] = np.median(self.samples[:, complete], axis=0)
+
+    def rename(self, columns: NDArray[np.intp]) -> None:
+        """Give other columns, as `Window.rename` does."""
+        self.counts = np.nan_to_num(with_columns(self.counts[None], columns)[0])
+        self.samples = with_columns(self.samples, columns)
+        self.medians = with_columns(self.medians[None], columns)[0]
+
+    def state(self) -> list[Any]:
+        """The measurements as plain values."""
+        return to_text(np.concatenate([self.counts[None], self.medians[None], self.samples]))
+
+    @classmethod
+    def from_state(cls, state: Sequence[Any]) -> EarlyLevel:
+        """The level of a `state`; raises ValueError if the state is damaged."""
+        rows = from_text(*state)
+        early = cls(rows.shape[1])
+        if len(rows) != len(early.samples) + 2:
+            raise ValueError(f"an early level has {len(early.samples) + 2} lines, got {len(rows)}")
+        early.counts, early.medians, early.samples = rows[0].copy(), rows[1].copy(), rows[2:].copy()
+        return early
+
+
+def with_columns(array: Array, columns: NDArray[np.intp]) -> Array:
+    """The columns of an array [n, columns] by their numbers; NaN where the number is -1."""
+    result = np.full((len(array), len(columns)), np.nan)
+    result[:, columns >= 0] = array[:, columns[columns >= 0]]
+    return result
+
+
+def to_text(array: Array) -> list[Any]:
+    """An array [n, columns] as [number of columns, text]."""
+    return [array.shape[1], base64.b64encode(np.ascontiguousarray(array, dtype="<f8").tobytes()).decode()]
+
+
+def from_text(columns: int, text: str) -> Array:
+    """The array of `to_text`; raises ValueError if the text is damaged."""
+    numbers = np.frombuffer(base64.b64decode(text, validate=True), dtype="<f8").astype(np.float64)
+    return numbers.reshape(-1, columns) if columns else numbers.reshape(0, 0)

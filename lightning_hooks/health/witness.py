@@ -1,0 +1,38 @@
+"""Whether a series falls: the second witness of rules whose patterns also occur in healthy training."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MEDIAN_ERROR = 1.2533  # the standard error of a median over that of a mean, for normally distributed numbers
+_TIMES_NOISE = 2.0
+
+
+def falls(values: NDArray[np.float64], window: int) -> bool | None:
+    """Whether the median of the last quarter of a window is below that of its first quarter by more than its noise.
+
+    The noise is estimated from the differences of neighbouring numbers, so that a steady trend does not count as noise.
+
+    Args:
+        values: float64 [steps]; NaN where a step has none.
+        window: the number of last numbers to judge, at least 8.
+
+    Returns:
+        None if there are fewer numbers.
+
+    Example:
+        >>> falls(np.linspace(2.0, 1.0, 50), 50), falls(np.ones(50), 50), falls(np.ones(3), 50)
+        (True, False, None)
+    """
+    known = values[~np.isnan(values)][-window:]
+    if len(known) < window:
+        return None
+    quarter = max(window // 4, 2)
+    first, last = np.median(known[:quarter]), np.median(known[-quarter:])
+    with np.errstate(invalid="ignore"):
+        steps = np.diff(known)
+        # Half of normally distributed numbers are within 0.6745 standard deviations of their median.
+        spread = np.median(np.abs(steps - np.median(steps))) / 0.6745 / np.sqrt(2)
+        error = _MEDIAN_ERROR * spread * np.sqrt(2 / quarter)
+        return bool(first - last > max(_TIMES_NOISE * error, 1e-12 * abs(first)))
