@@ -56,6 +56,8 @@ class Evidence:
         size: the number of steps to keep.
 
     Attributes:
+        needs: the pairs that are collected.
+        size: the number of steps that are kept.
         step: of the last view; -1 before the first.
         facts: how the last step trained; None if nobody knows.
         structure: the modules and parameters; None if nobody knows.
@@ -72,11 +74,12 @@ class Evidence:
     """
 
     def __init__(self, needs: Iterable[Key] = (), size: int = WINDOW) -> None:
-        self._needs = tuple(dict.fromkeys((LOSS, *needs)))
+        self.needs = tuple(dict.fromkeys((LOSS, *needs)))
         self.step = -1
         self.facts: StepFacts | None = None
         self.structure: Structure | None = None
         self.ranks = 1
+        self.size = size
         self._window = Window(size)
         self._early: dict[Key, EarlyLevel] = {}
         self._names: dict[str, tuple[str, ...]] = {}
@@ -138,12 +141,12 @@ class Evidence:
             RuleError: the rule does not name the pair in its `needs`.
         """
         key = tensor, stat
-        if key not in self._needs:
+        if key not in self.needs:
             raise RuleError(f"{stat!r} of {tensor!r} is not collected; add ({tensor!r}, {stat!r}) to the rule's needs")
         self._read_pending()
-        if key not in self._window:
+        names = self._names.get(tensor, ()) if tensor else ("",)
+        if key not in self._window or not names:
             return None
-        names = self._names[tensor] if tensor else ("",)
         columns = self._reader.columns.get(tensor) if self._reader else None
         rows = columns.rows if columns else np.full(len(names), -1, dtype=np.intp)
         return Track(tensor, stat, names, rows, self._window.steps, self._window.read(key), self._new())
@@ -200,7 +203,7 @@ class Evidence:
 
     def _read(self, views: list[StepView], index: RowIndex) -> None:
         if self._reader is None or self._reader.index is not index:
-            self._reader = Reader(index, self._needs)
+            self._reader = Reader(index, self.needs)
             self._take_over_names({tensor: columns.names for tensor, columns in self._reader.columns.items()})
         values = self._reader.read(views)
         self._window.append([view.step for view in views], values)

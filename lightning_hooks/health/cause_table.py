@@ -1,0 +1,218 @@
+"""The table of causes. The order counts: an earlier cause takes its findings first, and facts come before patterns."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lightning_hooks.health.cause_rule import CauseRule
+from lightning_hooks.health.evidence import Evidence
+
+_UNSTABLE: Final = (
+    "LossSpike",
+    "LossDiverged",
+    "GradientSpike",
+    "ExplodingGradient",
+    "UpdateTooLarge",
+    "WeightGrowth",
+    "NonFinite",
+)
+"""What a training shows that takes steps too large, for whatever reason."""
+_STUCK: Final = ("LossConstant", "UpdateTooSmall", "VanishingGradient", "UnchangedParameter")
+"""What a training shows that does not learn, for whatever reason."""
+_DULL: Final = ("DeadUnits", "DeadLayer", "SaturatedActivation", "ConstantOutput", "MassiveActivation", "UnitCollapse")
+"""What activations show in the end, for whatever reason."""
+
+
+def _has_modules_in_evaluation(evidence: Evidence) -> bool:
+    return evidence.facts is not None and bool(evidence.facts.evaluating)
+
+
+CAUSES: Final[tuple[CauseRule, ...]] = (
+    CauseRule(
+        name="ReplicasApart",
+        message="The ranks no longer train the same model: {where} differs between them since step {step}.",
+        required=("ReplicasDiffer",),
+        supporting=("LossSpike", "LossDiverged", "GradientSpike"),
+        next_steps=(
+            "Give every rank the same initial weights, and change weights on all ranks alike.",
+            "Search for branches on the rank between the backward pass and the step of the optimizer.",
+        ),
+        confidence="certain",
+    ),
+    CauseRule(
+        name="ParametersForgotten",
+        message="The optimizer and the model do not hold the same parameters: {where}.",
+        any_of=("NotInOptimizer", "StrangerInOptimizer"),
+        supporting=("UnchangedParameter", "UpdateTooSmall", "FrozenMoves"),
+        next_steps=(
+            "Create the optimizer after the last change of the model, from `self.parameters()`.",
+            "If the parameter is frozen on purpose, set `requires_grad=False`.",
+        ),
+        alternatives=("Frozen on purpose: then `requires_grad=False` says so, and the finding goes.",),
+        confidence="certain",
+        same_rows=True,
+    ),
+    CauseRule(
+        name="EvaluationMode",
+        message="Modules train in evaluation mode, so that norms use old statistics and dropout does nothing: {where}.",
+        required=("NormStatistics",),
+        supporting=("LossConstant", "LossSpike", "LossDiverged", "ConstantOutput"),
+        next_steps=("Call `model.train()` after each evaluation that your code makes inside the training step.",),
+        alternatives=("A frozen backbone whose statistics are kept on purpose: accept the finding.",),
+        confidence="likely",
+        condition=_has_modules_in_evaluation,
+    ),
+    CauseRule(
+        name="GradientsNotCleared",
+        message="Gradients of earlier steps are still in those of the later ones since step {step}: {where}.",
+        required=("GradientsRepeat",),
+        supporting=(*_UNSTABLE, *_DULL),
+        next_steps=("Call `optimizer.zero_grad()` before each backward pass, or once in each accumulation.",),
+        alternatives=(
+            "Data that hardly changes from batch to batch: then the norm of the gradient does not grow from step to step.",
+        ),
+        confidence="likely",
+    ),
+    CauseRule(
+        name="NumericalRange",
+        message="The number format cannot hold what the training computes: {where}, since step {step}.",
+        any_of=("ScaleCollapse", "Underflow", "LostUpdates"),
+        supporting=("NonFinite", *_STUCK, "NoGradient"),
+        excluding=("UpdateTooLarge", "LossDiverged", "InputNotNormalised"),
+        next_steps=(
+            "Train in bfloat16, or keep the layer that is named in float32.",
+            "With float16, use a loss scaler; with weights in bfloat16, keep a copy in float32 for the optimizer.",
+        ),
+        alternatives=(
+            "A learning rate that is too high overflows too: then updates are large before the first overflow.",
+            "An operation without a finite result (log of 0, 0/0): then float32 fails at the same step.",
+        ),
+    ),
+    CauseRule(
+        name="DataNotNormalised",
+        message="The numbers that enter the model are far from mean 0 and standard deviation 1: {where}.",
+        required=("InputNotNormalised",),
+        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "PoorInitialization"),
+        next_steps=("Subtract the mean of each feature of the training data and divide by its standard deviation.",),
+        alternatives=("Categories that are given as numbers: use an embedding.",),
+    ),
+    CauseRule(
+        name="WeightDecayDominates",
+        message="Weight decay shrinks the weights faster than the gradients change them: {where}.",
+        required=("WeightDecayTooLarge",),
+        supporting=(*_STUCK, *_DULL, "UpdateTooLarge"),
+        next_steps=("Divide weight_decay by 10, or by the factor by which lr · weight_decay exceeds 0.001.",),
+        alternatives=("A learning rate that is too high: lower it first if weight_decay is 0.1 or less.",),
+    ),
+    CauseRule(
+        name="ClippingStopsLearning",
+        message="Clipping cuts every gradient by so much that the model hardly learns.",
+        required=("ClippingAlways",),
+        any_of=("LossConstant", "UpdateTooSmall", "UnchangedParameter"),
+        excluding=("UpdateTooLarge", "NoGradient"),
+        next_steps=("Raise gradient_clip_val to about the usual norm of the gradient (`hooks/grad_norm`).",),
+        alternatives=("A learning rate that is too low: then the loss does not fall without clipping either.",),
+    ),
+    CauseRule(
+        name="InitialisationTooLarge",
+        message="Weights start too large: {where} differs from its neighbours from the first steps on.",
+        any_of=("PoorInitialization>", "OddInitialization>"),
+        supporting=(*_UNSTABLE, *_DULL, *_STUCK),
+        next_steps=(
+            "Use the initialisation that belongs to the activation: `kaiming_uniform_` for ReLU, `xavier_uniform_` for tanh.",
+        ),
+        alternatives=(
+            "Inputs that are not normalised: then the first layer's input is far from standard deviation 1.",
+            "A residual sum without a norm: then the scale grows evenly from block to block.",
+        ),
+    ),
+    CauseRule(
+        name="InitialisationTooSmall",
+        message="Weights start too small: the signal fades at {where} from the first steps on.",
+        any_of=("PoorInitialization<", "OddInitialization<"),
+        supporting=(*_STUCK, *_DULL, "UpdateTooLarge"),
+        next_steps=(
+            "Use the initialisation that belongs to the activation: `kaiming_uniform_` for ReLU, `xavier_uniform_` for tanh.",
+        ),
+        alternatives=("A layer that starts at zero by design (LoRA, zero-gamma): its update soon makes it grow; accept it.",),
+    ),
+    CauseRule(
+        name="LearningRateTooHigh",
+        message="The steps are too large for this model, since step {step}: {where} first.",
+        any_of=("UpdateTooLarge", "WeightGrowth", "LossDiverged", "ExplodingGradient"),
+        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "ScaleCollapse", "NoGradient", "LostUpdates"),
+        next_steps=("Divide the learning rate by 10, or warm it up over some hundred steps.", "Clip the norm of the gradient."),
+        alternatives=(
+            "A bad batch: then the first sign is one spike, and the steps before it are ordinary.",
+            "A loss that is summed instead of averaged: then the gradient is large from step 0, by the size of the batch.",
+            "Recurrent weights that amplify: then gradients explode before updates are large; clipping alone cures it.",
+        ),
+    ),
+    CauseRule(
+        name="UnitCollapsed",
+        message="One expert, head or unit carries the load of all: {where}, since step {step}.",
+        required=("UnitCollapse",),
+        supporting=("DeadUnits", "MassiveActivation", "LossConstant", "ConstantOutput"),
+        next_steps=("Add a loss that balances the load, or noise to the router.",),
+        alternatives=("A layer with a few units, one of which is a bias in disguise: look at `top_unit` over time.",),
+    ),
+    CauseRule(
+        name="ActivationsSaturated",
+        message="Most inputs of an activation lie where its slope is about zero: {where}, since step {step}.",
+        required=("SaturatedActivation",),
+        supporting=(*_STUCK, "ConstantOutput", "DeadUnits"),
+        next_steps=("Put a norm before the activation, or scale the initial weights down.",),
+        alternatives=("A learning rate that is too high: then updates were large before the saturation began.",),
+    ),
+    CauseRule(
+        name="ActivationsDead",
+        message="Units give zero for every sample, so no gradient passes them: {where}, since step {step}.",
+        any_of=("DeadLayer", "DeadUnits"),
+        supporting=(*_STUCK, "NoGradient", "ConstantOutput"),
+        next_steps=(
+            "Lower the learning rate, or start biases at 0 or slightly above.",
+            "Use an activation with a slope everywhere (GELU, LeakyReLU).",
+        ),
+        alternatives=(
+            "Dropout or a mask near 1: then the module before it is alive.",
+            "One large step early on: then the units die together within a few steps.",
+        ),
+    ),
+    CauseRule(
+        name="GradientCut",
+        message="No gradient reaches {where}: something cuts the graph between it and the loss.",
+        required=("NoGradient",),
+        supporting=("UnchangedParameter", "UpdateTooSmall", "LossConstant", "VanishingGradient", "NotCalledAnyMore"),
+        next_steps=("Search behind the module for `detach()`, `.data`, `.item()`, `torch.no_grad()` and argmax.",),
+        alternatives=(
+            "The module is not used in the forward pass: then it has no `output` rows either.",
+            "The parameter is frozen on purpose: set `requires_grad=False` and leave it out of the optimizer.",
+        ),
+        confidence="likely",
+        same_rows=True,
+    ),
+    CauseRule(
+        name="LearningRateTooLow",
+        message="The steps are too small for the model to learn, since step {step}.",
+        any_of=("LearningRateZero", "UpdateTooSmall"),
+        supporting=("LossConstant", "UnchangedParameter"),
+        excluding=("VanishingGradient",),
+        next_steps=("Multiply the learning rate by 10.", "Look at what the schedule does at this step."),
+        alternatives=(
+            "A gradient that vanishes: then the updates of early layers are far smaller than those of late ones.",
+            "Fine-tuning on purpose: then the loss falls.",
+        ),
+    ),
+    CauseRule(
+        name="BadBatch",
+        message="The data of single steps differs from all other data, at step {step} first: {where}.",
+        any_of=("NonFinite@input", "LossSpike", "GradientSpike"),
+        supporting=("NonFinite", "GradientSpike", "LossSpike"),
+        next_steps=("Look at the batch of that step: labels, missing values, and the scale of its inputs.",),
+        alternatives=(
+            "A learning rate at the edge of stability: then spikes become more frequent, and come with any batch.",
+            "A very small last batch: then the spikes come once an epoch.",
+        ),
+    ),
+)
+"""The causes that the package knows."""

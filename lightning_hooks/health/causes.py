@@ -1,0 +1,93 @@
+"""Causes: which findings together point to which reason. The table is data; `explain` reads it from the top."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning_hooks.health.cause_rule import CauseRule
+from lightning_hooks.health.cause_table import CAUSES
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.finding import Cause, Confidence, Finding
+from lightning_hooks.health.rule import Severity, shown_rows
+
+__all__ = ["CAUSES", "CauseRule", "explain"]
+
+EARLIER = 40
+"""A symptom that began more than so many steps before the decisive findings is none of theirs."""
+
+
+def explain(findings: Sequence[Finding], evidence: Evidence, table: Sequence[CauseRule] = CAUSES) -> list[Cause]:
+    """The causes of findings. A finding belongs to one cause at most; findings without a cause stand alone.
+
+    Args:
+        findings: the findings to explain. Their order does not matter.
+        evidence: facts about the run.
+        table: the causes; an earlier one takes its findings first.
+
+    Example:
+        >>> from lightning_hooks.health.rule import Sign
+        >>> sign = Sign("", "loss", 70, 9.0, 2.0, "the loss is 9, after 2")
+        >>> spike = Finding("LossSpike", ("",), "loss", 70, 70, Severity.WARNING, (sign,), "The loss jumps.", number=1)
+        >>> [(cause.name, cause.findings, cause.confidence) for cause in explain([spike], Evidence())]
+        [('BadBatch', ('LossSpike',), 'possible')]
+    """
+    left = sorted(findings, key=lambda finding: (finding.first_step, finding.rule, finding.number))
+    causes = []
+    for rule in table:
+        cause, taken = _explain_with(rule, left, evidence)
+        if cause is not None:
+            causes.append(cause)
+            left = [finding for finding in left if finding not in taken]
+    return causes
+
+
+def _explain_with(rule: CauseRule, findings: Sequence[Finding], evidence: Evidence) -> tuple[Cause | None, list[Finding]]:
+    required = [[each for each in findings if entry.matches(each)] for entry in rule.required_entries]
+    chosen = [each for entry in rule.any_of_entries for each in findings if entry.matches(each)]
+    is_excluded = any(entry.matches(each) for entry in rule.excluding_entries for each in findings)
+    if is_excluded or not all(required) or (rule.any_of and not chosen) or not rule.holds(evidence):
+        return None, []
+    decisive = _without_repeats([each for group in required for each in group] + chosen)
+    begin = min(finding.first_step for finding in decisive)
+    supporting = [
+        each
+        for entry in rule.supporting_entries
+        for each in findings
+        if entry.matches(each) and each.first_step >= begin - EARLIER and (not rule.same_rows or _share_rows(each, decisive))
+    ]
+    taken = _without_repeats(decisive + supporting)
+    return _cause_of(rule, decisive, taken), taken
+
+
+def _cause_of(rule: CauseRule, decisive: Sequence[Finding], taken: Sequence[Finding]) -> Cause:
+    confidence: Confidence = rule.confidence
+    if confidence == "possible" and len({finding.rule for finding in taken}) > 1:
+        confidence = "likely"
+    where = shown_rows(decisive[0].rows) or "the run"
+    first = min(finding.first_step for finding in decisive)
+    sure = {"certain": "", "likely": " This is likely: several findings agree.", "possible": " This is one possibility."}
+    return Cause(
+        rule.name,
+        rule.message.replace("{where}", where).replace("{step}", str(first)) + sure[confidence],
+        tuple(dict.fromkeys(finding.fingerprint for finding in taken)),
+        rule.next_steps,
+        confidence,
+        rule.alternatives,
+        max((finding.severity for finding in taken), key=lambda severity: Severity(severity).rank),
+        first,
+        tuple(finding.number for finding in taken),
+    )
+
+
+def _share_rows(finding: Finding, others: Sequence[Finding]) -> bool:
+    """Whether a finding is about the whole run, or about a module or parameter of the other findings."""
+    rows = [row for other in others for row in other.rows]
+    return any(_are_related(row, other) for row in finding.rows for other in rows)
+
+
+def _are_related(row: str, other: str) -> bool:
+    return not row or not other or row == other or row.startswith(f"{other}.") or other.startswith(f"{row}.")
+
+
+def _without_repeats(findings: Sequence[Finding]) -> list[Finding]:
+    return list({(finding.number, finding.fingerprint): finding for finding in findings}.values())

@@ -1,0 +1,231 @@
+"""Diagnosis: runs the rules on the views of a run, and turns their signs into findings and causes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from lightning_hooks.errors import RuleError, shortened, shown
+from lightning_hooks.health.causes import CAUSES, CauseRule, explain
+from lightning_hooks.health.evidence import WINDOW, Evidence
+from lightning_hooks.health.finding import Cause, Event, EventKind, Finding, is_accepted
+from lightning_hooks.health.groups import Groups
+from lightning_hooks.health.rule import HealthRule, Sign
+from lightning_hooks.health.rules import DEFAULT_RULES
+from lightning_hooks.health.streaks import Streak, Streaks
+from lightning_hooks.health.summary import summary_of
+from lightning_hooks.records.step_view import StepView
+
+
+class Diagnosis:
+    """Says what is wrong with a training, from the views of its steps.
+
+    All ranks get the same views, so all ranks find the same at the same step.
+
+    Args:
+        rules: the rules; the default rules if None. Rules that are off are ignored.
+        accept: patterns of findings that are known and no problem: `DeadUnits/encoder.*`, `LossSpike`.
+        causes: the table of causes.
+        window: the number of steps that rules can read.
+
+    Attributes:
+        evidence: what the rules read.
+
+    Raises:
+        RuleError: an entry of `rules` is not a rule, or two rules have the same name.
+
+    Example:
+        >>> diagnosis = Diagnosis(rules=[])
+        >>> diagnosis.add(StepView(0)), diagnosis.summary()["line"]
+        ([], 'Healthy: 0 rules found nothing in 1 step.')
+    """
+
+    def __init__(
+        self,
+        rules: Iterable[HealthRule] | None = None,
+        accept: Iterable[str] = (),
+        causes: Sequence[CauseRule] = CAUSES,
+        window: int = WINDOW,
+    ) -> None:
+        self.rules = _checked(DEFAULT_RULES if rules is None else rules)
+        self.accept = tuple(accept)
+        self._cause_rules = causes
+        self.evidence = Evidence([need for rule in self.rules.values() for need in rule.needs], window)
+        self._count = 0
+        self._next_look = min((rule.every for rule in self.rules.values()), default=2**62)
+        self._judged = dict.fromkeys(self.rules, -1)
+        self._streaks = {name: Streaks(rule) for name, rule in self.rules.items()}
+        self._groups = Groups()
+        self._causes: list[Cause] = []
+        self._ran: set[str] = set()
+        self._could_not: dict[str, str] = {}
+        self._failed: dict[str, str] = {}
+        self._accepted: set[str] = set()
+
+    def add(self, view: StepView) -> list[Event]:
+        """Add the view of the next step; returns what the rules that look at this step have found."""
+        if view.step <= self.evidence.step:
+            self._go_back(view.step)
+        self.evidence.add(view)
+        self._count += 1
+        return self._look(self._count) if self._count >= self._next_look else []
+
+    def finish(self) -> list[Event]:
+        """Let all rules look at the steps that they have not judged, because the run ends."""
+        return self._look(None) if self._count else []
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings of the run so far, in the order in which they were found."""
+        causes = {number: cause.name for cause in self._causes for number in cause.numbers}
+        known = [group for group in self._groups.groups if group.rule in self.rules]
+        return [group.finding(self.rules[group.rule], causes.get(group.number)) for group in known]
+
+    @property
+    def causes(self) -> list[Cause]:
+        """What explains the findings."""
+        return list(self._causes)
+
+    def _go_back(self, step: int) -> None:
+        """Training went back to an earlier step: its later steps are not new any more."""
+        self._judged = {name: min(judged, step - 1) for name, judged in self._judged.items()}
+        for streaks in self._streaks.values():
+            streaks.restart()
+
+    def _look(self, count: int | None) -> list[Event]:
+        changed: dict[int, EventKind] = {}
+        for name, rule in self.rules.items():
+            if name not in self._failed and (count is None or count % rule.every == 0):
+                changed |= self._look_with(rule)
+        if count is not None:
+            self._next_look = self._look_after(count)
+        return self._events(changed) if changed else []
+
+    def _look_after(self, count: int) -> int:
+        """The next number of steps at which a rule looks."""
+        return min((count - count % rule.every + rule.every for rule in self.rules.values()), default=2**62)
+
+    def _look_with(self, rule: HealthRule) -> dict[int, EventKind]:
+        name, judged, step = rule.name, self._judged[rule.name], self.evidence.step
+        if judged >= step:
+            return {}
+        self._judged[name] = step
+        self.evidence.judge_after(judged)
+        # A rule may be a user's, and the training must go on whatever the rule does.
+        try:
+            reason = rule.can_run(self.evidence)
+            signs = [] if reason is not None else [sign for sign in rule.check(self.evidence) if self._counts(rule, sign)]
+        except Exception as error:
+            self._failed[name] = shortened(f"{type(error).__name__}: {error}", 300)
+            warnings.warn(f"health rule {name} failed and is switched off: {self._failed[name]}", stacklevel=2)
+            return {}
+        if reason is not None:
+            self._could_not[name] = reason
+            return {}
+        self._ran.add(name)
+        self._could_not.pop(name, None)
+        change = self._streaks[name].look(signs, self.evidence)
+        changed = self._groups.confirm(name, change.confirmed)
+        for number, kind in self._groups.end(name, change.ended).items():
+            changed.setdefault(number, kind)
+        return changed
+
+    def _counts(self, rule: HealthRule, sign: Sign) -> bool:
+        if not isinstance(sign, Sign):
+            raise RuleError(f"{rule.name}.check must give signs, got {shown(sign)}")
+        if sign.step < rule.warmup:
+            return False
+        if self.accept and is_accepted(self.accept, rule.name, sign.row):
+            self._accepted.add(f"{rule.name}/{sign.row}" if sign.row else rule.name)
+            return False
+        return True
+
+    def _events(self, changed: Mapping[int, EventKind]) -> list[Event]:
+        step = self.evidence.step
+        of_causes = self._explain(step)
+        about = [finding for finding in self.findings if finding.number in changed]
+        return [*(Event(changed[finding.number], step, finding) for finding in about), *of_causes]
+
+    def _explain(self, step: int) -> list[Event]:
+        """Find the causes of recent findings. A cause whose findings are all long over stands as it was."""
+        recent = [each for each in self.findings if each.is_over is None or each.is_over >= step - WINDOW]
+        numbers = {finding.number for finding in recent}
+        old = {cause.name: cause for cause in self._causes if not numbers.isdisjoint(cause.numbers)}
+        new = explain(recent, self.evidence, self._cause_rules)
+        self._causes = [cause for cause in self._causes if numbers.isdisjoint(cause.numbers)] + new
+        names = {cause.name for cause in new}
+        events = [Event("withdrawn", step, cause=cause) for name, cause in old.items() if name not in names]
+        return events + [Event("cause", step, cause=each) for each in new if _differs(each, old.get(each.name))]
+
+    def summary(self) -> dict[str, Any]:
+        """What was looked at and found, as plain values: rules that ran, rules that could not and why, findings and causes.
+
+        `line` is one sentence on the whole run.
+        """
+        return summary_of(
+            self.evidence.step,
+            self._count,
+            ran=[name for name in self.rules if name in self._ran],
+            could_not={name: why for name, why in self._could_not.items() if name not in self._ran},
+            failed=self._failed,
+            accepted=sorted(self._accepted),
+            findings=self.findings,
+            causes=self._causes,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as plain values, from which a resumed run goes on as if it had not been interrupted."""
+        return {
+            "count": self._count,
+            "evidence": self.evidence.state_dict(),
+            "judged": dict(self._judged),
+            "streaks": {name: streaks.state() for name, streaks in self._streaks.items()},
+            "groups": self._groups.state(),
+            "causes": [cause.to_dict() for cause in self._causes],
+            "ran": sorted(self._ran),
+            "could_not": dict(self._could_not),
+            "failed": dict(self._failed),
+            "accepted": sorted(self._accepted),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`. Rules that it does not know start without a past.
+
+        Raises:
+            RuleError: the state is damaged; the diagnosis is then unchanged.
+        """
+        evidence = Evidence(self.evidence.needs, self.evidence.size)
+        try:
+            count = int(state["count"])
+            judged = {name: int(dict(state["judged"]).get(name, -1)) for name in self.rules}
+            groups = Groups.from_state(state["groups"])
+            causes = [Cause.from_dict(cause) for cause in state["causes"]]
+            streaks = {name: Streaks(rule) for name, rule in self.rules.items()}
+            for name, saved in dict(state["streaks"]).items():
+                if name in streaks:
+                    streaks[name].load(groups.joined(name, [Streak.from_state(each) for each in saved]))
+            ran, accepted = set(map(str, state["ran"])), set(map(str, state["accepted"]))
+            could_not, failed = dict(state["could_not"]), dict(state["failed"])
+            evidence.load_state_dict(state["evidence"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RuleError(f"diagnosis: the saved state is damaged: {error}") from error
+        self.evidence, self._count, self._judged, self._streaks, self._groups = evidence, count, judged, streaks, groups
+        self._causes, self._ran, self._could_not, self._failed, self._accepted = causes, ran, could_not, failed, accepted
+        self._next_look = self._look_after(count)
+
+
+def _checked(rules: Iterable[HealthRule]) -> dict[str, HealthRule]:
+    """The rules that are on, by name."""
+    by_name: dict[str, HealthRule] = {}
+    for rule in rules:
+        if not isinstance(rule, HealthRule):
+            raise RuleError(f"rules must be health rules, got {shown(rule)}")
+        if rule.name in by_name:
+            raise RuleError(f"rules: two rules have the name {rule.name}; give one of them, or a subclass with another name")
+        by_name[rule.name] = rule
+    return {name: rule for name, rule in by_name.items() if rule.is_on}
+
+
+def _differs(new: Cause, old: Cause | None) -> bool:
+    return old is None or (new.numbers, new.confidence) != (old.numbers, old.confidence)

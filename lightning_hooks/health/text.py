@@ -1,0 +1,124 @@
+"""Findings and causes in words: verdict, why and what next, one block for each cause and for each finding without one."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from lightning_hooks.errors import printable
+from lightning_hooks.health.finding import Cause, Finding
+from lightning_hooks.health.rule import Severity, shown_rows
+
+WIDTH: Final = 110
+_MOST_REASONS: Final = 8
+_COLORS: Final = {Severity.INFO: "cyan", Severity.WARNING: "yellow", Severity.CRITICAL: "red"}
+
+
+class Block(NamedTuple):
+    """One block.
+
+    Args:
+        severity: of the cause or finding.
+        verdict: what is wrong, since when.
+        why: the numbers, one line for each finding.
+        next_steps: what to try.
+        alternatives: what else could explain it, and how to tell it apart.
+    """
+
+    severity: Severity
+    verdict: str
+    why: tuple[str, ...]
+    next_steps: tuple[str, ...]
+    alternatives: tuple[str, ...] = ()
+
+    def lines(self, width: int = WIDTH) -> Iterator[str]:
+        """The lines of plain text."""
+        yield from _wrapped(f"{self.severity.upper()}: {self.verdict}", "", "  ", width)
+        for title, entries in (("Why", self.why), ("Next", self.next_steps), ("Or", self.alternatives)):
+            for i, entry in enumerate(entries):
+                yield from _wrapped(entry, f"  {title if i == 0 else '':<6}", " " * 8, width)
+
+
+def _wrapped(text: str, first: str, later: str, width: int) -> list[str]:
+    return textwrap.wrap(printable(text), width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
+
+
+def block_of_cause(cause: Cause, findings: Iterable[Finding]) -> Block:
+    """The block of a cause.
+
+    Args:
+        cause: the cause.
+        findings: all findings of the run; those of the cause become its reasons.
+    """
+    by_number = {finding.number: finding for finding in findings}
+    explained = [by_number[number] for number in cause.numbers if number in by_number]
+    reasons = [_reason(finding) for finding in explained]
+    if len(reasons) > _MOST_REASONS:
+        reasons = [*reasons[: _MOST_REASONS - 1], f"and {len(reasons) - _MOST_REASONS + 1} more findings"]
+    return Block(cause.severity, f"{cause.name} ({cause.confidence}). {cause.message}", tuple(reasons), *_next(cause))
+
+
+def _next(cause: Cause) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return cause.next_steps, cause.alternatives if cause.confidence != "certain" else ()
+
+
+def block_of_finding(finding: Finding) -> Block:
+    """The block of a finding that stands alone."""
+    verdict = f"{finding.rule}, since step {finding.first_step}. {finding.message}"
+    why = tuple(f"{'' if not sign.row else f'{sign.row}, '}step {sign.step}: {sign.text}" for sign in finding.evidence[:3])
+    source = (f"threshold from {finding.source}",) if finding.source else ()
+    return Block(finding.severity, f"{verdict}{_end(finding)}", why + source, finding.next_steps)
+
+
+def _end(finding: Finding) -> str:
+    return "" if finding.is_over is None else f" Over since step {finding.is_over}."
+
+
+def _reason(finding: Finding) -> str:
+    where = shown_rows(finding.rows)
+    place = f" in {where}" if where else ""
+    text = f": {finding.evidence[0].text}" if finding.evidence else ""
+    return f"{finding.rule}{place}, since step {finding.first_step}{text}{'' if finding.is_over is None else ' (over)'}"
+
+
+def blocks_of(causes: Iterable[Cause], findings: Sequence[Finding], least: Severity = Severity.WARNING) -> list[Block]:
+    """The blocks of a run, the worst first: one for each cause, and one for each finding that stands alone.
+
+    Args:
+        causes: the causes.
+        findings: the findings.
+        least: leave out what is less severe.
+    """
+    causes = list(causes)
+    explained = {number for cause in causes for number in cause.numbers}
+    alone = [finding for finding in findings if finding.number not in explained]
+    blocks = [block_of_cause(cause, findings) for cause in causes] + [block_of_finding(finding) for finding in alone]
+    kept = [block for block in blocks if block.severity.rank >= least.rank]
+    return sorted(kept, key=lambda block: -block.severity.rank)
+
+
+def as_text(blocks: Iterable[Block], width: int = WIDTH) -> str:
+    r"""Blocks as plain text.
+
+    Example:
+        >>> print(as_text([Block(Severity.WARNING, "DeadUnits, since step 20.", ("fc: 9 of 10 units",), ("Lower the rate.",))]))
+        WARNING: DeadUnits, since step 20.
+          Why   fc: 9 of 10 units
+          Next  Lower the rate.
+    """
+    return "\n".join("\n".join(block.lines(width)) for block in blocks)
+
+
+def as_rich(block: Block) -> Any:
+    """A block as a `rich` text with colours; None if rich is not installed."""
+    try:
+        from rich.text import Text
+    except ImportError:
+        return None
+    text = Text()
+    for i, line in enumerate(block.lines()):
+        color = _COLORS[block.severity]
+        text.append(f"{line}\n", style=f"bold {color}" if i == 0 else "")
+    text.rstrip()
+    return text
