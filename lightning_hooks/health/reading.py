@@ -103,7 +103,9 @@ class Reader:
         if stat == "ratio":
             return self._find_ratio(rows)
         kept = next((each for each in self.index.kept.values() if each.accumulator.serves(stat)), None)
-        return None if kept is None else lambda views, moments: _of_states(stat, kept, rows, views, moments)
+        if kept is None or not (kept.slots[rows] >= 0).any():
+            return None
+        return lambda views, moments: _of_states(stat, kept, rows, views, moments)
 
     def _find_ratio(self, rows: NDArray[np.intp]) -> _Read | None:
         params, names = self.index.of("param")
