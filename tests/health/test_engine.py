@@ -53,6 +53,7 @@ def spans(series, patience):
 values = st.sampled_from([1.0, 20.0, 20.0, float("nan")])
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(values, min_size=1, max_size=60), st.integers(1, 5), st.integers(1, 9))
 def test_patience_and_hysteresis_follow_the_law_however_often_a_rule_looks(series, patience, every):
     diagnosis, events = run(one_row(series), Huge(patience=patience, every=every))
@@ -65,7 +66,7 @@ def test_patience_and_hysteresis_follow_the_law_however_often_a_rule_looks(serie
         assert not diagnosis.findings and not events
 
 
-@settings(max_examples=60)
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.lists(values, min_size=3, max_size=3), min_size=1, max_size=60), st.permutations(range(3)))
 def test_findings_do_not_depend_on_the_order_of_rows(series, order):
     rows = [("grad", name) for name in ("x.a", "x.b", "y")]
@@ -74,7 +75,7 @@ def test_findings_do_not_depend_on_the_order_of_rows(series, order):
     assert events == mixed
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.lists(values, min_size=3, max_size=3), min_size=1, max_size=60), st.data())
 def test_a_resume_gives_the_findings_of_a_run_without_one(series, data):
     split = data.draw(st.integers(0, len(series)))
@@ -113,6 +114,16 @@ def test_rows_that_begin_within_twenty_steps_are_one_finding():
     assert [finding.rows for finding in diagnosis.findings] == [("e.0", "e.1", "e.2"), ("head",)]
     assert diagnosis.findings[0].fingerprint == "Huge/e.*" and diagnosis.findings[0].message.startswith("e.0, then 2 more: ")
     assert [event.kind for event in events if event.finding] == ["new", "grown", "grown", "new"]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_rows_found_at_one_look_are_grouped_from_the_earliest(order):
+    series = np.ones((40, 3))
+    for column, begin in enumerate([1, 15, 30]):
+        series[begin:, column] = 20
+    rows = [("grad", name) for name in "abc"]
+    diagnosis, _ = run(views_of([rows[i] for i in order], series[:, list(order)]), Huge(every=40))
+    assert [finding.rows for finding in diagnosis.findings] == [("a", "b"), ("c",)]
 
 
 def test_of_rows_that_begin_together_the_worst_is_first():

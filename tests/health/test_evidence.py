@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_hooks.errors import RuleError
@@ -66,6 +66,7 @@ def test_a_group_of_rows_is_not_a_row():
     assert evidence_of([view_of(0, index, [1, 2, 3])]).track("grad", "mean").names == ("a", "b")
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=9))
 def test_the_window_is_the_same_however_often_it_is_read(blocks):
     count = sum(blocks)
@@ -84,6 +85,7 @@ def test_the_window_is_the_same_however_often_it_is_read(blocks):
     np.testing.assert_array_equal(before.values, copy)
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.integers(0, 90), st.integers(0, 90))
 def test_a_resume_continues_the_window_as_if_it_had_not_happened(split, seed):
     rng = np.random.default_rng(seed)
