@@ -13,10 +13,10 @@ from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.step_view import StepView
-from tests.health.rules_for_tests import Huge, Raises, Skipped
+from tests.health.rules_for_tests import Huge, LowScale, Raises
 from tests.health.views import index_of, view_of, views_of
 
-CAUSES = (CauseRule(name="Hot", message="{where} is hot since {step}.", required=("Huge",), supporting=("Skipped",)),)
+CAUSES = (CauseRule(name="Hot", message="{where} is hot since {step}.", required=("Huge",), supporting=("LowScale",)),)
 
 
 def run(views, *rules, **options):
@@ -80,8 +80,8 @@ def test_findings_do_not_depend_on_the_order_of_rows(series, order):
 def test_a_resume_gives_the_findings_of_a_run_without_one(series, data):
     split = data.draw(st.integers(0, len(series)))
     index = index_of([("grad", "x.a"), ("grad", "x.b"), ("grad", "y")])
-    views = [view_of(i, index, line, facts=StepFacts(skipped=line[0] > 10)) for i, line in enumerate(series)]
-    rules = Huge(), Skipped()
+    views = [view_of(i, index, line, facts=StepFacts(loss_scale=0.5 if line[0] > 10 else 1.0)) for i, line in enumerate(series)]
+    rules = Huge(), LowScale()
     whole, events = run(views, *rules)
     first, second = Diagnosis(rules, causes=CAUSES), Diagnosis(rules, causes=CAUSES)
     resumed = [event for view in views[:split] for event in first.add(view)]
@@ -138,10 +138,10 @@ def test_a_finding_that_returns_is_the_same_one():
 
 
 def test_a_fact_is_told_at_once():
-    views = [StepView(step, facts=StepFacts(skipped=step == 7)) for step in range(12)]
-    diagnosis, events = run(views, Skipped())
+    views = [StepView(step, facts=StepFacts(loss_scale=0.5 if step == 7 else 1.0)) for step in range(12)]
+    diagnosis, events = run(views, LowScale())
     assert [(event.kind, event.step) for event in events] == [("new", 7), ("over", 8)]
-    assert diagnosis.findings[0].message == "The step was skipped." and diagnosis.findings[0].is_over == 8
+    assert diagnosis.findings[0].message == "The loss scale is low." and diagnosis.findings[0].is_over == 8
 
 
 def test_accepted_rows_are_no_findings():
@@ -176,10 +176,10 @@ def test_words_that_fail_are_replaced_by_the_numbers():
 
 
 def test_a_healthy_run_says_which_rules_looked_and_which_could_not():
-    diagnosis, events = run(one_row([1] * 9), Huge(), Skipped())
+    diagnosis, events = run(one_row([1] * 9), Huge(), LowScale())
     assert events == [] and diagnosis.summary()["ran"] == ["Huge"]
     assert diagnosis.summary()["line"] == (
-        "Healthy: 1 rule found nothing in 9 steps; 1 could not run: Skipped (nobody knows how the steps trained)."
+        "Healthy: 1 rule found nothing in 9 steps; 1 could not run: LowScale (nobody knows how the steps trained)."
     )
     assert run(one_row([20] * 9), Huge())[0].summary()["line"] == "Not healthy: 1 rule found 1 problem in 9 steps: Hot."
 
@@ -190,11 +190,11 @@ def test_information_does_not_make_a_run_unhealthy():
 
 
 def test_a_cause_that_is_contradicted_is_withdrawn():
-    causes = (CauseRule(name="Hot", message="m", required=("Huge",), excluding=("Skipped",)),)
+    causes = (CauseRule(name="Hot", message="m", required=("Huge",), excluding=("LowScale",)),)
     views = one_row([20] * 6, facts=StepFacts()) + [
-        view_of(step, index_of([("grad", "a")]), [20], facts=StepFacts(skipped=True)) for step in range(6, 12)
+        view_of(step, index_of([("grad", "a")]), [20], facts=StepFacts(loss_scale=0.5)) for step in range(6, 12)
     ]
-    diagnosis = Diagnosis([Huge(), Skipped()], causes=causes)
+    diagnosis = Diagnosis([Huge(), LowScale()], causes=causes)
     kinds = [event.kind for view in views for event in diagnosis.add(view)]
     assert kinds == ["new", "cause", "new", "withdrawn"] and diagnosis.causes == []
 
