@@ -103,7 +103,7 @@ class Streaks:
         self._rule = rule
         self._live: dict[Place, Streak] = {}
 
-    def look(self, signs: Iterable[Sign], evidence: Evidence) -> Change:
+    def update(self, signs: Iterable[Sign], evidence: Evidence) -> Change:
         """Go through the new steps of the evidence with the signs that the rule has given at them."""
         by_place: dict[Place, dict[int, Sign]] = {}
         for sign in signs:
@@ -123,7 +123,8 @@ class Streaks:
             streak, sign = self._live.get(place), signs.get(step)
             if sign is not None:
                 if streak is None:
-                    streak = self._live[place] = Streak(*place, sign.step, sign.step)
+                    begin = sign.step if sign.since is None else min(sign.since, sign.step)
+                    streak = self._live[place] = Streak(*place, begin, sign.step)
                 streak.hit(sign)
                 if not streak.is_confirmed and streak.count >= self._rule.patience:
                     streak.is_confirmed = True

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.engine import Diagnosis
-from lightning_hooks.health.rule import HealthRule
+from lightning_hooks.health.rule import HealthRule, signs_where
 from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.step_view import StepView
 from tests.health.rules_for_tests import Huge, LowScale, Raises
@@ -98,6 +98,21 @@ def test_a_finding_says_what_where_and_since_when():
     assert finding.message == "a: gradient reaches 30." and finding.next_steps == ("Clip it.",) and finding.source == "a test"
     assert [event.kind for event in events] == ["new", "cause"] and events[0].step == 4
     assert events[1].cause.message == "a is hot since 2. This is one possibility."
+
+
+def test_a_finding_begins_with_the_pattern_if_its_second_witness_comes_later():
+    class Witnessed(Huge):
+        def check(self, evidence):
+            track = evidence.track("grad", "abs_max")
+            pattern = track.values > self.most
+            witness = (track.steps >= 13)[:, None]
+            return signs_where(track, pattern & witness, self.most, str, pattern)
+
+    series = [20, 20, 1, np.nan, 20, np.nan, 20] + [20] * 13
+    for every in (1, 7, 20):
+        assert run(one_row(series), Witnessed(every=every))[0].findings[0].first_step == 4
+    assert run(one_row([20] * 20), Witnessed())[0].findings[0].first_step == 0
+    assert run(one_row([1] * 13 + [20] * 7), Witnessed())[0].findings[0].first_step == 13
 
 
 def test_signs_before_the_warm_up_do_not_count():

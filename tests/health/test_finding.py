@@ -12,7 +12,7 @@ from lightning_hooks.health.finding import Cause, Event, Finding, fingerprint_of
 from lightning_hooks.health.rule import Severity, Sign
 
 steps, texts, numbers = st.integers(0, 10**9), st.text(max_size=9), st.floats()
-signs = st.builds(Sign, texts, texts, steps, numbers, numbers, texts)
+signs = st.builds(Sign, texts, texts, steps, numbers, numbers, texts, st.none() | steps)
 severities = st.sampled_from(Severity)
 findings = st.builds(
     Finding,
