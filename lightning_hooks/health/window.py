@@ -1,4 +1,4 @@
-"""Window: the numbers of the last steps, as arrays [steps, columns] that grow together."""
+"""Window: the numbers of the last steps, as arrays [steps, columns], and the early level of each column."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ FIRST_EARLY, LAST_EARLY = 5, 24
 class Window:
     """The last steps, with one array [steps, columns] for each key. Reading returns slices without a copy.
 
-    A slice that was read stays valid: later steps are appended behind it, and a full buffer is replaced, not overwritten.
+    Steps are added one by one; the numbers of a key may follow later, for all its missing steps at once. A slice that was read
+    stays valid: later steps are appended behind it, and a full buffer is replaced, not overwritten.
 
     Args:
         size: the number of steps to keep.
@@ -29,7 +30,10 @@ class Window:
     Example:
         >>> window = Window(2)
         >>> for step in range(3):
-        ...     window.append([step], {("loss", "mean"): np.array([[step / 10]])})
+        ...     window.add_step(step)
+        >>> window.missing(("loss", "mean"))
+        3
+        >>> window.fill(("loss", "mean"), np.array([[0.0], [0.1], [0.2]]))
         >>> window.steps.tolist(), window.read(("loss", "mean")).ravel().tolist()
         ([1, 2], [0.1, 0.2])
     """
@@ -39,6 +43,7 @@ class Window:
         self._start = self._end = 0
         self._steps = np.empty(2 * size, dtype=np.int64)
         self._arrays: dict[Key, Array] = {}
+        self._filled: dict[Key, int] = {}
 
     def __contains__(self, key: Key) -> bool:
         return key in self._arrays
@@ -52,31 +57,40 @@ class Window:
         """The numbers of a key, float64 [steps, columns]; NaN where a step has none."""
         return self._arrays[key][self._start : self._end]
 
-    def append(self, steps: Sequence[int], values: Mapping[Key, Array]) -> None:
-        """Append steps with the numbers of some keys, float64 [len(steps), columns]. Other keys get NaN."""
-        if len(steps) > self.size:
-            values = {key: each[-self.size :] for key, each in values.items()}
-            steps = steps[-self.size :]
-        if self._end + len(steps) > len(self._steps):
+    def add_step(self, step: int) -> None:
+        """Add a step, later than all others."""
+        if self._end == len(self._steps):
             self._move_to_new_buffers()
-        new = slice(self._end, self._end + len(steps))
-        self._steps[new] = steps
-        for key, each in values.items():
+        self._steps[self._end] = step
+        self._end += 1
+        if self._end - self._start > self.size:
+            self._start += 1
+
+    def missing(self, key: Key) -> int:
+        """The number of last steps whose numbers of a key are to be filled in."""
+        return self._end - self._filled.get(key, 0)
+
+    def fill(self, key: Key, values: Array | None) -> None:
+        """Fill in the numbers of a key for its missing steps, float64 [missing, columns], or for the last ones of them.
+
+        None leaves the steps without numbers.
+        """
+        if values is not None and len(values):
             if key not in self._arrays:
-                self._arrays[key] = np.full((len(self._steps), each.shape[1]), np.nan)
-            self._arrays[key][new] = each
-        self._end += len(steps)
-        self._start = max(self._start, self._end - self.size)
+                self._arrays[key] = np.full((len(self._steps), values.shape[1]), np.nan)
+            self._arrays[key][self._end - len(values) : self._end] = values
+        self._filled[key] = self._end
 
     def _move_to_new_buffers(self) -> None:
-        kept = slice(max(self._start, self._end - self.size), self._end)
-        count = kept.stop - kept.start
+        begin = self._start
+        count = self._end - begin
         steps = np.empty(2 * self.size, dtype=np.int64)
-        steps[:count] = self._steps[kept]
+        steps[:count] = self._steps[begin : self._end]
         for key, array in self._arrays.items():
             moved = np.full(array.shape, np.nan)
-            moved[:count] = array[kept]
+            moved[:count] = array[begin : self._end]
             self._arrays[key] = moved
+        self._filled = {key: max(0, filled - begin) for key, filled in self._filled.items()}
         self._steps, self._start, self._end = steps, 0, count
 
     def forget_from(self, step: int) -> None:
@@ -85,6 +99,7 @@ class Window:
         self._end = int(np.searchsorted(self.steps, step))
         for array in self._arrays.values():
             array[self._end :] = np.nan
+        self._filled = {key: min(filled, self._end) for key, filled in self._filled.items()}
 
     def rename(self, key: Key, columns: NDArray[np.intp]) -> None:
         """Give a key other columns: column i is the former column `columns[i]`, or a new one where that is -1."""
@@ -107,18 +122,23 @@ class Window:
         """
         window = cls(size)
         try:
-            steps = [int(step) for step in state["steps"]]
-            values = {(str(entry[0]), str(entry[1])): from_text(*entry[2:]) for entry in state["values"]}
+            steps = [int(step) for step in state["steps"]][-size:]
+            values = {(str(entry[0]), str(entry[1])): from_text(*entry[2:])[-size:] for entry in state["values"]}
             if sorted(set(steps)) != steps or any(len(each) != len(steps) for each in values.values()):
                 raise ValueError("steps must ascend, and each array must have one line for each step")
-            window.append(steps, values)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise RuleError(f"window: the saved numbers are damaged ({error}), got {shown(state)}") from error
+        for step in steps:
+            window.add_step(step)
+        for key, each in values.items():
+            window.fill(key, each)
         return window
 
 
 class EarlyLevel:
-    """The median of the measurements 5 to 24 of each column, counted from 0. A column has none before its 25th measurement.
+    """The first measurement of each column, and the median of its measurements 5 to 24, counted from 0.
+
+    A column has no median before its 25th measurement.
 
     Args:
         columns: the number of columns.
@@ -126,23 +146,26 @@ class EarlyLevel:
     Example:
         >>> early = EarlyLevel(1)
         >>> early.add(np.arange(30.0)[:, None])
-        >>> early.medians.tolist()
-        [14.5]
+        >>> early.firsts.tolist(), early.medians.tolist()
+        ([0.0], [14.5])
     """
 
     def __init__(self, columns: int) -> None:
         self.counts = np.zeros(columns)
         self.samples = np.full((LAST_EARLY - FIRST_EARLY + 1, columns), np.nan)
+        self.firsts = np.full(columns, np.nan)
         self.medians = np.full(columns, np.nan)
 
     def add(self, values: Array) -> None:
         """Add the numbers of new steps, float64 [steps, columns]. Numbers that are not finite do not count."""
-        if bool((self.counts > LAST_EARLY).all()):
+        if not len(values) or bool((self.counts > LAST_EARLY).all()):
             return
         finite = np.isfinite(values)
         numbers = (self.counts + np.cumsum(finite, axis=0) - 1).astype(np.intp)
         steps, columns = np.nonzero(finite & (numbers >= FIRST_EARLY) & (numbers <= LAST_EARLY))
         self.samples[numbers[steps, columns] - FIRST_EARLY, columns] = values[steps, columns]
+        starts = np.flatnonzero((self.counts == 0) & finite.any(axis=0))
+        self.firsts[starts] = values[finite[:, starts].argmax(axis=0), starts]
         self.counts += finite.sum(axis=0)
         complete = (self.counts > LAST_EARLY) & np.isnan(self.medians)
         if complete.any():
@@ -152,20 +175,22 @@ class EarlyLevel:
         """Give other columns, as `Window.rename` does."""
         self.counts = np.nan_to_num(with_columns(self.counts[None], columns)[0])
         self.samples = with_columns(self.samples, columns)
+        self.firsts = with_columns(self.firsts[None], columns)[0]
         self.medians = with_columns(self.medians[None], columns)[0]
 
     def state(self) -> list[Any]:
         """The measurements as plain values."""
-        return to_text(np.concatenate([self.counts[None], self.medians[None], self.samples]))
+        return to_text(np.concatenate([self.counts[None], self.firsts[None], self.medians[None], self.samples]))
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> EarlyLevel:
         """The level of a `state`; raises ValueError if the state is damaged."""
         rows = from_text(*state)
         early = cls(rows.shape[1])
-        if len(rows) != len(early.samples) + 2:
-            raise ValueError(f"an early level has {len(early.samples) + 2} lines, got {len(rows)}")
-        early.counts, early.medians, early.samples = rows[0].copy(), rows[1].copy(), rows[2:].copy()
+        if len(rows) != len(early.samples) + 3:
+            raise ValueError(f"an early level has {len(early.samples) + 3} lines, got {len(rows)}")
+        early.counts, early.firsts, early.medians = rows[0].copy(), rows[1].copy(), rows[2].copy()
+        early.samples = rows[3:].copy()
         return early
 
 
@@ -185,3 +210,11 @@ def from_text(columns: int, text: str) -> Array:
     """The array of `to_text`; raises ValueError if the text is damaged."""
     numbers = np.frombuffer(base64.b64decode(text, validate=True), dtype="<f8").astype(np.float64)
     return numbers.reshape(-1, columns) if columns else numbers.reshape(0, 0)
+
+
+def check_widths(window: Window, early: Mapping[Key, EarlyLevel], names: Mapping[str, Sequence[str]]) -> None:
+    """Raise ValueError or KeyError if saved numbers do not have one column for each row of their tensor."""
+    for key, level in early.items():
+        width = len(names[key[0]]) if key[0] else 1
+        if window.read(key).shape[1] != width or len(level.counts) != width:
+            raise ValueError(f"{key[1]!r} of {key[0]!r} has another number of columns than {width}")
