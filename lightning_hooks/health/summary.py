@@ -70,6 +70,7 @@ def line_of(
         what = f"Not healthy: {looked} {problems}"
     else:
         what = f"Healthy: {looked} nothing in {_counted(steps, 'step')}"
+    reasons = [f"{name} ({why})" for name, why in could_not.items()]
     clauses = [
         f"{_counted(notes, 'note')} in the file" if notes else "",
         f"{len(accepted)} accepted" if accepted else "",
