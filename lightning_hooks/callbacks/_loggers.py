@@ -146,6 +146,17 @@ class LoggerWriter(StepConsumer):
 
         for_each(write, due)
 
+    def write_text(self, name: str, text: str, step: int) -> None:
+        """Write Markdown to the Text tab of each TensorBoard.
+
+        Args:
+            name: of the text; the prefix goes before it.
+            text: as Markdown.
+            step: the x-axis of `self.log`.
+        """
+        for writer in self._boards():
+            writer.write_text(f"{self._prefix}{name}", text, step)
+
     def skip_failed(self, failed: Sequence[tuple[Any, Exception]]) -> list[Exception]:
         """Write no more to loggers that a monitor has stopped at: on a full disk what is left is for the module's own log.
 

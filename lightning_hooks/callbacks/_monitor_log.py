@@ -40,13 +40,14 @@ class MonitorLog:
         self._plans: Mapping[str, Plan] = {}
         self._page_is_due = True
 
-    def start(self, trainer: Trainer, plans: Mapping[str, Plan], limits: Limits) -> None:
+    def start(self, trainer: Trainer, plans: Mapping[str, Plan], limits: Limits, *, has_readers: bool) -> None:
         """Warn where less is written than was asked for.
 
         Args:
             trainer: of the run.
             plans: of the stages.
             limits: on what is written.
+            has_readers: whether consumers read the steps, so that a monitor without loggers is of use.
         """
         monitor, self._plans = self._monitor, plans
         self.writer.limits = limits
@@ -54,7 +55,7 @@ class MonitorLog:
             if limits.exceeded:  # only then is the path asked for, which opens an event file of our own
                 merged = limits.warning(self.writer.path, self._histogram_every)
                 warnings.warn(f"{monitor._label}{merged}", stacklevel=2)
-        elif trainer.is_global_zero and monitor.loggers and not monitor.consumers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        elif trainer.is_global_zero and monitor.loggers and not has_readers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             given = ", ".join(type(logger).__name__ for logger in trainer.loggers) or "none"
             warnings.warn(
                 f"{monitor._label or 'StatsMonitor: '}nothing is written: loggers={list(monitor.loggers)} chooses none of the "

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightning_hooks.callbacks._checks import Earlier, Setting, setting_of
 from lightning_hooks.callbacks._lightning import Callback
 from lightning_hooks.callbacks._trainer import all_callbacks
 from lightning_hooks.engine.inspecting.match_report import Match, MatchLine
+from lightning_hooks.records.consumer import StepConsumer
+from lightning_hooks.rules import Watch
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
+
+
+class Guest(NamedTuple):
+    """A callback that reads the steps of a monitor beside it.
+
+    Args:
+        rules: what the monitor has to watch besides its own rules.
+        consumer: makes the consumer of its steps when the run begins; it is given the writer and the context of the monitor.
+    """
+
+    rules: Sequence[Watch]
+    consumer: Callable[[Any, Any], StepConsumer]
 
 
 class OurCallback(Callback):
@@ -68,6 +82,10 @@ class OurCallback(Callback):
             RuleError: a rule is invalid in this model, or matches nothing.
         """
         raise NotImplementedError
+
+    def guest_of(self, monitor: OurCallback, trainer: Trainer) -> Guest | None:
+        """What this callback asks of a monitor of the same Trainer; None if it has nothing to do with that monitor."""
+        return None
 
     def _check_resolved(self, resolved: Any, setting: Setting, earlier: Earlier) -> Earlier:
         """Check the resolved rules. It changes nothing: `fit` and `match` call it alike.
