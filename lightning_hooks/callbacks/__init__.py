@@ -1,6 +1,6 @@
-"""What a user adds to a Trainer.
+"""The callbacks that a user adds to a Trainer.
 
-Loaded lazily: every `Trainer()` asks the entry point in `environment`, which must be free if it adds nothing.
+Each is loaded on first use: every `Trainer()` calls the entry point in `environment`, which must cost nothing if it adds none.
 """
 
 from __future__ import annotations

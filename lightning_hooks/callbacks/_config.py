@@ -1,4 +1,4 @@
-"""Callbacks from a YAML file."""
+"""Creates callbacks from a YAML file, and checks the callbacks of this package in config files of the command line."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from lightning_hooks.errors import RuleError, did_you_mean, shortened, shown
 from lightning_hooks.rules.reading import init_args
 
 _KNOWN: dict[str, type[HooksCallback]] = {name: getattr(callbacks, name) for name in callbacks.__all__}
-_LONGEST: Final = 1_000_000  # characters of a file, with its aliases written out
-_MERGE: Final = "tag:yaml.org,2002:merge"  # `<<`, which may be there several times
+_LONGEST: Final = 1_000_000  # characters of a file after its aliases are expanded
+_MERGE: Final = "tag:yaml.org,2002:merge"  # the key `<<`, which may occur several times in a mapping
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number and a key is there once, as in YAML 1.2; PyYAML reads a string, and the last of them.
+    """Loads YAML 1.2, in which 1e-3 is a number and a repeated key is an error. PyYAML reads a string, and the last value.
 
-    Aliases of aliases may stand for more than memory holds: how long the file is without them is bounded.
+    The length of a file with expanded aliases is limited, because aliases of aliases may stand for more than memory holds.
     """
 
     def get_single_node(self) -> Any:
@@ -42,22 +42,25 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
                 mark = first.setdefault((key.tag, key.value), key.start_mark)
                 if mark is not key.start_mark:
-                    there = f"the key {key.value!r} is in line {mark.line + 1} already"
-                    raise yaml.composer.ComposerError(None, None, there, key.start_mark)
+                    reason = f"the key {key.value!r} is in line {mark.line + 1} already"
+                    raise yaml.composer.ComposerError(None, None, reason, key.start_mark)
         return node
 
 
-def _length(node: yaml.Node, known: dict[yaml.Node, int | None]) -> int:
-    """The characters of a node without aliases; `known` has those of other nodes, None for those that hold this one."""
-    if node not in known:
-        known[node] = None
+def _length(node: yaml.Node, lengths: dict[yaml.Node, int | None]) -> int:
+    """The number of characters of a node with expanded aliases.
+
+    `lengths` caches the lengths of nodes, and holds None for a node that is being counted.
+    """
+    if node not in lengths:
+        lengths[node] = None
         if isinstance(node, yaml.ScalarNode):
-            known[node] = 1 + len(node.value)
+            lengths[node] = 1 + len(node.value)
         elif isinstance(node, yaml.MappingNode):
-            known[node] = 1 + sum(_length(each, known) for pair in node.value for each in pair)
+            lengths[node] = 1 + sum(_length(each, lengths) for pair in node.value for each in pair)
         else:
-            known[node] = 1 + sum(_length(each, known) for each in node.value)
-    length = known[node]
+            lengths[node] = 1 + sum(_length(each, lengths) for each in node.value)
+    length = lengths[node]
     if length is None:
         raise yaml.composer.ComposerError(None, None, "an alias stands for what holds it", node.start_mark)
     return length
@@ -75,11 +78,11 @@ def load_callbacks(path: str | Path, where: str, defaults: Mapping[str, Any] | N
 
     Args:
         path: a YAML file.
-        where: who asks, for messages.
-        defaults: attributes of callbacks whose `init_args` do not give them.
+        where: a prefix of messages, which names the source of the path.
+        defaults: attributes to set on callbacks whose `init_args` do not have them.
 
     Raises:
-        RuleError: no such file, no list of callbacks in it or two, or an invalid callback.
+        RuleError: there is no such file, it does not hold exactly one list of callbacks, or a callback is invalid.
     """
     file = Path(path)
     if not file.is_file():
@@ -145,7 +148,7 @@ def config_files(arguments: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]
         flag, _, value = argument.partition("=")
         if flag in ("--config", "-c"):
             path = value or (arguments[position + 1] if position + 1 < len(arguments) else "")
-            content = _read(Path(path), path) if os.path.isfile(path) else None  # it may also be YAML itself
+            content = _read(Path(path), path) if os.path.isfile(path) else None  # The value may be YAML text instead of a path.
             if isinstance(content, Mapping):
                 yield path, content
 
@@ -154,10 +157,11 @@ def check_config(arguments: list[str]) -> None:
     """Check the rules of the config files among command-line arguments.
 
     Args:
-        arguments: of the command line; every `--config FILE` or `-c FILE` in them is read.
+        arguments: the arguments of the command line; every `--config FILE` or `-c FILE` among them is read.
 
     Raises:
-        RuleError: an invalid callback of this package, with the key of the invalid value; a file for the environment variable.
+        RuleError: a callback of this package is invalid, and the message names the key; or the file is one for the environment
+            variable.
     """
     for path, content in config_files(arguments):
         if "callbacks" in content:
@@ -178,7 +182,7 @@ def check_config(arguments: list[str]) -> None:
 
 
 def _refuse_for_jsonargparse(arguments: Any, where: str) -> None:
-    """Refuse what this package would take: the message of jsonargparse about it is 70 lines long."""
+    """Refuse values that this package accepts and jsonargparse does not: its message would be 70 lines long."""
     if arguments is None:
         raise RuleError(f"{where}: init_args holds nothing: omit it, or give options in it")
     for option in ("watch", "apply", "hooks", "consumers"):
