@@ -36,7 +36,7 @@ class HooksGuard(Callback):
         self._given: list[Callback] = []
 
     def __repr__(self) -> str:
-        return "<HooksGuard of lightning_hooks: takes hooks off the model before other callbacks are called>"
+        return "<HooksGuard of lightning_hooks: removes hooks before other callbacks are called>"
 
     @property
     @override
