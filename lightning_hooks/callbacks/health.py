@@ -42,14 +42,14 @@ _COMPARE_EVERY = 100
 class HealthMonitor(StatsMonitor):
     """Say what is wrong with a training: in which layer, since which step, why, and what to try.
 
-    Findings appear in the terminal, in TensorBoard's Text tab, and in `findings.jsonl` beside the event file; `summary.json` says
-    at the end which rules ran. A healthy run prints one line at its end. Beside a `StatsMonitor` with the default rules, the
-    health rules read its rows; otherwise the monitor watches what they need, and writes tables without scalars.
+    Findings appear in the terminal, in TensorBoard's Text tab, and in `findings.jsonl` beside the event file; `summary.json`
+    says at the end which rules ran. A healthy run prints one line at its end. Beside a `StatsMonitor` with the default rules,
+    the health rules read its rows; otherwise the monitor watches what they need, and writes tables without scalars.
 
     Args:
-        rules: which health rules to use; default all that are on. A mapping changes fields of default rules, or turns a rule off
-            with False: `{"DeadUnits": {"patience": 30}, "LossSpike": False}`. A list uses only its entries: names, objects of
-            rules, or mappings with `class_path` and `init_args`.
+        rules: which health rules to use; default all that are on. A mapping changes fields of default rules, or turns a rule
+            off with False: `{"DeadUnits": {"patience": 30}, "LossSpike": False}`. A list uses only its entries: names, objects
+            of rules, or mappings with `class_path` and `init_args`.
         accept: findings that are known and no problem: `DeadUnits/encoder.*`, or the name of a rule. `*` stands for any text.
         actions: what to do about a new finding, by severity or by name of a rule: `log`, `warn`, `stop`, `checkpoint`, `raise`,
             `{"call": function}`, `{"notify": URL}`, `{"focus": steps}`, or a list of these. Default: `info` is logged,
