@@ -162,6 +162,7 @@ class HooksCallback(OurCallback):
         """Called before an epoch, which is when models are changed: compare the model with the plan at the first batch."""
         if self._run is not None:
             self._run.hook_manager.refresh.request()
+            self._run.forget_replaced()
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -16,8 +17,10 @@ from lightning_hooks.hooks import for_each
 from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.consumer import StepConsumer
+from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.layout import Layout, Levels, LogEntry
 from lightning_hooks.records.limits import Limits
+from lightning_hooks.records.saved_facts import changes
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.tensorboard import RunWriter, is_tensorboard
 
@@ -107,6 +110,7 @@ class LoggerWriter(StepConsumer):
         self._draws_from: dict[Layout, int] = {}  # the first step at which one of its histograms may be due
         self._writers: list[RunWriter] = []
         self._layouts: dict[tuple[RowIndex, str, Due], Layout] = {}
+        self._stored_facts: StepFacts | None = None  # those that the event files have
         self._missed: dict[str, bool] = {}  # of other loggers, whether they have got no step of training yet
 
     def consume(self, view: StepView) -> None:
@@ -124,6 +128,10 @@ class LoggerWriter(StepConsumer):
             return
         layout = self._layout(view)
         entry = self._filled(layout, view)
+        if view.facts is not None and view.facts is not self._stored_facts:
+            changed = changes(self._stored_facts, view.facts)
+            entry = replace(entry, facts=changed, monitor=self._prefix)
+            self._stored_facts = view.facts
 
         def write(each: tuple[Any, RunWriter | None]) -> None:
             logger, writer = each

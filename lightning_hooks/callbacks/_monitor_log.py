@@ -36,6 +36,7 @@ class MonitorLog:
         self._histogram_every = monitor.histogram_every_n_steps
         options: dict[str, Any] = {"histogram_every_n_steps": self._histogram_every, "failed": run.failed_loggers}
         self.writer: LoggerWriter = logger_writer(monitor, trainer, run, **options)
+        self._structure = run.model_facts.structure
         self._plans: Mapping[str, Plan] = {}
         self._page_is_due = True
 
@@ -84,7 +85,7 @@ class MonitorLog:
         try:
             about = _about(observer.plan, observer.fallback.shapes)
             indices = [
-                SavedIndex(plan.index, stage, self._monitor.prefix, observer.table.ranks).to_json()
+                SavedIndex(plan.index, stage, self._monitor.prefix, observer.table.ranks, self._structure).to_json()
                 for stage, plan in self._plans.items()
             ]
             self.writer.write_start(

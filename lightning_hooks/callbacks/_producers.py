@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.producer import Producer
@@ -13,6 +13,7 @@ from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.step_view import STAGE_PREFIX
 
 if TYPE_CHECKING:
+    from lightning_hooks.callbacks._run import LightningRun
     from lightning_hooks.callbacks.monitor import StatsMonitor
 
 
@@ -34,7 +35,12 @@ def plans_of(monitor: StatsMonitor, plan: Plan) -> dict[str, Plan]:
 
 
 def producers_of(
-    monitor: StatsMonitor, plans: Mapping[str, Plan], leads: Mapping[str, bool], device: Any, publisher: Publisher, alone: bool
+    monitor: StatsMonitor,
+    plans: Mapping[str, Plan],
+    leads: Mapping[str, bool],
+    run: LightningRun,
+    publisher: Publisher,
+    alone: bool,
 ) -> dict[str, Producer]:
     """What makes the step views of each stage.
 
@@ -42,12 +48,15 @@ def producers_of(
         monitor: whose options count.
         plans: of its stages.
         leads: whether the monitor writes the global numbers of a stage: no monitor before it does so under the same tags.
-        device: of the model.
+        run: of the monitor.
         publisher: takes the views.
         alone: whether the run has one process, whatever process group there is.
     """
     producers: dict[str, Producer] = {}
+    device: Any = cast(Any, run.model).device
     for stage, plan in plans.items():
         observer = Observer(plan, stage, on_error=monitor.on_error, device=device, alone=alone, label=monitor._label)
-        producers[stage] = Producer(observer, publisher, summaries=leads[stage])
+        facts = run.facts_of_step if stage == "train" else None
+        structure = run.model_facts.structure
+        producers[stage] = Producer(observer, publisher, summaries=leads[stage], facts=facts, structure=structure)
     return producers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ReferenceType, WeakMethod, ref
@@ -19,14 +20,17 @@ from lightning_hooks.callbacks._trainer import (
     deferred,
     in_fit,
     is_running,
+    last_step,
     lightning_logger,
     optimizers_of,
     remembered,
 )
+from lightning_hooks.engine.participants.facts import ModelFacts
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.running.run import Run, runs_on
 from lightning_hooks.errors import RuleError
 from lightning_hooks.hooks import for_each
+from lightning_hooks.records.facts import StepFacts
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import Callback, LightningModule, Trainer
@@ -45,6 +49,7 @@ class LightningRun(Run):
     Attributes:
         is_fit: whether it is a fit; a validation may be a part of one, or stand alone.
         earlier: what the callbacks that have attached so far do.
+        apart: the names of the parameters that differed between ranks when they were compared last.
         failed_loggers: the loggers that raised when a monitor wrote to them, with their errors.
     """
 
@@ -56,12 +61,14 @@ class LightningRun(Run):
         self._kept = kept
         self.is_fit = in_fit(trainer)
         self.earlier = Earlier()
+        self.apart: tuple[str, ...] = ()
         self.failed_loggers: list[tuple[Any, Exception]] = []
         self._members: list[_Member] = []
         self._compared: Sequence[object] = ()  # the callbacks of the Trainer when the removed ones were looked up last
         self._absent: list[Participant] = []  # those of removed callbacks; they act again if the callbacks return
         self._boards: dict[Path, OwnBoard] = {}
         self._capture_folders: set[Path] = set()
+        self._noted: tuple[int | None, StepFacts] = (None, StepFacts())  # the step and its facts
 
     @property
     def trainer(self) -> Trainer | None:
@@ -175,6 +182,39 @@ class LightningRun(Run):
             board = OwnBoard(folder, self._kept.boards, lightning_logger(trainer))
             self._boards[folder] = self.hook_manager.run_handles.keep(board)
         return self._boards[folder]
+
+    @cached_property
+    def model_facts(self) -> ModelFacts:
+        """The structure of the model, and the facts of it that change from step to step."""
+        trainer = self.trainer
+        return ModelFacts(self.model, (lambda: ()) if trainer is None else deferred(trainer, optimizers_of, ()))
+
+    def forget_replaced(self) -> None:
+        """Look up the parameters and modules of the model again for the facts of the next step."""
+        if "model_facts" in vars(self):
+            self.model_facts.forget()
+
+    def note_facts(self) -> None:
+        """Note the facts of the step under way before its first optimizer steps: a scheduler may change them until it ends."""
+        step = self.hook_manager.step
+        if self._noted[0] != step:
+            self._noted = step, self._current_facts()
+
+    def facts_of_step(self) -> StepFacts:
+        """The facts of the training step that ends."""
+        step, facts = self._noted
+        return facts if step is not None and step == self.hook_manager.step else self._current_facts()
+
+    def _current_facts(self) -> StepFacts:
+        run: Any = self.trainer
+        if run is None:
+            return StepFacts()
+        return self.model_facts.of_step(
+            precision=str(run.precision),
+            accumulate=int(run.accumulate_grad_batches),
+            last_step=last_step(run),
+            apart=self.apart,
+        )
 
     def begin_capture(self, folder: Path) -> None:
         """Note the folder of a capture.

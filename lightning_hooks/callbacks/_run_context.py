@@ -1,4 +1,4 @@
-"""What a consumer can do to a run of Lightning. Its requests are fulfilled by all ranks at the end of the same step."""
+"""The run of a Trainer for consumers: its facts, and their requests, which all ranks fulfil at the end of the same step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._own_board import OwnBoard
 from lightning_hooks.callbacks._trainer import host_loss_scale, in_fit, lightning_logger, optimizers_of
-from lightning_hooks.engine.plain_loop.context import facts_of_optimizers
+from lightning_hooks.engine.participants.facts import facts_of_optimizers
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.records.run_context import RunContext, RunFacts, check_reason, checkpoint_name
 from lightning_hooks.rules.fields import check_local
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 class TrainerContext(RunContext):
     """The run of a Trainer, for the consumers of one monitor.
 
-    One rank may publish a view earlier than others: its code may ask for `latest` before the copy from a device has arrived.
-    So a request is only noted. The monitor fulfils it when the ranks have published the same views.
+    One rank may publish a view earlier than other ranks, for example if its code reads `latest` before the copy from a device
+    has arrived. So a request is only noted, and the monitor fulfils it when all ranks have published the same views.
 
     Args:
-        trainer: known weakly.
-        folder: the same on every rank.
+        trainer: held by a weak reference.
+        folder: where files of the run go, the same on every rank; None if it is not on this machine.
     """
 
     def __init__(self, trainer: Trainer, folder: Path | None) -> None:
@@ -74,12 +74,13 @@ class TrainerContext(RunContext):
 
     @property
     def has_requests(self) -> bool:
-        """Whether there is a request that `fulfil` has not seen."""
+        """Whether there are requests that `fulfil` has not handled."""
         return bool(self._reasons or self._checkpoints)
 
     def fulfil(self, trainer: Trainer) -> None:
-        """Stop and save as requested. All ranks must call it when they have published the same views."""
-        while self.has_requests:  # saving publishes what is pending, which may bring further requests
+        """Stop and save as requested. All ranks must call `fulfil`, when they have published the same views."""
+        # Saving publishes pending views, and a consumer of those may make further requests.
+        while self.has_requests:
             if self._reasons:
                 self._stop(trainer, self._reasons.pop(0))
             else:
@@ -87,22 +88,22 @@ class TrainerContext(RunContext):
                 trainer.save_checkpoint(self.folder / self._checkpoints.pop(0))
 
     def _stop(self, trainer: Trainer, reason: str) -> None:
-        said = f"a consumer of StatsMonitor stops the fit: {reason}"
+        message = f"a consumer of StatsMonitor stops the fit: {reason}"
         if in_fit(trainer):
             trainer.should_stop = True
         else:
-            said = f"a consumer of StatsMonitor asked to stop, but only a fit can be stopped: {reason}"
+            message = f"a consumer of StatsMonitor asked to stop, but only a fit can be stopped: {reason}"
         if trainer.is_global_zero:
-            lightning_logger(trainer).info(said)
+            lightning_logger(trainer).info(message)
 
 
 def folder_of_run(trainer: Trainer, loggers: Sequence[Any], *, has_own: bool) -> Path | None:
-    """Where files of a run go: the folder of an event file of our own, or else the Trainer's log folder. Collective.
+    """Where files of a run go: the folder of an event file of this package, or else the Trainer's log folder. Collective.
 
     Args:
-        trainer: of the run.
-        loggers: that are written to; only the first rank has any.
-        has_own: whether one of them may be an event file of our own; the same on every rank.
+        trainer: the Trainer of the run.
+        loggers: the loggers that the monitor writes to; empty on ranks other than 0.
+        has_own: whether one of them may be an event file of this package; the same on every rank.
     """
     folder = Path(root).resolve() if _is_local(root := trainer.log_dir or trainer.default_root_dir) else None
     if has_own:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -95,6 +96,17 @@ def current_step(trainer: Trainer) -> int:
     return trainer.global_step if step is None else step
 
 
+def last_step(trainer: Trainer) -> int | None:
+    """The number of steps, as `current_step` counts them, after which the fit ends; None if there is no such number."""
+    run: Any = trainer
+    by_epochs = None
+    if run.max_epochs is not None and run.max_epochs > 0 and math.isfinite(run.num_training_batches):
+        by_epochs = run.max_epochs * math.ceil(run.num_training_batches / run.accumulate_grad_batches)
+    # `max_steps` counts every step of every optimizer.
+    by_steps = run.max_steps // max(len(run.optimizers), 1) if run.max_steps > 0 else None
+    return min((steps for steps in (by_epochs, by_steps) if steps is not None), default=None)
+
+
 def ends_window(trainer: Trainer) -> bool:
     """Whether the batch under way is the last one of its accumulation window: the optimizer steps in it."""
     progress = trainer.fit_loop.epoch_loop.batch_progress
@@ -125,6 +137,11 @@ def loss_scale(trainer: Trainer) -> Tensor | None:
         return torch.tensor(scaler.get_scale(), device="cpu")
     scale: Tensor | None = scaler._scale
     return scale
+
+
+def loss_divisor(trainer: Trainer, pl_module: LightningModule) -> int:
+    """By how much Lightning divides the loss of a batch before its backward: the batches of an optimizer's step."""
+    return int(trainer.accumulate_grad_batches) if pl_module.automatic_optimization else 1
 
 
 def host_loss_scale(trainer: Trainer) -> float | None:

@@ -1,16 +1,14 @@
-"""`StatsMonitor`: what flows through every layer and parameter, at every step."""
+"""`StatsMonitor`: log statistics of the tensors of every layer and parameter, at every step."""
 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 from typing_extensions import override
 
-from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import (
     Earlier,
     Setting,
@@ -28,7 +26,8 @@ from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
 from lightning_hooks.callbacks._producers import plans_of, producers_of
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._run_context import TrainerContext, folder_of_run
-from lightning_hooks.callbacks._trainer import current_step, is_alone
+from lightning_hooks.callbacks._trainer import is_alone
+from lightning_hooks.callbacks._watching import WatchingCallback
 from lightning_hooks.engine.changing.checks import refuse_changed_sums
 from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
 from lightning_hooks.engine.participants.participant import Participant
@@ -46,17 +45,17 @@ from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN, every_n
 
 if TYPE_CHECKING:
-    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
+    from lightning_hooks.callbacks._lightning import Trainer
 
 
 class Resolved(NamedTuple):
-    """The rules of a monitor in a model: the plan, and that of each stage in which there is anything to watch."""
+    """The rules of a monitor resolved against a model: the whole plan, and the plan of each stage that has rows."""
 
     plan: Plan
     plans: dict[str, Plan]
 
 
-class StatsMonitor(HooksCallback):
+class StatsMonitor(WatchingCallback):
     """Watch named modules and parameters, and log statistics of their tensors.
 
     Without arguments: `output` and `output_grad` of every leaf module, `param`, `grad` and `update` of every trainable
@@ -131,9 +130,9 @@ class StatsMonitor(HooksCallback):
         self.max_overhead = max_overhead
         self._overhead_limit = OverheadLimit(max_overhead, self.schedule)
         self.consumers = as_consumers(consumers)
-        self._producers: dict[str, Producer] = {}  # of each stage, during a run
+        self._producers: dict[str, Producer] = {}  # by stage, during a run
         self._log: MonitorLog | None = None
-        self._context: TrainerContext | None = None  # what the consumers are given; None without consumers
+        self._context: TrainerContext | None = None  # for the consumers; None if there are none
         self._latest = Latest(prefix)
 
     def __repr__(self) -> str:
@@ -141,20 +140,19 @@ class StatsMonitor(HooksCallback):
         return options_repr(self, StatsMonitor, scalars=[], consumers=[], loggers=("all",))
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy or a pickle is not attached to anything."""
-        self._flush()
-        return {**super().__getstate__(), "_producers": {}, "_log": None, "_context": None}
+        """A copy or a pickle belongs to no run."""
+        return {**super().__getstate__(), "_log": None}
 
     @override
     def _state(self) -> dict[str, Any]:
-        """Averages, and intervals that have grown."""
+        """The averages of the noise scale, and the intervals that `max_overhead` has widened."""
         self._flush()
         producer = self._trained
         return {} if producer is None else {**producer.state_dict(), **self._overhead_limit.state_dict(producer.observer)}
 
     @override
     def _load_state(self, state: dict[str, Any]) -> None:
-        self._flush()  # steps that have ended are not part of what is loaded
+        self._flush()  # Publish finished steps first: they belong to the state before loading.
         producer = self._trained
         if producer is not None:
             damaged = producer.load_state_dict(state)
@@ -175,7 +173,7 @@ class StatsMonitor(HooksCallback):
 
     @override
     def _resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:
-        plan = resolve(model, self.watch, self.schedule, self._label)
+        plan = resolve(model, self.watch, self.schedule, self._label, with_loss="train" in self.stages)
         return Resolved(plan, plans_of(self, plan))
 
     @override
@@ -183,7 +181,7 @@ class StatsMonitor(HooksCallback):
         plan, plans = resolved
         if not plan.rows:
             return earlier
-        about = [(known.where, known.rule, [plan.rows[row].tensor for row in known.members]) for known in plan.rules]
+        about = [(each.where, each.rule, [plan.rows[row].tensor for row in each.members]) for each in plan.rules]
         refuse_for_strategy(setting, about)
         if "train" in plans:
             refuse_changed_sums(plan, earlier.transforms)
@@ -210,7 +208,7 @@ class StatsMonitor(HooksCallback):
         self._log = MonitorLog(self, trainer, run)
         publisher = Publisher([self._latest, self._log.writer, *self.consumers])
         leads = {stage: run.earlier.leads(written, stage) for stage in written.plans}
-        self._producers = producers_of(self, written.plans, leads, model.device, publisher, alone)
+        self._producers = producers_of(self, written.plans, leads, run, publisher, alone)
         if self._trained is not None:
             damaged = self._trained.load_state_dict(self._saved)
             damaged += self._overhead_limit.start(self._trained.observer, run.meter.clock, self._saved)
@@ -220,105 +218,28 @@ class StatsMonitor(HooksCallback):
         if self.consumers:
             folder = folder_of_run(trainer, self._log.writer.loggers, has_own=run.logdir_of(self) is not None)
             self._context = TrainerContext(trainer, folder)
-        self._publisher = publisher  # closed with the run, so not before all checks have passed
+        # The run closes this publisher when it ends. Set it only here, after all checks have passed.
+        self._publisher = publisher
         publisher.start(plan, self._context or RunContext())
         return [producer.observer for producer in self._producers.values()]
-
-    @property
-    def _trained(self) -> Producer | None:
-        """The producer of the steps of training."""
-        return self._producers.get("train")
 
     @property
     @override
     def _rules(self) -> str:
         return ", ".join(f"watch[{i}]" for i in range(len(self.watch))) if self.watch else "the default rules"
 
+    @override
+    def _after_step(self, producer: Producer) -> None:
+        self._overhead_limit.warn(producer.observer)
+
+    @override
     def _write_page(self, trainer: Trainer, producer: Producer | None) -> None:
         if self._log is not None and producer is not None and self._run is not None:
             self._log.write_page(trainer, producer.observer, self._run.participants)
-
-    @property
-    @override
-    def _pending(self) -> bool:
-        requested = self._context is not None and self._context.has_requests
-        return requested or (self._trained is not None and self._trained.is_pending)
-
-    @override
-    def _end_step(self, trainer: Trainer, step: int) -> None:
-        producer, hook_manager = self._trained, self._hook_manager
-        if producer is None or hook_manager is None:
-            return
-        observer = producer.observer
-        acts = not observer.stopped and hook_manager.acts(observer)
-        if acts or producer.is_pending:
-            with producer.guard():
-                if not acts:
-                    producer.agree()
-                else:
-                    producer.end(step, hook_manager.take_reports())
-                    observer.note_uncalled(hook_manager.called)
-                self._overhead_limit.warn(observer)
-            self._write_page(trainer, producer)
-        self._fulfil_requests(trainer)
-
-    def _fulfil_requests(self, trainer: Trainer) -> None:
-        """Do what consumers have requested, at a moment at which all ranks have published the same views."""
-        if self._context is not None and self._context.has_requests:
-            self._context.fulfil(trainer)
-
-    def _flush(self) -> None:
-        """Publish the steps that have ended and whose tables were still being copied from a device."""
-        producer = self._trained
-        if producer is not None and producer.is_pending:
-            with producer.guard():
-                producer.publish_pending()
-
-    @override
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after an epoch: write its last steps, since what follows may take long."""
-        super().on_train_epoch_end(trainer, pl_module)
-        self._flush()
-        self._fulfil_requests(trainer)
-
-    @override
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after the last batch: write the last step."""
-        self._flush()
-        self._write_page(trainer, self._trained)
-        self._fulfil_requests(trainer)
-
-    @override
-    def _start_run(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._flush()  # steps of training before are written first
-        super()._start_run(stage, trainer, pl_module)
 
     @override
     def _detach(self, error: BaseException | None = None) -> None:
         try:
             super()._detach(error)
         finally:
-            self._producers, self._log, self._context = {}, None, None
-
-    @override
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Called when the fit failed or was interrupted: write the last step that ended, remove all hooks."""
-        try:
-            self._flush()
-        except Exception as error:  # of a device; the exception of the fit is more useful
-            warnings.warn(f"the last step is not written: {type(error).__name__}: {error}", stacklevel=2)
-        super().on_exception(trainer, pl_module, exception)
-
-    @override
-    def _after_run(self, trainer: Trainer, stage: str) -> None:
-        producer = self._producers.get(stage)
-        if producer is None or producer.observer.stopped:
-            return
-        with producer.guard():
-            try:
-                producer.end(current_step(trainer), {})
-            finally:
-                producer.observer.table.clear()  # for the next run
-        if self._trained is None:  # otherwise a step of training tells more
-            self._write_page(trainer, producer)
-        self._fulfil_requests(trainer)
+            self._log = None

@@ -10,19 +10,19 @@ T = TypeVar("T")
 _OF_TENSORS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
-_AT_FIRST_GATE: list[Callable[[], None]] = []
+_AT_FIRST_SWITCH: list[Callable[[], None]] = []
 
 
 def at_first_switch(function: Callable[[], None]) -> Callable[[], None]:
     """Call a function when the next switch is made: what a process needs only once it hooks something."""
-    _AT_FIRST_GATE.append(function)
+    _AT_FIRST_SWITCH.append(function)
     return function
 
 
 def run_at_first_switch() -> None:
     """Call the functions of `at_first_switch`, each once in a process."""
-    while _AT_FIRST_GATE:
-        _AT_FIRST_GATE.pop(0)()
+    while _AT_FIRST_SWITCH:
+        _AT_FIRST_SWITCH.pop(0)()
 
 
 class Removable(Protocol):

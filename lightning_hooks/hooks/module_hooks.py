@@ -32,7 +32,7 @@ class ModuleHooks:
     Example:
         >>> layer, outputs, handles = nn.Linear(1, 1), [], Handles()
         >>> hooks = ModuleHooks([Action(layer, "output", outputs.append)], set(), HookSwitch(), Handles())
-        >>> hooks.put_on(handles); len(layer._forward_hooks), len(handles)
+        >>> hooks.register(handles); len(layer._forward_hooks), len(handles)
         (1, 1)
         >>> handles.close(); len(layer._forward_hooks)
         0
@@ -54,10 +54,10 @@ class ModuleHooks:
             if is_plain:
                 self._hooks += [_plain_hook(known, hook) for hook in _plain(own, switch, fallback)]
 
-    def put_on(self, handles: Handles) -> None:
+    def register(self, handles: Handles) -> None:
         """Register them; the handles take them over."""
         for hook in self._hooks:
-            hook.put_on(handles)
+            hook.register(handles)
 
 
 class _Hook:
@@ -69,7 +69,7 @@ class _Hook:
         self.module = module
         self.hook = hook
 
-    def put_on(self, handles: Handles) -> None:
+    def register(self, handles: Handles) -> None:
         module = self.module()
         if module is not None:
             register = module.register_forward_pre_hook if isinstance(self.hook, PreHook) else module.register_forward_hook
@@ -85,7 +85,7 @@ class _PlainHook(_Hook):
         super().__init__(module, hook)
         self.handle: Removable | None = None
 
-    def put_on(self, handles: Handles) -> None:
+    def register(self, handles: Handles) -> None:
         if type(self.handle) is RemovableHandle and (hooks := self.handle.hooks_dict_ref()) is not None:
             # Keep the handle before registering the hook: if Ctrl-C arrives in between, close() still removes it.
             handles.keep(self.handle)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from lightning_hooks.plan.row_index import RowIndex
-from lightning_hooks.plan.rows import Due, Row, requested
+from lightning_hooks.plan.rows import LOSS, Due, Row, requested
 from lightning_hooks.rules import FORWARD_TENSORS, PARAM_TENSORS, Watch
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.accumulators import BUILT_IN, Accumulator, AccumulatorRows
@@ -18,7 +18,7 @@ from lightning_hooks.stats.user_statistics import UserStatistic
 from lightning_hooks.tensor_kinds import first_holder
 
 LOSS_SCALED = ("input_grad", "output_grad")
-"""The tensors that a loss scale multiplies."""
+"""The tensors of modules that a loss scale multiplies."""
 
 
 @dataclass
@@ -73,7 +73,12 @@ class Plan:
     @cached_property
     def loss_scaled(self) -> list[int]:
         """The indices of the rows that a loss scale multiplies."""
-        return [row.index for row in self.rows if row.kind in LOSS_SCALED]
+        return [row.index for row in self.rows if row.kind in (*LOSS_SCALED, LOSS)]
+
+    @cached_property
+    def loss_row(self) -> int | None:
+        """The index of the row of the loss; None if the plan has none."""
+        return next((row.index for row in self.rows if row.tensor == LOSS), None)
 
     @property
     def rows_and_groups(self) -> list[Row]:

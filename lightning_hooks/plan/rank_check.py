@@ -6,6 +6,7 @@ import torch
 
 from lightning_hooks.errors import RuleError, listed
 from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.rows import LOSS
 from lightning_hooks.stats.processes import have_the_same, rank, world_size
 
 
@@ -22,9 +23,10 @@ def check_ranks_agree(plan: Plan, device: torch.device | str) -> None:
     asked = [(each.tensor, each.name, each.requests) for each in plan.rows_and_groups]
     if world_size() == 1 or have_the_same(repr(asked), device):
         return
-    names = listed(f"{row.tensor} of {row.name}" for row in plan.rows) or "none"
+    rows = [row for row in plan.rows if row.tensor != LOSS]
+    names = listed(f"{row.tensor} of {row.name}" for row in rows) or "none"
     raise RuleError(
         f"watch: the processes watch different rows or statistics, or at different steps: process {rank()} watches "
-        f"{len(plan.rows)} ({names}). Their tables are merged row by row, so every process needs the same model and the same "
+        f"{len(rows)} ({names}). Their tables are merged row by row, so every process needs the same model and the same "
         "callbacks"
     )

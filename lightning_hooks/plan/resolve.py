@@ -11,7 +11,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.defaults import DEFAULT_WATCH, layers
 from lightning_hooks.plan.groups import add_groups, index_groups
 from lightning_hooks.plan.plan import Matched, Plan
-from lightning_hooks.plan.rows import Requests, Row
+from lightning_hooks.plan.rows import LOSS, Requests, Row
 from lightning_hooks.plan.units import ask_for_units, units_schedule
 from lightning_hooks.plan.user_registry import UserRegistry, accumulator_of
 from lightning_hooks.rules import Watch
@@ -23,7 +23,9 @@ from lightning_hooks.stats.statistics import DEFAULT_STATS
 from lightning_hooks.stats.user_statistics import UserStatistic, user_statistic
 
 
-def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, where: str = "") -> Plan:
+def resolve(
+    model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, where: str = "", *, with_loss: bool = False
+) -> Plan:
     """Resolve watch rules against a model.
 
     Args:
@@ -31,6 +33,7 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
         rules: watch rules; None for the default rules.
         schedule: the schedule of rules without `every_n_steps`.
         where: the text before the names of rules in messages.
+        with_loss: whether to add a row for the loss, if there is any other row.
 
     Raises:
         RuleError: a rule matches nothing, or is invalid for this model or together with the other rules.
@@ -82,6 +85,8 @@ def resolve(model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, w
     with_ratio = [row for row in rows.values() if "ratio" in row.stats or row.index in in_groups]
     # A ratio needs the norm of the parameter. Without requests, the parameter's row is measured but not written.
     param_row_of = {row.index: row_of(row.target, "param").index for row in with_ratio}
+    if with_loss and rows:
+        rows[id(model), LOSS] = Row(len(rows), LOSS, tuple((due, ()) for due in schedules), target=Target(LOSS, model, model))
     accumulators = tuple(registry.accumulators.values())
     plan = Plan([*rows.values()], all_matched, tuple(schedules), param_row_of=param_row_of, accumulators=accumulators)
     index_groups(plan)

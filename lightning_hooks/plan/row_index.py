@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.plan.rows import Due, Requests, Row, requested
+from lightning_hooks.plan.rows import LOSS, Due, Requests, Row, requested
 from lightning_hooks.stats.accumulators import Accumulator, AccumulatorRows
 from lightning_hooks.stats.columns import by_starts
 from lightning_hooks.stats.statistics import MAGNITUDE_STATS
@@ -147,9 +147,9 @@ class RowIndex:
         return cls(
             [row.name for row in rows_and_groups],
             [row.tensor for row in rows_and_groups],
-            [*(type(row.target.owner).__name__ for row in rows), *("" for _ in groups)],
+            [*("" if row.tensor == LOSS else type(row.target.owner).__name__ for row in rows), *("" for _ in groups)],
             {group.index: group.members for group in groups},
-            [row.index for row in rows if row.target.owner is row.target.value],
+            [row.index for row in rows if row.target.owner is row.target.value and row.tensor != LOSS],
             param_row_of,
             [RequestedRows(*key, np.array(indices)) for key, indices in by_requests.items()],
             [RequestedRows(group.tensor, group.requests, np.array([group.index])) for group in groups],
@@ -218,7 +218,8 @@ def columns_of(index: RowIndex, due: Due) -> tuple[list[Column], list[Column]]:
     rows_and_groups = (*index.requested_rows, *index.groups)
     for i, each in enumerate(rows_and_groups):
         stats = requested(each.requests, due)
-        if stats:
+        # No rule requests the loss, which is measured whenever any rule is due.
+        if stats or (each.tensor == LOSS and any(schedule in due for schedule, _ in each.requests)):
             counted.setdefault(each.tensor, []).append(i)
         for stat in stats:
             written.setdefault((each.tensor, stat), []).append(i)

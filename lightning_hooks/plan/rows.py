@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
@@ -17,6 +17,8 @@ Due = frozenset[EveryN]
 """The schedules that are due at a step."""
 Requests = tuple[tuple[EveryN, tuple[str, ...]], ...]
 """Statistics that rules request, by schedule: pairs of a schedule and names of statistics."""
+LOSS: Final = "loss"
+"""The name and the tensor of the row of the loss, which no rule requests: a monitor measures it at every watched step."""
 
 _NO_USERS: Mapping[str, UserStatistic] = {}
 

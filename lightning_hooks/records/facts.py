@@ -42,12 +42,12 @@ class StepFacts:
     Args:
         optimizers: the optimizers of the fit; empty outside training, and in a plain loop without an optimizer.
         loss_scale: the factor of the loss; 1.0 without a loss scaler, None if only the device knows the number.
-        skipped: whether the loss scaler has skipped the step of an optimizer.
         frozen: the names of the parameters without `requires_grad`.
         evaluating: the names of the modules in evaluation mode.
         precision: as Lightning calls it, for example `16-mixed`; None in a plain loop.
         accumulate: the number of batches in one step of the optimizer; None in a plain loop.
         last_step: the number of steps after which the fit ends; None if nobody knows.
+        apart: the names of the parameters that differed between ranks when a `HealthMonitor` compared them last.
 
     Example:
         >>> StepFacts((OptimizerFacts("SGD", (GroupFacts(0.1, 0.0, ("weight",)),)),)).optimizers[0].groups[0].lr
@@ -56,12 +56,12 @@ class StepFacts:
 
     optimizers: tuple[OptimizerFacts, ...] = ()
     loss_scale: float | None = 1.0
-    skipped: bool = False
     frozen: tuple[str, ...] = ()
     evaluating: tuple[str, ...] = ()
     precision: str | None = None
     accumulate: int | None = None
     last_step: int | None = None
+    apart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

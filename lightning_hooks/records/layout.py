@@ -40,6 +40,8 @@ class LogEntry:
         wall_time: the time at which the step ended, in seconds since 1970; 0 for now.
         table: the series in the table of an event file; None if they are the series of statistics.
         numbers: the numbers of the series in `table`, concatenated.
+        facts: the facts of the step that differ from those of the step before, as JSON; empty if there are none.
+        monitor: the prefix of the monitor, without that of the stage.
     """
 
     step: int
@@ -54,6 +56,8 @@ class LogEntry:
     wall_time: float = 0.0
     table: tuple[Head, ...] | None = None
     numbers: Array = field(default_factory=lambda: np.empty(0))
+    facts: str = ""
+    monitor: str = ""
     bucket_limits: ClassVar[Array] = BUCKET_LIMITS
 
     @property

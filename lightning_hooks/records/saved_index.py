@@ -11,7 +11,9 @@ import numpy as np
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.row_index import RequestedRows, RowIndex
-from lightning_hooks.plan.rows import Requests
+from lightning_hooks.plan.rows import LOSS, Requests
+from lightning_hooks.records.facts import Structure
+from lightning_hooks.records.saved_facts import structure_from_json, structure_to_json
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules.schedule import EveryN, every_n
 from lightning_hooks.stats.accumulators import BUILT_IN, Accumulator, AccumulatorRows
@@ -29,12 +31,14 @@ class SavedIndex:
         stage: `train`, `validate`, `test` or `predict`.
         prefix: the monitor's prefix of tags.
         ranks: the number of processes of the run.
+        structure: of the model; None in files of older versions.
     """
 
     index: RowIndex
     stage: str = "train"
     prefix: str = ""
     ranks: int = 1
+    structure: Structure | None = None
 
     @property
     def tag_prefix(self) -> str:
@@ -55,6 +59,8 @@ class SavedIndex:
             names = (stat for _, stats in each.requests for stat in stats if stat != "histogram")
             if stats := dict.fromkeys(names):
                 asked.setdefault(f"{self.tag_prefix}{each.tensor}", {}).update(stats)
+        if LOSS in index.tensors:
+            asked[f"{self.tag_prefix}{LOSS}"] = {"mean": None}
         return json.dumps(
             {
                 "format": _FORMAT,
@@ -74,6 +80,7 @@ class SavedIndex:
                 "groups": groups,
                 "kept": {name: kept.rows for name, kept in index.kept.items() if _accumulator(name) is not None},
                 "magnitudes": index.magnitudes,
+                "structure": structure_to_json(self.structure),
             }
         )
 
@@ -88,7 +95,8 @@ class SavedIndex:
             saved: Mapping[str, Any] = json.loads(text)
             if saved["format"] != _FORMAT:
                 raise RuleError(f"the step views were written in format {saved['format']!r}; this version reads {_FORMAT}")
-            return cls(_index(saved), str(saved["stage"]), str(saved["prefix"]), int(saved["ranks"]))
+            structure = structure_from_json(saved.get("structure"))
+            return cls(_index(saved), str(saved["stage"]), str(saved["prefix"]), int(saved["ranks"]), structure)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
             if isinstance(error, RuleError):
                 raise

@@ -24,7 +24,7 @@ from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 from lightning_hooks import backends
 from lightning_hooks.tensorboard.histograms import histogram_bytes
 from lightning_hooks.tensorboard.messages import value_bytes
-from lightning_hooks.tensorboard.run_index import ABOUT, INDEX, PLUGIN, ROWS, TABLE
+from lightning_hooks.tensorboard.run_index import ABOUT, FACTS, INDEX, PLUGIN, ROWS, TABLE
 
 if TYPE_CHECKING:
     from lightning_hooks.records.layout import LogEntry
@@ -55,7 +55,13 @@ class EventBuilder:
         return self._hashes[names]
 
     def serialized(self, entry: LogEntry) -> bytes:
-        """The summary of one step as bytes.
+        """The summary of one step as bytes, with the facts that have changed."""
+        summary = self._numbers(entry)
+        # Concatenated messages are one message, whose repeated fields are joined.
+        return summary + self._facts(entry).SerializeToString() if entry.facts else summary
+
+    def _numbers(self, entry: LogEntry) -> bytes:
+        """The tables, scalars and histograms of one step as bytes.
 
         The first event of a kind is built as a message. From the second event of the kind on a template is filled. Most fits
         have one kind with a single event, the first step, and a template of that kind would only take memory.
@@ -115,6 +121,9 @@ class EventBuilder:
         """A summary with the row index of step views, which is given as JSON."""
         digest = hashlib.blake2b(index.encode(), digest_size=8).hexdigest()
         return self._text(f"{TABLE}/{INDEX}/{digest}", index)
+
+    def _facts(self, entry: LogEntry) -> Any:
+        return self._text(f"{TABLE}/{FACTS}/{entry.monitor}", entry.facts)
 
     def _text(self, tag: str, text: str) -> Summary:
         out = Summary()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from lightning_hooks.tensorboard.messages import strings
-from lightning_hooks.tensorboard.run_index import INDEX, PLUGIN, TABLE, RunIndex
+from lightning_hooks.tensorboard.run_index import FACTS, INDEX, PLUGIN, TABLE, RunIndex
 from lightning_hooks.tensorboard.tables import Steps, Tables
 
 _INDEX: Final = f"{TABLE}/{INDEX}/"
@@ -58,6 +58,15 @@ class LocalTables(Tables):
     def saved_indices(self) -> list[str]:
         """The row indices of the step views of the run, as JSON."""
         return [text for texts in self._texts() for text in texts]
+
+    def saved_facts(self, prefix: str) -> list[tuple[int, str]]:
+        """The steps at which facts of a monitor changed, ascending, each with the changes as JSON."""
+        tag = f"{TABLE}/{FACTS}/{prefix}"
+        if tag not in self._index.tags("strings", PLUGIN):
+            return []
+        points = self._index.points(tag)
+        texts = [strings(self._index.payload(points, i)) for i in range(len(points.steps))]
+        return [(step, text) for step, each in zip(points.steps.tolist(), texts, strict=True) for text in each]
 
     def _texts(self) -> Iterator[list[str]]:
         for tag in self._index.tags("strings", PLUGIN):

@@ -21,6 +21,7 @@ TABLE: Final = "table"
 ROWS: Final = "rows"
 ABOUT: Final = "about"
 INDEX: Final = "index"
+FACTS: Final = "facts"
 """Tags: `table/rows/…` holds lists of rows, `table/about/…` facts about rows, `table/index/…` row indices of step views."""
 
 Floats = NDArray[np.float64]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.plan.rows import Due
+from lightning_hooks.records.facts import StepFacts
+from lightning_hooks.records.saved_facts import facts_of
 from lightning_hooks.records.saved_index import SavedIndex
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.stats.accumulators import MOMENTS
@@ -45,6 +48,9 @@ class _Views:
         tensors = {f"{saved.tag_prefix}{tensor}": rows.of(tensor) for tensor in dict.fromkeys(rows.tensors)}
         self._tensors = {tensor: its_rows for tensor, its_rows in tensors.items() if (tensor, "count") in tables.vectors()}
         self._summaries = _summaries(index, saved)
+        texts = tables.saved_facts(saved.prefix) if saved.stage == "train" else []
+        self._facts = [*facts_of(texts)]
+        self._changed_at = [step for step, _ in self._facts]
 
     def read(self) -> Iterator[StepView]:
         """The views in the order of their steps."""
@@ -88,7 +94,14 @@ class _Views:
                 kept={name: each[i] for name, each in kept.items()},
                 metrics=_metrics(numbers, i),
                 ranks=self._saved.ranks,
+                facts=self._facts_at(step),
+                structure=self._saved.structure,
             )
+
+    def _facts_at(self, step: int) -> StepFacts | None:
+        """The facts that were stored last, at the step or before it."""
+        stored = bisect_right(self._changed_at, step)
+        return self._facts[stored - 1][1] if stored else None
 
     @staticmethod
     def _fill_kept(rows: RowIndex, stored: StoredRows, indices: NDArray[np.intp], kept: Mapping[str, Array]) -> None:

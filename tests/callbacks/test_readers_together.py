@@ -118,11 +118,12 @@ def test_only_the_first_step_goes_through_python_and_no_number_differs(
     books = Book(alone), Book(together)
     same_weights(plain, fit(tmp_path, alone))
     in_first_step = added.total()
-    assert in_first_step == MODULES * 2  # outputs and their gradients
+    assert in_first_step == MODULES * 2 + 1  # outputs and their gradients, and the loss
     added.clear()
     same_weights(plain, fit(tmp_path, together, *others(tmp_path)))
     assert books[0].rows == books[1].rows and len(books[0].rows) == STEPS
-    expected = {in_first_step} if others is not users_statistic else {in_first_step, in_first_step * STEPS}
+    in_all_steps = MODULES * 2 * STEPS + 1
+    expected = {in_first_step} if others is not users_statistic else {in_first_step, in_all_steps}
     assert set(added.values()) == expected
 
 

@@ -23,7 +23,7 @@ def hooked():
     def hook(*actions):
         switch = HookSwitch()
         switch.is_on = True
-        ModuleHooks(actions, set(), switch, handles).put_on(handles)
+        ModuleHooks(actions, set(), switch, handles).register(handles)
         return [type(hook) for hook in actions[0].owner._forward_hooks.values()]
 
     yield hook

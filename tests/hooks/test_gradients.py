@@ -22,7 +22,7 @@ def hooked():
     module, switch, seen, handles = Twice(), HookSwitch(), [], Handles()
     switch.is_on = True
     action = Action(module, "input_grad", lambda grad: seen.append(grad.tolist()))
-    ModuleHooks([action], set(), switch, handles).put_on(handles)
+    ModuleHooks([action], set(), switch, handles).register(handles)
     yield module, seen
     handles.close()
 
@@ -61,7 +61,7 @@ def test_each_action_sees_the_contribution_of_an_input_that_several_look_at():
         Action(module, "input_grad", lambda grad, name=name: seen[name].append(grad.item()), path)
         for name, path in paths.items()
     ]
-    ModuleHooks(actions, set(), switch, handles).put_on(handles)
+    ModuleHooks(actions, set(), switch, handles).register(handles)
     x = torch.ones(1, requires_grad=True)
     y = x * 7
     module(x, y).backward()

@@ -45,18 +45,18 @@ def interrupted_at(number: int) -> Iterator[list[int]]:
 def ignore(*args: Any, **kwargs: Any) -> None: ...
 
 
-def put_on(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
+def module_hooks(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
     tensors = ((0, "output"), (0, "output_grad"), (1, "input"), (1, "output"))
     actions = [Action(model[i], tensor, ignore) for i, tensor in tensors]  # type: ignore[index]
     hooks = ModuleHooks(actions, set(), HookSwitch(), Handles())
-    return lambda: hooks.put_on(handles)
+    return lambda: hooks.register(handles)
 
 
 def parameter_hook(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], None]:
-    return lambda: handles.register(model[0].weight.register_hook, Gated(), key="key")  # type: ignore[index, union-attr]
+    return lambda: handles.register(model[0].weight.register_hook, PackageHook(), key="key")  # type: ignore[index, union-attr]
 
 
-class Gated(torch.nn.Identity):
+class PackageHook(torch.nn.Identity):
     """A hook whose module is one of this package, as `assert_no_hooks` looks for."""
 
     __module__ = "lightning_hooks.tests"
@@ -89,7 +89,7 @@ def saved(model: nn.Module, optimizer: Any, handles: Handles) -> Callable[[], No
     return lambda: register_saved(model, (ignore, ignore), HookSwitch(), handles, is_due=lambda: True)
 
 
-CASES = [put_on, parameter_hook, full_backward, first, post_accumulate, of_optimizer, saved]
+CASES = [module_hooks, parameter_hook, full_backward, first, post_accumulate, of_optimizer, saved]
 
 
 def hooks_of(owner: Any) -> list[Any]:

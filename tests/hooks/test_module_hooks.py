@@ -57,7 +57,7 @@ def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
     actions += [Action(model[2], "input", seen.append), Action(model[2], "output_grad", seen.append, "[0]")]
     hooks, handles = ModuleHooks(actions, set(), opened(), Handles()), Handles()
     for round_number in range(1, 4):
-        hooks.put_on(handles)
+        hooks.register(handles)
         assert [kinds[1:] for kinds in on(model)] == [[PlainHook], [PlainHook], [ForwardHook]]
         assert [type(hook) for hook in model[2]._forward_pre_hooks.values()] == [PreHook]
         model(torch.ones(1, 2))
@@ -76,7 +76,7 @@ def test_a_module_that_registers_hooks_in_its_own_way_is_left_without_one(kind):
     module, handles = kind(), Handles()
     hooks = ModuleHooks([Action(module, "output", print)], set(), opened(), Handles())
     for _ in range(3):
-        hooks.put_on(handles)
+        hooks.register(handles)
         assert on([module.inner]) == [[PlainHook]] and on([module]) == [[]]
         handles.close()
         assert on([module.inner]) == [[]]
@@ -85,11 +85,11 @@ def test_a_module_that_registers_hooks_in_its_own_way_is_left_without_one(kind):
 def test_the_hooks_go_where_torch_looks_for_them_when_a_module_has_got_the_state_of_another():
     module, seen, handles = nn.Linear(1, 1), [], Handles()
     hooks = ModuleHooks([Action(module, "output", seen.append)], set(), opened(), Handles())
-    hooks.put_on(handles)
+    hooks.register(handles)
     handles.close()
     module.__dict__.update(pickle.loads(pickle.dumps(module)).__dict__)
     for number in (1, 2):
-        hooks.put_on(handles)
+        hooks.register(handles)
         module(torch.ones(1, 1))
         assert on([module]) == [[PlainHook]] and len(seen) == number
         handles.close()
@@ -99,10 +99,10 @@ def test_the_hooks_go_where_torch_looks_for_them_when_a_module_has_got_the_state
 def test_hooks_that_others_register_between_two_batches_run_before_ours():
     module, seen, handles = nn.Linear(1, 1), [], Handles()
     hooks = ModuleHooks([Action(module, "output", lambda t: seen.append(t.item()))], set(), opened(), Handles())
-    hooks.put_on(handles)
+    hooks.register(handles)
     handles.close()
     module.register_forward_hook(lambda module, args, output: output * 0 + 7)
-    hooks.put_on(handles)
+    hooks.register(handles)
     module(torch.ones(1, 1))
     assert seen == [7.0]
 
@@ -118,7 +118,7 @@ def test_what_a_plain_hook_does_not_look_at_is_seen_all_the_same(changes):
     actions = [Action(module, "output", outputs.append), Action(module, "output_grad", grad, changes=changes)]
     handles = Handles()
     hooks = ModuleHooks(actions, called, opened(), handles)
-    hooks.put_on(handles)
+    hooks.register(handles)
     for _ in range(3):
         x = torch.ones(1, requires_grad=True)
         first, second = module(x)
@@ -133,7 +133,7 @@ def test_one_that_sees_only_results_or_only_gradients_meets_other_results():
     for kept in ("output", "output_grad"):
         module, seen, handles = Pair(), [], Handles()
         hooks = ModuleHooks([Action(module, kept, seen.append)], set(), opened(), Handles())
-        hooks.put_on(handles)
+        hooks.register(handles)
         x = torch.ones(1, requires_grad=True)
         first, second = module(x)
         assert len(seen) == (2 if kept == "output" else 0)
@@ -153,9 +153,9 @@ def test_an_error_while_they_are_taken_off_leaves_none_of_the_others(error):
 
     model, handles = nn.Sequential(*(nn.Linear(1, 1) for _ in range(3))), Handles()
     hooks = ModuleHooks([Action(module, "output", print) for module in model], set(), opened(), Handles())
-    hooks.put_on(handles)
+    hooks.register(handles)
     handles.keep(Fails())
-    hooks.put_on(handles)
+    hooks.register(handles)
     with pytest.raises(error, match="once"):
         handles.close()
     assert on(model) == [[], [], []]
@@ -179,18 +179,18 @@ def test_everything_has_its_turn_before_the_first_failure_is_raised():
 def test_a_module_that_is_gone_is_passed_over_and_not_kept():
     model, handles = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), Handles()
     hooks = ModuleHooks([Action(module, "output", print) for module in model], set(), HookSwitch(), Handles())
-    hooks.put_on(handles)
+    hooks.register(handles)
     del model[0]
     gc.collect()
     handles.close()
-    hooks.put_on(handles)
+    hooks.register(handles)
     assert on(model) == [[PlainHook]] and len(handles) == 1
 
 
 def test_hooks_that_read_arguments_go_with_their_module_at_once():
     module, handles = nn.Linear(1, 1), Handles()
     hooks = ModuleHooks([Action(module, "input", print)], set(), HookSwitch(), Handles())
-    hooks.put_on(handles)
+    hooks.register(handles)
     handles.close()
     gone = ref(module)
     gc.disable()

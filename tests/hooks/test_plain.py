@@ -324,7 +324,7 @@ def test_arguments_may_contain_themselves():
     nest, seen = [torch.ones(1)], []
     nest.append({"again": nest})
     layer, handles, switch = Takes(), Handles(), HookSwitch()
-    ModuleHooks([Action(layer, "output_grad", seen.append)], set(), switch, handles).put_on(handles)
+    ModuleHooks([Action(layer, "output_grad", seen.append)], set(), switch, handles).register(handles)
     switch.is_on = True
     layer(torch.ones(1, requires_grad=True), nest).backward()
     handles.close()

@@ -77,7 +77,7 @@ def test_a_statistic_without_its_state_is_an_error_that_says_what_to_request(sta
 
 def test_a_tensor_of_which_there_is_no_row_is_an_error():
     (view,) = watch(Watch(params="*", tensors="grad", stats="mean"))
-    with pytest.raises(RuleError, match="no row has the tensor 'output'; the tensors of this view are grad$"):
+    with pytest.raises(RuleError, match="no row has the tensor 'output'; the tensors of this view are grad, loss$"):
         view.stat("output", "mean")
 
 
@@ -135,6 +135,7 @@ def test_the_row_index_names_the_rows_and_stays_the_same():
         ("2", "output", "Linear"),
         ("0.weight", "grad", "Linear"),
         ("0.bias", "grad", "Linear"),
+        ("loss", "loss", ""),
     ]
     assert rows.order == (0, 1, 2)
 

@@ -102,7 +102,9 @@ def test_what_a_view_writes_is_the_same_again(tmp_path):
 def test_tables_and_scalars_of_a_run_agree_and_any_statistic_can_be_read(tmp_path):
     run = fit(tmp_path, StatsMonitor([Watch(params="*", tensors=["grad", "update"], stats=["norm", "ratio"])]))
     assert run.tensors() == [
-        (t, s) for t in ("grad", "update") for s in (*(("norm",) if t == "grad" else ("norm", "ratio")), "count")
+        *((t, s) for t in ("grad", "update") for s in (*(("norm",) if t == "grad" else ("norm", "ratio")), "count")),
+        ("loss", "mean"),
+        ("loss", "count"),
     ]
     for tensor, stat in [("grad", "norm"), ("update", "ratio")]:
         table = run.table(tensor, stat)

@@ -1,4 +1,4 @@
-"""Changing an activation, also where activation checkpointing computes it again."""
+"""Changes an activation in the forward pass, in the same way when activation checkpointing computes it again."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 class ForwardChange:
-    """Changes an activation; autograd goes through what it does.
+    """Changes an activation; autograd differentiates through the change.
 
-    Activation checkpointing computes the forward again, and must get the numbers of the first time: the random state and the
-    state of the transform before each call are kept until the next batch.
+    Activation checkpointing computes the forward again, and must get the same numbers as the first time. So the random state
+    and the state of the transform before each call are kept until the next batch.
 
     Args:
         participant: runs the transform, and counts batches.
         bound: the transform.
-        target: whose activation.
+        target: the module whose activation changes.
     """
 
     def __init__(self, participant: TransformParticipant, bound: BoundTransform, target: Target[nn.Module]) -> None:
-        self._make_participant = participant
+        self._participant = participant
         self.bound = bound
         self.target = target
         self.random = bool(getattr(bound.transform, "random", False))
@@ -40,8 +40,8 @@ class ForwardChange:
     def change(self, tensor: Tensor) -> Tensor | None:
         """The new activation, or None if it does not change."""
         self.bound.refuse_transformed(tensor, self.target.name)
-        if self._batch != self._make_participant.batches:
-            self._batch, self._calls = self._make_participant.batches, []
+        if self._batch != self._participant.batches:
+            self._batch, self._calls = self._participant.batches, []
         if not is_recomputation():
             before = self._state(tensor.device)
             result = self._run(tensor)
@@ -59,19 +59,20 @@ class ForwardChange:
         return None if result is tensor else result
 
     def _run(self, tensor: Tensor, *, report: bool = True) -> Tensor:
-        (result,) = self._make_participant.run(self.bound, [tensor], [self.target.name], [None], report=report)
+        (result,) = self._participant.run(self.bound, [tensor], [self.target.name], [None], report=report)
         return result
 
     def _state(self, device: torch.device) -> tuple[Tensor | None, dict[str, Any]]:
+        """The state of the random generator, or None for a transform that draws nothing, and the state of the transform."""
         context = self.bound.context
-        drawn = context.generator_for(device).get_state() if self.random else None
-        return drawn, copy.deepcopy(context.state)
+        random_state = context.generator_for(device).get_state() if self.random else None
+        return random_state, copy.deepcopy(context.state)
 
     def _restore(self, kept: tuple[Tensor | None, dict[str, Any]], device: torch.device) -> None:
-        drawn, state = kept
+        random_state, state = kept
         self.bound.context.state = copy.deepcopy(state)
-        if drawn is not None:
-            self.bound.context.generator_for(device).set_state(drawn)
+        if random_state is not None:
+            self.bound.context.generator_for(device).set_state(random_state)
 
     def _only_call(self) -> tuple[Tensor | None, dict[str, Any]]:
         if len(self._calls) != 1:

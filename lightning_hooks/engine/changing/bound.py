@@ -1,4 +1,4 @@
-"""A transform bound to the parameters or modules that its rule matched: checks, state, report, and what a checkpoint keeps."""
+"""A transform bound to the parameters or modules that its rule matched: checks, state, report, and saving in a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from lightning_hooks.tensor_kinds import TRANSFORMED, elements, first_line, insi
 from lightning_hooks.transforms import Context, Transform
 from lightning_hooks.transforms._contract import explain_invalid
 
-_RANK_STRIDE = 104_729  # keep the streams of ranks and of steps apart; any large primes work
+# Keep the random streams of ranks and of steps apart. Any large primes work.
+_RANK_STRIDE = 104_729
 _STEP_STRIDE = 15_485_863
-_SEEDS = 2**65  # above every seed of torch and what is added for each transform
+_SEEDS = 2**65  # greater than every seed of torch plus the offset of a transform
 
 
 @dataclass
@@ -33,13 +34,13 @@ class BoundTransform:
     """One transform of one rule.
 
     Args:
-        index: its number among all transforms of a model, for the tag.
-        rule: where it comes from.
-        transform: what it does.
+        index: the number of the transform among all transforms of a model, for the tag.
+        rule: the rule that names the transform.
+        transform: called with tensors and a `Context`.
         targets: the parameters or modules it acts on.
-        seed: of its random generators.
-        where: how a message names it: `apply[0].transform`.
-        tensor: what it changes: `grad` of a parameter, `output_grad`, `input_grad`, `output[0]`, … of a module.
+        seed: the seed of its random generators.
+        where: how a message names the transform: `apply[0].transform`.
+        tensor: the tensor it changes: `grad` of a parameter; `output_grad`, `input_grad`, `output[0]`, … of a module.
         when: `step`, `backward`, or `forward` for activations.
     """
 
@@ -63,12 +64,12 @@ class BoundTransform:
         self.note_targets()
 
     def note_targets(self) -> None:
-        """Called when targets hold other objects than before; what two of them hold is changed once."""
+        """Called when targets hold other objects than before: an object that two targets hold is changed once."""
         self.distinct = each_once(self.targets)
 
     @property
     def acts_on(self) -> str:
-        """What it changes, in words: the same in a later run whose rule did not change."""
+        """The tensors that the transform changes, in words. A later run has the same words if the rule did not change."""
         of = "params" if self.rule.params is not None else "modules"
         patterns = getattr(self.rule, of)
         shown = repr(patterns) if isinstance(patterns, str) else repr(list(patterns))
@@ -78,7 +79,7 @@ class BoundTransform:
 
     @property
     def module_rule(self) -> ModuleRule:
-        """What a rule on modules does there."""
+        """The effect of a rule on modules, for the checks of a run."""
         where = f"{self.where.removesuffix('transform')}modules"
         if self.when == "forward":
             return ModuleRule(where, self.targets, "a changed activation", is_traceable=False)
@@ -86,25 +87,25 @@ class BoundTransform:
 
     @property
     def shown(self) -> str:
-        """The transform in words: the same in another process, where its functions and objects have other addresses."""
+        """The `repr` of the transform without addresses of objects, which differ between processes."""
         return re.sub(r" at 0x[0-9A-Fa-f]+", "", repr(self.transform))
 
     @property
     def may_skip(self) -> bool:
-        """Whether the transform may ask that the step does not happen."""
+        """Whether the transform may ask to skip the step."""
         return bool(getattr(self.transform, "needs_step", False))
 
     def reseed(self, step: int, rank: int) -> None:
-        """Seed the random numbers of a step, differently on each rank: a resumed run draws the same numbers.
+        """Seed the generators for a step, differently on each rank, so that a resumed run draws the same numbers.
 
-        With `when="step"` the generators continue from step to step instead, the same on every rank.
+        Does nothing with `when="step"`, where the generators continue from step to step, equally on every rank.
         """
         if self.when != "step":
             self.context.seed = (self.seed + _RANK_STRIDE * rank + _STEP_STRIDE * step) % 2**63
             self.context.generators = {}
 
     def refuse_transformed(self, tensor: Tensor, name: str) -> None:
-        """Refuse what is seen inside a transform of `torch.func`, or in a batched backward."""
+        """Refuse a tensor from inside a transform of `torch.func`, or from a batched backward."""
         if inside_transform(tensor):
             raise UnsupportedError(
                 f"{self.where}: {self.name} cannot change the {self.tensor} of {name}, which is a {TRANSFORMED}: its values "
@@ -113,10 +114,17 @@ class BoundTransform:
             )
 
     def run(self, tensors: list[Tensor], names: list[str], params: list[Tensor | None], step: int, owned: bool) -> list[Tensor]:
-        """Call the transform on gradients, or on activations, which autograd then differentiates; check what it returns.
+        """Call the transform on gradients, or on activations, and check what it returns.
+
+        Args:
+            tensors: the tensors to change.
+            names: the names of their targets.
+            params: the parameters of these gradients; None for an activation or the gradient of one.
+            step: the number of the training step.
+            owned: whether the transform may overwrite the tensors.
 
         Raises:
-            InPlaceError: a tensor was changed in place that the transform does not own.
+            InPlaceError: the transform changed a tensor in place that it does not own.
             TransformError: the result cannot replace the tensors.
         """
         context = self.context
@@ -124,12 +132,14 @@ class BoundTransform:
         context.factor = None
         versions = [] if owned else [version_of(tensor) for tensor in tensors]
         try:
-            # In backward autograd records only where its graph was asked for: a gradient penalty goes through the transform.
+            # In a backward with create_graph=True autograd records the transform, so that a gradient penalty can
+            # differentiate through it.
             with torch.no_grad() if self.when == "step" else contextlib.nullcontext():
-                results = self.transform([*tensors], context)  # a list of its own: it may replace the items
+                results = self.transform([*tensors], context)  # Pass a copy of the list: the transform may replace items.
             if self.when == "backward" and torch.is_grad_enabled():
                 context.state = _without_graph(context.state)
-        except StopIteration as error:  # would end the epoch silently
+        # A StopIteration that reaches the training loop would end the epoch without a message.
+        except StopIteration as error:
             raise TransformError(f"{self.where} ({self.transform!r}) raised StopIteration: {error}") from error
         except Exception as error:
             error.add_note(f"raised in {self.label}")
@@ -154,14 +164,14 @@ class BoundTransform:
         return list(results)
 
     def cannot_report(self, tensors: Sequence[Tensor], names: Sequence[str], error: Exception) -> None:
-        """A report failed: raise the error, or if a tensor is of a type that cannot be read, warn once of that target."""
-        name, odd = next(((name, t) for name, t in zip(names, tensors, strict=True) if _is_odd(t)), ("", None))
-        if odd is None:
+        """Handle an error of a report: warn once per target whose tensor cannot be read; otherwise raise the error."""
+        name, unreadable = next(((n, t) for n, t in zip(names, tensors, strict=True) if _may_be_unreadable(t)), ("", None))
+        if unreadable is None:
             raise error
         if name not in self._unreadable:
             self._unreadable.add(name)
             warnings.warn(
-                f"{self.where}: {self.name} does not report on the {self.tensor} of {name}: a {kind_of(odd)} cannot be "
+                f"{self.where}: {self.name} does not report on the {self.tensor} of {name}: a {kind_of(unreadable)} cannot be "
                 f"read: {first_line(error)}",
                 stacklevel=2,
             )
@@ -185,7 +195,8 @@ class BoundTransform:
         seed = read_count(saved["seed"], "seed", below=_SEEDS)
         kept = read_state(saved["state"], "state")
         self._check_state(kept)
-        generators = self._generators(saved["generators"]) if self.when == "step" else {}  # else they are seeded at each step
+        # With another `when` the generators are seeded at each step, so the saved ones are not needed.
+        generators = self._generators(saved["generators"]) if self.when == "step" else {}
         self.seed = self.context.seed = seed
         self.context.state, self.context.generators = kept, generators
 
@@ -197,7 +208,8 @@ class BoundTransform:
             self.transform.check_state(state, {target.name: target.value for target in of_rule})
         except ValueError:
             raise
-        except Exception as error:  # a check of the user's that does not expect such a state
+        # The check may be the user's, and not expect such a state.
+        except Exception as error:
             raise DamagedState(f"check_state raised {type(error).__name__}: {error}") from error
 
     def _generators(self, saved: Any) -> dict[str, torch.Generator]:
@@ -208,23 +220,24 @@ class BoundTransform:
                 device = self._device_for(torch.device(key))
                 if device is not None and str(device) not in generators:
                     generators[str(device)] = torch.Generator(device).set_state(state)
-            except (RuntimeError, TypeError) as error:  # torch raised it about the device or the state
+            # Torch raises these errors if it does not know the device or cannot read the state.
+            except (RuntimeError, TypeError) as error:
                 reason = f"{shown_value(state)} is not the state of a generator ({first_line(error)})"
                 raise DamagedState(f"generators[{key!r}]: {reason}") from error
         return generators
 
     def _device_for(self, saved: torch.device) -> torch.device | None:
-        """Where this process draws what was drawn on a device when the checkpoint was saved.
+        """The device of this process whose generator continues that of a device in a checkpoint; None if there is none.
 
-        The checkpoint is that of rank 0, whose device need not be the one of this rank, nor exist here. Devices of another type
-        draw other numbers, so there the generators start from their seed.
+        The checkpoint was saved by rank 0, whose device may not exist in this process. A device of another type draws other
+        numbers, so its generator starts from the seed.
         """
-        alike = [target.value.device for target in self.targets if target.value.device.type == saved.type]
-        return saved if saved in alike else next(iter(alike), None)
+        candidates = [target.value.device for target in self.targets if target.value.device.type == saved.type]
+        return saved if saved in candidates else next(iter(candidates), None)
 
 
 def read_link(link: Any, key: str) -> dict[str, Any]:
-    """The state of one transform, of which at least is known whose it is."""
+    """Read the saved state of one transform; at least its texts, which identify the transform, must be readable."""
     saved = read_mapping(link, key, ("transform", "place"))
     for name in ("transform", "place"):
         read_text(saved[name], f"{key}[{name!r}]")
@@ -234,11 +247,11 @@ def read_link(link: Any, key: str) -> dict[str, Any]:
 def match_saved(
     saved: Mapping[int, Mapping[str, Any]], transforms: Sequence[BoundTransform], damaged: Collection[int] = ()
 ) -> tuple[list[tuple[Mapping[str, Any], BoundTransform]], list[str]]:
-    """Find the state of each transform in a checkpoint, whatever its position was.
+    """Find the state of each transform in a checkpoint, at whatever position it was saved.
 
     Args:
         saved: the states by their positions.
-        transforms: in order.
+        transforms: the transforms in order.
         damaged: the positions at which the checkpoint has a state that cannot be read. A transform at such a position that has
             no other state is not called new.
 
@@ -253,7 +266,8 @@ def match_saved(
         if same is not None:
             pairs.append((gone.pop(same), new.pop(i)))
     changes = []
-    for j, old in list(gone.items()):  # on the same targets another transform, or other numbers
+    # If the same targets have another transform or other arguments now, report one change instead of two.
+    for j, old in list(gone.items()):
         other = next((i for i, now in new.items() if now.acts_on == old["place"]), None)
         if other is not None:
             changes.append(f"{old['transform']} is now {new.pop(other).shown}")
@@ -268,6 +282,5 @@ def _without_graph(state: dict[str, Any]) -> dict[str, Any]:
     return detached
 
 
-def _is_odd(tensor: Tensor) -> bool:
-    """Whether a report may be unable to read a tensor."""
+def _may_be_unreadable(tensor: Tensor) -> bool:
     return not is_plain(tensor) or elements(tensor) is None

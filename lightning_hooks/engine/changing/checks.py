@@ -1,4 +1,4 @@
-"""Checks of transforms before a run: functions of the bound transforms and of how the run trains, which change nothing."""
+"""Checks transforms before a run. The checks depend only on the bound transforms, the optimizers and the loss scaling."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def refuse_unsupported(transforms: Iterable[BoundTransform], optimizers: Sequenc
     """Refuse transforms that have no correct result on their parameters, with these optimizers, or under a loss scaler.
 
     Args:
-        transforms: of one callback.
-        optimizers: of the run; empty where they are not known yet.
+        transforms: the transforms of one callback.
+        optimizers: the optimizers of the run; empty if they are not known yet.
         scaled: whether the loss is multiplied by a scale.
 
     Raises:
-        UnsupportedError: with the rule and the reason.
+        UnsupportedError: a transform has no correct result; the message names the rule and the reason.
     """
     for bound in transforms:
         if bound.when == "backward":
@@ -43,11 +43,11 @@ def refuse_changed_sums(plan: Plan, transforms: Iterable[BoundTransform]) -> Non
     """Refuse to compare a step's gradient with those of its micro-batches if a transform has changed it in between.
 
     Args:
-        plan: of a monitor.
-        transforms: those that act before it.
+        plan: the plan of a monitor.
+        transforms: the transforms that act before the monitor.
 
     Raises:
-        RuleError: with the statistic.
+        RuleError: such a transform exists; the message names the statistic.
     """
     asked = {stat for each in plan.rows_and_groups for stat in each.stats} & {"micro_cosine", "noise_scale"}
     if asked and any(bound.when == "step" for bound in transforms):
@@ -58,7 +58,7 @@ def refuse_changed_sums(plan: Plan, transforms: Iterable[BoundTransform]) -> Non
 
 
 def _refuse_optimizers(bound: BoundTransform, optimizers: Sequence[Any], scaled: bool) -> None:
-    """Refuse optimizers that a transform at the step does not go with."""
+    """Refuse optimizers with which a transform at the step cannot work."""
     for optimizer in optimizers:
         name = type(optimizer).__name__
         known = type(optimizer).__module__.startswith("torch.optim.") and not isinstance(optimizer, LBFGS)

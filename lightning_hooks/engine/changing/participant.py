@@ -30,14 +30,14 @@ class TransformParticipant(Participant):
     """Runs transforms, in the order of their rules.
 
     Args:
-        transforms: from `resolve_applies`.
-        scale: gives the loss scale as a tensor, or None where there is no scaler.
-        rank: of this process.
-        alone: as of `world_size`.
+        transforms: the bound transforms, from `resolve_applies`.
+        scale: returns the loss scale as a tensor, or None if there is no scaler.
+        rank: the rank of this process.
+        alone: whether this process is the only one, even if a process group exists.
 
     Attributes:
-        step: the number of the step of training under way, which transforms are given in the other stages too.
-        batches: grows when a batch begins, by one for each callback that says so.
+        step: the number of the current training step, which transforms get in other stages too.
+        batches: a counter that changes when a batch begins; it may grow by more than one.
         skipped_steps: how many optimizer steps transforms have skipped.
     """
 
@@ -57,10 +57,11 @@ class TransformParticipant(Participant):
         self.batches = 0
         self.skipped_steps = 0
         self.absent = AbsentParts()
-        # Activations of compiled modules are refused.
+        # Changes of activations are refused inside compiled code.
         self.graph_key = tuple(i for i, bound in enumerate(self.transforms) if bound.when != "forward") or None
         self._reporting = False
-        self._aside: list[tuple[int, dict[str, torch.Generator]]] = []  # seeds and generators of training, in another stage
+        # The seeds and generators of the training step, while a batch of another stage runs inside it.
+        self._set_aside: list[tuple[int, dict[str, torch.Generator]]] = []
         self._at_step = [bound for bound in self.transforms if bound.when == "step"]
         self.acts_before = bool(self._at_step)
         self._may_skip = any(bound.may_skip for bound in self._at_step)
@@ -74,8 +75,9 @@ class TransformParticipant(Participant):
             self._reporting = reporting
             for bound in self.transforms:
                 bound.report.begin()
-        elif not self._aside:  # a validation may come within an accumulated step, which then goes on as it was
-            self._aside = [(bound.context.seed, bound.context.generators) for bound in self.transforms]
+        # A validation may run inside an accumulated training step, which must then continue with its own generators.
+        elif not self._set_aside:
+            self._set_aside = [(bound.context.seed, bound.context.generators) for bound in self.transforms]
         for bound in self.transforms:
             bound.reseed(step, self.rank)
 
@@ -83,9 +85,9 @@ class TransformParticipant(Participant):
         self.batches += 1
 
     def end_step(self) -> None:
-        for bound, kept in zip(self.transforms, self._aside, strict=False):
+        for bound, kept in zip(self.transforms, self._set_aside, strict=False):
             bound.context.seed, bound.context.generators = kept
-        self._aside = []
+        self._set_aside = []
         self.absent.warn()
 
     def all_targets(self) -> Iterable[Target[Any]]:
@@ -113,7 +115,8 @@ class TransformParticipant(Participant):
                 yield bound.module_rule
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
-        if not self._at_step or memo.scale is not None:  # gradients that are still scaled are of a step that does not happen
+        # A step whose gradients are still scaled here is one that the loss scaler skips.
+        if not self._at_step or memo.scale is not None:
             return
         parameters = {p for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
         with torch.no_grad():
@@ -140,19 +143,19 @@ class TransformParticipant(Participant):
         report: bool = True,
         shares: Sequence[float] | None = None,
     ) -> list[Tensor]:
-        """Run a transform, and measure what it did where the step is reported.
+        """Run a transform, and measure what it did if the step is reported.
 
         Args:
             bound: the transform.
             tensors: gradients or activations.
-            names: of their targets.
-            params: the parameters behind them.
-            owned: whether it may overwrite the tensors.
-            report: False for a repeated call.
-            shares: as of `Report.after`.
+            names: the names of their targets.
+            params: the parameters of these gradients; None for an activation or the gradient of one.
+            owned: whether the transform may overwrite the tensors.
+            report: False for a repeated call, which is not reported again.
+            shares: passed on to `Report.after`.
         """
         before = None
-        if report and self._reporting and not self._aside:
+        if report and self._reporting and not self._set_aside:
             with self._measuring(bound, tensors, names):
                 before = bound.report.before(tensors, owned=owned)
         results = bound.run([*tensors], names, params, self.step, owned=owned)
@@ -177,7 +180,7 @@ class TransformParticipant(Participant):
         """Restore a checkpoint; transforms that changed start from their initial state, with one warning that names them.
 
         Returns:
-            What is damaged and starts again, in words.
+            A sentence about each damaged entry, whose state starts again.
         """
         damaged: list[str] = []
         with starting_again(damaged):
@@ -185,9 +188,9 @@ class TransformParticipant(Participant):
         links: dict[int, dict[str, Any]] = {}
         lost = set(range(len(self.transforms)))
         with starting_again(damaged):
-            every = read_list(state.get("links"), "links")
-            lost = set(range(len(every)))
-            for i, link in enumerate(every):
+            saved_links = read_list(state.get("links"), "links")
+            lost = set(range(len(saved_links)))
+            for i, link in enumerate(saved_links):
                 with starting_again(damaged):
                     links[i] = read_link(link, f"links[{i}]")
                     lost.remove(i)
@@ -216,15 +219,15 @@ class TransformParticipant(Participant):
     def _change_gradient(self, bound: BoundTransform, target: Target[Any], grad: Tensor) -> Tensor | None:
         """The new gradient of a parameter, or of a module's input or output; None if it does not change.
 
-        Under a loss scaler the transform sees float32 values divided by the scale; elements that are not finite stay so, since
-        the scaler must see the overflow.
+        Under a loss scaler the transform gets float32 values divided by the scale. Elements that are not finite stay so,
+        because the scaler must find the overflow.
         """
         scale = self.scale()
         bound.refuse_transformed(grad, target.name)
-        seen = grad if scale is None else grad.to(torch.promote_types(grad.dtype, torch.float32)) / scale
+        unscaled = grad if scale is None else grad.to(torch.promote_types(grad.dtype, torch.float32)) / scale
         param = target.value if isinstance(target.value, Tensor) else None
-        (result,) = self.run(bound, [seen], [target.name], [param])
-        if result is seen:
+        (result,) = self.run(bound, [unscaled], [target.name], [param])
+        if result is unscaled:
             return None
         if scale is None:
             return result
@@ -232,20 +235,21 @@ class TransformParticipant(Participant):
         return _with_overflow(back, grad)
 
     def _change(self, bound: BoundTransform, targets: list[Target[Any]]) -> None:
-        """Change the gradients of parameters in place: the reducer of DDP may hold views of them."""
+        """Change the gradients of parameters in place, because the reducer of DDP may hold views of them."""
         grads = [target.value.grad for target in targets]
         names = [target.name for target in targets]
         params: list[Tensor | None] = [target.value for target in targets]
         sharded = any(map(is_sharded, grads))
         gathered = sharded and not takes_shards(bound.transform)
-        seen = [whole(grad) for grad in grads] if gathered else shards_of(grads)
+        tensors = [whole(grad) for grad in grads] if gathered else shards_of(grads)
         if sharded:
             params = params_for(bound.transform, [target.value.detach() for target in targets], bound.label)
-        # Of all calls of a step alike, although one optimizer may hold sharded parameters and another one does not.
+        # Decide by all targets: every call of a step must report in the same way, although one optimizer may hold sharded
+        # parameters and another one none.
         in_shards = takes_shards(bound.transform) and any(is_sharded(target.value) for target in bound.targets)
         shares = [share_of(grad, world_size()) for grad in grads] if in_shards else None
-        results = self.run(bound, seen, names, params, owned=True, shares=shares)
-        for grad, tensor, result in zip(grads, seen, without_aliases(results, seen), strict=True):
+        results = self.run(bound, tensors, names, params, owned=True, shares=shares)
+        for grad, tensor, result in zip(grads, tensors, without_aliases(results, tensors), strict=True):
             if gathered and is_sharded(grad):
                 put_back(grad, result)
             elif result is not tensor:
@@ -253,7 +257,7 @@ class TransformParticipant(Participant):
 
     @contextmanager
     def _measuring(self, bound: BoundTransform, tensors: Sequence[Tensor], names: Sequence[str]) -> Iterator[None]:
-        """Around a report: it counts as overhead, which the transform itself does not."""
+        """Surrounds the measuring for a report. Its time counts as overhead; that of the transform does not."""
         with self.account.meter.common, torch.no_grad():
             try:
                 yield
@@ -262,13 +266,14 @@ class TransformParticipant(Participant):
 
 
 def _with_overflow(result: Tensor, grad: Tensor) -> Tensor:
-    """A result in which the elements of a gradient that are not finite are not finite either."""
+    """The result, with the elements of the gradient that are not finite put back."""
     if grad.layout is torch.strided:
         return torch.where(torch.isfinite(grad), result, grad)
     if grad.layout is not torch.sparse_coo:
         return result
     stored = grad.coalesce()
     broken = torch.where(stored.values().isfinite(), 0.0, stored.values())
-    if not broken.any():  # waits for the device, as coalescing does
+    # This waits for the device, as `coalesce` has done already.
+    if not broken.any():
         return result
     return result + torch.sparse_coo_tensor(stored.indices(), broken, stored.shape, check_invariants=False)

@@ -1,7 +1,8 @@
 """What a transform did in a step: norm before and after, cosine between them, and whether it changed anything.
 
-Norms come from the moments that the kernels measure in one pass. For a transform that `keeps_direction` that is enough: the
-cosine follows from the norms. For any other the product of before and after is needed, and so is a copy of what it overwrites.
+Norms come from the moments that the kernels measure in one pass. If the transform `keeps_direction`, the cosine follows from
+the norms. For any other transform the product of the tensors before and after is needed, and so is a copy of tensors that the
+transform overwrites.
 """
 
 from __future__ import annotations
@@ -21,22 +22,23 @@ from lightning_hooks.stats.schema import COUNT, M2, MEAN, NONFINITE
 from lightning_hooks.tensor_kinds import elements, is_plain
 from lightning_hooks.transforms._batch import foreach
 
-_EXACT: Final = (torch.float32, torch.float64)  # scaled without a rounding that shows in the cosine
+_EXACT: Final = (torch.float32, torch.float64)  # in these, rounding after a multiplication does not show in the cosine
 _ROW: Final = Struct(f"{MOMENTS}d")
 _TOGETHER: Final = 8  # tensors whose products are in memory at once
-_SMALLEST: Final = 1e-25  # of products, by the norms
+# Multiply tensors in float32 only if the norms say that a product of two elements is of a size between these.
+_SMALLEST: Final = 1e-25
 _GREATEST: Final = 1e25
 
 
 class Measured(NamedTuple):
-    """Several tensors: rows and numbers where all of them are in host memory, else tensors on the device of the first.
+    """Measurements of several tensors: lists if all tensors are in host memory, else tensors on the device of the first.
 
-    In host memory these are no arrays: what NumPy takes to begin is more than all the rest for the one tensor of a call in
-    backward.
+    Lists are used instead of NumPy arrays, because a call in backward has one tensor, for which NumPy's overhead is greater
+    than the rest of the report.
 
     Args:
-        moments: a row of moments for each.
-        squares: the squared norm of each.
+        moments: a row of moments for each tensor.
+        squares: the squared norm of each tensor.
     """
 
     moments: list[tuple[float, ...]] | Tensor
@@ -44,15 +46,17 @@ class Measured(NamedTuple):
 
 
 Before: TypeAlias = Measured | list[Tensor]
-"""What is kept of tensors that a transform is given; the tensors are copies if it may overwrite them."""
+"""Tensors before a transform: measurements, or the tensors themselves; copies if the transform may overwrite them."""
 
 Number: TypeAlias = float | Tensor
 Sums: TypeAlias = tuple[Number, Number, Number, Number]
-"""Over the tensors of one call: squares before and after, product, whether any changed; numbers, or scalars on a device."""
+"""Sums over the tensors of one call: squares before, squares after, products, and whether any changed (above 0).
+
+Numbers, or scalars on a device."""
 
 
 class Report:
-    """Sums over the calls of a step; on another device than the CPU they stay there until the step ends."""
+    """Adds up the calls of a step. Sums of tensors on another device stay on the device until the step ends."""
 
     def __init__(self, keeps_direction: bool) -> None:
         self.keeps_direction = keeps_direction
@@ -60,13 +64,13 @@ class Report:
         self.acted_steps = 0
         self._calls: list[Sums] = []
         self._device: torch.device | None = None
-        self._apart = False
+        self._is_sharded = False
 
     def begin(self) -> None:
         self._calls = []
 
     def before(self, tensors: Sequence[Tensor], *, owned: bool) -> Before:
-        """Keep what is needed of tensors that the transform is given next, and may overwrite if they are `owned`."""
+        """Measure or copy tensors before they are passed to the transform, which may overwrite them if they are `owned`."""
         if self.keeps_direction and all(tensor.dtype in _EXACT for tensor in tensors) and (owned or _contiguous(tensors)):
             return _measured(tensors)
         return [tensor.clone() if owned else tensor for tensor in tensors]
@@ -82,13 +86,13 @@ class Report:
         """Add a call to the step.
 
         Args:
-            before: of the same tensors.
-            results: what the transform returned.
-            factor: by which it multiplied all of them, if the transform says so.
-            shares: where ranks have other elements, what the sums over each tensor are multiplied by before those of all ranks
-                are added up, when the step ends; None where every rank has all.
+            before: the result of `before` for the same tensors.
+            results: the tensors that the transform returned.
+            factor: the number by which the transform multiplied all of them; None if it does not report such a number.
+            shares: for shards, the factor of the sums over each tensor, see `share_of`; sums are then added up over ranks when
+                the step ends. None if every rank has the whole tensors.
         """
-        self._apart = shares is not None
+        self._is_sharded = shares is not None
         self._device = results[0].device
         if isinstance(before, list):
             self._calls.append(_sums_of_any(before, results, shares))
@@ -98,12 +102,12 @@ class Report:
             self._calls.append(_sums_of_factor(_shared(before, shares).squares, factor))
 
     def finish(self) -> dict[str, float]:
-        """What happened in the step: name to value; empty if the transform was not called."""
+        """The report of the step, name to value; empty if the transform was not called. Collective for sharded tensors."""
         if not self._calls:
             return {}
         totals = _on_host(self._calls)
         self._calls = []
-        if self._apart:
+        if self._is_sharded:
             over_ranks = torch.tensor(totals, dtype=torch.float64, device=self._device)
             torch.distributed.all_reduce(over_ranks)
             totals = over_ranks.tolist()
@@ -128,7 +132,8 @@ class Report:
 
 def _measured(tensors: Sequence[Tensor]) -> Measured:
     rows = kernels.host.read_many(tensors)
-    if None in rows:  # complex, sparse, on another device
+    # The kernel returns None for tensors that it cannot read: complex or sparse ones, and those on another device.
+    if None in rows:
         tensors = [_elements(tensor) for tensor in tensors]
         rows = kernels.host.read_many(tensors)
     if None in rows:
@@ -136,7 +141,8 @@ def _measured(tensors: Sequence[Tensor]) -> Measured:
     moments = list(_ROW.iter_unpack(b"".join(rows)))
     squares = [row[M2] + row[COUNT] * row[MEAN] * row[MEAN] for row in moments]
     for i, row in enumerate(moments):
-        if row[NONFINITE] > 0:  # the moments do not tell NaN from infinity
+        # The moments do not tell NaN from infinity, so compute the sum of squares from the elements.
+        if row[NONFINITE] > 0:
             squares[i] = tensors[i].double().square().sum().item()
     return Measured(moments, squares)
 
@@ -154,7 +160,7 @@ def _measured_on_device(tensors: Sequence[Tensor]) -> Measured:
 
 
 def _contiguous(tensors: Sequence[Tensor]) -> bool:
-    """Whether what is computed from these tensors has their order in memory, so that equal elements have equal moments."""
+    """Whether results computed from these tensors keep the order of elements in memory, and so equal moments."""
     return all(tensor.layout is not torch.strided or tensor.is_contiguous() for tensor in tensors)
 
 
@@ -163,7 +169,7 @@ def _in_one_order(old: Tensor, new: Tensor) -> bool:
 
 
 def _shared(measured: Measured, shares: Sequence[float] | None) -> Measured:
-    """With the shares of the squares that count on this rank."""
+    """The measurements, with each square multiplied by the share of its tensor."""
     squares = measured.squares
     return measured if shares is None else measured._replace(squares=_times(squares, shares))
 
@@ -173,7 +179,7 @@ def _times(numbers: list[float] | Tensor, shares: Sequence[float]) -> list[float
         return [number * share for number, share in zip(numbers, shares, strict=True)]
     if len({*shares}) == 1:
         return numbers * shares[0]
-    # Numbers of the host as a tensor would wait for the device.
+    # Multiply one by one: copying the shares to the device as a tensor would wait for the device.
     return torch.stack([each * share for each, share in zip(numbers, shares, strict=True)])
 
 
@@ -192,7 +198,7 @@ def _sums_of_factor(squares: list[float] | Tensor, factor: Tensor | float) -> Su
 
 
 def _sums_of_scaled(old: Measured, new: Measured) -> Sums:
-    """Of tensors each of which was multiplied by a number."""
+    """Sums for tensors each of which was multiplied by a number of its own."""
     products: Any
     if isinstance(old.squares, Tensor) and isinstance(new.squares, Tensor):
         products = old.squares**0.5 * new.squares**0.5
@@ -204,15 +210,15 @@ def _sums_of_scaled(old: Measured, new: Measured) -> Sums:
 
 
 def _sums_of_any(before: Sequence[Tensor], after: Sequence[Tensor], shares: Sequence[float] | None) -> Sums:
-    """Of tensors of which nothing else is known."""
+    """Sums for tensors that were changed in any way."""
     old, new = _measured(before), _measured(after)
     differ = _rows_differ(old.moments, new.moments)
-    known: dict[int, tuple[Number, Number]] = {}
+    compared: dict[int, tuple[Number, Number]] = {}
     if not isinstance(differ, Tensor):
-        # Moments of equal elements in another order in memory may differ in their rounding.
+        # If elements have another order in memory, moments may differ by rounding although the elements are equal.
         differ = [each and _in_one_order(b, a) for each, b, a in zip(differ, before, after, strict=True)]
-        known = _compare_together(before, after, old, new, differ)
-    pairs = [known.get(i) or _compare(*pair) for i, pair in enumerate(zip(before, after, differ, strict=True))]
+        compared = _compare_together(before, after, old, new, differ)
+    pairs = [compared.get(i) or _compare(*pair) for i, pair in enumerate(zip(before, after, differ, strict=True))]
     products: list[Any] = [product for product, _ in pairs]
     if shares is not None:
         products = [product * share for product, share in zip(products, shares, strict=True)]
@@ -221,7 +227,7 @@ def _sums_of_any(before: Sequence[Tensor], after: Sequence[Tensor], shares: Sequ
 
 
 def _rows_differ(old: Any, new: Any) -> Any:
-    """Whether the moments of each tensor differ; one that is not known is NaN."""
+    """Whether the moments of each tensor differ. Two NaN count as equal."""
     if isinstance(old, Tensor):
         return ((old != new) & ((old == old) | (new == new))).any(1)
     return [
@@ -233,27 +239,27 @@ def _rows_differ(old: Any, new: Any) -> Any:
 def _compare_together(
     before: Sequence[Tensor], after: Sequence[Tensor], old: Measured, new: Measured, differ: Sequence[bool]
 ) -> dict[int, tuple[Number, Number]]:
-    """As `_compare`, by index, for those tensors in host memory that are compared in few calls."""
-    found: dict[int, tuple[Number, Number]] = {}
+    """Results of `_compare` by index, for tensors in host memory that few calls can compare together."""
+    compared: dict[int, tuple[Number, Number]] = {}
     multiplied: list[int] = []
     for i, (b, a) in enumerate(zip(before, after, strict=True)):
         if b.layout is torch.strided and not differ[i] and torch.equal(b, a):
-            found[i] = old.squares[i], 0.0
+            compared[i] = old.squares[i], 0.0
         elif differ[i] and b.dtype in _EXACT and b.layout is torch.strided and is_plain(b) and is_plain(a):
-            # In float32 a product has the rounding of its elements, unless it overflows or vanishes.
+            # A product in float32 is as exact as its factors, unless it overflows or underflows.
             size = (old.squares[i] * new.squares[i]) ** 0.5 / b.numel()
             if _SMALLEST < size < _GREATEST:
                 multiplied.append(i)
     for first in range(0, len(multiplied), _TOGETHER):
-        taken = multiplied[first : first + _TOGETHER]
-        made = foreach("mul", [before[i] for i in taken], [after[i] for i in taken])
-        rows = _ROW.iter_unpack(b"".join(kernels.host.read_many(made)))
-        found |= {i: (row[COUNT] * row[MEAN], 1.0) for i, row in zip(taken, rows, strict=True)}
-    return found
+        indices = multiplied[first : first + _TOGETHER]
+        products = foreach("mul", [before[i] for i in indices], [after[i] for i in indices])
+        rows = _ROW.iter_unpack(b"".join(kernels.host.read_many(products)))
+        compared |= {i: (row[COUNT] * row[MEAN], 1.0) for i, row in zip(indices, rows, strict=True)}
+    return compared
 
 
 def _compare(old: Tensor, new: Tensor, differ: Any) -> tuple[Number, Number]:
-    """The product of two tensors, and whether they differ, which equal moments do not rule out."""
+    """The dot product of two tensors, and whether they differ. `differ` is True if their moments differ."""
     b, a = _elements(old), _elements(new)
     if b.shape != a.shape or not _stored_alike(old, new):
         b, a, differ = _elements(old.to_dense()), _elements(new.to_dense()), False
@@ -276,22 +282,24 @@ def _on_host(calls: Sequence[Sums]) -> list[float]:
     device = next((number.device for number in numbers if isinstance(number, Tensor)), None)
     if device is None:
         return [float(sum(column)) for column in zip(*calls, strict=True)]
-    there = [torch.as_tensor(number, device=device).to(device, torch.float64) for number in numbers]
-    totals: list[float] = torch.stack(there).reshape(len(calls), -1).sum(0).tolist()
+    on_device = [torch.as_tensor(number, device=device).to(device, torch.float64) for number in numbers]
+    totals: list[float] = torch.stack(on_device).reshape(len(calls), -1).sum(0).tolist()
     return totals
 
 
 def _elements(tensor: Tensor) -> Tensor:
-    found = elements(tensor)
-    if found is None:
+    stored = elements(tensor)
+    if stored is None:
         raise TransformError(f"a gradient of layout {tensor.layout} cannot be reported")
-    return found[0]
+    return stored[0]
 
 
 def keeps_direction(transform: Any) -> bool:
-    """Whether a transform says so; a subclass with a `__call__` of its own has to repeat it."""
+    """Whether a transform declares `keeps_direction`. A subclass with a `__call__` of its own has to declare it again."""
     classes = type(transform).__mro__
-    says, calls = (
+    declared, called = (
         next((i for i, each in enumerate(classes) if name in vars(each)), None) for name in ("keeps_direction", "__call__")
     )
-    return bool(getattr(transform, "keeps_direction", False)) and says is not None and calls is not None and says <= calls
+    if declared is None or called is None or declared > called:
+        return False
+    return bool(getattr(transform, "keeps_direction", False))

@@ -1,4 +1,4 @@
-"""Apply rules resolved against a model: each transform with the targets it acts on."""
+"""Resolves `Apply` rules against a model: finds the targets of each transform."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import Apply
 from lightning_hooks.rules.patterns import matched_by
 
-_SEED_STRIDE: Final = 7919  # keeps the streams of neighbouring transforms apart; any large prime works
+# Keep the random streams of transforms apart. Any large prime works.
+_SEED_STRIDE: Final = 7919
 
 
 def resolve_applies(
@@ -27,12 +28,12 @@ def resolve_applies(
     """The transforms of apply rules, bound to a model.
 
     Args:
-        model: the root.
-        rules: in order.
-        seed: of the random transforms; equal on all ranks.
-        start: index of the first, above those of earlier callbacks.
-        default: the tensor of a rule on modules that names none.
-        where: what goes before the names of rules in messages.
+        model: the root module.
+        rules: the rules in order.
+        seed: the seed of the random transforms; equal on all ranks.
+        start: the index of the first transform, after those of earlier callbacks.
+        default: the tensor that a rule on modules changes if it names none.
+        where: a prefix for the names of rules in messages.
 
     Raises:
         RuleError: a rule that is invalid here, or matches nothing.
@@ -40,7 +41,7 @@ def resolve_applies(
     transforms: list[BoundTransform] = []
     for here, rule, targets in matched_by(model, rules, f"{where}apply"):
         tensor, when = rule.acts_on(default), rule.acts_at(default)
-        for transform in cast(tuple[Any, ...], rule.transform):  # as the rule has made it
+        for transform in cast(tuple[Any, ...], rule.transform):  # A rule makes a tuple of what the user gives.
             _refuse_unsuitable(transform, rule, when, here)
             index = start + len(transforms)
             transforms.append(
@@ -52,7 +53,7 @@ def resolve_applies(
 
 
 def _refuse_unsuitable(transform: Any, rule: Apply, when: str, here: str) -> None:
-    """Refuse a transform where it would have no meaning; its attributes say what it needs."""
+    """Refuse a transform whose needs, which its attributes declare, the rule does not meet."""
     name = type(transform).__name__
     if getattr(transform, "needs_step", False) and when != "step":
         raise RuleError(f"{here}: {name} acts on the optimizer's step as a whole; use it at when='step' on params")

@@ -1,4 +1,4 @@
-"""What several participants do with the same tensors: the order of their actions, and one measurement for all that measure."""
+"""Combines the actions of several participants on the same tensors: their order, and one shared measurement."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lightning_hooks.stats.sharing import share
 
 
 def in_order(actions: Iterable[Action]) -> list[Action]:
-    """Actions in the order in which they run, with one measurement where several measure the same tensors.
+    """Actions in the order in which they run; several that measure the same tensor become one that measures once.
 
     Args:
-        actions: in the order of their participants.
+        actions: the actions in the order of their participants.
     """
     groups: dict[tuple[int, str], list[Action]] = {}
     for action in actions:
@@ -25,14 +25,14 @@ def in_order(actions: Iterable[Action]) -> list[Action]:
         group.insert(0 if action.first else len(group), action)
     result: list[Action] = []
     for (_, tensor), group in groups.items():
-        if tensor == "grad":  # readers are given what all changes made of the gradient
+        if tensor == "grad":  # Readers of a parameter's gradient run after all changes.
             group.sort(key=lambda action: action.only_reads)
         result += group if len(group) == 1 else _share_measurements(group)
     return result
 
 
 def _share_measurements(actions: Sequence[Action]) -> list[Action]:
-    """Put actions that measure the same tensor together, at the turn of the first: nothing changes the tensor in between."""
+    """Replace actions that measure the same tensor by one at the turn of the first, if no change runs between them."""
     slots: list[list[Action]] = []
     measuring: dict[Any, list[Action]] = {}
     for action in actions:
@@ -53,12 +53,12 @@ def _sharing(actions: Sequence[Action]) -> Action:
 
 
 def gradient_of(tensor: str) -> tuple[str, BackwardPass]:
-    """The tensor of a module that is hooked for a tensor of a rule, and the backward passes of which its gradient is."""
+    """The tensor of a module to hook for the tensor that a rule names, and in which backward passes to read its gradient."""
     return INNER_TENSORS.get(tensor, tensor), BackwardPass.INNER if tensor in INNER_TENSORS else BackwardPass.LOSS
 
 
 class AbsentParts:
-    """Parts of arguments and results that rules name and modules lack: one warning, when the step ends.
+    """Collects parts of arguments and results that rules name and modules do not have, for one warning when the step ends.
 
     Example:
         >>> absent = AbsentParts()
@@ -68,15 +68,22 @@ class AbsentParts:
     """
 
     def __init__(self) -> None:
-        self._new: dict[str, dict[str, str]] = {}
-        self._known: set[str] = set()
+        self._new: dict[str, dict[str, str]] = {}  # by rule and module: a description of what the module has
+        self._settled: set[str] = set()  # rules that had a tensor in some module, or a warning
 
     def note(self, rule: str, module: str, found: bool, tree: Any) -> None:
-        """Note whether a call of a module has a tensor at the path of a rule. One module that has it is enough."""
-        if rule in self._known:
+        """Note whether a call of a module has a tensor at the path of a rule. One module that has a tensor is enough.
+
+        Args:
+            rule: how a message names the rule and its path.
+            module: the name of the module.
+            found: whether there is a tensor.
+            tree: the arguments or the result of the call.
+        """
+        if rule in self._settled:
             return
         if found:
-            self._known.add(rule)
+            self._settled.add(rule)
             self._new.pop(rule, None)
             return
         modules = self._new.setdefault(rule, {})
@@ -87,13 +94,13 @@ class AbsentParts:
         if not self._new:
             return
         new, self._new = self._new, {}
-        self._known.update(new)
-        shown = "; ".join(f"{rule} was not found at {_modules(found)}" for rule, found in new.items())
+        self._settled.update(new)
+        shown = "; ".join(f"{rule} was not found at {_listed(modules)}" for rule, modules in new.items())
         warnings.warn(f"{shown}: the rule has no effect there", stacklevel=2)
 
 
-def _modules(found: dict[str, str]) -> str:
-    first, has = next(iter(found.items()))
-    others = [name for name in found if name != first]
+def _listed(modules: dict[str, str]) -> str:
+    first, has = next(iter(modules.items()))
+    others = [name for name in modules if name != first]
     more = f" (nor at {listed(others, most=5)})" if others else ""
     return f"{first}{more}, which has {has}"

@@ -1,4 +1,4 @@
-"""Modules under `torch.compile`: which they are, what is refused there, and the hooks that are traced into their graphs."""
+"""Modules under `torch.compile`: finds them, refuses rules that cannot work there, and installs hooks that are traced."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def compiled_modules(model: nn.Module) -> dict[int, str]:
-    """The modules inside compiled code, by id: what is compiled there, in words."""
+    """The ids of the modules inside compiled code, each with a description of the compiled module or function."""
     inside: dict[int, str] = {}
-    for what, module, includes_itself in _compiled(model):
-        for part in module.modules():
-            if includes_itself or part is not module:
-                inside.setdefault(id(part), what)
+    for description, root, includes_root in _compiled(model):
+        for module in root.modules():
+            if includes_root or module is not root:
+                inside.setdefault(id(module), description)
     return inside
 
 
@@ -47,10 +47,10 @@ def refuse_compiled(inside: Mapping[int, str], rule: ModuleRule) -> None:
 
 
 def refuse_traced(rules: Iterable[ModuleRule], called: set[int]) -> None:
-    """Refuse rules without effect in a batch in which hooks were traced as part of a function that was not known as compiled.
+    """Refuse rules that had no effect in a batch because their hooks were traced as part of a function compiled in the batch.
 
     Args:
-        rules: those that act in the step.
+        rules: the rules that act in the step.
         called: the ids of the modules whose hooks have run.
     """
     for rule in rules:
@@ -71,8 +71,8 @@ class CompiledHooks:
     """The hooks of one model inside compiled code. They are installed before the first trace and stay; each step fills them.
 
     Attributes:
-        inside: the ids of the modules inside compiled ones; these modules are kept alive for as long.
-        busy: whether anything happens there in the steps to come.
+        inside: the ids of the modules inside compiled code, with descriptions. The modules are kept alive, so ids stay valid.
+        busy: whether the hooks have any action in the current kind of step.
     """
 
     def __init__(self, model: nn.Module, switch: HookSwitch, step_handles: Handles) -> None:
@@ -86,33 +86,34 @@ class CompiledHooks:
         self._modules: list[nn.Module] = []
 
     def install(self, participants: Sequence[Participant]) -> None:
-        """Install hooks for everything that any participant may do, instead of those that are installed."""
+        """Replace the installed hooks by hooks for everything that any participant may do in any step."""
         self.close()
-        self._modules = [part for _, module, _ in _compiled(self.model) for part in module.modules()]
+        self._modules = [module for _, root, _ in _compiled(self.model) for module in root.modules()]
         self.inside = compiled_modules(self.model)
         if not self.inside:
             return
-        from lightning_hooks.hooks.traced import TracedHooks  # defines operations, so only where they are needed
+        # Import only here: the module defines torch operations, which a process without compiled modules does not need.
+        from lightning_hooks.hooks.traced import TracedHooks
 
         actions = [action for p in participants if p.graph_key is not None for action in p.actions(p.graph_key)]
-        for own in by_module(in_order(action for action in actions if id(action.owner) in self.inside), set()):
-            traced = self._hooks[id(own.module)] = TracedHooks(own, self.switch, self._step_handles)
+        for at_module in by_module(in_order(action for action in actions if id(action.owner) in self.inside), set()):
+            traced = self._hooks[id(at_module.module)] = TracedHooks(at_module, self.switch, self._step_handles)
             traced.register(self._handles)
         if self._hooks:
             forget_graphs(self._modules)
 
     def changed(self) -> bool:
-        """Whether something was compiled, or is no longer, since the hooks were installed."""
+        """Whether other modules are compiled than when the hooks were installed."""
         if not self.inside and not any(True for _ in _compiled(self.model)):
             return False
         return compiled_modules(self.model).keys() != self.inside.keys()
 
     def fill(self, actions: Iterable[Action], called: set[int]) -> None:
-        """Set the actions inside compiled code in the steps to come."""
-        filled = {id(own.module): own for own in by_module(actions, called)}
-        self.busy = bool(filled)
+        """Set the actions that the installed hooks run from now on."""
+        by_id = {id(each.module): each for each in by_module(actions, called)}
+        self.busy = bool(by_id)
         for key, traced in self._hooks.items():
-            traced.fill(filled.get(key))
+            traced.fill(by_id.get(key))
 
     def close(self) -> None:
         self._handles.close()
@@ -121,10 +122,10 @@ class CompiledHooks:
 
 
 def forget_graphs(modules: Sequence[nn.Module]) -> None:
-    """Drop the graphs in which modules were traced; those of other models stay.
+    """Drop the compiled graphs in which modules were traced, so that the compiler traces their new hooks.
 
-    The compiler does not notice hooks on modules that had none when it traced them. It has a public way to drop every graph
-    of the process only, which is the fallback.
+    The compiler does not notice hooks on modules that had none when it traced them. Its only public way drops every graph of
+    the process, also those of other models; that is the fallback.
     """
     lost = "all graphs of the process are dropped (torch.compiler.reset())"
     if not private("torch._dynamo.convert_frame.input_codes", lambda: _forget(modules), False, lost):
@@ -132,15 +133,15 @@ def forget_graphs(modules: Sequence[nn.Module]) -> None:
 
 
 def _forget(modules: Sequence[nn.Module]) -> bool:
-    """Drop the graphs of modules by torch's private list of them. Returns whether that worked.
+    """Drop the graphs of modules with torch's private list of traced code. Returns whether that worked.
 
-    Torch keeps graphs with the code that was traced, and modules of one class share them. What follows a graph break has code
-    of its own; its graphs are known by the backend, of which each call of `torch.compile` makes one.
+    Torch keeps graphs with the code object that was traced, which modules of one class share. The code after a graph break is a
+    code object of its own. Its graphs have the same backend object, since each call of `torch.compile` makes one backend.
     """
     from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
     from torch._dynamo.convert_frame import input_codes
 
-    traced = [(code, _debug_get_cache_entry_list(code)) for code in (seen() for seen in input_codes.seen) if code]
+    traced = [(code, _debug_get_cache_entry_list(code)) for code in (known() for known in input_codes.seen) if code]
     wrappers = {id(code) for module in modules if _is_wrapper(module) for code in _codes_of(module)}
     forwards = {id(code): code for module in modules if not _is_wrapper(module) for code in _codes_of(module)}
     backends = {id(graph.backend) for code in forwards.values() for graph in _debug_get_cache_entry_list(code)}
@@ -150,14 +151,16 @@ def _forget(modules: Sequence[nn.Module]) -> bool:
         if id(code) in wrappers or id(code) in forwards or any(id(graph.backend) in backends for graph in graphs)
     ]
     for code in stale:
-        if _debug_get_cache_entry_list(code):  # without, the code may be marked as one to skip, and stays so
+        # Code without graphs may be marked as code that the compiler skips. Resetting it would remove the mark.
+        if _debug_get_cache_entry_list(code):
             reset_code(code)
     return not any(map(_debug_get_cache_entry_list, [*forwards.values(), *stale]))
 
 
 def _codes_of(module: nn.Module) -> Iterator[CodeType]:
-    """The code of a module's forward and of its compiled methods, and of what decorators and the compiler wrapped in them."""
-    compiled = (value for value in vars(module).values() if hasattr(value, "_torchdynamo_orig_callable"))  # Lightning's steps
+    """The code of a module's forward and of its compiled methods, and of the functions that these wrap."""
+    # A LightningModule holds compiled steps such as `training_step` as attributes.
+    compiled = (value for value in vars(module).values() if hasattr(value, "_torchdynamo_orig_callable"))
     for function in (module.forward, *compiled, getattr(type(module), "training_step", None)):
         while function is not None:
             code = getattr(function, "__code__", None)
@@ -167,9 +170,9 @@ def _codes_of(module: nn.Module) -> Iterator[CodeType]:
 
 
 def _compiled(model: nn.Module) -> Iterator[tuple[str, nn.Module, bool]]:
-    """What is compiled: in words, the module that holds all modules inside it, and whether that module is inside it too.
+    """The compiled parts of a model: a description, the root module, and whether hooks of the root are inside the graph too.
 
-    A compiled `forward` runs inside the module's `__call__`, which runs the hooks of the module outside the graph.
+    A compiled `forward` runs inside the `__call__` of its module, which runs the hooks of that module outside the graph.
     """
     finds_functions = "torch._dynamo" in sys.modules and _knows_functions()
     if finds_functions and _has_compiled(model, "training_step"):
@@ -184,14 +187,14 @@ def _compiled(model: nn.Module) -> Iterator[tuple[str, nn.Module, bool]]:
 def _has_compiled(module: nn.Module, method: str) -> bool:
     """Whether a method of a module, or of its class, is a function that `torch.compile` returned."""
     function = module.__dict__.get(method) or getattr(type(module), method, None)
-    # What `torch.compiler.disable` returns has the first name too.
+    # A function that `torch.compiler.disable` returned has both attributes.
     return hasattr(function, "_torchdynamo_orig_callable") and not getattr(function, "_torchdynamo_disable", False)
 
 
 def _is_compiled(module: nn.Module) -> bool:
     if _is_wrapper(module):
         return True
-    # A loop, not `any`: all modules are asked at each watched step that follows an unwatched one.
+    # A loop is faster than `any`, and this runs for all modules at each watched step that follows an unwatched one.
     attributes = module.__dict__
     for mark in _MARKS:  # noqa: SIM110
         if attributes.get(mark) is not None:
@@ -200,14 +203,14 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def _is_wrapper(module: nn.Module) -> bool:
-    """Whether this is what `torch.compile` returned for a module; names of parameters hold that of its child too."""
+    """Whether a module is the wrapper that `torch.compile` returned, whose child `_orig_mod` is the original module."""
     return "_orig_mod" in module._modules
 
 
 def _find_marks() -> tuple[str, ...]:
     if nn.Module._compiled_call_impl is not None:
         raise AttributeError("it is not None for a module that is not compiled")
-    return "_compiled_call_impl", "_compiler_ctx"  # of Module.compile, and what Lightning keeps of a compiled LightningModule
+    return "_compiled_call_impl", "_compiler_ctx"  # set by `Module.compile`, and by Lightning on a compiled LightningModule
 
 
 _NO_MARKS: tuple[str, ...] = ()
@@ -221,7 +224,7 @@ _MARKS: Final = private(
 
 @cache
 def _knows_functions() -> bool:
-    """Whether compiled functions can be told from others; asked when there may be one, since it imports the compiler."""
+    """Whether compiled functions can be told from others. Call it only if there may be one: it imports the compiler."""
 
     def find() -> bool:
         disabled = torch.compiler.disable(_is_compiled)

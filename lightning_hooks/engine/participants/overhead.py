@@ -17,47 +17,48 @@ from lightning_hooks.hooks import Action, Handles, HookSwitch, ModuleHooks
 
 Clock = Callable[[], float]
 
-# Intervals are judged by this many steps at least, of which this many were watched: one slow step says little.
+# Change intervals after this many steps at the earliest, of which this many were watched: a single step may be slow by chance.
 _LEAST_STEPS = 8
 _LEAST_WATCHED = 2
 MAX_FACTOR = 2**20
-_PAIRS = 16
+# The network on which the cost of a hook is measured.
+_PAIRS = 16  # runs with and without hooks
 _LAYERS = 8  # of each kind
-_SHAPE = (64, 256)
+_SHAPE = (64, 256)  # of the input
 
 
 class Meter:
-    """The clock and the accounts of one model. Only the innermost account that is entered counts, so no second counts twice.
+    """The clock and the accounts of one model. Only the innermost entered account counts, so no second counts twice.
 
-    The clock is that of the process: what an accelerator still has to do when a call returns is not counted, since the call
-    would have to wait for it.
+    The clock measures the process. Work that an accelerator still has to do when a call returns is not counted, since counting
+    would have to wait for the accelerator.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or perf_counter
-        self.common = Account(self)  # the cost that all participants share in training
-        self.aside = Account(self)  # the same in other stages
+        self.common = Account(self)  # work for all participants together, in training
+        self.aside = Account(self)  # work for all participants together, in other stages
         self._entered: list[Account] = []
         self._since = 0.0
         self._began: float | None = None
         self._stopped: float | None = None
 
     def next_step(self) -> float | None:
-        """A step of training begins. The seconds of the one before, from start to start; None where they are not known."""
+        """Begin a training step. Returns the seconds of the previous one, from start to start; None if they are not known."""
         now = self.clock()
         wall = self._stopped if self._began is None else now - self._began
         self._began, self._stopped = now, None
         return wall
 
     def interrupt(self) -> None:
-        """Something other than a training step begins, for example a validation: the step before ends here."""
+        """End the time of the current training step, because something else begins, for example a validation."""
         if self._began is not None:
             self._stopped = self.clock() - self._began
             self._began = None
 
 
 class Account:
-    """The seconds of one participant, or of the work that all have in common; a context manager around that work."""
+    """The seconds of one participant, or of work for all of them; a context manager around that work."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
@@ -78,14 +79,14 @@ class Account:
         meter._since = now
 
     def take(self) -> float:
-        """The seconds since this was called last."""
+        """The seconds since the previous call of `take`."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
 
 
 @dataclass
 class _Time:
-    """The seconds of several steps, and those of them that were spent on watching."""
+    """The time of several steps: all seconds, and those spent on watching (`own`)."""
 
     own: float = 0.0
     wall: float = 0.0
@@ -105,8 +106,8 @@ class Overhead:
     """The share of the time of steps that a monitor takes, and by how much its intervals should grow to keep a limit.
 
     Args:
-        limit: the greatest share; None for none.
-        call: seconds that torch takes to call one hook, which no clock inside the hook can see.
+        limit: the greatest share; None if there is no limit.
+        call: seconds that torch takes to call one hook, which a clock inside the hook cannot measure.
     """
 
     def __init__(self, limit: float | None, call: float) -> None:
@@ -116,14 +117,20 @@ class Overhead:
         self._reported = _Time()
         self._watched = _Time()
         self._unwatched = _Time()
-        self._is_first = True  # the first step prepares what the others reuse
+        self._is_first = True  # the first step makes objects that later steps reuse, and does not count
 
     def begin(self) -> None:
-        """A watched step begins; the others only `note`."""
+        """Begin a watched step. For other steps only `note` is called."""
         self._is_watched = True
 
     def note(self, own: float, wall: float | None, calls: int = 0) -> None:
-        """A step is over: seconds spent on watching, seconds of the step if they are known, and how often hooks were called."""
+        """Note the time of a finished step.
+
+        Args:
+            own: seconds spent on watching.
+            wall: seconds of the step; None if they are not known.
+            calls: how often hooks were called.
+        """
         watched, self._is_watched = self._is_watched, False
         if wall is None or wall <= 0.0:
             return
@@ -135,36 +142,38 @@ class Overhead:
             (self._watched if watched else self._unwatched).add(own, wall)
 
     def report(self) -> dict[str, float]:
-        """The share over the steps since the last report; nothing where there was no step."""
+        """The share over the steps since the last report; empty if there was no step."""
         reported, self._reported = self._reported, _Time()
         return {"hooks/overhead": reported.share} if reported.steps else {}
 
     def wanted_factor(self, factor: int) -> int:
-        """By how much the intervals should be longer than the user wrote, where they are longer by `factor` now."""
+        """The factor by which intervals should be longer than the rules say. `factor` is the current one."""
         watched, unwatched = self._watched, self._unwatched
         steps = watched.steps + unwatched.steps
         if self.limit is None or steps < _LEAST_STEPS or watched.steps < _LEAST_WATCHED:
             return factor
         self._watched, self._unwatched = _Time(), _Time()
         share = _Time(watched.own + unwatched.own, watched.wall + unwatched.wall).share
-        if share <= self.limit or unwatched.share >= self.limit:  # no interval changes what unwatched steps cost
+        # Longer intervals do not help if even unwatched steps reach the limit.
+        if share <= self.limit or unwatched.share >= self.limit:
             return factor
-        # Of own and all other time, the first is to shrink until the limit is kept, and each doubling halves it at best.
+        # Watching must take at most limit / (1 - limit) of the other time. Doubling the interval at best halves the time of
+        # watching, so take the next power of two.
         needed = share / (1.0 - share) * (1.0 - self.limit) / self.limit if share < 1.0 else MAX_FACTOR
         return int(min(factor * 2 ** max(1, math.ceil(math.log2(needed) - 1e-9)), MAX_FACTOR))
 
     def restart(self) -> None:
-        """Forget the steps before: the intervals have changed."""
+        """Forget the previous steps, because the intervals have changed."""
         self._watched, self._unwatched = _Time(), _Time()
         self._is_first = True
 
 
 @lru_cache(maxsize=4)
 def hook_cost(clock: Clock) -> float:
-    """Seconds that torch takes to call a hook: the mean of those on the modules of a small network and on their gradients.
+    """Seconds that torch takes to call a hook: the mean over hooks on the outputs of a small network and on their gradients.
 
-    Measured once a process, in about 50 ms, with hooks of this package that do nothing. Between two of them a layer runs, so
-    that caches are as cold as in a model.
+    Measured once per process and clock, in about 50 ms, with hooks of this package that do nothing. A layer runs between two
+    hooks, so that caches are as cold as in a model.
     """
     with torch.inference_mode(False), torch.enable_grad():
         net = nn.Sequential(*(kind() for _ in range(_LAYERS) for kind in (nn.ReLU, nn.GELU, nn.LogSigmoid)))
@@ -181,12 +190,13 @@ def hook_cost(clock: Clock) -> float:
             return clock() - begun
 
         def hooked() -> float:
-            hooks.put_on(handles)
+            hooks.register(handles)
             taken = seconds()
             handles.close()
             return taken
 
         seconds()
-        # What disturbs the machine disturbs neighbours alike: the median of differences is steadier than that of medians.
+        # Other load on the machine slows two consecutive runs alike, so the median of their differences is steadier than the
+        # difference of two medians.
         more = [hooked() - seconds() for _ in range(_PAIRS)]
     return max(0.0, median(more)) / (2 * len(net))

@@ -1,4 +1,4 @@
-"""A participant: what acts through the hook manager, and what that calls on it."""
+"""The interface of a participant: what acts through the hook manager, and the methods that the hook manager calls on it."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Participant:
     """One stage of a monitor, a set of transforms, a user's hooks, a capture, or the watch over the loss scaler.
 
     Attributes:
-        reports: whether it writes what transforms report.
+        reports: whether the participant writes the reports of transforms.
         acts_before: whether it reads or changes anything in `before_step`.
         reads_final: whether it acts in the phase `final`.
         reads_updates: whether it acts in `before_update` and `after_update`.
-        serves_all: whether the others need what it notes in `before_step`: it goes before them.
-        graph_key: the key of everything that it does at modules in any step, where it can act inside compiled code; else None.
+        serves_all: whether other participants need what it notes in `before_step`; then the hook manager calls it first.
+        graph_key: the key of everything that it does at modules in any step; None if it does not act inside compiled code.
         owner: the class of its callback, for messages; empty in a plain loop.
-        account: takes the time of its work; opened by the hook manager when it joins.
-        loss_scale: by which gradients of activations, and those of parameters before the optimizer's step, are still multiplied
-            in the backward under way; None without a loss scaler. Set by the hook manager before `scaled_by` is called.
+        account: takes the time of its work; created by the hook manager when the participant joins.
+        loss_scale: the scale by which gradients of activations, and gradients of parameters before the optimizer's step, are
+            still multiplied in the current backward; None without a loss scaler. Set by the hook manager before `scaled_by`.
     """
 
     reports: bool = False
@@ -58,33 +58,33 @@ class Participant:
     loss_scale: Tensor | None = None
 
     def due(self, step: int, stage: str) -> Hashable | None:
-        """A key that says what it does at a step (equal keys, equal hooks), or None for nothing. Asked once at every step.
+        """What the participant does at a step, as a key: equal keys need equal hooks. None if it does nothing.
 
-        In the stages `validate`, `test` and `predict` a step is a running number of the batch.
+        Called once at every step. In the stages `validate`, `test` and `predict`, `step` is the number of the batch.
         """
         raise NotImplementedError
 
     def joined(self, switch: HookSwitch, handles: Handles) -> None:
-        """Called when it has joined a hook manager: install what stays until the run ends."""
+        """Called when the participant has joined a hook manager: register the hooks that stay until the run ends."""
 
     def left(self) -> None:
-        """Called when it has left: forget what belongs to the run; a second call does nothing."""
+        """Called when the participant has left: forget what belongs to the run; a second call does nothing."""
 
     def all_targets(self) -> Iterable[Target[Any]]:
-        """The modules and parameters that its rules matched. One that is replaced during a fit is replaced in the target."""
+        """The modules and parameters that its rules matched. If one is replaced during a fit, its target holds the new one."""
         return ()
 
     def refreshed(self) -> None:
-        """Called when targets hold other objects than before: forget what was derived from those."""
+        """Called when targets hold other objects than before: forget what was derived from the old objects."""
 
     def actions(self, key: Any) -> Iterable[Action]:
-        """What it does with tensors of modules and gradients of parameters. Those with one tensor run in this order."""
+        """What it does with tensors of modules and gradients of parameters. Actions on the same tensor run in this order."""
         return ()
 
     def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
-        """Its rules at modules: those of the steps with a key, or without one those of all steps.
+        """The rules at modules that act in steps with a key, or without a key in any step.
 
-        Rules whose hooks do not note that their module was called are not among those of a key.
+        With a key, rules are excluded whose hooks do not note that their module was called.
         """
         return ()
 
@@ -92,20 +92,21 @@ class Participant:
         """Register hooks that cannot be shared with other participants; called when the hooks of a step are installed."""
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        """Called when a step begins in which it acts."""
+        """Called when a step begins in which the participant acts."""
 
     def begin_batch(self) -> None:
-        """Called when a batch of such a step begins; perhaps several times."""
+        """Called when a batch of a step begins in which the participant acts; perhaps several times for one batch."""
 
     def end_step(self) -> None:
-        """Called when such a step has ended."""
+        """Called when a step has ended in which the participant acted."""
 
     def note_cost(self, own: float, wall: float | None) -> None:
-        """Called when the next step of training begins, whether or not it acted in the one before.
+        """Called when the next training step begins, whether or not the participant acted in the previous one.
 
         Args:
-            own: seconds that it took, outside hooks of modules; what all participants have in common included.
-            wall: seconds of the step, if they are known.
+            own: seconds that the participant took in the previous step outside hooks of modules, including the work that all
+                participants have in common.
+            wall: seconds of the previous step; None if they are not known.
         """
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
@@ -115,7 +116,7 @@ class Participant:
         """Called with the gradients that the optimizer will consume."""
 
     def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
-        """Called before the optimizer changes the parameters; what the training step did to them is done."""
+        """Called before the optimizer changes the parameters, after everything that the training step did to them."""
 
     def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         """Called after the optimizer changed the parameters."""
@@ -124,16 +125,16 @@ class Participant:
         """Called before a backward whose loss is multiplied by `loss_scale`.
 
         Args:
-            factor: that scale over the one of the backward before, if the two may differ inside a step; None otherwise.
+            factor: `loss_scale` over the scale of the previous backward, if the two may differ inside a step; else None.
         """
 
     def take_reports(self) -> dict[str, float]:
-        """What it did in the step that ends, tag to value; asked for once."""
+        """What the participant did in the finished step, tag to value; called once per step."""
         return {}
 
 
 Active: TypeAlias = tuple[tuple[Participant, Hashable], ...]
-"""Who acts in a step, with the key of what they do. Equal for steps that need the same hooks."""
+"""The participants that act in a step, each with its key. Equal for steps that need the same hooks."""
 
 
 @dataclass
@@ -141,11 +142,11 @@ class PhaseMemo:
     """What participants share in the phases of one optimizer's step.
 
     Args:
-        acted: the participants that were called with `before_step`.
-        waiting: those whose `before_update` follows their `before_step`, in the closure of the step.
-        skipped: the step does not happen, although the optimizer is called.
-        found_inf: of a loss scaler, on the device; above 0 the step does not happen either.
-        scale: by which the gradients are still multiplied; None where they are not.
+        acted: the participants whose `before_step` was called.
+        waiting: the participants whose `before_update` is called right after their `before_step`, in the closure of the step.
+        skipped: whether a transform skips the step: the optimizer is called without gradients.
+        found_inf: what the loss scaler found, a scalar on the device; above 0 the step is skipped too.
+        scale: the loss scale by which the gradients are still multiplied; None if they are unscaled.
     """
 
     acted: list[Participant] = field(default_factory=list)
@@ -156,9 +157,9 @@ class PhaseMemo:
 
 
 def warn_unseen(optimizer: Optimizer, participants: Iterable[Participant], has_closure: bool) -> bool:
-    """Warn that an optimizer has stepped and no participant was called before; False where that does not concern them.
+    """Warn that an optimizer has stepped without `before_step`. Returns False if no participant reads its parameters there.
 
-    `has_closure` says that the step was given a closure, for which `before_update` has waited in vain.
+    `has_closure` says that the step had a closure that did not run `before_step`, so `before_update` was not called either.
     """
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     missed = [each for each in participants if each.acts_before or (has_closure and each.reads_updates)]

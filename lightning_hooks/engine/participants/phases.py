@@ -1,8 +1,8 @@
 """The phases of an optimizer's step, and the table of which tensor of a parameter exists in which.
 
-In order: `before_step` (gradients are accumulated, unscaled and averaged), `final` (clipped and changed), `before_update`
-(the parameters are still the old ones), `after_update` (the parameters are the new ones). Where the step has a closure, in
-which Lightning runs the training step, `before_update` follows `before_step`.
+In order: `before_step` (gradients are accumulated, unscaled and averaged), `final` (gradients are clipped and changed),
+`before_update` (parameters still have their old values), `after_update` (parameters have their new values). If the step has a
+closure, in which Lightning runs the training step, `before_update` follows `before_step` inside the closure.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ class ParamTensor(NamedTuple):
     """One tensor of a parameter: when it exists, and how it is read.
 
     Args:
-        phase: in which it exists.
-        value: of an optimizer, a parameter, its copy from `before_update` and the key of a state; None where there is none.
-        scaled: whether an optimizer that unscales inside its step is still to divide it by the loss scale.
-        is_change: whether it is the difference between the parameter and its copy. The kernels subtract; `value` serves where
-            they cannot.
+        phase: the phase in which the tensor exists.
+        value: returns the tensor, given an optimizer, a parameter, the copy of the parameter from `before_update` and the key
+            of the state; None if there is no such tensor now.
+        scaled: whether the tensor is still multiplied by the loss scale if the optimizer unscales inside its step.
+        is_change: whether the tensor is the difference between the parameter and its copy. The kernels subtract; `value` is
+            called only if they cannot.
     """
 
     phase: Literal["before_step", "final", "after_update"]
@@ -40,15 +41,13 @@ class ParamTensor(NamedTuple):
 
 
 def _update(optimizer: Any, parameter: nn.Parameter, before: Tensor | None, key: str) -> Tensor | None:
-    # In float32 at least: the difference of two numbers of half precision need not be one.
+    # Subtract in float32 at least: the difference of two numbers of half precision may not fit into half precision.
     wide = torch.promote_types(parameter.dtype, torch.float32)
     return None if before is None else parameter.detach().to(wide) - before
 
 
 def state_of(optimizer: Any, parameter: nn.Parameter, before: Tensor | None, key: str) -> Tensor | None:
-    """One tensor of an optimizer's state: the tensor itself, or a number as a tensor.
-
-    None where the parameter did not step or the entry is empty.
+    """One tensor of an optimizer's state; a number is returned as a tensor. None if the parameter has not stepped.
 
     Raises:
         RuleError: no such key (the message names the others), or it holds no tensor.
@@ -58,8 +57,8 @@ def state_of(optimizer: Any, parameter: nn.Parameter, before: Tensor | None, key
         if not state and parameter.grad is None:
             return None
         kind = type(optimizer).__name__
-        there = f"it has {', '.join(map(str, state))}" if state else "it keeps nothing for this parameter"
-        raise RuleError(f"tensors: 'state.{key}': {kind} has no {key!r}{did_you_mean(key, map(str, state))}; {there}")
+        keys = f"it has {', '.join(map(str, state))}" if state else "it keeps nothing for this parameter"
+        raise RuleError(f"tensors: 'state.{key}': {kind} has no {key!r}{did_you_mean(key, map(str, state))}; {keys}")
     value = state[key]
     if value is None:
         return None
@@ -77,7 +76,7 @@ PARAM_TENSORS: Final[dict[str, ParamTensor]] = {
     "update": ParamTensor("after_update", _update, is_change=True),
     "state": ParamTensor("after_update", state_of),
 }
-"""Every tensor of a parameter: a row here, its name in `rules.PARAM_TENSORS`."""
+"""Every tensor of a parameter that a rule can name, in the order of `rules.PARAM_TENSORS`."""
 
 assert tuple(PARAM_TENSORS) == rules.PARAM_TENSORS
 
@@ -87,7 +86,11 @@ RunPhase: TypeAlias = Callable[[str, Optimizer, bool], None]
 
 
 def hook_updates(optimizer: Optimizer, run: WeakMethod[RunPhase], switch: HookSwitch, handles: Handles) -> None:
-    """Run `before_update` and `after_update` around an optimizer's step, unless the hook manager was garbage-collected."""
+    """Register hooks that run `before_update` and `after_update` around an optimizer's step.
+
+    Args:
+        run: runs a phase; the hooks do nothing once the hook manager is garbage-collected.
+    """
 
     def run_phase(name: str, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         alive = run()

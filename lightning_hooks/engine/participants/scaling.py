@@ -1,4 +1,4 @@
-"""What a loss scaler does: which steps it skips, and whose gradients it leaves scaled."""
+"""What a loss scaler does: which steps it skips, and for which optimizers it leaves gradients scaled."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lightning_hooks.private import private
 
 def unscales_itself(optimizer: Any) -> bool:
     """Whether an optimizer divides by the loss scale inside its own step, as fused ones do."""
-    return _says_so()(optimizer)
+    return _unscaling_test()(optimizer)
 
 
 @cache
-def _says_so() -> Callable[[Any], bool]:
+def _unscaling_test() -> Callable[[Any], bool]:
     def marked(optimizer: Any) -> bool:
         return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
@@ -38,16 +38,17 @@ def _says_so() -> Callable[[Any], bool]:
 
 
 class ScalerWatch(Participant):
-    """Notes for the other participants what the loss scaler found, and counts the steps that it skips.
+    """Notes for the other participants what the loss scaler found, and counts the steps that the scaler skips.
 
-    Whether a gradient was infinite is a tensor on the device, which is read when the step is written: no hook waits for it.
-    Where a transform skips the same step, that one counts it. It joins with one callback, and acts where that is absent too.
+    Whether a gradient was infinite is a tensor on the device, which is read only when the step is written, so that no hook
+    waits for the device. A step that a transform skips too is counted by the transform. The watch joins with one callback, and
+    acts even if that callback was removed from the Trainer.
 
     Args:
-        scale: gives the loss scale, or None where it has not scaled yet.
-        found_inf: gives what the scaler found in the gradients of an optimizer, above 0 for an infinite one; None where it
-            has not looked yet.
-        optimizers: of the model.
+        scale: returns the loss scale, or None if the scaler has not scaled yet.
+        found_inf: returns what the scaler found in the gradients of an optimizer, above 0 for an infinite one; None if the
+            scaler has not unscaled them yet.
+        optimizers: the optimizers of the model.
     """
 
     serves_all = True
@@ -73,13 +74,13 @@ class ScalerWatch(Participant):
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         memo.found_inf = self._found_inf(optimizer)
         memo.scale = self._scale() if unscales_itself(optimizer) or memo.found_inf is None else None
-        self._open[id(memo)] = memo  # as LBFGS runs its closure, the same one several times
+        self._open[id(memo)] = memo  # Keep each memo once: LBFGS runs its closure several times with the same one.
 
     def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
-        # A fused optimizer is called whatever was found, and is told only here.
-        found: Tensor | None = getattr(optimizer, "found_inf", None)
-        if found is not None:
-            memo.found_inf = found
+        # The scaler always calls a fused optimizer, and sets what it found as an attribute just before.
+        found_inf: Tensor | None = getattr(optimizer, "found_inf", None)
+        if found_inf is not None:
+            memo.found_inf = found_inf
 
     def take_reports(self) -> dict[str, float]:
         self._count_open()

@@ -1,7 +1,8 @@
-"""Sharded tensors (`DTensor`, as FSDP2 makes them): what transforms are given of them, and what is refused.
+"""Sharded tensors (`DTensor`, as FSDP2 makes them): passes them to transforms, and refuses what torch does not support.
 
-An elementwise transform gets the shard of this rank. Any other gets the whole, gathered from all ranks, and each rank keeps its
-shard of the result, so norms and means are those of the whole. Parameters are gathered only for a transform that needs them.
+An elementwise transform gets the shard of this rank. Any other transform gets the whole tensor, gathered from all ranks, and
+each rank keeps its shard of the result, so norms and means are those of the whole tensor. Parameters are gathered only for a
+transform that needs them.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from lightning_hooks.tensor_kinds import is_sharded, whole
 def tensor_parallel_place(targets: Iterable[Target[Any]]) -> tuple[int, int]:
     """The place of this rank in its tensor-parallel group, whose ranks are given the same batch, and the size of the group.
 
-    It is (0, 1) without tensor parallelism. The dimension of the mesh is found by its name, as Lightning and torch's examples
-    call it.
+    Returns (0, 1) without tensor parallelism. The dimension of the mesh is recognised by the names that Lightning and torch's
+    examples use.
     """
     for target in targets:
         for tensor in target.value.parameters() if isinstance(target.value, nn.Module) else [target.value]:
@@ -33,14 +34,14 @@ def tensor_parallel_place(targets: Iterable[Target[Any]]) -> tuple[int, int]:
 
 
 def shards_of(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The shard of each tensor that this rank holds, or the tensor where it is not sharded; the memory is theirs."""
+    """The shard of each tensor that this rank holds, as a view; a tensor that is not sharded is returned itself."""
     return [tensor.to_local() if is_sharded(tensor) else tensor for tensor in tensors]  # type: ignore[attr-defined]
 
 
 def share_of(tensor: object, ranks: int) -> float:
-    """What a rank multiplies its sums over a tensor by, so that the sums of all ranks count each element once."""
-    held: Any = tensor
-    sizes = zip(held.device_mesh.shape, held.placements, strict=True) if is_sharded(tensor) else ()
+    """The factor for a rank's sums over a tensor, with which the sums of all ranks add up to one count of each element."""
+    sharded: Any = tensor
+    sizes = zip(sharded.device_mesh.shape, sharded.placements, strict=True) if is_sharded(tensor) else ()
     parts: int = prod(size for size, placement in sizes if not placement.is_replicate())
     return parts / ranks
 
@@ -51,7 +52,7 @@ def takes_shards(transform: object) -> bool:
 
 
 def params_for(transform: object, params: Sequence[Tensor], reader: str) -> list[Tensor | None]:
-    """What a transform is given of sharded parameters: shards, the whole where it needs them so, or nothing to read.
+    """The parameters that a transform reads: shards, whole parameters if it needs them, or a list that raises when read.
 
     `reader` is how a message names the transform: `apply[0].transform (Mine)`.
     """
@@ -61,9 +62,9 @@ def params_for(transform: object, params: Sequence[Tensor], reader: str) -> list
 
 
 class NotGathered(list[Tensor | None]):
-    """Sharded parameters for a transform that does not declare that it needs them: reading them is an error.
+    """Stands for sharded parameters if a transform does not declare that it needs them, and raises when it is read.
 
-    Gathering them when they are read would deadlock where one rank alone reads them.
+    Gathering the parameters when they are read would deadlock if only one rank reads them.
     """
 
     def __init__(self, reader: str) -> None:
@@ -90,14 +91,14 @@ def put_back(tensor: Tensor, full: Tensor) -> None:
     """Overwrite a sharded tensor with its shard of a full tensor that is equal on all ranks."""
     from torch.distributed.tensor import distribute_tensor
 
-    held: Any = tensor
-    # No rank sends anything: each takes its shard of what it has.
-    new = distribute_tensor(full, held.device_mesh, held.placements, src_data_rank=None)
-    held.to_local().copy_(new.to_local())
+    sharded: Any = tensor
+    # With `src_data_rank=None` no rank sends anything: each takes its shard from its own copy of `full`.
+    new = distribute_tensor(full, sharded.device_mesh, sharded.placements, src_data_rank=None)
+    sharded.to_local().copy_(new.to_local())
 
 
 def refuse_sharded(targets: Iterable[Target[Any]], where: str, what: str) -> None:
-    """Refuse what needs a tensor hook on a sharded parameter: torch registers it and never calls it."""
+    """Refuse a rule that needs a tensor hook on a sharded parameter: torch registers the hook and never calls it."""
     for target in targets:
         if is_sharded(target.value):
             raise UnsupportedError(

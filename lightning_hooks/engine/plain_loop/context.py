@@ -1,18 +1,17 @@
-"""The facts of optimizers for consumers, and what a consumer can do in a plain loop."""
+"""What a consumer can do in a plain loop, and the facts that it gets there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 from weakref import ref
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from lightning_hooks.engine.participants.facts import facts_of_optimizers
 from lightning_hooks.errors import UnsupportedError
-from lightning_hooks.records.facts import GroupFacts, OptimizerFacts
 from lightning_hooks.records.run_context import (
     RunContext,
     RunFacts,
@@ -20,28 +19,6 @@ from lightning_hooks.records.run_context import (
     checkpoint_name,
 )
 from lightning_hooks.stats.processes import rank, world_size
-
-
-def facts_of_optimizers(optimizers: Iterable[Any], model: nn.Module) -> tuple[OptimizerFacts, ...]:
-    """What optimizers do to which parameters of a model, without waiting for a device."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return tuple(
-        OptimizerFacts(type(optimizer).__name__, tuple(_group(group, names) for group in optimizer.param_groups))
-        for optimizer in optimizers
-        if hasattr(optimizer, "param_groups")
-    )
-
-
-def _group(group: dict[str, Any], names: dict[int, str]) -> GroupFacts:
-    params = tuple(names[id(parameter)] for parameter in group["params"] if id(parameter) in names)
-    return GroupFacts(_number(group.get("lr")), _number(group.get("weight_decay")), params)
-
-
-def _number(value: Any) -> float | None:
-    """A number of the host. Optimizers for CUDA graphs keep the learning rate in a tensor on the device."""
-    if isinstance(value, Tensor):
-        return float(value) if value.device.type == "cpu" and value.numel() == 1 else None
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 class LoopContext(RunContext):

@@ -12,12 +12,13 @@ from typing import Any, Final, cast
 from weakref import ref
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.changing.checks import refuse_unsupported
 from lightning_hooks.engine.changing.participant import TransformParticipant
 from lightning_hooks.engine.changing.resolve import resolve_applies
+from lightning_hooks.engine.participants.facts import ModelFacts
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.plain_loop.checks import (
     AllParameters,
@@ -33,11 +34,12 @@ from lightning_hooks.engine.running.run import Run
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.producer import Producer
-from lightning_hooks.errors import RuleError, UnsupportedError
+from lightning_hooks.errors import RuleError, UnsupportedError, shown
 from lightning_hooks.hooks.user_kinds import closure_of
 from lightning_hooks.plan.rank_check import check_ranks_agree
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
+from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import Apply, Hook, Watch
 from lightning_hooks.rules.fields import check_local
@@ -127,7 +129,7 @@ class Instrument:
         self._run = Run(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         refuse_narrow(device)
-        self._plan = resolve(model, rules, EveryN())
+        self._plan = resolve(model, rules, EveryN(), with_loss=True)
         if rules:
             check_ranks_agree(self._plan, device)
         check_local("folder", folder, "give a local one")
@@ -135,10 +137,14 @@ class Instrument:
         self._latest = Latest()
         self._publisher = Publisher([self._latest, *as_consumers(consumers)])
         self._producer: Producer | None = None
+        self._facts: ModelFacts | None = None
+        self._noted: StepFacts | None = None  # before the first optimizer of the step stepped
         self._participants: list[Participant] = []
         if self._plan.rows:
             observer = Observer(self._plan, device=device)
-            self._producer = Producer(observer, self._publisher)
+            facts = ModelFacts(model, lambda: self.optimizers)
+            self._facts = facts
+            self._producer = Producer(observer, self._publisher, facts=self._facts_of_step, structure=facts.structure)
             self._participants.append(observer)
         given: list[Any] = [transform for rule in applies for transform in cast(Iterable[Any], rule.transform)]
         random = any(getattr(transform, "random", False) for transform in given)
@@ -195,7 +201,7 @@ class Instrument:
         self._is_over = True
         self._model = ref(self.model)
         del self._run, self._plan
-        self._producer, self._participants, self.optimizers = None, [], []
+        self._producer, self._facts, self._participants, self.optimizers = None, None, [], []
         self._held.clear()
 
     @property
@@ -229,6 +235,32 @@ class Instrument:
             every: Any = AllParameters(self.model)
             self._run.hook_manager.before_step(self._producer.observer, every)
         self._end()
+
+    def note_loss(self, loss: Tensor) -> None:
+        """Measure the loss of a backward; the losses of a step are merged, and their mean is `hooks/loss`.
+
+        Args:
+            loss: any shape, without a loss scale.
+
+        Raises:
+            RuleError: it is not a tensor, or the block is over.
+
+        Example:
+            >>> model = nn.Linear(2, 1)
+            >>> with instrument(model, watch=[{"params": "*"}]) as watched:
+            ...     for loss in (model(torch.ones(1, 2)).sum(), torch.tensor(2.0) + 0 * model.bias.sum()):
+            ...         watched.note_loss(loss * 0 + 3.0)
+            ...         loss.backward()
+            ...     watched.step()
+            >>> watched.compute()["hooks/loss"]
+            3.0
+        """
+        if not isinstance(loss, Tensor):
+            raise RuleError(f"note_loss: loss must be a tensor, got {shown(loss)}")
+        if self._is_over:
+            raise RuleError("instrument: note_loss() was called after the with block, in which nothing is watched any more")
+        if self._producer is not None:
+            self._producer.observer.note_loss(loss)
 
     def compute(self) -> dict[str, float]:
         """The statistics of the last ended step, by tag; empty before the first."""
@@ -265,6 +297,11 @@ class Instrument:
             if reports:
                 self._publisher.publish(StepView(self._step, wall_time=time(), summaries=reports))
 
+    def _facts_of_step(self) -> StepFacts:
+        assert self._facts is not None
+        noted, self._noted = self._noted, None
+        return self._facts.of_step() if noted is None else noted
+
     def _publish_pending(self) -> None:
         if self._producer is not None:
             self._producer.publish_pending()
@@ -283,6 +320,8 @@ class Instrument:
         if id(optimizer) in self._stepped:  # it steps a second time: the others do not step in this round
             self._end()
         self._look_up_replaced(optimizer)
+        if self._noted is None and self._facts is not None:
+            self._noted = self._facts.of_step()
         for participant in self._run.hook_manager.participants:
             self._run.hook_manager.before_step(participant, optimizer)
         self._run.hook_manager.phase("final", optimizer)

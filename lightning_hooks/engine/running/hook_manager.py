@@ -1,8 +1,8 @@
-"""The hook manager: owns every hook on one model and says when hooks are installed, open, closed and removed.
+"""The hook manager: owns every hook on one model, installs and removes hooks, and turns them on and off.
 
 The life of a step: `begin_batch` asks each participant at the first batch of a step whether it acts, installs the hooks that
-those need and opens the switch; `before_step` and `phase` run what participants do around the optimizer's step; `end_batch`
-closes the switch and removes the hooks, so that none gets into a copy of the model; `end_step` ends the step.
+the acting participants need, and turns the switch on; `before_step` and `phase` run what participants do around the optimizer's
+step; `end_batch` turns the switch off and removes the hooks, so that a copy of the model has none; `end_step` ends the step.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ TRAIN = "train"
 
 @dataclass
 class _Step:
-    """The step of one stage. A validation run may fall into a step of training, so each stage has its own."""
+    """The current step of one stage. A validation may run inside a training step, so each stage has a step of its own."""
 
-    number: int | None = None  # between two steps
+    number: int | None = None  # None between two steps
     active: Active = ()
-    called: set[int] = field(default_factory=set)  # one object for all steps: installed hooks write into it
+    called: set[int] = field(default_factory=set)  # the same object for all steps, because installed hooks write into it
 
 
 class HookManager:
@@ -40,18 +40,18 @@ class HookManager:
 
     Args:
         model: the root module.
-        optimizers: called for the optimizers whose updates are watched; they may change during a fit.
-        install_final: installs what runs the phase `final`; called for the steps of a run in which a participant reads it.
+        optimizers: returns the optimizers whose updates are watched; they may change during a fit.
+        install_final: installs a wrapper that runs the phase `final`; called only if a participant acts in that phase.
         meter: the clock of overhead.
-        warned_uncalled: the names of modules of which a warning has said that they are never called.
+        warned_uncalled: the names of modules that an earlier warning has named as not called.
 
     Attributes:
-        participants: who may act, in order.
-        stage: of the batch that began last.
-        scale: the loss scale of the last backward; None where none was noted.
+        participants: the participants that may act, in order.
+        stage: the stage of the batch that began last.
+        scale: the loss scale of the last backward; None if there was no scaled backward.
         refresh: looks up targets again that were replaced in the model.
         uncalled: warns of modules that were not called.
-        run_handles: of what stays until this is closed.
+        run_handles: the handles of hooks that stay until the hook manager is closed.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class HookManager:
         self._steps: defaultdict[str, _Step] = defaultdict(_Step)  # by stage
         self._memos: dict[Optimizer, PhaseMemo] = {}
         self._paused_by: list[object] = []
-        self._resumes: Callable[[], None] | None = None  # what the end of a pause does for the batch under way
-        self._said_unseen = False
+        self._resumes: Callable[[], None] | None = None  # called at the end of a pause, for the batch under way
+        self._has_warned_unseen = False
 
     @property
     def step(self) -> int | None:
-        """The step of training that is under way."""
+        """The number of the current training step; None between two steps."""
         return self._steps[TRAIN].number
 
     @property
@@ -94,7 +94,7 @@ class HookManager:
 
     @property
     def active(self) -> Active:
-        """Who acts in the step of the current stage, each with the key of what it does."""
+        """The participants that act in the step of the current stage, each with its key."""
         return self._steps[self.stage].active
 
     @property
@@ -112,7 +112,7 @@ class HookManager:
         self._installed.discard()
         self._reads_final = self._reads_final or participant.reads_final
         participant.account = Account(self.meter)
-        participant.loss_scale = None  # a run before may have left its scale
+        participant.loss_scale = None  # An earlier run may have left its scale.
         participant.joined(self.switch, self.run_handles)
         self._installed.install_compiled(self.participants)
 
@@ -137,25 +137,26 @@ class HookManager:
         announced: bool = False,
         absent: Collection[Participant] = (),
     ) -> None:
-        """Open the switch for a batch; at the first batch of a step ask who acts. May be called several times for a batch.
+        """Turn hooks on for a batch; at the first batch of a step ask who acts. May be called several times for a batch.
 
         Args:
             step: the number of the step; in other stages than `train`, of the batch.
             stage: `train`, `validate`, `test` or `predict`.
             reporting: whether transforms report although no monitor asks them to.
-            announced: whether `backward_begins` is called before each backward of the loss in this batch.
+            announced: whether the training loop calls `backward_begins` before each backward of the loss in this batch.
             absent: the participants that do not act in the step, because their callbacks were removed from the Trainer.
         """
         if self._paused_by:
-            again: dict[str, Any] = {"stage": stage, "reporting": reporting, "announced": announced, "absent": absent}
-            self._resumes = partial(self.begin_batch, step, **again)
+            options: dict[str, Any] = {"stage": stage, "reporting": reporting, "announced": announced, "absent": absent}
+            self._resumes = partial(self.begin_batch, step, **options)
             return
         self.stage = stage
         self._announced = announced
         self.switch.awaits_loss = announced and stage == TRAIN and not self.switch.in_loss
         if self._steps[stage].number != step:
             self._begin_step(step, stage, reporting, absent)
-        if not self.active:  # most steps, where few are watched: nothing is installed, and this is not timed
+        # Return early without timing: if few steps are watched, most steps end here.
+        if not self.active:
             if self._installed.active is not None:
                 self._installed.remove()
             self._installed.compiled_unchecked = True
@@ -163,10 +164,10 @@ class HookManager:
         with self._common_account:
             for participant, _ in self.active:
                 participant.begin_batch()
-            self._open()
+            self._turn_on()
 
     def end_batch(self) -> None:
-        """Close the switch and remove the hooks; those inside compiled code stay. Does nothing between batches."""
+        """Turn hooks off and remove them; hooks inside compiled code stay. Does nothing between batches."""
         self._resumes = None
         self.switch.end_backward(waits=False)
         if self._installed.active is None and not self.switch.is_on:
@@ -177,7 +178,7 @@ class HookManager:
         self._installed.refuse_traced()
 
     def end_step(self, stage: str = TRAIN) -> None:
-        """End the step of a stage. Hooks that are installed stay for the next one, with the switch closed."""
+        """End the step of a stage. Installed hooks stay for the next step, turned off."""
         self.switch.turn_off()
         self._resumes = None
         step = self._steps[stage]
@@ -193,41 +194,43 @@ class HookManager:
             for participant, _ in active:
                 participant.end_step()
         self._installed.refuse_traced()
+        # A module that was not called may have been replaced or compiled within the batch: look it up at the next step.
         if self.uncalled.warn(active, step.called):
-            self.refresh.requested = True  # they may have been replaced or compiled within the batch
+            self.refresh.requested = True
 
     def refresh_in_batch(self) -> None:
-        """Look targets up within a batch, before an optimizer steps; hooks of the batch go to those that are new."""
+        """Look targets up again within a batch, before an optimizer steps, and hook the new ones."""
         with self._common_account:
             self._refresh()
             if self.switch.is_on:
-                self._open()
+                self._turn_on()
 
     def interrupt(self) -> None:
-        """Something other than a training step begins, for example a validation: its time is not that of a step."""
+        """End the batch, and the time of the training step, because something else begins, for example a validation."""
         self.end_batch()
         self.meter.interrupt()
 
     def pause(self, by: object) -> None:
-        """Remove all hooks until everyone who has called this has called `resume`."""
+        """Remove all hooks until every caller of `pause` has called `resume`."""
         if not self._paused_by:
-            self._resumes = self._open if self.switch.is_on else None
+            self._resumes = self._turn_on if self.switch.is_on else None
         self._paused_by.append(by)
         self.switch.turn_off()
         self._installed.remove()
         self._installed.remove_compiled()
 
     def resume(self, by: object) -> None:
-        """End a pause; when the outermost ends, install the hooks of a batch that is still under way.
+        """End a pause. When the last pause ends, install the hooks again if a batch is still under way.
 
-        Does nothing if an interruption kept the pause from beginning.
+        Does nothing if Ctrl-C arrived before the pause began.
         """
         if not any(each is by for each in self._paused_by):
             return
         self._paused_by = [each for each in self._paused_by if each is not by]
         if self._paused_by:
             return
-        self._refresh_targets()  # a model is paused to be changed too, for example by quantization
+        # The user may have changed the model during the pause, for example by quantization.
+        self._refresh_targets()
         self._installed.install_compiled(self.participants)
         resumes, self._resumes = self._resumes, None
         if resumes is not None:
@@ -249,10 +252,14 @@ class HookManager:
         self._steps.clear()
 
     def before_step(self, participant: Participant, optimizer: Optimizer) -> None:
-        """Run `before_step` of one participant, if it acts: each has its turn among the callbacks of other packages."""
+        """Run `before_step` of one participant, if it acts in this step.
+
+        Called for each participant separately, because callbacks of other packages may stand between ours.
+        """
         if self.switch.is_on and self.acts(participant):
             memo = self._memos.setdefault(optimizer, PhaseMemo())
-            if participant in memo.acted:  # LBFGS runs its closure again
+            # A second call of a participant in one step means that LBFGS runs its closure again.
+            if participant in memo.acted:
                 memo.acted.clear()
                 memo.skipped = False
             if not memo.acted:
@@ -269,8 +276,8 @@ class HookManager:
     def phase(self, name: str, optimizer: Optimizer, has_closure: bool = False) -> None:
         """Run `final`, `before_update` or `after_update` of every participant that acts in this step.
 
-        Where the optimizer's step has a closure, `before_update` waits for what the closure does to the parameters: Lightning
-        runs the training step in it.
+        If the optimizer's step has a closure, in which Lightning runs the training step, `before_update` is called inside the
+        closure, right after `before_step`.
         """
         if self.switch.is_on:
             memo = self._memos.setdefault(optimizer, PhaseMemo())
@@ -278,22 +285,22 @@ class HookManager:
             if name == "before_update" and has_closure:
                 memo.waiting = participants
                 return
-            if name == "after_update" and not memo.acted and not self._said_unseen:
-                self._said_unseen = warn_unseen(optimizer, participants, bool(memo.waiting))
+            if name == "after_update" and not memo.acted and not self._has_warned_unseen:
+                self._has_warned_unseen = warn_unseen(optimizer, participants, bool(memo.waiting))
             for participant in participants:
                 with participant.account:
                     getattr(participant, name)(optimizer, memo)
 
     def backward_begins(self) -> None:
-        """The backward of the loss begins, as the training loop says."""
+        """Called by the training loop before the backward of the loss."""
         self.switch.begin_backward()
 
     def backward_ends(self) -> None:
         self.switch.end_backward(waits=self._announced and self.stage == TRAIN)
 
     def scaled_by(self, scale: Tensor) -> None:
-        """Note the loss scale of the backward that begins, and tell by how much it differs from that of the one before."""
-        # Only where an optimizer has stepped can the scale have changed.
+        """Note the loss scale of the backward that begins, and pass the participants its ratio to the previous scale."""
+        # The scale can only have changed inside this step if an optimizer has stepped.
         factor = scale / self.scale if self._memos and self.scale is not None else None
         self.scale = scale.detach().clone()
         for participant, _ in self.active:
@@ -301,11 +308,11 @@ class HookManager:
             participant.scaled_by(factor)
 
     def take_reports(self) -> dict[str, float]:
-        """The reports of all participants in this step; each is given once."""
+        """The reports of all participants in this step, tag to value. Call it once per step."""
         out: dict[str, float] = {}
         for participant, _ in self.active:
             for tag, value in participant.take_reports().items():
-                out[tag] = out.get(tag, 0.0) + value  # only counts have a tag in common
+                out[tag] = out.get(tag, 0.0) + value  # Only counts have the same tag, so adding is right.
         return out
 
     @property
@@ -328,7 +335,7 @@ class HookManager:
         step.number, step.active = number, tuple(active)
         step.called.clear()
         if active:
-            # Where a monitor takes part the reports are in its event, and nowhere else.
+            # If a monitor takes part, it writes the reports into its event; then nobody else logs them.
             monitored = any(participant.reports for participant in self.participants if participant not in absent)
             reporting = any(participant.reports for participant, _ in active) or (reporting and not monitored)
             with self._common_account:
@@ -353,8 +360,8 @@ class HookManager:
             self.refresh.forget()
             self._installed.discard()
 
-    def _open(self) -> None:
-        """Install the hooks of the step under way, and open the switch; nothing where no participant acts."""
+    def _turn_on(self) -> None:
+        """Install the hooks of the current step and turn them on; do nothing if no participant acts."""
         if self.active:
             install_final = self._install_final if self._reads_final else None
             self._installed.install(self.active, self.called, self.participants, install_final)

@@ -1,4 +1,4 @@
-"""The hooks that are on a model: made for the participants of a step, installed for a batch, removed after it."""
+"""The hooks on a model: created for the participants of a step, registered for a batch, removed after the batch."""
 
 from __future__ import annotations
 
@@ -35,23 +35,24 @@ from lightning_hooks.hooks import (
 from lightning_hooks.tensor_kinds import without_subclass
 
 InstallFinal: TypeAlias = Callable[[Handles, Callable[[], RunPhase | None]], None]
-"""Gives the handles what is installed, and installs it: a wrapper that runs the phase `final` by the hook manager's `phase`,
-which is known weakly."""
+"""Installs a wrapper that runs the phase `final`, and passes it to the handles. The second argument is a weak reference to
+`HookManager.phase`."""
 GradHooks: TypeAlias = dict[int, tuple[nn.Parameter, GradHook]]
 """Parameters with the hooks on their gradients, by the id of the parameter."""
 
-_KEPT: Final = 4  # kinds of steps whose hooks are kept: rules with intervals of their own, and stages, take turns
+# Cache the hooks of this many kinds of steps: stages, and rules with intervals of their own, take turns.
+_CACHED: Final = 4
 
 
-class _Made(NamedTuple):
-    """What steps of one kind need, kept while hooks come and go: making them takes longer than installing.
+class _StepHooks(NamedTuple):
+    """The hooks that steps of one kind need. They are cached, because creating them takes longer than registering them.
 
     Args:
-        active: who acts in such a step.
+        active: the participants that act in a step of this kind.
         called: takes the ids of the modules that are called.
-        hooks: on modules outside compiled code.
-        inside: the actions at modules inside it.
-        at_parameters: hooks on gradients of parameters.
+        hooks: the hooks on modules outside compiled code.
+        inside: the actions at modules inside compiled code.
+        at_parameters: the hooks on gradients of parameters.
     """
 
     active: Active
@@ -67,14 +68,18 @@ class _Made(NamedTuple):
 class InstalledHooks:
     """Every hook and handle on a model. Handles live while hooks are installed, or for a step; `run_handles` live for the run.
 
-    `active` is for whom hooks are installed; None between batches. Hooks inside compiled code stay installed;
-    `compiled_unchecked` says that modules may have been compiled since, as in a step in which no participant acts.
+    Hooks inside compiled code stay installed between batches.
 
     Args:
         model: the root module.
-        switch: that the hooks read.
-        optimizers: called for the optimizers whose updates are watched; they may change during a fit.
-        phase: a bound method, known weakly.
+        switch: the switch that the hooks read.
+        optimizers: returns the optimizers whose updates are watched; they may change during a fit.
+        phase: `HookManager.phase`, held by a weak reference.
+
+    Attributes:
+        active: the participants for which hooks are installed; None between batches.
+        compiled_unchecked: whether modules may have been compiled since the last check, for example in a step in which no
+            participant acts.
     """
 
     def __init__(
@@ -95,34 +100,37 @@ class InstalledHooks:
         self._room = StackRoom(model)
         self._compiled = CompiledHooks(model, switch, self._step_handles)
         self._parameters = _ParameterHooks(model, switch, self._hook_handles, self._step_handles)
-        self._made: list[_Made] = []  # the last one used comes first
-        self._traces = 0  # how many hooks had been traced when these were installed
-        self._said: set[str] = set()
-        # Handles know the hooked objects weakly: the model can be collected, and a lost hook manager leaves no hook.
+        self._cached: list[_StepHooks] = []  # most recently used first
+        self._traces = 0  # how many hooks had been traced when the current ones were installed
+        self._warned: set[str] = set()
+        # Handles hold weak references to the hooked objects, so the finalizer does not keep the model alive. If the hook
+        # manager is garbage-collected, the finalizer removes its hooks.
         finalizer = finalize(self, _remove_all, switch, [self._hook_handles, self._step_handles, self.run_handles])
         finalizer.atexit = False
 
     def install(
         self, active: Active, called: set[int], participants: Sequence[Participant], install_final: InstallFinal | None
     ) -> None:
-        """Install the hooks of a step instead of those that are installed; nothing where those are the same.
+        """Install the hooks of a step, in place of those of another step.
 
         Args:
-            active: who acts in it.
+            active: the participants that act in the step.
             called: takes the ids of the modules that are called.
-            participants: who may act in any step: hooks inside compiled code are theirs.
-            install_final: None if nothing needs the phase `final`.
+            participants: all participants, also those that act in other steps: hooks inside compiled code serve all of them.
+            install_final: None if no participant acts in the phase `final`.
         """
-        if self.active is not None and self._made and self._made[0].is_for(active, called):
+        if self.active is not None and self._cached and self._cached[0].is_for(active, called):
             return
         self.remove()
         self._traces = traces.count()
-        self.active = active  # first: an interrupted installation is undone
-        if self.compiled_unchecked or not self._made:
-            self.check_compiled(participants)  # another callback's on_train_start, for example, may have compiled a module
+        # Set `active` before registering anything: if Ctrl-C arrives in between, end_batch() still removes the hooks.
+        self.active = active
+        # Another callback may have compiled a module, for example in its on_train_start.
+        if self.compiled_unchecked or not self._cached:
+            self.check_compiled(participants)
         self._use(active, called)
         self._room.make(self._hook_handles)
-        self._made[0].hooks.put_on(self._hook_handles)
+        self._cached[0].hooks.register(self._hook_handles)
         for participant, key in active:
             participant.register(key, self._switch, self._hook_handles)
         reads = any(participant.reads_updates for participant, _ in active)
@@ -136,68 +144,70 @@ class InstalledHooks:
         try:
             hook_updates(optimizer, self._phase, self._switch, self._hook_handles)
         except UnsupportedError as error:
-            if warns and str(error) not in self._said:
-                self._said.add(str(error))
+            if warns and str(error) not in self._warned:
+                self._warned.add(str(error))
                 warnings.warn(f"'update' and 'state' have no rows: {error}", stacklevel=2)
 
     def _use(self, active: Active, called: set[int]) -> None:
-        """Put what steps of a kind need first among what is kept, and make it where it is not."""
-        made = next((each for each in self._made if each.is_for(active, called)), None)
-        if made is None:
-            made = self._make(active, called)
-        elif made is self._made[0]:
+        """Move the hooks of a kind of steps to the front of the cache; create them if they are not cached."""
+        hooks = next((each for each in self._cached if each.is_for(active, called)), None)
+        if hooks is None:
+            hooks = self._create(active, called)
+        elif hooks is self._cached[0]:
             return
-        self._made = [made, *(each for each in self._made if each is not made)][:_KEPT]
-        self._compiled.fill(made.inside, called)
-        self._parameters.hooks = made.at_parameters
+        self._cached = [hooks, *(each for each in self._cached if each is not hooks)][:_CACHED]
+        self._compiled.fill(hooks.inside, called)
+        self._parameters.hooks = hooks.at_parameters
 
-    def _make(self, active: Active, called: set[int]) -> _Made:
+    def _create(self, active: Active, called: set[int]) -> _StepHooks:
         actions = in_order(action for participant, key in active for action in participant.actions(key))
         at_modules = [action for action in actions if action.tensor != "grad"]
         inside = [action for action in at_modules if id(action.owner) in self._compiled.inside]
         outside = [action for action in at_modules if id(action.owner) not in self._compiled.inside]
         hooks = ModuleHooks(outside, called, self._switch, self._step_handles)
         at_parameters = _grad_hooks((action for action in actions if action.tensor == "grad"), self._switch)
-        return _Made(active, called, hooks, inside, at_parameters)
+        return _StepHooks(active, called, hooks, inside, at_parameters)
 
     def refuse_traced(self) -> None:
-        """Refuse rules whose hooks were traced since they were installed, as part of code that nothing says is compiled."""
-        if self._traces == traces.count() or not self._made:
+        """Refuse rules whose hooks were traced in this batch, as part of code that was not recognised as compiled."""
+        if self._traces == traces.count() or not self._cached:
             return
         self._traces = traces.count()
-        made = self._made[0]
-        refuse_traced((rule for participant, key in made.active for rule in participant.module_rules(key)), made.called)
+        hooks = self._cached[0]
+        refuse_traced((rule for participant, key in hooks.active for rule in participant.module_rules(key)), hooks.called)
 
     def turn_on(self) -> None:
-        """Hook parameters that can only now be hooked, and open the switch."""
+        """Hook parameters that could not be hooked before, and turn hooks on."""
         self._parameters.register()
         self._switch.is_on = True
         self._switch.traced = self._compiled.busy
 
     def end_step(self) -> None:
-        """Remove what only one step needs, where the other hooks stay."""
+        """Remove the hooks that only one step needs; the other hooks stay."""
         self._step_handles.close()
 
     def remove(self) -> None:
         """Remove all hooks but those inside compiled code and the `run_handles`."""
         for_each(call, [self._hook_handles.close, self._step_handles.close])
-        self.active = None  # only now: an interrupted removal is repeated
+        # Reset `active` after removing: if Ctrl-C arrives in between, the next call removes the rest.
+        self.active = None
 
     def discard(self) -> None:
-        """Remove the hooks, and make others at the next step: the participants or their targets have changed."""
+        """Remove the hooks and clear the cache, because the participants or their targets have changed."""
         self.remove()
-        self._made = []
+        self._cached = []
 
     def install_compiled(self, participants: Sequence[Participant]) -> None:
-        """Install hooks inside compiled code for everything that a participant may do there; before the first trace."""
-        self._made = []
+        """Install hooks inside compiled code for everything that a participant may do there. Call it before the first trace."""
+        self._cached = []
         self._compiled.install(participants)
-        for participant in participants:  # a rule that is refused here was not inside compiled code when the run began
+        # Rules were checked when the run began; a module may have been compiled since.
+        for participant in participants:
             for rule in participant.module_rules() if self._compiled.inside else ():
                 refuse_compiled(self._compiled.inside, rule)
 
     def check_compiled(self, participants: Sequence[Participant]) -> None:
-        """Install them again if a module was compiled, or no longer is, since the last time."""
+        """Install the hooks inside compiled code again if other modules are compiled than before."""
         self.compiled_unchecked = False
         if self._compiled.changed():
             self.install_compiled(participants)
@@ -207,20 +217,20 @@ class InstalledHooks:
 
 
 class _ParameterHooks(OurHook):
-    """The hooks that are given gradients as backward makes them: one for each parameter, as soon as it can carry one.
+    """The hooks on gradients of parameters: one for each parameter, registered as soon as the parameter can have a hook.
 
-    It is itself the hook of a lazy module, which makes its parameters in its first forward pass.
+    The object itself is the forward hook of lazy modules, whose parameters have no shape before their first forward pass.
     """
 
     def __init__(self, model: nn.Module, switch: HookSwitch, handles: Handles, step_handles: Handles) -> None:
         self.switch = switch
         self._model = model
         self._handles = handles
-        self._step_handles = step_handles  # for hooks on modules whose parameters have no shape yet
+        self._step_handles = step_handles  # for the hooks on lazy modules
         self.hooks: GradHooks = {}
 
     def register(self) -> None:
-        """Hook the parameters that have no hook yet, frozen ones too: a training step may unfreeze them."""
+        """Hook the parameters that have no hook yet. Frozen parameters are hooked too: a training step may unfreeze them."""
         lazy = False
         for key, (parameter, hook) in self.hooks.items():
             if isinstance(parameter, UninitializedParameter):
@@ -228,7 +238,7 @@ class _ParameterHooks(OurHook):
             elif ("param", key) not in self._handles and may_have_gradient(parameter):
                 with without_subclass(), unfrozen(parameter, self._handles):
                     self._handles.register(parameter.register_hook, hook, key=("param", key))
-        if lazy:  # it gets its shape in the forward pass, when its module is called
+        if lazy:
             for module in self._model.modules():
                 if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
                     self._step_handles.register(module.register_forward_hook, self)
@@ -239,12 +249,12 @@ class _ParameterHooks(OurHook):
 
 
 def _grad_hooks(actions: Iterable[Action], switch: HookSwitch) -> GradHooks:
-    """One hook for each parameter, with its actions in their order."""
+    """One hook for each parameter, which runs the actions of the parameter in order."""
     groups: dict[int, tuple[nn.Parameter, list[Action]]] = {}
     for action in actions:
-        assert isinstance(action.owner, Tensor)  # those of torch.jit.load are no `nn.Parameter`
+        assert isinstance(action.owner, Tensor)  # A parameter from torch.jit.load is a Tensor but not an `nn.Parameter`.
         groups.setdefault(id(action.owner), (action.owner, []))[1].append(action)
-    return {key: (parameter, GradHook(joined(own), switch)) for key, (parameter, own) in groups.items()}
+    return {key: (parameter, GradHook(joined(group), switch)) for key, (parameter, group) in groups.items()}
 
 
 def _remove_all(switch: HookSwitch, handles: list[Handles]) -> None:

@@ -14,19 +14,19 @@ from lightning_hooks.engine.running.hook_manager import HookManager
 from lightning_hooks.engine.running.installed_hooks import InstallFinal
 
 _RUNS: WeakSet[Run] = WeakSet()
-"""The runs that have begun, each with its model: for `paused`, which is given a model only, and for nested runs.
+"""The runs of this process that have begun, for `paused`, which is given only a model, and for nested runs.
 
-The only state of the process that this package keeps about runs. It keeps nothing alive."""
+The package keeps no other process-wide state about runs. The set holds weak references."""
 
 
 class Run:
-    """What lives from the first participant on a model to the last one.
+    """Holds the hook manager and the clock of a model, from the first participant that joins to the last one that leaves.
 
     Args:
         model: the root module.
-        optimizers: called for the optimizers whose updates are watched; they may change during a fit.
-        install_final: installs what runs the phase `final`; None where the loop itself runs it.
-        warned_uncalled: the names of modules of which a warning has said that they are never called; may outlive the run.
+        optimizers: returns the optimizers whose updates are watched; they may change during a fit.
+        install_final: installs a wrapper that runs the phase `final`; None if the loop itself runs the phase.
+        warned_uncalled: the names of modules that an earlier warning has named as not called; may outlive the run.
 
     Attributes:
         meter: the clock of overhead.
@@ -51,7 +51,7 @@ class Run:
 
     @property
     def participants(self) -> Sequence[Participant]:
-        """Who may act, in the order of the callbacks."""
+        """The participants that may act, in the order of the callbacks."""
         return self.hook_manager.participants
 
     @property
@@ -60,15 +60,16 @@ class Run:
         return bool(self.hook_manager.participants)
 
     def join(self, participant: Participant) -> None:
-        """Add a participant; the run is live from the first one on."""
+        """Add a participant; with the first one the run begins."""
         _RUNS.add(self)
         self.hook_manager.join(participant)
 
     def leave(self, participants: Iterable[Participant]) -> None:
-        """Remove participants, between batches; without any left, the run ends."""
+        """Remove participants, between batches; when the last one has left, the run ends."""
         for participant in participants:
             self.hook_manager.leave(participant)
-        if not self.is_live:  # an interruption may come before the first of them has joined
+        # Close here too, for the case that Ctrl-C arrived before any participant had joined.
+        if not self.is_live:
             self.close()
 
     def close(self) -> None:
@@ -78,7 +79,7 @@ class Run:
 
 
 def runs_on(model: nn.Module) -> list[Run]:
-    """The live runs whose model is this one, contains this one, or is contained in this one."""
+    """The live runs whose model is `model`, contains it, or is contained in it."""
     inside = set(map(id, model.modules()))
     live = [run for run in list(_RUNS) if run.is_live]
     return [run for run in live if id(run.model) in inside or any(module is model for module in run.model.modules())]

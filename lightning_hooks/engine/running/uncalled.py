@@ -1,4 +1,4 @@
-"""The warning of modules that a rule matched and the first step of the rule did not call: one for all participants."""
+"""Warns once, for all participants together, of modules that a rule matched and the first step of the rule did not call."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from lightning_hooks.errors import listed
 
 
 class Uncalled:
-    """Warns of modules that were not called; each is looked at in the first step in which its rule acts, and not later.
+    """Warns of modules that were not called. A module is judged in the first step in which its rule acts, and not later.
 
     Args:
-        warned: the names of which there was a warning; a Trainer has one set for all its runs. Default: none.
+        warned: the names that an earlier warning has named; a Trainer has one set for all its runs. Default: none.
     """
 
     def __init__(self, warned: set[str] | None = None) -> None:
         self._warned = set() if warned is None else warned
-        self._steps: set[Active] = set()  # kinds of steps that were looked at
+        self._steps: set[Active] = set()  # kinds of steps that were judged
         self._judged: set[tuple[Participant, str, str]] = set()
 
     def forget(self) -> None:
@@ -30,7 +30,7 @@ class Uncalled:
         """Warn at the end of a step. Returns whether a module was found that was not called.
 
         Args:
-            active: who acted in the step.
+            active: the participants that acted in the step.
             called: the ids of the modules that were called.
         """
         if active in self._steps:
@@ -41,7 +41,7 @@ class Uncalled:
             for rule in participant.module_rules(key):
                 for name, kind in self._not_called(participant, rule, called):
                     idle.setdefault(name, (kind, {}))[1][_shown(participant, rule)] = None
-        new = {name: found for name, found in idle.items() if name not in self._warned}
+        new = {name: about for name, about in idle.items() if name not in self._warned}
         self._warned.update(new)
         if new:
             _warn(new)

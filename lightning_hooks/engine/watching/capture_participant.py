@@ -27,11 +27,11 @@ class CaptureParticipant(Participant):
 
     Args:
         targets: the modules.
-        tensor: of a module, or a part of one: `output`, `input_grad`, `output[0]`.
-        stages: in which it acts.
-        schedule: at which steps; in other stages than `train` at which batches.
-        reduce: from a tensor to the tensor that is captured.
-        take: called with the name and the tensor.
+        tensor: the name of a module's tensor, or of a part of it: `output`, `input_grad`, `output[0]`.
+        stages: the stages in which tensors are captured.
+        schedule: the steps at which tensors are captured; in other stages than `train`, the batches.
+        reduce: returns the tensor to capture, given the tensor of the module.
+        take: called with the name of the module and the tensor to capture.
     """
 
     graph_key = "always"
@@ -83,7 +83,7 @@ class CaptureParticipant(Participant):
             )
         try:
             with torch.no_grad():
-                seen = with_memory(self.reduce(tensor.detach()))
+                captured = with_memory(self.reduce(tensor.detach()))
         except Exception as error:
             if is_dense(tensor):
                 raise
@@ -94,4 +94,4 @@ class CaptureParticipant(Participant):
                     stacklevel=2,
                 )
             return
-        self.take(name, seen)
+        self.take(name, captured)

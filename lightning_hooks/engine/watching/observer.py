@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from lightning_hooks.engine.watching.row_fallback import RowFallback
 from lightning_hooks.errors import RuleError, StoppedError
 from lightning_hooks.hooks import Action
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.rows import Row
+from lightning_hooks.plan.rows import LOSS, Row
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.host_copy import MergedState, PendingState
@@ -37,21 +37,21 @@ class Observer(Participant):
     """Watches the rows of a plan, in one stage. Outside training a whole run is one step: all its batches are merged.
 
     An observer that has `failed` measures nothing more, but exchanges its table at the end of each step until all ranks know of
-    the failure and it is `stopped`: the other ranks would wait for a rank that stopped alone. For the same reason it goes on
-    reading sharded tensors, whose parts may have to be gathered or added up.
+    the failure and the observer is `stopped`: the other ranks would wait for a rank that stopped alone. For the same reason it
+    goes on reading sharded tensors, whose parts may have to be gathered or added up.
 
     Args:
         plan: the rows.
-        stage: `train`, or another; then of a plan that the forward pass fills.
+        stage: `train`, or another stage; then the plan has rows of `input` and `output` only.
         on_error: `raise`, or `warn`: stop watching, say so once, and let training continue.
-        device: where the table lives.
-        alone: as of `world_size`.
-        label: the callback in messages, where one needs it.
+        device: the device of the table.
+        alone: whether this process is the only one, even if a process group exists.
+        label: how error messages name the callback; empty if they need no name.
 
     Attributes:
         factor: how many times longer intervals are than the rules say.
-        schedules: those that are due in the step under way.
-        uncalled: the modules that it did not call, with their classes; None before.
+        schedules: the schedules that are due in the current step.
+        uncalled: the watched modules that the first watched step did not call, with their classes; None before that step.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class Observer(Participant):
         self.reads_updates = "after_update" in self._reader.phases
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
         self.graph_key = self.schedules = frozenset(plan.schedules)
+        self._write_loss: Callable[[Tensor], None] | None = None
         self._sharded = any(is_sharded(target.value) for target in self.all_targets())
 
     def due(self, step: int, stage: str) -> Hashable | None:
@@ -128,18 +129,19 @@ class Observer(Participant):
 
     def exchange(self) -> PendingState:
         """The table merged over ranks, perhaps still on its way to the CPU; read it before the next write. Collective."""
-        wanted = self.factor if self.overhead is None else self.overhead.wanted_factor(self.factor)
-        return self.table.exchange(stop=self.failed, factor=wanted)
+        factor = self.factor if self.overhead is None else self.overhead.wanted_factor(self.factor)
+        return self.table.exchange(stop=self.failed, factor=factor)
 
     def agree(self, merged: MergedState) -> None:
-        """Do what ranks requested in an exchange. All ranks must do so at the same step.
+        """Do what ranks requested in an exchange. All ranks must call `agree` at the same step.
 
         Raises:
             StoppedError: the monitor has failed on some rank. Raised on all ranks, before anything else is exchanged.
         """
         if merged.stop:
             raise StoppedError("it failed on another rank")
-        # Before anything can fail on this rank alone. A request from before intervals have grown does not shrink them.
+        # Widen first: whatever follows may fail on this rank alone. Ignore a smaller factor, which a rank requested before the
+        # intervals grew.
         if self.stage == "train" and merged.factor > self.factor:
             self.widen(merged.factor)
 
@@ -147,7 +149,7 @@ class Observer(Participant):
         self.absent.warn()
 
     def all_targets(self) -> Iterable[Target[Any]]:
-        return (row.target for row in self.plan.rows)
+        return (row.target for row in self.plan.rows if row.tensor != LOSS)
 
     def refreshed(self) -> None:
         self._reader.forget()
@@ -182,9 +184,10 @@ class Observer(Participant):
         self._read("before_step", optimizer, memo.scale)
         if "pairs" not in self.plan.index.kept or not self._reads:
             return
-        for wanted in self._reader.due("before_step", optimizer, self.schedules):
-            for parameter, row in zip(wanted.parameters, wanted.offsets.rows, strict=True) if wanted.tensor == "grad" else ():
-                with self.guard():  # each row: other ranks wait for this one at the next too
+        for due in self._reader.due("before_step", optimizer, self.schedules):
+            for parameter, row in zip(due.parameters, due.offsets.rows, strict=True) if due.tensor == "grad" else ():
+                # Guard each row separately: if one fails, the other ranks still wait for this rank at the next row.
+                with self.guard():
                     self.pairs.compare(parameter, row, memo.scale)
 
     def final(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
@@ -199,14 +202,15 @@ class Observer(Participant):
         if memo.skipped:
             return
         self._read("after_update", optimizer)
-        if memo.scale is not None and memo.found_inf is not None:  # a fused optimizer is called even where it does nothing
+        # A fused optimizer is called even if the loss scaler found an infinity; it then leaves the parameters as they are.
+        if memo.scale is not None and memo.found_inf is not None:
             due = self._reader.due("after_update", optimizer, self.schedules)
             with self.guard():
-                self.table.withdraw([row for wanted in due for row in wanted.offsets.rows], memo.found_inf)
+                self.table.withdraw([row for each in due for row in each.offsets.rows], memo.found_inf)
 
     @property
     def _reads(self) -> bool:
-        """Whether it reads parameters and their gradients."""
+        """Whether the observer reads parameters and their gradients."""
         return self._sharded or not self.failed
 
     def _add_micro_batch(self, row: Row, measurement: Measurement) -> None:
@@ -219,23 +223,41 @@ class Observer(Participant):
                 self.fallback.warn_unmeasurable(row.index, error)
 
     def _read(self, phase: str, optimizer: Optimizer, scale: Tensor | None = None) -> None:
-        """Set the rows of parameters that are read in a phase."""
+        """Measure the tensors of parameters that exist in a phase, and set their rows."""
         if not self._reads:
             return
         with self.guard():
             for row, measurement in self._reader.read(phase, optimizer, self.schedules, scale):
                 self.fallback.put(row, measurement)
 
+    def note_loss(self, loss: Tensor, batches: int = 1) -> None:
+        """Merge a loss into the row of the loss, before its backward.
+
+        Args:
+            loss: as it is differentiated: multiplied by the loss scale, and divided by the batches of an optimizer's step.
+            batches: the number of these batches.
+        """
+        row, fallback = self.plan.loss_row, self.fallback
+        if row is None or self.failed:
+            return
+        with self.account, self.guard():
+            if self._write_loss is None:
+                self._write_loss = self.table.writer(row, fallback)
+            cost = fallback.calls, fallback.nanoseconds
+            self._write_loss(loss.detach() if batches == 1 else loss.detach() * batches)
+            # The account has the time already, and no hook was called.
+            fallback.calls, fallback.nanoseconds = cost
+
     def scaled_by(self, factor: Tensor | None) -> None:
-        """Bring what flowed under an old loss scale to the new one."""
+        """Multiply gradients that were measured under an old loss scale by `factor`, the new scale over the old one."""
         if factor is not None:
             self.table.rescale(self.plan.loss_scaled, factor)
 
     def note_uncalled(self, called: set[int]) -> None:
-        """Note the watched modules that the first watched step did not call; later steps are not looked at.
+        """Note the watched modules that the first watched step did not call; later steps change nothing.
 
         Args:
-            called: the ids of the modules that were called in the step that ends.
+            called: the ids of the modules that the step has called.
         """
         if self.uncalled is None:
             rules = self.module_rules(self.schedules)
@@ -244,7 +266,7 @@ class Observer(Participant):
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Around work of its own, which runs inside that of others: an error goes through `on_error`."""
+        """Surrounds work of the observer that runs inside the user's code: an error goes through `on_error`."""
         try:
             yield
         except Exception as error:
@@ -261,5 +283,5 @@ class Observer(Participant):
         if not self.failed:
             self.failed = True
             self.fallback.direct = False
-            said = "".join((f"{type(error).__name__}: {error}", *(f" ({note})" for note in getattr(error, "__notes__", ()))))
-            warnings.warn(f"a StatsMonitor stopped watching after {said}; training continues", stacklevel=2)
+            cause = "".join((f"{type(error).__name__}: {error}", *(f" ({note})" for note in getattr(error, "__notes__", ()))))
+            warnings.warn(f"a StatsMonitor stopped watching after {cause}; training continues", stacklevel=2)

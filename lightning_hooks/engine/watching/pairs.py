@@ -1,4 +1,4 @@
-"""Gradients compared in pairs: with that of the watched step before, and with those of the micro-batches of a step."""
+"""Compares the gradient of a step with that of the previous watched step, and with those of the step's micro-batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lightning_hooks.tensor_kinds import is_plain, local_part
 
 
 class PairWatch:
-    """Fills the sums over pairs of a table; `summed` are the rows of parameters whose micro-batches are seen."""
+    """Fills the section `pairs` of a table; `summed` are the rows that also need the gradient of every micro-batch."""
 
     def __init__(self, plan: Plan, table: Table) -> None:
         self.table = table
@@ -26,16 +26,16 @@ class PairWatch:
         self._kept = {*plan.index.rows_with("cosine".__eq__).tolist()}
         self._before: dict[int, Tensor] = {}
         self._now: dict[int, Tensor] = {}
-        self._compared: set[int] = set()  # rows whose optimizer has stepped since their last micro-batch
+        self._compared: set[int] = set()  # rows that were compared after their last micro-batch
 
     def begin(self) -> None:
-        """A watched step begins: the gradients that were kept last are those of the step before."""
+        """Begin a watched step: the latest copies of gradients become those of the previous step."""
         self._before.update(self._now)
         self._now = {}
         self._compared.clear()
 
     def add(self, row: Row, measurement: Measurement) -> None:
-        """Add the gradient of a micro-batch to a row; a new sum begins after a step, and where there is no gradient yet."""
+        """Add the gradient of a micro-batch to a row; the sum starts again after a step, or if the parameter has no `grad`."""
         sums = self.table.numbers("pairs", row.index)
         new = measurement.moments.to(sums.device, non_blocking=True)
         if row.target.value.grad is None or row.index in self._compared:
@@ -46,10 +46,10 @@ class PairWatch:
 
     @torch.no_grad()
     def compare(self, parameter: nn.Parameter, row: int, scale: Tensor | None) -> None:
-        """A step has this gradient: compare it with that of the step before, and keep a copy.
+        """Compare the gradient of a step with that of the previous watched step, and keep a copy.
 
-        Sparse gradients and tensor subclasses are not compared. Of a sharded one all ranks must call this. `scale` is the loss
-        scale by which the gradient is still multiplied, if it is.
+        Sparse gradients and tensor subclasses are skipped. All ranks must call `compare` for a sharded gradient. `scale` is the
+        loss scale by which the gradient is still multiplied, or None.
         """
         self._compared.add(row)
         if row not in self._kept or parameter.grad is None or parameter.grad.layout is not torch.strided:
@@ -57,11 +57,12 @@ class PairWatch:
         gradient = local_part(parameter.grad)
         if not is_plain(gradient):
             return
-        if gradient.is_complex():  # a complex number counts as two
+        if gradient.is_complex():  # [..., 2]
             gradient = torch.view_as_real(gradient.resolve_conj())
         now = self._now[row] = gradient.clone() if scale is None else gradient / scale
         before = self._before.get(row)
-        if before is not None and before.shape == now.shape:  # otherwise the parameter was replaced
+        # Compare only equal shapes: the parameter may have been replaced since the previous watched step.
+        if before is not None and before.shape == now.shape:
             new, old = now.flatten().double(), before.flatten().double()
             sums = self.table.numbers("pairs", row)
             sums[DOT], sums[BEFORE], sums[NOW] = torch.dot(new, old), torch.dot(old, old), torch.dot(new, new)

@@ -1,4 +1,4 @@
-"""Which rows belong to which parameters of an optimizer, and reading them: one call of the kernel for each tensor of all."""
+"""Reads tensors of an optimizer's parameters (`param`, `grad`, `update`, …) into rows: one call of the kernel for each kind."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from lightning_hooks.tensor_kinds import is_sharded
 from lightning_hooks.transforms._batch import foreach
 
 Unwritten = list[tuple[int, Measurement]]
-"""Rows that the kernel did not write, with what was measured for them."""
+"""Rows that the kernel did not write, with their measurements."""
 
 
 class TensorRows(NamedTuple):
     """The rows of one tensor that are due, and the parameter of each.
 
     Args:
-        tensor: as a rule names it: `grad`, `state.exp_avg`.
-        kind: where it comes from.
-        parameters: one for each row.
-        offsets: where their rows begin in the table.
-        sharded: those of sharded parameters, by their place in these lists.
+        tensor: the tensor as a rule names it: `grad`, `state.exp_avg`.
+        kind: the phase in which the tensor exists, and how to read it.
+        parameters: one parameter for each row.
+        offsets: the offsets of the rows in the table, in the order of `parameters`.
+        sharded: the indices of the sharded parameters in `parameters`.
     """
 
     tensor: str
@@ -56,95 +56,99 @@ class ParamReader:
         self._kinds = {tensor: kind for tensor, kind in kinds.items() if kind is not None}
         self.phases = {kind.phase for kind in self._kinds.values()}
         self._update_of = {param: update for update, param in plan.param_row_of.items()}
-        # By phase, schedules and first parameter: all parameters of an optimizer, and what is read of them.
-        self._known: dict[tuple[str, Due, nn.Parameter], tuple[list[nn.Parameter], list[TensorRows]]] = {}
+        # By phase, schedules and first parameter: the optimizer's parameters when their rows were looked up, and those rows.
+        self._cached: dict[tuple[str, Due, nn.Parameter], tuple[list[nn.Parameter], list[TensorRows]]] = {}
         self._snapshots = Snapshots()
         self._before: WeakKeyDictionary[Optimizer, tuple[list[nn.Parameter], list[Tensor]]] = WeakKeyDictionary()
-        self._said_missing: set[str] = set()
+        self._warned_of: set[str] = set()  # names of tensors
 
     def forget(self) -> None:
-        """Give the copies back, and find rows by the parameters that there are then."""
-        self._known.clear()
+        """Free the copies, and look up the rows again in the next step: parameters may have been replaced."""
+        self._cached.clear()
         self._snapshots = Snapshots()
         self._before.clear()
 
     def due(self, phase: str, optimizer: Optimizer, schedules: Due) -> list[TensorRows]:
-        """The rows that are read in a phase when these schedules are due. Those of frozen parameters are skipped."""
+        """The rows that are read in a phase when these schedules are due. Rows of frozen parameters are skipped."""
         if phase not in self.phases:
             return []
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         if not parameters:
             return []
         key = (phase, schedules, parameters[0])
-        known, due = self._known.get(key, ([], []))
-        if not _are_same(known, parameters):
-            found = (self._find(parameters, schedules, tensor) for tensor, kind in self._kinds.items() if kind.phase == phase)
-            due = [wanted for wanted in found if wanted.parameters]
-            self._known[key] = parameters, due
+        cached, due = self._cached.get(key, ([], []))
+        if not _are_same(cached, parameters):
+            rows = (self._find(parameters, schedules, tensor) for tensor, kind in self._kinds.items() if kind.phase == phase)
+            due = [each for each in rows if each.parameters]
+            self._cached[key] = parameters, due
         return due
 
     def copy_parameters(self, optimizer: Optimizer, schedules: Due) -> None:
         """Keep the values of the parameters whose change is read in `after_update`."""
         due = self.due("after_update", optimizer, schedules)
-        parameters = [parameter for wanted in due if wanted.kind.is_change for parameter in wanted.parameters]
-        if any(issubclass(kind, UninitializedParameter) for kind in {*map(type, parameters)}):  # no value before the first step
+        parameters = [parameter for rows in due if rows.kind.is_change for parameter in rows.parameters]
+        # A lazy parameter has no value before the first step.
+        if any(issubclass(kind, UninitializedParameter) for kind in {*map(type, parameters)}):
             parameters = [p for p in parameters if not isinstance(p, UninitializedParameter)]
         if parameters:
-            self._before[optimizer] = parameters, [*parameters]  # if copying fails, other ranks still wait for the differences
+            # If copying fails, the differences must still be read: other ranks wait for this one there.
+            self._before[optimizer] = parameters, [*parameters]
             self._before[optimizer] = parameters, self._snapshots.take(optimizer, parameters)
 
     def read(self, phase: str, optimizer: Optimizer, schedules: Due, scale: Tensor | None = None) -> Unwritten:
-        """Set the rows of a phase, and return what is not written; `after_update` needs `copy_parameters` before it.
+        """Set the rows of a phase, and return the rows that are not written. `after_update` needs `copy_parameters` before it.
 
         Raises:
-            RuleError: the optimizer does not have a tensor of its state for which a strict rule asks.
+            RuleError: a strict rule names a tensor of the optimizer's state that the optimizer does not have.
         """
-        left: Unwritten = []
-        for each in self.due(phase, optimizer, schedules):
-            left += self._read_changes(each, optimizer) if each.kind.is_change else self._read_values(each, optimizer, scale)
+        unwritten: Unwritten = []
+        for due in self.due(phase, optimizer, schedules):
+            unwritten += self._read_changes(due, optimizer) if due.kind.is_change else self._read_values(due, optimizer, scale)
         if phase == "after_update":
             self._before.pop(optimizer, None)
-        return left
+        return unwritten
 
-    def _read_values(self, wanted: TensorRows, optimizer: Optimizer, scale: Tensor | None) -> Unwritten:
-        values = self._values(wanted, optimizer)
-        for i in wanted.sharded:
+    def _read_values(self, due: TensorRows, optimizer: Optimizer, scale: Tensor | None) -> Unwritten:
+        values = self._values(due, optimizer)
+        for i in due.sharded:
             value = values[i]
-            if value is not None and value.dim() == 0:  # a number that every rank keeps for the whole parameter, as `step`
-                self._table.hold_alone(wanted.offsets.rows[i])
+            # Every rank holds a scalar such as Adam's `step` for the whole parameter: do not add it up over ranks.
+            if value is not None and value.dim() == 0:
+                self._table.hold_alone(due.offsets.rows[i])
         tensors = [value for value in values if value is not None]
-        every = len(tensors) == len(values)
-        indices = wanted.offsets.rows
-        rows = indices if every else [row for row, value in zip(indices, values, strict=True) if value is not None]
-        if scale is not None and wanted.kind.scaled:
+        is_complete = len(tensors) == len(values)
+        indices = due.offsets.rows
+        rows = indices if is_complete else [row for row, value in zip(indices, values, strict=True) if value is not None]
+        if scale is not None and due.kind.scaled:
             return self._put(rows, [UnscaledMeasurement(each, scale) for each in measure_all(tensors)])
-        left = self._table.measure_all(wanted.offsets if every else rows, tensors)
+        left = self._table.measure_all(due.offsets if is_complete else rows, tensors)
         return self._put([rows[i] for i in left], measure_all([tensors[i] for i in left])) if left else []
 
-    def _read_changes(self, wanted: TensorRows, optimizer: Optimizer) -> Unwritten:
-        """Set rows to the differences between parameters and their copies; these are made only where the kernel cannot."""
+    def _read_changes(self, due: TensorRows, optimizer: Optimizer) -> Unwritten:
+        """Set rows to the differences between parameters and their copies; the kernel subtracts while measuring, if it can."""
         parameters, copies = self._before.get(optimizer, ([], []))
-        rows, every = wanted.offsets.rows, _are_same(parameters, wanted.parameters)
-        if not every:
-            row_of = dict(zip(wanted.parameters, rows, strict=True))
-            kept = [i for i, parameter in enumerate(parameters) if parameter in row_of]  # the step froze or removed the others
+        rows, is_complete = due.offsets.rows, _are_same(parameters, due.parameters)
+        if not is_complete:
+            row_of = dict(zip(due.parameters, rows, strict=True))
+            # Skip parameters that were copied before the step and frozen or removed in it.
+            kept = [i for i, parameter in enumerate(parameters) if parameter in row_of]
             parameters, copies = [parameters[i] for i in kept], [copies[i] for i in kept]
             rows = [row_of[parameter] for parameter in parameters]
-        left = self._table.measure_all(wanted.offsets if every else rows, parameters, copies)
+        left = self._table.measure_all(due.offsets if is_complete else rows, parameters, copies)
         if not left:
             return []
         with torch.no_grad():
-            changes = [wanted.kind.value(optimizer, parameters[i], copies[i], "") for i in left]
+            changes = [due.kind.value(optimizer, parameters[i], copies[i], "") for i in left]
         return self._put([rows[i] for i in left], measure_all([change for change in changes if change is not None]))
 
-    def _values(self, wanted: TensorRows, optimizer: Optimizer) -> list[Tensor | None]:
-        value, key = wanted.kind.value, wanted.tensor.partition(".")[2]
+    def _values(self, due: TensorRows, optimizer: Optimizer) -> list[Tensor | None]:
+        value, key = due.kind.value, due.tensor.partition(".")[2]
         values: list[Tensor | None] = []
-        for parameter in wanted.parameters:
+        for parameter in due.parameters:
             try:
                 values.append(value(optimizer, parameter, None, key))
             except RuleError as error:
-                self._missing(wanted.tensor, error)
+                self._report_missing(due.tensor, error)
                 values.append(None)
         return values
 
@@ -153,33 +157,34 @@ class ParamReader:
 
     def _find(self, parameters: list[nn.Parameter], schedules: Due, tensor: str) -> TensorRows:
         rows = {row.target.value: row.index for row in self._plan.rows if row.tensor == tensor and self._is_due(row, schedules)}
-        found = [parameter for parameter in parameters if parameter in rows]
-        sharded = [i for i, parameter in enumerate(found) if is_sharded(parameter)]
-        offsets = self._table.offsets([rows[parameter] for parameter in found])
-        return TensorRows(tensor, self._kinds[tensor], found, offsets, sharded)
+        watched = [parameter for parameter in parameters if parameter in rows]
+        sharded = [i for i, parameter in enumerate(watched) if is_sharded(parameter)]
+        offsets = self._table.offsets([rows[parameter] for parameter in watched])
+        return TensorRows(tensor, self._kinds[tensor], watched, offsets, sharded)
 
     def _is_due(self, row: Row, schedules: Due) -> bool:
-        update = self._update_of.get(row.index)  # whose ratio to this parameter may be due
+        # A row of `param` is also due when the `update` row of its parameter is, whose `ratio` divides by the norm of `param`.
+        update = self._update_of.get(row.index)
         return row.due(schedules) or (update is not None and self._plan.rows[update].due(schedules))
 
-    def _missing(self, tensor: str, error: RuleError) -> None:
-        """Raise where a strict rule asks for it; otherwise warn once."""
-        asking = [known for known in self._plan.rules if tensor in (known.rule.tensors or ())]
-        found = next((known for known in asking if known.rule.strict), asking[0])
-        if found.rule.strict:
-            raise RuleError(f"{found.where}.{error}. Set strict=False if this is intended") from error
-        if tensor not in self._said_missing:
-            self._said_missing.add(tensor)
-            warnings.warn(f"{found.where}.{error}", stacklevel=2)
+    def _report_missing(self, tensor: str, error: RuleError) -> None:
+        """Raise if a strict rule names the tensor; otherwise warn once."""
+        rules = [each for each in self._plan.rules if tensor in (each.rule.tensors or ())]
+        resolved = next((each for each in rules if each.rule.strict), rules[0])
+        if resolved.rule.strict:
+            raise RuleError(f"{resolved.where}.{error}. Set strict=False if this is intended") from error
+        if tensor not in self._warned_of:
+            self._warned_of.add(tensor)
+            warnings.warn(f"{resolved.where}.{error}", stacklevel=2)
 
 
 class Snapshots:
     """Copies of parameters, in memory that is kept from one watched step to the next.
 
-    Memory that is new in every step costs more than the copying: the system hands it out page by page. Tensors on a CUDA device
-    are copied in a few launches. What can be copied in neither way (subclasses) is cloned each time.
+    Allocating in every step would cost more than copying: the system hands out new memory page by page. Tensors on a CUDA
+    device are copied in a few launches. A tensor subclass, which can be copied in neither way, is cloned each time.
 
-    Each optimizer has its own: one may step inside another's step.
+    Each optimizer has copies of its own, because one optimizer may step inside the step of another.
 
     Example:
         >>> weight, optimizer = nn.Parameter(torch.ones(2)), torch.optim.SGD([torch.ones(1)])

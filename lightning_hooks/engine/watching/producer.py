@@ -1,10 +1,10 @@
-"""Producer: makes the step view of a step that ends, and publishes it."""
+"""Producer: makes the step view of a finished step, and publishes it."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import time
 from typing import Any, NamedTuple
@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lightning_hooks.engine.participants.facts import with_scale
 from lightning_hooks.engine.watching.observer import Observer
+from lightning_hooks.engine.watching.totals import Totals
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.row_index import joined
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.consumer import Publisher
+from lightning_hooks.records.facts import StepFacts, Structure
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.saved_state import DamagedState, read_list, read_mapping, read_number, starting_again
 from lightning_hooks.stats.accumulators import History
@@ -25,13 +27,10 @@ from lightning_hooks.stats.accumulators.store import PendingNumbers, no_numbers
 from lightning_hooks.stats.host_copy import HostCopy, PendingState, begin_copy
 from lightning_hooks.stats.moments import merge_by_index
 from lightning_hooks.stats.pairs import noise_scale
-from lightning_hooks.stats.schema import COUNT, NONFINITE, squares
+from lightning_hooks.stats.schema import COUNT
 from lightning_hooks.stats.sections import rescale_sections
-from lightning_hooks.stats.statistics import STATISTICS
 
 Array = NDArray[np.float64]
-_NORMS = {"grad": "hooks/grad_norm", "final_grad": "hooks/final_grad_norm", "param": "hooks/param_norm", "update": None}
-"""Tensors whose norm over all rows is computed, and its tag; None if only `hooks/update_ratio` needs it."""
 
 
 class _Ended(NamedTuple):
@@ -44,29 +43,43 @@ class _Ended(NamedTuple):
     stored: Mapping[str, PendingNumbers]
     scale: HostCopy | None
     wall_time: float
+    facts: StepFacts | None
 
 
 class Producer:
-    """Publishes the steps of one stage of a monitor: at once, or when the next step ends if its numbers come from a device.
+    """Publishes the steps of one stage of a monitor: at once, or when the next step ends if the numbers come from a device.
 
-    All ranks exchange their tables when the step ends. They act on what a rank requested in the exchange (to stop, or longer
-    intervals) at the end of a step too, since all must do so at the same one. Views can be published earlier: then the device
-    is waited for.
+    All ranks exchange their tables when a step ends. What a rank requests in the exchange (to stop, or longer intervals) takes
+    effect at the end of a step too, because all ranks must act on it at the same step. A view can be published earlier, which
+    waits for the device.
 
     Args:
-        observer: whose table it is.
-        publisher: what takes the views.
+        observer: fills the table.
+        publisher: passes the views to the consumers.
         summaries: whether views have the global numbers under `hooks/`, the overhead included.
+        facts: returns the facts of the step that ends; None for views without facts.
+        structure: of the model; None for views without it.
     """
 
-    def __init__(self, observer: Observer, publisher: Publisher, *, summaries: bool = True) -> None:
+    def __init__(
+        self,
+        observer: Observer,
+        publisher: Publisher,
+        *,
+        summaries: bool = True,
+        facts: Callable[[], StepFacts] | None = None,
+        structure: Structure | None = None,
+    ) -> None:
         self.observer = observer
+        self._facts = facts
+        self._last_facts: StepFacts | None = None
+        self._structure = structure
         self._publisher = publisher
-        self._to_agree: _Ended | None = None  # ranks have not acted on its requests
+        self._to_agree: _Ended | None = None  # the last step, until ranks have acted on the requests of its exchange
         self._unpublished: list[_Ended] = []
         plan = observer.plan
-        self._totals = _Totals(plan) if summaries else None
-        # What accumulators follow from step to step, by their section of the state, and the rows for which a rule asks.
+        self._totals = Totals(plan) if summaries else None
+        # By section of the state: averages that an accumulator continues from step to step, and whether a rule asks for each.
         self._histories: dict[int, History] = {}
         self._following: dict[int, NDArray[np.bool_]] = {}
         for section, each in enumerate(observer.table.sections.kept):
@@ -77,41 +90,47 @@ class Producer:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Around the work of a callback at the end of a step: its time is the monitor's, an error goes through `on_error`."""
+        """Surrounds work of a callback at the end of a step: the monitor accounts for its time, and `on_error` for an error."""
         with self.observer.account, self.observer.guard():
             yield
 
     @property
     def is_pending(self) -> bool:
-        """Whether a step has ended on whose requests ranks have not acted, or that is not published."""
+        """Whether a finished step is not published, or ranks have not acted on the requests of its exchange."""
         return self._to_agree is not None or bool(self._unpublished)
 
     def end(self, step: int, reports: Mapping[str, float]) -> None:
-        """A watched step, or the run of another stage, ends. All ranks must call it: the table is merged over them.
+        """Finish a watched step, or the run of another stage. All ranks must call `end`, which merges the table over them.
 
         Raises:
-            StoppedError: the monitor has failed on some rank, as far as its requests have come from the device.
+            StoppedError: the monitor has failed on some rank, in an exchange that has arrived from the device.
             Exception: the first error of a consumer.
         """
         observer = self.observer
         if self._totals is not None and observer.overhead is not None:
             reports = {**reports, **observer.overhead.report()}
-        scale = observer.loss_scale  # by which gradients of module tensors are still multiplied
+        scale = observer.loss_scale  # gradients of module tensors are still multiplied by it
         observer.fallback.note_order()
         merging = observer.exchange()
         stored = observer.table.exchange_stores()
-        ended = _Ended(step, reports, observer.schedules, merging, stored, None if scale is None else begin_copy(scale), time())
+        copied_scale = None if scale is None else begin_copy(scale)
+        facts = None if self._facts is None else self._facts()
+        ended = _Ended(step, reports, observer.schedules, merging, stored, copied_scale, time(), facts)
         try:
+            # Agree after the exchange: a rank may fail here, and the other ranks need its part in the exchange.
             if self._to_agree is not None:
-                self.agree()  # after the exchange, in which a rank that fails here must have taken part
+                self.agree()
         finally:
             self._to_agree = ended
             self._unpublished.append(ended)
-        if merging.ready or observer.stage != "train":  # a run has no next step
+        # The run of another stage is one step, which no other step follows.
+        if merging.ready or observer.stage != "train":
             self.agree()
 
     def agree(self) -> None:
-        """A step ends, watched or not: act on the requests of the one before and publish it. All ranks must call it.
+        """Finish the previous step: act on what ranks requested in its exchange, then publish its view.
+
+        All ranks must call `agree` when a step ends, watched or not.
 
         Raises:
             StoppedError: the monitor has failed on some rank.
@@ -123,13 +142,14 @@ class Producer:
         self.publish_pending()
 
     def publish_pending(self) -> None:
-        """Publish the steps that have ended; ranks act on their requests at the end of a step only.
+        """Publish the finished steps, without acting on what ranks requested in their exchanges.
 
         Raises:
-            Exception: the first that was met, when all else is published.
+            Exception: the first error, after all other steps are published.
         """
         failures: list[Exception] = []
-        while self._unpublished:  # an interruption leaves the rest for the next time
+        # Remove each step just before it is published: after Ctrl-C the next call publishes the rest.
+        while self._unpublished:
             ended = self._unpublished.pop(0)
             try:
                 if not ended.merging.merged.stop:
@@ -140,7 +160,7 @@ class Producer:
             raise failures[0]
 
     def state_dict(self) -> dict[str, Any]:
-        """The averages behind the noise scale, by row."""
+        """The averages from which the noise scale is computed, by row."""
         kept = {key: history.state(slot) for key, (history, slot) in self._followed.items()}
         return {"noise": kept} if kept else {}
 
@@ -148,7 +168,7 @@ class Producer:
         """Restore a checkpoint; the averages of new rows start empty, with one warning.
 
         Returns:
-            What is damaged and starts again, in words.
+            A sentence about each damaged entry, whose averages start empty.
         """
         damaged: list[str] = []
         saved, rows = {}, self._followed
@@ -167,7 +187,7 @@ class Producer:
 
     @property
     def _followed(self) -> dict[str, tuple[History, int]]:
-        """The rows that are followed from step to step, by what a checkpoint calls them: where each is followed."""
+        """The history and the slot of each row that has averages, by the name of the row in a checkpoint."""
         index, kept = self.observer.plan.index, self.observer.table.sections.kept
         return {
             f"{index.tensors[row]}/{index.names[row]}": (history, slot)
@@ -179,11 +199,11 @@ class Producer:
     def _view(self, ended: _Ended) -> StepView:
         """An owned snapshot of the merged table; waits for the device if necessary."""
         plan, table = self.observer.plan, self.observer.table
-        # The one copy: of a single rank on the CPU the state is the table itself, which the next step clears.
+        # Copy once: for a single rank on the CPU the state is the table itself, which the next step clears.
         state = ended.merging.merged.state.copy()
         parts = table.sections.split(state)
         scale = 1.0 if ended.scale is None else float(ended.scale.wait())
-        if scale != 1.0:  # what flowed under a loss scale is divided by it
+        if scale != 1.0:
             rescale_sections(table.sections, [*map(torch.from_numpy, parts)], plan.loss_scaled, 1.0 / scale)
         moments = parts[0]
         metrics = table.metrics.values(moments[:, COUNT]) if table.metrics.rows else {}
@@ -205,6 +225,8 @@ class Producer:
             else:
                 named[name], of_rows = pending.finish(moments, scale, plan.loss_scaled)
                 vectors.update(of_rows)
+        if ended.facts is not None:
+            self._last_facts = with_scale(ended.facts, scale, self._last_facts)
         summaries = {} if self._totals is None else self._totals(moments, _noise_scale(named))
         return StepView(
             step=ended.step,
@@ -218,11 +240,13 @@ class Producer:
             metrics=metrics,
             vectors=vectors,
             ranks=table.ranks,
+            facts=None if ended.facts is None else self._last_facts,
+            structure=self._structure,
         )
 
 
 class _OfStep(NamedTuple):
-    """What a history reads of a step: the numbers of one accumulator, and the moments of the same rows."""
+    """The numbers of one accumulator, and the moments of the same rows, as a history reads them by name."""
 
     name: str
     numbers: Array
@@ -239,50 +263,8 @@ def _noise_scale(kept: Mapping[str, Array]) -> float:
     return math.nan if pairs is None else float(noise_scale(pairs.sum(0, keepdims=True))[0])
 
 
-class _Totals:
-    """The global numbers: norms over all rows of a tensor, and the number of elements of all rows that are not finite."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._count = len(plan.rows)  # groups, which follow, hold the same elements again
-        rows = {
-            tensor: np.array([row.index for row in plan.rows if row.tensor == tensor])
-            for tensor in _NORMS
-            if tensor in plan.tensors
-        }
-        self._tensors = tuple(rows)
-        self._rows = joined([*rows.values()])  # of all tensors one after the other, and where those of each begin
-        self._starts = np.cumsum([0, *map(len, rows.values())], dtype=np.intp)[:-1]
-
-    def __call__(self, moments: Array, noise_scale: float) -> dict[str, float]:
-        """The numbers of a step; none of a tensor of which nothing was measured, nor a noise scale that is NaN."""
-        rows = moments[: self._count]
-        counts = rows[:, COUNT]
-        squared = squares(rows)  # 0 where nothing was measured
-        with np.errstate(over="ignore", invalid="ignore"):
-            if not np.isfinite(np.add.reduce(squared)):  # the statistic knows what the norm of an infinity is
-                squared = np.where(counts > 0, np.square(STATISTICS["norm"](rows)), 0.0)
-            sums = self._sums(squared)
-        norms = dict(zip(self._tensors, np.sqrt(sums).tolist(), strict=True))
-        if not counts.all():
-            measured = dict(zip(self._tensors, self._sums(counts).tolist(), strict=True))
-            norms = {tensor: norm for tensor, norm in norms.items() if measured[tensor]}
-        out = {tag: norms[tensor] for tensor, tag in _NORMS.items() if tag is not None and tensor in norms}
-        update, param = norms.get("update"), norms.get("param")
-        if update is not None and param is not None:
-            out["hooks/update_ratio"] = update / param if param else (0.0 if update == 0 else float("inf"))
-        if not math.isnan(noise_scale):
-            out["hooks/noise_scale"] = noise_scale
-        out["hooks/nonfinite"] = float(np.add.reduce(rows[:, NONFINITE]))
-        return out
-
-    def _sums(self, of_rows: Array) -> Array:
-        """The sum over the rows of each tensor."""
-        sums: Array = np.add.reduceat(of_rows.take(self._rows), self._starts) if self._tensors else np.empty(0)
-        return sums
-
-
 def _with_groups(plan: Plan, moments: Array) -> Array:
-    """The moments of rows and of groups."""
+    """The moments of the rows, followed by those of the groups."""
     members = [i for group in plan.groups for i in group.members]
     group_of = [group.index - len(plan.rows) for group in plan.groups for _ in group.members]
     merged = merge_by_index(torch.from_numpy(moments[members]), torch.tensor(group_of, device="cpu"), len(plan.groups))
@@ -290,7 +272,7 @@ def _with_groups(plan: Plan, moments: Array) -> Array:
 
 
 def _read_averages(value: Any, key: str) -> tuple[float, float]:
-    """The two averages of a row: finite, or NaN if the row has no value yet."""
+    """The two averages of a row from a checkpoint: finite, or NaN if the row has no value yet."""
     pair = read_list(value, key)
     if len(pair) != 2:
         raise DamagedState(f"{key} must have 2 numbers, got {len(pair)}")

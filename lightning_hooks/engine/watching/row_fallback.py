@@ -1,4 +1,4 @@
-"""The measurements that are made in Python: of what neither the compiled writer nor the reader of parameters writes."""
+"""Measures in Python the tensors that neither the compiled writer nor the reader of parameters can write."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from weakref import ref
 from torch import Tensor
 
 from lightning_hooks.plan.plan import LOSS_SCALED
+from lightning_hooks.plan.rows import LOSS
 from lightning_hooks.stats.kernels import FallbackWriter
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, UnscaledMeasurement
 from lightning_hooks.tensor_kinds import TRANSFORMED, inside_transform, is_sharded
@@ -21,23 +22,24 @@ if TYPE_CHECKING:
 
 
 class RowFallback(FallbackWriter):
-    """Takes the tensors that the compiled writer does not write into the table of an observer.
+    """Writes tensors into the table of an observer for the compiled writer.
 
-    `direct` tells the compiled writer whether it may write: not in the first step, in which every tensor comes here and tells
-    its shape and its place in the order of execution, nor after a failure. The compiled writer counts its `calls` and
-    `nanoseconds` here; the time of this fallback is in the observer's account.
+    `direct` tells the compiled writer whether it may write itself. It is False in the first step, in which the fallback notes
+    the shape and the order of execution of every tensor, and after a failure. The compiled writer counts its `calls` and
+    `nanoseconds` in these attributes; the time of the fallback is in the observer's account.
 
     Attributes:
-        shapes: of tensors of modules in the first watched step, by row.
+        shapes: the shapes of modules' tensors in the first watched step, by row.
     """
 
     def __init__(self, observer: Observer) -> None:
         self.direct = False
         self.shapes: dict[int, tuple[int, ...]] = {}
-        self._observer = ref(observer)  # which owns this
+        self._observer = ref(observer)  # weak: the observer owns the fallback
         self._order: list[int] | None = []  # rows of modules as they are measured; None after the first step
         self._unmeasurable: set[str] = set()
-        self._merging = RLock()  # threads may call modules; a statistic of a user's may call one within
+        # Threads may call modules. The lock is reentrant because a user's statistic may call a module while it is computed.
+        self._merging = RLock()
 
     def __call__(self, row: int, tensor: Tensor, /) -> None:
         """Measure a tensor and merge it into a row."""
@@ -50,35 +52,37 @@ class RowFallback(FallbackWriter):
             self.calls += 1
             if self._order is not None:
                 self._order.append(row)
-                with suppress(RuntimeError):  # a nested tensor of strided layout has none, a jagged one has a symbol in it
+                # A nested tensor of strided layout has no shape, and the shape of a jagged one holds a symbol.
+                with suppress(RuntimeError):
                     if all(isinstance(size, int) for size in measurement.tensor.shape):
                         self.shapes.setdefault(row, tuple(measurement.tensor.shape))
             with observer.account:
                 self._write(row, measurement, self._add)
 
     def put(self, row: int, measurement: Measurement) -> None:
-        """Set a row to a measurement: the last one of the step counts."""
+        """Set a row to a measurement, in place of an earlier one of the step."""
         self._write(row, measurement, self._watching.table.put)
 
     def note_order(self) -> None:
-        """Note the order of execution when the first step that has measured something ends, and let the writer write."""
+        """Note the order of execution after the first step with a measurement, and let the compiled writer write itself."""
         observer = self._watching
         if self._order:
-            observer.plan.index.set_execution_order(self._order)
+            rows = observer.plan.rows
+            observer.plan.index.set_execution_order([row for row in self._order if rows[row].tensor != LOSS])
             self._order = None
         if self._order is None:
             self.direct = not observer.failed
 
     def warn_unmeasurable(self, row: int, error: UnmeasurableError) -> None:
-        """Warn of a tensor that cannot be read, once for each module or parameter; of those inside torch.func once in all."""
-        known = self._watching.plan.rows[row]
-        key = TRANSFORMED if str(error) == TRANSFORMED else known.name
+        """Warn of a tensor that cannot be read: once per module or parameter, and once in all inside `torch.func`."""
+        about = self._watching.plan.rows[row]
+        key = TRANSFORMED if str(error) == TRANSFORMED else about.name
         if key not in self._unmeasurable:
             self._unmeasurable.add(key)
-            warnings.warn(f"{known.tensor} of {known.name} is not measured: a {error} has no readable elements", stacklevel=2)
+            warnings.warn(f"{about.tensor} of {about.name} is not measured: a {error} has no readable elements", stacklevel=2)
 
     def take_cost(self) -> tuple[float, int]:
-        """Seconds in the compiled writer, and calls of all hooks, since the last time this was asked for."""
+        """Seconds in the compiled writer, and calls of both writers, since the previous call of `take_cost`."""
         seconds, calls = self.nanoseconds * 1e-9, self.calls
         self.nanoseconds = self.calls = 0
         return seconds, calls
@@ -106,7 +110,8 @@ class RowFallback(FallbackWriter):
         except UnmeasurableError as error:
             self.warn_unmeasurable(row, error)
         except Exception as error:
-            if inside_transform(measurement.tensor):  # of a user's statistic, say
+            # Inside `torch.func` an operation may fail in another way, for example in a user's statistic.
+            if inside_transform(measurement.tensor):
                 self.warn_unmeasurable(row, UnmeasurableError(TRANSFORMED))
             else:
                 observer.fail(error)

@@ -1,0 +1,185 @@
+"""Reads the facts of a training from its model and its optimizers, without reading a tensor of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+from weakref import ref
+
+from torch import Tensor, nn
+
+from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFacts, ParameterFacts, StepFacts, Structure
+from lightning_hooks.rules.patterns import named_modules, named_parameters
+
+_ROLES: Final = (
+    ("loss", ("_Loss",)),
+    ("norm", ("_NormBase", "LayerNorm", "GroupNorm", "RMSNorm", "LocalResponseNorm")),
+    ("dropout", ("_DropoutNd", "DropPath")),
+    ("embedding", ("Embedding", "EmbeddingBag")),
+    ("attention", ("MultiheadAttention",)),
+    ("recurrent", ("RNNBase", "RNNCellBase")),
+    ("convolution", ("_ConvNd", "Conv1D")),
+    ("linear", ("Linear", "Bilinear", "LazyLinear")),
+)
+"""The role of a module by the names of its class and of the bases of its class."""
+_ENDINGS: Final = (
+    ("norm", "Norm"),
+    ("norm", "LayerNorm"),
+    ("attention", "Attention"),
+    ("embedding", "Embedding"),
+    ("loss", "Loss"),
+)
+"""The role of a module of another library by the ending of the name of its class."""
+_ACTIVATIONS: Final = "torch.nn.modules.activation"
+
+
+class ModelFacts:
+    """The facts of one model and its optimizers.
+
+    Args:
+        model: known weakly.
+        optimizers: returns the current optimizers, in the order of the facts.
+
+    Attributes:
+        structure: the modules and parameters of the model when this object was made.
+
+    Example:
+        >>> import torch
+        >>> model = nn.Sequential(nn.Linear(2, 1), nn.ReLU())
+        >>> facts = ModelFacts(model, lambda: [torch.optim.SGD(model.parameters(), lr=0.1)])
+        >>> [(module.name, module.role) for module in facts.structure.modules]
+        [('0', 'linear'), ('1', 'activation')]
+        >>> facts.of_step().optimizers[0].groups[0].params
+        ('0.weight', '0.bias')
+    """
+
+    def __init__(self, model: nn.Module, optimizers: Callable[[], Sequence[Any]]) -> None:
+        self._model = ref(model)
+        self._optimizers = optimizers
+        self._last = StepFacts()
+        # By optimizer and group: the ids of its parameters, and their names with the number of strangers.
+        self._members: dict[tuple[int, int], tuple[tuple[int, ...], tuple[str, ...], int]] = {}
+        self.structure = structure_of(model)
+        self._look_up()
+
+    def forget(self) -> None:
+        """Look up the modules and parameters of the model at the next step, because some may have been replaced."""
+        self._is_stale = True
+
+    def _look_up(self) -> None:
+        model = self._model()
+        self._is_stale = False
+        self._members.clear()
+        modules = [] if model is None else named_modules(model)
+        parameters = [] if model is None else named_parameters(model)
+        self._modules = [(target.name, ref(target.value)) for target in modules]
+        self._parameters = [(target.name, ref(target.value)) for target in parameters]
+        self._names = {id(target.value): target.name for target in parameters}
+
+    def of_step(
+        self,
+        *,
+        precision: str | None = None,
+        accumulate: int | None = None,
+        last_step: int | None = None,
+        apart: tuple[str, ...] = (),
+    ) -> StepFacts:
+        """The facts of now, without the loss scale; the object of the call before if nothing has changed.
+
+        Args:
+            precision: as of `StepFacts`.
+            accumulate: as of `StepFacts`.
+            last_step: as of `StepFacts`.
+            apart: as of `StepFacts`.
+        """
+        if self._is_stale:
+            self._look_up()
+        optimizers = tuple(self._of_optimizer(i, each) for i, each in enumerate(self._optimizers()) if _has_groups(each))
+        frozen = tuple(name for name, known in self._parameters if (p := known()) is not None and not p.requires_grad)
+        evaluating = tuple(name for name, known in self._modules if (m := known()) is not None and not m.training)
+        facts = StepFacts(optimizers, 1.0, frozen, evaluating, precision, accumulate, last_step, apart)
+        if facts != self._last:
+            self._last = facts
+        return self._last
+
+    def _of_optimizer(self, number: int, optimizer: Any) -> OptimizerFacts:
+        groups = (self._of_group((number, i), group) for i, group in enumerate(optimizer.param_groups))
+        return OptimizerFacts(type(optimizer).__name__, tuple(groups))
+
+    def _of_group(self, key: tuple[int, int], group: dict[str, Any]) -> GroupFacts:
+        ids = tuple(map(id, group["params"]))
+        known = self._members.get(key)
+        if known is None or known[0] != ids:
+            if any(each not in self._names for each in ids):
+                self._look_up()
+            names = tuple(self._names[each] for each in ids if each in self._names)
+            known = self._members[key] = ids, names, len(ids) - len(names)
+        return GroupFacts(_number(group.get("lr")), _number(group.get("weight_decay")), known[1], known[2])
+
+
+def with_scale(facts: StepFacts, scale: float, last: StepFacts | None) -> StepFacts:
+    """Facts with a loss scale; `last` if it has the same facts already."""
+    if facts.loss_scale == scale:
+        return facts
+    if last is not None and last == replace(facts, loss_scale=scale):
+        return last
+    return replace(facts, loss_scale=scale)
+
+
+def facts_of_optimizers(optimizers: Iterable[Any], model: nn.Module) -> tuple[OptimizerFacts, ...]:
+    """The facts of optimizers that hold parameters of a model."""
+    listed = list(optimizers)
+    return ModelFacts(model, lambda: listed).of_step().optimizers
+
+
+def structure_of(model: nn.Module) -> Structure:
+    """The modules that can be hooked and the parameters of a model."""
+    modules = named_modules(model)
+    names = {id(target.value): target.name for target in modules}
+    return Structure(
+        tuple(ModuleFacts(target.name, type(target.value).__name__, role_of(target.value)) for target in modules),
+        tuple(
+            ParameterFacts(
+                target.name, names.get(id(target.owner), ""), _shape(target.value), str(target.value.dtype)[6:], target.others
+            )
+            for target in named_parameters(model)
+        ),
+    )
+
+
+def role_of(module: nn.Module) -> str:
+    """What the class of a module is for; see `ModuleFacts`.
+
+    Example:
+        >>> role_of(nn.Conv2d(1, 1, 3)), role_of(nn.GELU()), role_of(nn.Sequential(nn.ReLU()))
+        ('convolution', 'activation', 'container')
+    """
+    bases = [kind.__name__ for kind in type(module).__mro__]
+    for role, names in _ROLES:
+        if any(name in bases for name in names):
+            return role
+    if type(module).__module__ == _ACTIVATIONS or any("Activation" in name or name.endswith("GELU") for name in bases):
+        return "activation"
+    for role, ending in _ENDINGS:
+        if type(module).__name__.endswith(ending):
+            return role
+    return "container" if any(True for _ in module.children()) else "other"
+
+
+def _shape(parameter: Any) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, parameter.shape))
+    except RuntimeError:  # a lazy parameter has no shape before the first call
+        return ()
+
+
+def _has_groups(optimizer: Any) -> bool:
+    return hasattr(optimizer, "param_groups")
+
+
+def _number(value: Any) -> float | None:
+    """A number of the host. Optimizers for CUDA graphs keep the learning rate in a tensor on the device."""
+    if isinstance(value, Tensor):
+        return float(value) if value.device.type == "cpu" and value.numel() == 1 else None
+    return float(value) if isinstance(value, (int, float)) else None

@@ -1,0 +1,63 @@
+"""The global numbers of a step: norms over all rows of a tensor, the loss, and the elements that are not finite."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.row_index import joined
+from lightning_hooks.stats.schema import COUNT, NONFINITE, squares
+from lightning_hooks.stats.statistics import STATISTICS
+
+Array = NDArray[np.float64]
+_NORMS = {"grad": "hooks/grad_norm", "final_grad": "hooks/final_grad_norm", "param": "hooks/param_norm", "update": None}
+"""Tensors whose norm over all rows is computed, and its tag; None if only `hooks/update_ratio` needs it."""
+
+
+class Totals:
+    """The global numbers: norms over all rows of a tensor, and the number of elements of all rows that are not finite."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._count = len(plan.rows)  # groups, which follow, hold the same elements again
+        rows = {
+            tensor: np.array([row.index for row in plan.rows if row.tensor == tensor])
+            for tensor in _NORMS
+            if tensor in plan.tensors
+        }
+        self._tensors = tuple(rows)
+        self._loss_row = plan.loss_row
+        # The rows of all tensors one after the other, and the offset at which the rows of each tensor begin.
+        self._rows = joined([*rows.values()])
+        self._starts = np.cumsum([0, *map(len, rows.values())], dtype=np.intp)[:-1]
+
+    def __call__(self, moments: Array, noise_scale: float) -> dict[str, float]:
+        """The numbers of a step by tag, without norms of tensors that were not measured and without a noise scale of NaN."""
+        rows = moments[: self._count]
+        counts = rows[:, COUNT]
+        squared = squares(rows)  # 0 for rows that were not measured
+        with np.errstate(over="ignore", invalid="ignore"):
+            # If elements are infinite, `squares` is NaN where the norm is infinite. The statistic handles that, and costs more.
+            if not np.isfinite(np.add.reduce(squared)):
+                squared = np.where(counts > 0, np.square(STATISTICS["norm"](rows)), 0.0)
+            sums = self._sums(squared)
+        norms = dict(zip(self._tensors, np.sqrt(sums).tolist(), strict=True))
+        if not counts.all():
+            measured = dict(zip(self._tensors, self._sums(counts).tolist(), strict=True))
+            norms = {tensor: norm for tensor, norm in norms.items() if measured[tensor]}
+        out = {tag: norms[tensor] for tensor, tag in _NORMS.items() if tag is not None and tensor in norms}
+        update, param = norms.get("update"), norms.get("param")
+        if update is not None and param is not None:
+            out["hooks/update_ratio"] = update / param if param else (0.0 if update == 0 else float("inf"))
+        if not math.isnan(noise_scale):
+            out["hooks/noise_scale"] = noise_scale
+        if self._loss_row is not None and counts[self._loss_row] > 0:
+            out["hooks/loss"] = float(STATISTICS["mean"](rows[self._loss_row : self._loss_row + 1])[0])
+        out["hooks/nonfinite"] = float(np.add.reduce(rows[:, NONFINITE]))
+        return out
+
+    def _sums(self, of_rows: Array) -> Array:
+        sums: Array = np.add.reduceat(of_rows.take(self._rows), self._starts) if self._tensors else np.empty(0)
+        return sums

@@ -1,0 +1,83 @@
+"""Facts of a model and its optimizers: names, roles, and what is noticed of a change."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_hooks import RuleError, Watch, instrument
+from lightning_hooks.engine.participants.facts import ModelFacts, role_of, structure_of
+
+
+@pytest.mark.parametrize(
+    ("module", "role"),
+    [
+        (nn.Linear(1, 1), "linear"),
+        (nn.Conv2d(1, 1, 1), "convolution"),
+        (nn.BatchNorm1d(1), "norm"),
+        (nn.LayerNorm(1), "norm"),
+        (nn.Embedding(2, 1), "embedding"),
+        (nn.Dropout(), "dropout"),
+        (nn.LSTM(1, 1), "recurrent"),
+        (nn.MultiheadAttention(2, 1), "attention"),
+        (nn.Softmax(), "activation"),
+        (nn.CrossEntropyLoss(), "loss"),
+        (nn.Sequential(nn.ReLU()), "container"),
+        (nn.Identity(), "other"),
+        (type("LlamaRMSNorm", (nn.Module,), {})(), "norm"),
+        (type("BertSelfAttention", (nn.Module,), {})(), "attention"),
+        (type("NewGELUActivation", (nn.Module,), {})(), "activation"),
+    ],
+)
+def test_the_role_of_a_class(module: nn.Module, role: str) -> None:
+    assert role_of(module) == role
+
+
+def test_a_tied_parameter_is_one_parameter_with_two_names() -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    model[1].weight = model[0].weight
+    (parameter,) = structure_of(model).parameters
+    assert (parameter.name, parameter.module, parameter.others) == ("0.weight", "0", ("1.weight",))
+    assert (parameter.shape, parameter.dtype) == ((2, 2), "float32")
+
+
+def test_a_parameter_that_was_replaced_is_found_when_the_optimizer_gets_it() -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    facts = ModelFacts(model, lambda: [optimizer])
+    first = facts.of_step()
+    model[0].weight = nn.Parameter(torch.ones(2, 2))
+    optimizer.param_groups[0]["params"] = [model[0].weight]
+    second = facts.of_step()
+    assert second is first and second.optimizers[0].groups[0].strangers == 0
+    optimizer.param_groups[0]["lr"] = 0.2
+    assert facts.of_step().optimizers[0].groups[0].lr == 0.2
+
+
+def test_modules_in_evaluation_mode_and_frozen_parameters_are_named() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+    model[1].eval()
+    model[0].bias.requires_grad_(False)
+    facts = ModelFacts(model, list).of_step()
+    assert (facts.evaluating, facts.frozen, facts.optimizers) == (("1",), ("0.bias",), ())
+
+
+def test_the_loss_of_a_plain_loop() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with instrument(model, watch=[Watch(params="*", stats="norm")], optimizer=optimizer) as watched:
+        for value in (1.0, 2.0):
+            loss = model(torch.ones(1, 2)).sum() * 0 + value
+            watched.note_loss(loss)
+            loss.backward()
+        optimizer.step()
+        assert watched.record.summaries["hooks/loss"] == 1.5
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        assert "hooks/loss" not in watched.compute()
+        with pytest.raises(RuleError, match=r"^note_loss: loss must be a tensor, got 1\.0$"):
+            watched.note_loss(1.0)  # type: ignore[arg-type]
+    assert watched.record.facts is not None and watched.record.facts.optimizers[0].groups[0].params == ("weight", "bias")
+    with pytest.raises(RuleError, match=r"note_loss\(\) was called after the with block"):
+        watched.note_loss(torch.ones(()))
