@@ -21,7 +21,7 @@ from lightning_hooks.records.step_view import StepView
 WINDOW: Final = 256
 """The number of published steps that rules can read."""
 LOSS: Final = ("loss", "mean")
-_MOST_PENDING: Final = 64  # views that wait to be read; more would hold memory for nothing
+_MOST_VIEWS: Final = 32  # views that wait to be read; more would hold memory for nothing
 
 
 class Track(NamedTuple):
@@ -49,7 +49,7 @@ class Track(NamedTuple):
 class Evidence:
     """The recent views of one monitor and stage, and facts about the run. A rule reads it and never changes it.
 
-    Views are read when a rule first asks for numbers, all new views at once.
+    A statistic is read when a rule first asks for it, from all new views at once.
 
     Args:
         needs: the pairs (tensor, statistic) that rules will ask for; the loss is always there.
@@ -84,9 +84,10 @@ class Evidence:
         self._early: dict[Key, EarlyLevel] = {}
         self._names: dict[str, tuple[str, ...]] = {}
         self._reader: Reader | None = None
-        self._pending: list[StepView] = []
+        self._views: list[StepView] = []  # the last views, of which some statistic is still to be read
         self._facts: list[tuple[int, StepFacts | None]] = []  # at each step from which they differ
         self._judged_until = -1
+        self._tracks: dict[Key, Track] = {}  # of the last step, for one rule after the other
         self._order: tuple[tuple[int, ...], tuple[str, ...]] = (), ()
         self._falls: dict[int, tuple[int, bool | None]] = {}
 
@@ -94,19 +95,26 @@ class Evidence:
         """Add the view of the next step. If its step is not later than the last one, the later steps are forgotten."""
         if view.step <= self.step:
             self._go_back(view.step)
+        if self._reader is None or self._reader.index is not view.rows:
+            self._change_rows(view.rows)
+        if view.facts is not self.facts or not self._facts:
+            self._facts.append((view.step, view.facts))
         self.step, self.facts, self.structure, self.ranks = view.step, view.facts, view.structure, view.ranks
-        self._pending.append(view)
-        if len(self._pending) >= _MOST_PENDING:
-            self._read_pending()
+        self._window.add_step(view.step)
+        self._views.append(view)
+        self._tracks = {}
+        if len(self._views) >= _MOST_VIEWS:
+            self._release_views()
 
     def judge_after(self, step: int) -> None:
         """Make the steps after this one the new ones, for the rule that looks next."""
-        self._judged_until = step
+        if step != self._judged_until:
+            self._judged_until = step
+            self._tracks = {}
 
     @property
     def steps(self) -> NDArray[np.int64]:
         """The steps of the window, ascending."""
-        self._read_pending()
         return self._window.steps
 
     @property
@@ -117,13 +125,12 @@ class Evidence:
     @property
     def tensors(self) -> tuple[str, ...]:
         """The tensors that the views have rows of."""
-        index = self._index()
-        return tuple(dict.fromkeys(index.tensors)) if index else ()
+        return tuple(dict.fromkeys(self._reader.index.tensors)) if self._reader else ()
 
     @property
     def order(self) -> tuple[str, ...]:
         """The names of the modules in the order of execution."""
-        index = self._index()
+        index = self._reader.index if self._reader else None
         if index is None:
             return ()
         if self._order[0] is not index.order:
@@ -141,15 +148,20 @@ class Evidence:
             RuleError: the rule does not name the pair in its `needs`.
         """
         key = tensor, stat
+        if key in self._tracks:
+            return self._tracks[key]
         if key not in self.needs:
             raise RuleError(f"{stat!r} of {tensor!r} is not collected; add ({tensor!r}, {stat!r}) to the rule's needs")
-        self._read_pending()
+        if self._window.missing(key):
+            self._fill(key)
         names = self._names.get(tensor, ()) if tensor else ("",)
         if key not in self._window or not names:
             return None
         columns = self._reader.columns.get(tensor) if self._reader else None
         rows = columns.rows if columns else np.full(len(names), -1, dtype=np.intp)
-        return Track(tensor, stat, names, rows, self._window.steps, self._window.read(key), self._new())
+        track = Track(tensor, stat, names, rows, self._window.steps, self._window.read(key), self._new())
+        self._tracks[key] = track
+        return track
 
     def early(self, tensor: str, stat: str) -> Array | None:
         """The early level of each row, float64 [rows]: the median of its own measurements 5 to 24, counted from 0.
@@ -180,45 +192,43 @@ class Evidence:
 
     def facts_at(self, step: int) -> StepFacts | None:
         """How a step of the window trained; None if nobody knows. The same object as long as nothing changed."""
-        self._read_pending()
         position = bisect_right(self._facts, step, key=lambda change: change[0])
         return self._facts[position - 1][1] if position else None
 
     def _new(self) -> slice:
         steps = self._window.steps
-        return slice(int(np.searchsorted(steps, self._judged_until, side="right")), len(steps))
+        return slice(int(steps.searchsorted(self._judged_until, side="right")), len(steps))
 
-    def _index(self) -> RowIndex | None:
-        if self._pending:
-            return self._pending[-1].rows
-        return self._reader.index if self._reader else None
-
-    def _read_pending(self) -> None:
-        pending, self._pending = self._pending, []
-        while pending:
-            index = pending[0].rows
-            count = next((i for i, view in enumerate(pending) if view.rows is not index), len(pending))
-            self._read(pending[:count], index)
-            pending = pending[count:]
-
-    def _read(self, views: list[StepView], index: RowIndex) -> None:
-        if self._reader is None or self._reader.index is not index:
-            self._reader = Reader(index, self.needs)
-            self._take_over_names({tensor: columns.names for tensor, columns in self._reader.columns.items()})
-        values = self._reader.read(views)
-        self._window.append([view.step for view in views], values)
-        for key, each in values.items():
+    def _fill(self, key: Key) -> None:
+        """Read one statistic of the views from which it has not been read."""
+        missing = self._window.missing(key)
+        views = self._views[-missing:] if missing else []
+        values = self._reader.read(key, views) if views and self._reader else None
+        self._window.fill(key, values)
+        if values is not None:
             if key not in self._early:
-                self._early[key] = EarlyLevel(each.shape[1])
-            self._early[key].add(each)
-        for view in views:
-            if not self._facts or self._facts[-1][1] is not view.facts:
-                self._facts.append((view.step, view.facts))
-        self._forget_old_facts()
+                self._early[key] = EarlyLevel(values.shape[1])
+            self._early[key].add(values)
 
-    def _forget_old_facts(self) -> None:
+    def _fill_all(self) -> None:
+        for key in self.needs:
+            self._fill(key)
+        self._views = []
+
+    def _release_views(self) -> None:
+        """Drop the views that nothing is to be read from, and facts that are older than the window."""
+        for key in self.needs:
+            if self._window.missing(key) >= _MOST_VIEWS:
+                self._fill(key)
+        waiting = max(map(self._window.missing, self.needs))
+        self._views = self._views[len(self._views) - waiting :]
         first = bisect_right(self._facts, int(self._window.steps[0]), key=lambda change: change[0])
         del self._facts[: max(0, first - 1)]
+
+    def _change_rows(self, index: RowIndex) -> None:
+        self._fill_all()
+        self._reader = Reader(index, self.needs)
+        self._take_over_names({tensor: columns.names for tensor, columns in self._reader.columns.items()})
 
     def _take_over_names(self, new: Mapping[str, tuple[str, ...]]) -> None:
         """Move the numbers of each row to its column in a new row index. A row that is new there starts without numbers."""
@@ -232,9 +242,12 @@ class Evidence:
             self._names[tensor] = names
 
     def _go_back(self, step: int) -> None:
-        self._read_pending()
+        self._fill_all()
+        if self._reader:
+            self._reader.forget_views()
         self._window.forget_from(step)
         self._facts = [change for change in self._facts if change[0] < step]
+        self.facts = self._facts[-1][1] if self._facts else None
         self._judged_until = min(self._judged_until, step - 1)
         self._falls.clear()
         if not len(self._window.steps):
@@ -242,7 +255,7 @@ class Evidence:
 
     def state_dict(self) -> dict[str, Any]:
         """The window as plain values, for a checkpoint."""
-        self._read_pending()
+        self._fill_all()
         return {
             "step": self.step,
             "window": self._window.state_dict(),
@@ -267,7 +280,10 @@ class Evidence:
             raise RuleError(f"evidence: the saved state is damaged: {error}") from error
         self.step, self._names, self._window, self._early, self._facts = step, names, window, early, facts
         self.facts = facts[-1][1] if facts else None
-        self._reader, self._pending = None, []
+        self._reader, self._views, self._tracks = None, [], {}
+        for key in self.needs:
+            if key not in window:
+                window.fill(key, None)
         self._falls.clear()
 
     @staticmethod

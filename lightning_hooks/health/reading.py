@@ -34,6 +34,10 @@ class _States(dict[str, Array]):
         self.ranks = ranks
 
 
+_Read = Callable[[Sequence[StepView], Array], Array]
+"""Reads a statistic from views and their moments [views, rows of the index, 9]."""
+
+
 class Reader:
     """Reads some statistics from all views with one row index.
 
@@ -45,14 +49,15 @@ class Reader:
         >>> index = RowIndex(["fc.weight"], ["grad"])
         >>> moments = np.array([[4.0, 0.5, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 0.0]])
         >>> reader = Reader(index, [("grad", "mean"), ("output", "mean")])
-        >>> reader.read([StepView(0, rows=index, moments=moments)])
-        {('grad', 'mean'): array([[0.5]])}
+        >>> reader.read(("grad", "mean"), [StepView(0, rows=index, moments=moments)]), reader.read(("output", "mean"), [])
+        (array([[0.5]]), None)
     """
 
     def __init__(self, index: RowIndex, needs: Iterable[Key]) -> None:
         self.index = index
         self.columns: dict[str, Columns] = {}
-        self._reads: dict[Key, Callable[[Sequence[StepView], Array], Array]] = {}
+        self._reads: dict[Key, _Read] = {}
+        self._stacked: tuple[int, int, Array] | None = None
         for tensor, stat in needs:
             if tensor == "":
                 continue
@@ -60,7 +65,6 @@ class Reader:
             read = self._find_read(stat, columns.rows) if columns.names else None
             if read is not None:
                 self._reads[tensor, stat] = read
-        self._tags = tuple(stat for tensor, stat in needs if tensor == "")
 
     def _columns_of(self, tensor: str) -> Columns:
         if tensor not in self.columns:
@@ -70,22 +74,26 @@ class Reader:
             self.columns[tensor] = Columns(tuple(names[i] for i in kept), rows[kept])
         return self.columns[tensor]
 
-    def read(self, views: Sequence[StepView]) -> dict[Key, Array]:
-        """The statistics of the views by key, float64 [views, rows]; NaN where a row was not measured.
+    def read(self, key: Key, views: Sequence[StepView]) -> Array | None:
+        """A statistic of the views, float64 [views, rows]; NaN where a row was not measured. None if no view holds it."""
+        if key[0] == "":
+            numbers = np.array([view.summaries.get(key[1], np.nan) for view in views], dtype=np.float64)
+            return None if np.isnan(numbers).all() else numbers[:, None]
+        read = self._reads.get(key)
+        return None if read is None else read(views, self._moments(views))
 
-        A statistic that the views do not hold has no entry.
-        """
-        values: dict[Key, Array] = {}
-        if self._reads:
-            moments = np.stack([view.moments for view in views])
-            values = {key: read(views, moments) for key, read in self._reads.items()}
-        for tag in self._tags:
-            numbers = np.array([view.summaries.get(tag, np.nan) for view in views], dtype=np.float64)
-            if not np.isnan(numbers).all():
-                values["", tag] = numbers[:, None]
-        return values
+    def _moments(self, views: Sequence[StepView]) -> Array:
+        # Most statistics are read from the same views one after the other, so keep the moments of the last ones.
+        first, last = views[0].step, views[-1].step
+        if self._stacked is None or self._stacked[:2] != (first, last):
+            self._stacked = first, last, np.stack([view.moments for view in views])
+        return self._stacked[2]
 
-    def _find_read(self, stat: str, rows: NDArray[np.intp]) -> Callable[[Sequence[StepView], Array], Array] | None:
+    def forget_views(self) -> None:
+        """Forget the moments of the views that were read last."""
+        self._stacked = None
+
+    def _find_read(self, stat: str, rows: NDArray[np.intp]) -> _Read | None:
         if stat == "count":
             return lambda views, moments: moments[:, rows, 0]
         if stat in STATISTICS:
@@ -95,9 +103,11 @@ class Reader:
         if stat == "ratio":
             return self._find_ratio(rows)
         kept = next((each for each in self.index.kept.values() if each.accumulator.serves(stat)), None)
-        return None if kept is None else lambda views, moments: _of_states(stat, kept, rows, views, moments)
+        if kept is None or not (kept.slots[rows] >= 0).any():
+            return None
+        return lambda views, moments: _of_states(stat, kept, rows, views, moments)
 
-    def _find_ratio(self, rows: NDArray[np.intp]) -> Callable[[Sequence[StepView], Array], Array] | None:
+    def _find_ratio(self, rows: NDArray[np.intp]) -> _Read | None:
         params, names = self.index.of("param")
         by_name = dict(zip(names, params.tolist(), strict=True))
         found = [self.index.param_row_of.get(row, by_name.get(self.index.names[row], -1)) for row in rows.tolist()]

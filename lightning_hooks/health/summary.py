@@ -74,9 +74,7 @@ def line_of(
     clauses = [
         f"{_counted(notes, 'note')} in the file" if notes else "",
         f"{len(accepted)} accepted" if accepted else "",
-        f"{len(could_not)} could not run: {listed((f'{name} ({why})' for name, why in could_not.items()), 4)}"
-        if could_not
-        else "",
+        f"{len(could_not)} could not run: {listed(reasons, 4)}" if could_not else "",
     ]
     return "; ".join([what, *filter(None, clauses)]) + "."
 

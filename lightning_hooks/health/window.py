@@ -1,4 +1,4 @@
-"""Window: the numbers of the last steps, as arrays [steps, columns] that grow together."""
+"""Window: the numbers of the last steps, as arrays [steps, columns], and the early level of each column."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ FIRST_EARLY, LAST_EARLY = 5, 24
 class Window:
     """The last steps, with one array [steps, columns] for each key. Reading returns slices without a copy.
 
-    A slice that was read stays valid: later steps are appended behind it, and a full buffer is replaced, not overwritten.
+    Steps are added one by one; the numbers of a key may follow later, for all its missing steps at once. A slice that was read
+    stays valid: later steps are appended behind it, and a full buffer is replaced, not overwritten.
 
     Args:
         size: the number of steps to keep.
@@ -29,7 +30,10 @@ class Window:
     Example:
         >>> window = Window(2)
         >>> for step in range(3):
-        ...     window.append([step], {("loss", "mean"): np.array([[step / 10]])})
+        ...     window.add_step(step)
+        >>> window.missing(("loss", "mean"))
+        3
+        >>> window.fill(("loss", "mean"), np.array([[0.0], [0.1], [0.2]]))
         >>> window.steps.tolist(), window.read(("loss", "mean")).ravel().tolist()
         ([1, 2], [0.1, 0.2])
     """
@@ -39,6 +43,7 @@ class Window:
         self._start = self._end = 0
         self._steps = np.empty(2 * size, dtype=np.int64)
         self._arrays: dict[Key, Array] = {}
+        self._filled: dict[Key, int] = {}
 
     def __contains__(self, key: Key) -> bool:
         return key in self._arrays
@@ -52,31 +57,40 @@ class Window:
         """The numbers of a key, float64 [steps, columns]; NaN where a step has none."""
         return self._arrays[key][self._start : self._end]
 
-    def append(self, steps: Sequence[int], values: Mapping[Key, Array]) -> None:
-        """Append steps with the numbers of some keys, float64 [len(steps), columns]. Other keys get NaN."""
-        if len(steps) > self.size:
-            values = {key: each[-self.size :] for key, each in values.items()}
-            steps = steps[-self.size :]
-        if self._end + len(steps) > len(self._steps):
+    def add_step(self, step: int) -> None:
+        """Add a step, later than all others."""
+        if self._end == len(self._steps):
             self._move_to_new_buffers()
-        new = slice(self._end, self._end + len(steps))
-        self._steps[new] = steps
-        for key, each in values.items():
+        self._steps[self._end] = step
+        self._end += 1
+        if self._end - self._start > self.size:
+            self._start += 1
+
+    def missing(self, key: Key) -> int:
+        """The number of last steps whose numbers of a key are to be filled in."""
+        return self._end - self._filled.get(key, 0)
+
+    def fill(self, key: Key, values: Array | None) -> None:
+        """Fill in the numbers of a key for its missing steps, float64 [missing, columns], or for the last ones of them.
+
+        None leaves the steps without numbers.
+        """
+        if values is not None and len(values):
             if key not in self._arrays:
-                self._arrays[key] = np.full((len(self._steps), each.shape[1]), np.nan)
-            self._arrays[key][new] = each
-        self._end += len(steps)
-        self._start = max(self._start, self._end - self.size)
+                self._arrays[key] = np.full((len(self._steps), values.shape[1]), np.nan)
+            self._arrays[key][self._end - len(values) : self._end] = values
+        self._filled[key] = self._end
 
     def _move_to_new_buffers(self) -> None:
-        kept = slice(max(self._start, self._end - self.size), self._end)
-        count = kept.stop - kept.start
+        begin = self._start
+        count = self._end - begin
         steps = np.empty(2 * self.size, dtype=np.int64)
-        steps[:count] = self._steps[kept]
+        steps[:count] = self._steps[begin : self._end]
         for key, array in self._arrays.items():
             moved = np.full(array.shape, np.nan)
-            moved[:count] = array[kept]
+            moved[:count] = array[begin : self._end]
             self._arrays[key] = moved
+        self._filled = {key: max(0, filled - begin) for key, filled in self._filled.items()}
         self._steps, self._start, self._end = steps, 0, count
 
     def forget_from(self, step: int) -> None:
@@ -85,6 +99,7 @@ class Window:
         self._end = int(np.searchsorted(self.steps, step))
         for array in self._arrays.values():
             array[self._end :] = np.nan
+        self._filled = {key: min(filled, self._end) for key, filled in self._filled.items()}
 
     def rename(self, key: Key, columns: NDArray[np.intp]) -> None:
         """Give a key other columns: column i is the former column `columns[i]`, or a new one where that is -1."""
@@ -107,13 +122,16 @@ class Window:
         """
         window = cls(size)
         try:
-            steps = [int(step) for step in state["steps"]]
-            values = {(str(entry[0]), str(entry[1])): from_text(*entry[2:]) for entry in state["values"]}
+            steps = [int(step) for step in state["steps"]][-size:]
+            values = {(str(entry[0]), str(entry[1])): from_text(*entry[2:])[-size:] for entry in state["values"]}
             if sorted(set(steps)) != steps or any(len(each) != len(steps) for each in values.values()):
                 raise ValueError("steps must ascend, and each array must have one line for each step")
-            window.append(steps, values)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise RuleError(f"window: the saved numbers are damaged ({error}), got {shown(state)}") from error
+        for step in steps:
+            window.add_step(step)
+        for key, each in values.items():
+            window.fill(key, each)
         return window
 
 

@@ -1,26 +1,13 @@
 """A health rule checks its options, can be typed back in from its repr, and says why it cannot run."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 import pytest
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.health.rule import HealthRule, Severity, Sign, signs_where
+from lightning_hooks.health.rule import HealthRule, Severity, Sign
+from tests.health.rules_for_tests import Huge
 from tests.health.test_evidence import evidence_of
 from tests.health.views import views_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class Huge(HealthRule):
-    most: float = 10.0
-    family: ClassVar[str] = "gradients"
-    needs: ClassVar[tuple[tuple[str, str], ...]] = (("grad", "abs_max"),)
-
-    def check(self, evidence):
-        track = evidence.track("grad", "abs_max")
-        return signs_where(track, track.values > self.most, self.most, lambda value: f"reaches {value:g}")
 
 
 def test_the_repr_of_a_rule_makes_the_same_rule():
@@ -47,8 +34,8 @@ def test_signs_are_made_at_new_measured_steps_only():
     evidence = evidence_of(views_of([("grad", "a"), ("grad", "b")], [[11, 1], [12, np.nan], [1, 13]]), Huge.needs)
     evidence.judge_after(0)
     assert list(Huge().check(evidence)) == [
-        Sign("a", "grad", 1, 12.0, 10.0, "reaches 12"),
-        Sign("b", "grad", 2, 13.0, 10.0, "reaches 13"),
+        Sign("a", "grad", 1, 12.0, 10.0, "gradient reaches 12"),
+        Sign("b", "grad", 2, 13.0, 10.0, "gradient reaches 13"),
     ]
 
 
@@ -58,6 +45,19 @@ def test_a_rule_without_its_numbers_says_which_are_missing():
 
 
 def test_the_message_names_the_rows():
-    signs = [Sign("a", "grad", 1, 12.0, 10.0, "reaches 12")]
-    assert Huge().message(["a", "b", "c"], signs) == "a, then 2 more: reaches 12."
-    assert Huge().message([""], signs) == "Reaches 12."
+    signs = [Sign("a", "grad", 1, 12.0, 10.0, "gradient reaches 12")]
+    assert Huge().message(["a", "b", "c"], signs) == "a, then 2 more: gradient reaches 12."
+    assert Huge().message([""], signs) == "Gradient reaches 12."
+
+
+def test_a_rule_needs_a_family_and_a_check():
+    with pytest.raises(RuleError, match="Odd.family must be one of facts, loss, .* got 'odd'"):
+        type("Odd", (HealthRule,), {"family": "odd"})
+    with pytest.raises(NotImplementedError, match="HealthRule has no check"):
+        HealthRule().check(evidence_of([]))
+
+
+def test_excess_is_the_distance_from_the_threshold_on_either_side():
+    excess = [Sign("", "", 0, measured, 10.0, "").excess for measured in (10.0, 100.0, 1.0, 0.0, float("inf"))]
+    assert excess == pytest.approx([0, 2.302585, 2.302585, float("inf"), float("inf")])
+    assert Sign("", "", 0, float("nan"), 10.0, "").excess == 0

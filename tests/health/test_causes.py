@@ -1,0 +1,139 @@
+"""Each line of the table of causes explains its findings, and leaves those that contradict it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_hooks.errors import RuleError
+from lightning_hooks.health.cause_rule import CauseRule, entry_of
+from lightning_hooks.health.causes import CAUSES, EARLIER, explain
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.finding import Finding
+from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.records.facts import StepFacts
+from lightning_hooks.records.step_view import StepView
+
+RULES = """
+NonFinite NotInOptimizer StrangerInOptimizer NoGradient FrozenMoves UnchangedParameter NotCalledAnyMore ReplicasDiffer
+ScaleCollapse LearningRateZero NormStatistics LossSpike LossDiverged LossConstant GradientSpike ExplodingGradient
+VanishingGradient GradientsRepeat UpdateTooLarge UpdateTooSmall LostUpdates WeightGrowth WeightDecayTooLarge ClippingAlways
+DeadUnits DeadLayer SaturatedActivation PoorInitialization OddInitialization ConstantOutput MassiveActivation
+InputNotNormalised Underflow UnitCollapse
+""".split()
+NAMES = """
+LearningRateTooHigh LearningRateTooLow InitialisationTooLarge InitialisationTooSmall ActivationsDead ActivationsSaturated
+GradientCut ParametersForgotten BadBatch NumericalRange DataNotNormalised ClippingStopsLearning UnitCollapsed
+GradientsNotCleared WeightDecayDominates EvaluationMode ReplicasApart
+""".split()
+
+
+def finding(entry, first=0, rows=("fc",), number=1, severity=Severity.WARNING):
+    rule, tensor, side = entry_of(entry)
+    sign = Sign(rows[0], tensor or "", first, 20.0 if side != "<" else 0.1, 2.0, "numbers")
+    return Finding(rule, rows, tensor or "", first, first, severity, (sign,), "message", number=number)
+
+
+def findings_of(*entries, **options):
+    return [finding(entry, number=number, **options) for number, entry in enumerate(entries, 1)]
+
+
+def evidence_in_evaluation():
+    evidence = Evidence()
+    evidence.add(StepView(0, facts=StepFacts(evaluating=("norm",))))
+    return evidence
+
+
+def decisive(rule):
+    """The least findings that a cause needs: each of `required`, with each of `any_of` in turn."""
+    return [(*rule.required, each) for each in rule.any_of] or [rule.required]
+
+
+LINES = [pytest.param(rule, entries, id=f"{rule.name}-{'+'.join(entries)}") for rule in CAUSES for entries in decisive(rule)]
+
+
+@pytest.mark.parametrize("rule, entries", LINES)
+def test_the_decisive_findings_are_explained_by_their_cause(rule, entries):
+    (cause,) = explain(findings_of(*entries), evidence_in_evaluation())
+    assert cause.name == rule.name and len(cause.findings) == len(entries) and cause.next_steps
+    assert cause.alternatives or cause.confidence == "certain"
+
+
+@pytest.mark.parametrize("rule, entries", LINES)
+def test_all_supporting_findings_belong_to_the_cause(rule, entries):
+    everything = tuple(dict.fromkeys((*entries, *rule.supporting)))
+    (cause,) = explain(findings_of(*everything), evidence_in_evaluation(), [rule])
+    assert cause.confidence in ("certain", "likely") and len(cause.numbers) == len(everything)
+
+
+@pytest.mark.parametrize("rule, entries", LINES)
+def test_no_cause_without_its_decisive_findings(rule, entries):
+    for missing in rule.required or entries:
+        rest = [entry for entry in (*entries, *rule.supporting) if entry != missing and entry not in rule.any_of]
+        assert explain(findings_of(*dict.fromkeys(rest)), evidence_in_evaluation(), [rule]) == []
+
+
+@pytest.mark.parametrize("rule, excluding", [pytest.param(r, e, id=f"{r.name}-{e}") for r in CAUSES for e in r.excluding])
+def test_an_excluding_finding_contradicts_the_cause(rule, excluding):
+    assert explain(findings_of(*decisive(rule)[0], excluding), evidence_in_evaluation(), [rule]) == []
+
+
+def test_the_table_names_rules_and_causes_that_exist():
+    for rule in CAUSES:
+        for text in (*rule.required, *rule.any_of, *rule.supporting, *rule.excluding):
+            assert entry_of(text).rule in RULES, f"{rule.name} names {text}"
+    assert sorted(rule.name for rule in CAUSES) == sorted(NAMES)
+
+
+@given(st.lists(st.tuples(st.sampled_from(RULES), st.integers(0, 200)), max_size=12), st.randoms())
+def test_a_finding_has_one_cause_at_most_and_the_order_of_findings_does_not_matter(drawn, random):
+    findings = [finding(rule, first, number=number) for number, (rule, first) in enumerate(drawn, 1)]
+    causes = explain(findings, Evidence())
+    numbers = [number for cause in causes for number in cause.numbers]
+    assert len(numbers) == len(set(numbers))
+    random.shuffle(findings)
+    assert explain(findings, Evidence()) == causes
+
+
+def test_eight_symptoms_of_one_learning_rate_are_one_cause():
+    rules = ("UpdateTooLarge", "LossSpike", "LossDiverged", "ExplodingGradient", "DeadUnits", "WeightGrowth", "NonFinite")
+    (cause,) = explain(findings_of(*rules, first=30), Evidence())
+    assert cause.name == "LearningRateTooHigh" and cause.confidence == "likely" and cause.first_step == 30
+    assert cause.message.endswith("This is likely: several findings agree.")
+
+
+def test_a_symptom_long_before_the_decisive_finding_stands_alone():
+    findings = [finding("UpdateTooLarge", 200, number=1), finding("DeadUnits", 200 - EARLIER - 1, number=2)]
+    assert [cause.name for cause in explain(findings, Evidence())] == ["LearningRateTooHigh", "ActivationsDead"]
+
+
+def test_a_forgotten_parameter_explains_its_own_rows_only():
+    findings = [
+        finding("NotInOptimizer", rows=("head.weight",), number=1),
+        finding("UnchangedParameter", rows=("head.weight",), number=2),
+        finding("UpdateTooSmall", rows=("encoder.weight",), number=3),
+    ]
+    forgotten, slow = explain(findings, Evidence())
+    assert forgotten.name == "ParametersForgotten" and forgotten.numbers == (1, 2) and "head.weight" in forgotten.message
+    assert slow.name == "LearningRateTooLow" and slow.numbers == (3,)
+
+
+def test_the_side_of_the_threshold_decides_between_too_large_and_too_small():
+    assert [c.name for c in explain([finding("PoorInitialization>")], Evidence())] == ["InitialisationTooLarge"]
+    assert [c.name for c in explain([finding("PoorInitialization<")], Evidence())] == ["InitialisationTooSmall"]
+
+
+def test_a_norm_whose_statistics_stand_is_not_in_evaluation_mode_without_the_fact():
+    assert explain([finding("NormStatistics")], Evidence()) == []
+
+
+def test_a_cause_is_as_severe_as_the_worst_of_its_findings():
+    findings = [finding("LossSpike", number=1, severity=Severity.INFO), finding("GradientSpike", number=2)]
+    assert explain(findings, Evidence())[0].severity is Severity.WARNING
+    assert explain(findings[:1], Evidence())[0].severity is Severity.INFO
+
+
+def test_a_wrong_line_is_an_error():
+    with pytest.raises(RuleError, match="cause Tired must have a finding in required or any_of"):
+        CauseRule(name="Tired", message="m")
+    with pytest.raises(RuleError, match="an entry of a cause must be the name of a rule"):
+        entry_of("a b")

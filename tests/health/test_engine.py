@@ -1,0 +1,215 @@
+"""A diagnosis turns signs into findings: patience, warm-up, hysteresis, grouping, resume, rules that fail."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_hooks.errors import RuleError
+from lightning_hooks.health.cause_rule import CauseRule
+from lightning_hooks.health.engine import Diagnosis
+from lightning_hooks.health.rule import HealthRule
+from lightning_hooks.records.facts import StepFacts
+from lightning_hooks.records.step_view import StepView
+from tests.health.rules_for_tests import Huge, Raises, Skipped
+from tests.health.views import index_of, view_of, views_of
+
+CAUSES = (CauseRule(name="Hot", message="{where} is hot since {step}.", required=("Huge",), supporting=("Skipped",)),)
+
+
+def run(views, *rules, **options):
+    diagnosis = Diagnosis(rules, causes=CAUSES, **options)
+    events = [event for view in views for event in diagnosis.add(view)]
+    return diagnosis, events + diagnosis.finish()
+
+
+def one_row(series, **options):
+    return views_of([("grad", "a")], np.asarray(series, dtype=float)[:, None], **options)
+
+
+def spans(series, patience):
+    """The law, written plainly: (first, over) of each finding of one row."""
+    found, streak, misses, first, gone = [], 0, 0, None, None
+    for step, value in enumerate(series):
+        if np.isnan(value):
+            continue
+        if value > 10:
+            first = step if streak == 0 and misses == 0 else first
+            streak, misses = streak + 1, 0
+            if streak == patience:
+                found.append([first, None])
+        elif streak >= patience:
+            gone = step if misses == 0 else gone
+            misses += 1
+            if misses == patience:
+                found[-1][1], streak, misses = gone, 0, 0
+        else:
+            streak, misses = 0, 0
+    return found
+
+
+values = st.sampled_from([1.0, 20.0, 20.0, float("nan")])
+
+
+@given(st.lists(values, min_size=1, max_size=60), st.integers(1, 5), st.integers(1, 9))
+def test_patience_and_hysteresis_follow_the_law_however_often_a_rule_looks(series, patience, every):
+    diagnosis, events = run(one_row(series), Huge(patience=patience, every=every))
+    expected = spans(series, patience)
+    assert len([event for event in events if event.kind in ("new", "again")]) <= len(expected)
+    if expected:
+        (finding,) = diagnosis.findings
+        assert finding.first_step == expected[0][0] and finding.is_over == expected[-1][1]
+    else:
+        assert not diagnosis.findings and not events
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(values, min_size=3, max_size=3), min_size=1, max_size=60), st.permutations(range(3)))
+def test_findings_do_not_depend_on_the_order_of_rows(series, order):
+    rows = [("grad", name) for name in ("x.a", "x.b", "y")]
+    _, events = run(views_of(rows, series), Huge())
+    _, mixed = run(views_of([rows[i] for i in order], [[line[i] for i in order] for line in series]), Huge())
+    assert events == mixed
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(values, min_size=3, max_size=3), min_size=1, max_size=60), st.data())
+def test_a_resume_gives_the_findings_of_a_run_without_one(series, data):
+    split = data.draw(st.integers(0, len(series)))
+    index = index_of([("grad", "x.a"), ("grad", "x.b"), ("grad", "y")])
+    views = [view_of(i, index, line, facts=StepFacts(skipped=line[0] > 10)) for i, line in enumerate(series)]
+    rules = Huge(), Skipped()
+    whole, events = run(views, *rules)
+    first, second = Diagnosis(rules, causes=CAUSES), Diagnosis(rules, causes=CAUSES)
+    resumed = [event for view in views[:split] for event in first.add(view)]
+    second.load_state_dict(json.loads(json.dumps(first.state_dict(), allow_nan=False)))
+    resumed += [event for view in views[split:] for event in second.add(view)] + second.finish()
+    assert resumed == events and second.findings == whole.findings and second.summary() == whole.summary()
+
+
+def test_a_finding_says_what_where_and_since_when():
+    diagnosis, events = run(one_row([1, 1, 20, 30, 25, 20, 20]), Huge())
+    (finding,) = diagnosis.findings
+    assert (finding.rule, finding.rows, finding.tensor) == ("Huge", ("a",), "grad")
+    assert (finding.first_step, finding.last_step, finding.is_over, finding.cause) == (2, 6, None, "Hot")
+    assert finding.message == "a: gradient reaches 30." and finding.next_steps == ("Clip it.",) and finding.source == "a test"
+    assert [event.kind for event in events] == ["new", "cause"] and events[0].step == 4
+    assert events[1].cause.message == "a is hot since 2. This is one possibility."
+
+
+def test_signs_before_the_warm_up_do_not_count():
+    assert run(one_row([20] * 9), Huge(warmup=7))[0].findings == []
+    assert run(one_row([20] * 10), Huge(warmup=7))[0].findings[0].first_step == 7
+
+
+def test_rows_that_begin_within_twenty_steps_are_one_finding():
+    series = np.ones((80, 4))
+    for column, begin in enumerate([10, 20, 30, 60]):
+        series[begin:, column] = 20
+    rows = [("grad", name) for name in ("e.0", "e.1", "e.2", "head")]
+    diagnosis, events = run(views_of(rows, series), Huge())
+    assert [finding.rows for finding in diagnosis.findings] == [("e.0", "e.1", "e.2"), ("head",)]
+    assert diagnosis.findings[0].fingerprint == "Huge/e.*" and diagnosis.findings[0].message.startswith("e.0, then 2 more: ")
+    assert [event.kind for event in events if event.finding] == ["new", "grown", "grown", "new"]
+
+
+def test_of_rows_that_begin_together_the_worst_is_first():
+    diagnosis, _ = run(views_of([("grad", "a"), ("grad", "b")], [[20, 30]] * 5), Huge())
+    assert diagnosis.findings[0].rows == ("b", "a") and [sign.row for sign in diagnosis.findings[0].evidence] == ["b", "a"]
+
+
+def test_a_finding_that_returns_is_the_same_one():
+    diagnosis, events = run(one_row([20] * 5 + [1] * 5 + [20] * 5), Huge())
+    assert [event.kind for event in events if event.finding] == ["new", "over", "again"]
+    assert events[2].finding.is_over == 5 and len(diagnosis.findings) == 1 and diagnosis.findings[0].is_over is None
+
+
+def test_a_fact_is_told_at_once():
+    views = [StepView(step, facts=StepFacts(skipped=step == 7)) for step in range(12)]
+    diagnosis, events = run(views, Skipped())
+    assert [(event.kind, event.step) for event in events] == [("new", 7), ("over", 8)]
+    assert diagnosis.findings[0].message == "The step was skipped." and diagnosis.findings[0].is_over == 8
+
+
+def test_accepted_rows_are_no_findings():
+    diagnosis, _ = run(views_of([("grad", "e.0"), ("grad", "f")], [[20, 20]] * 5), Huge(), accept=["Huge/e.*"])
+    assert [finding.rows for finding in diagnosis.findings] == [("f",)] and diagnosis.summary()["accepted"] == ["Huge/e.0"]
+    assert run(one_row([20] * 5), Huge(), accept=["Huge"])[0].findings == []
+
+
+def test_a_rule_that_raises_is_switched_off_with_one_warning():
+    with pytest.warns(UserWarning, match="health rule Raises failed and is switched off: ZeroDivisionError: no luck") as said:
+        diagnosis, _ = run(one_row([20] * 9), Raises(), Huge())
+    assert len(said) == 1 and len(diagnosis.findings) == 1
+    assert diagnosis.summary()["failed"] == {"Raises": "ZeroDivisionError: no luck"}
+    assert "1 could not run: Raises (ZeroDivisionError: no luck)." in diagnosis.summary()["line"]
+
+
+def test_a_rule_that_gives_no_signs_is_switched_off():
+    class Wrong(HealthRule):
+        def check(self, evidence):
+            return ["a"]
+
+    with pytest.warns(UserWarning, match="Wrong.check must give signs, got 'a'"):
+        run(one_row([20] * 3), Wrong())
+
+
+def test_words_that_fail_are_replaced_by_the_numbers():
+    class Mute(Huge):
+        def message(self, rows, signs):
+            raise KeyError(rows)
+
+    assert run(one_row([20] * 5), Mute())[0].findings[0].message == "a: gradient reaches 20."
+
+
+def test_a_healthy_run_says_which_rules_looked_and_which_could_not():
+    diagnosis, events = run(one_row([1] * 9), Huge(), Skipped())
+    assert events == [] and diagnosis.summary()["ran"] == ["Huge"]
+    assert diagnosis.summary()["line"] == (
+        "Healthy: 1 rule found nothing in 9 steps; 1 could not run: Skipped (nobody knows how the steps trained)."
+    )
+    assert run(one_row([20] * 9), Huge())[0].summary()["line"] == "Not healthy: 1 rule found 1 problem in 9 steps: Hot."
+
+
+def test_information_does_not_make_a_run_unhealthy():
+    diagnosis, _ = run(one_row([20] * 9), Huge(severity="info"))
+    assert diagnosis.summary()["line"] == "Healthy: 1 rule found nothing in 9 steps; 1 note in the file."
+
+
+def test_a_cause_that_is_contradicted_is_withdrawn():
+    causes = (CauseRule(name="Hot", message="m", required=("Huge",), excluding=("Skipped",)),)
+    views = one_row([20] * 6, facts=StepFacts()) + [
+        view_of(step, index_of([("grad", "a")]), [20], facts=StepFacts(skipped=True)) for step in range(6, 12)
+    ]
+    diagnosis = Diagnosis([Huge(), Skipped()], causes=causes)
+    kinds = [event.kind for view in views for event in diagnosis.add(view)]
+    assert kinds == ["new", "cause", "new", "withdrawn"] and diagnosis.causes == []
+
+
+def test_training_that_goes_back_is_judged_again():
+    views = one_row([1] * 5 + [20] * 2)
+    diagnosis = Diagnosis([Huge(every=1)])
+    for view in [*views, *views, *one_row([1] * 5 + [20] * 3)]:
+        diagnosis.add(view)
+    assert [finding.first_step for finding in diagnosis.findings] == [5]
+
+
+def test_wrong_rules_are_errors():
+    with pytest.raises(RuleError, match="rules must be health rules, got 'Huge'"):
+        Diagnosis(["Huge"])
+    with pytest.raises(RuleError, match="two rules have the name Huge"):
+        Diagnosis([Huge(), Huge(most=3.0)])
+    assert Diagnosis([Huge(is_on=False)]).rules == {}
+
+
+@pytest.mark.parametrize(
+    "damage", [{"count": "x"}, {"groups": [{}]}, {"causes": [3]}, {"evidence": {}}, {"streaks": {"Huge": [1]}}]
+)
+def test_a_damaged_state_is_an_error_and_changes_nothing(damage):
+    diagnosis, _ = run(one_row([20] * 9), Huge())
+    before = diagnosis.state_dict()
+    with pytest.raises(RuleError, match="damaged"):
+        diagnosis.load_state_dict(before | damage)
+    assert diagnosis.state_dict() == before

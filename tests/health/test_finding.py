@@ -1,0 +1,95 @@
+"""Findings, causes and events survive JSON; damaged ones are errors that name the field."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_hooks.errors import RuleError
+from lightning_hooks.health.finding import Cause, Event, Finding, fingerprint_of, is_accepted
+from lightning_hooks.health.rule import Severity, Sign
+
+steps, texts, numbers = st.integers(0, 10**9), st.text(max_size=9), st.floats()
+signs = st.builds(Sign, texts, texts, steps, numbers, numbers, texts)
+severities = st.sampled_from(Severity)
+findings = st.builds(
+    Finding,
+    st.sampled_from(["DeadUnits", "LossSpike"]),
+    st.lists(texts, min_size=1, max_size=3).map(tuple),
+    texts,
+    steps,
+    steps,
+    severities,
+    st.lists(signs, max_size=2).map(tuple),
+    texts,
+    cause=st.none() | texts,
+    is_over=st.none() | steps,
+)
+causes = st.builds(
+    Cause,
+    texts,
+    texts,
+    st.lists(texts, max_size=3).map(tuple),
+    confidence=st.sampled_from(["certain", "likely", "possible"]),
+    severity=severities,
+    numbers=st.lists(steps, max_size=3).map(tuple),
+)
+events = st.builds(Event, st.sampled_from(["new", "grown", "again", "over"]), steps, findings) | st.builds(
+    Event, st.sampled_from(["cause", "withdrawn"]), steps, st.none(), causes
+)
+
+
+@given(events)
+def test_an_event_survives_strict_json(event):
+    text = json.dumps(event.to_dict(), allow_nan=False)
+    # NaN is not equal to itself; its repr is.
+    assert repr(Event.from_dict(json.loads(text))) == repr(event)
+
+
+FINDING = Finding("R", ("a",), "grad", 1, 2, Severity.INFO, (Sign("a", "grad", 1, math.inf, 1.0, "t"),), "m").to_dict()
+
+
+@pytest.mark.parametrize(
+    "values, says",
+    [
+        ([], "finding must be a mapping, got "),
+        ({name: value for name, value in FINDING.items() if name != "rows"}, "finding has no 'rows'"),
+        (FINDING | {"rows": [1]}, "finding.rows must be a list of strings, got "),
+        (FINDING | {"first_step": "x"}, "finding.first_step must be of type int, got 'x'"),
+        (FINDING | {"severity": "bad"}, "finding.severity must be info, warning or critical, got 'bad'"),
+        (
+            FINDING | {"evidence": [{"measured": "much"}]},
+            "sign.measured must be a number, or one of nan, inf, -inf, got",
+        ),
+    ],
+)
+def test_a_damaged_finding_is_an_error_that_names_the_field(values, says):
+    with pytest.raises(RuleError, match=says):
+        Finding.from_dict(values)
+
+
+@pytest.mark.parametrize("damage, says", [({"confidence": "sure"}, "confidence"), ({"numbers": ["x"]}, "cause.numbers")])
+def test_a_damaged_cause_is_an_error_that_names_the_field(damage, says):
+    with pytest.raises(RuleError, match=says):
+        Cause.from_dict(Cause("A", "m", ("R",)).to_dict() | damage)
+
+
+def test_a_damaged_event_is_an_error():
+    with pytest.raises(RuleError, match="event.event must be one of new, grown"):
+        Event.from_dict({"event": "old", "step": 1})
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["a", "b", "0"]), min_size=1, max_size=3).map(".".join), min_size=1, max_size=4, unique=True
+    )
+)
+def test_a_fingerprint_accepts_every_row_of_its_finding(rows):
+    assert all(is_accepted([fingerprint_of("Rule", rows)], "Rule", row) for row in rows)
+    assert fingerprint_of("Rule", rows) == fingerprint_of("Rule", rows[::-1])
+
+
+def test_patterns_are_not_regular_expressions():
+    assert is_accepted(["R/a[0]*"], "R", "a[0].weight") and not is_accepted(["R/a.b"], "R", "axb")

@@ -1,0 +1,120 @@
+"""The journal survives killed processes, damaged lines and full disks."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from lightning_hooks.health.finding import Cause, Event, Finding
+from lightning_hooks.health.journal import Journal, read_events, read_findings
+from lightning_hooks.health.rule import Severity, Sign
+
+
+def event(number=1, kind="new", rows=("a",), over=None):
+    sign = Sign("a", "grad", 3, 20.0, 10.0, "t")
+    found = Finding("R", rows, "grad", 3, 9, Severity.WARNING, (sign,), "m", is_over=over, number=number)
+    return Event(kind, 9, found)
+
+
+def cause(kind="cause", name="Hot"):
+    return Event(kind, 9, cause=Cause(name, "m", ("R/a",)))
+
+
+def test_findings_and_causes_stand_as_after_the_last_event(tmp_path):
+    journal = Journal(tmp_path / "run")
+    journal.write([event(1), event(2), cause(), cause(name="Cold")])
+    journal.write([event(1, "grown", ("a", "b")), event(2, "over", over=7), cause("withdrawn", "Cold")])
+    journal.write_summary({"line": "Not healthy."})
+    journal.close()
+    run = read_findings(tmp_path / "run")
+    assert [(finding.rows, finding.is_over) for finding in run.findings] == [(("a", "b"), None), (("a",), 7)]
+    assert [cause.name for cause in run.causes] == ["Hot"] and len(run.events) == 7
+    assert run.summary == {"line": "Not healthy."} and read_events(tmp_path / "run" / "findings.jsonl") == run.events
+
+
+def test_a_run_without_findings_has_no_journal(tmp_path):
+    Journal(tmp_path / "run").close()
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(FileNotFoundError):
+        read_findings(tmp_path / "run")
+
+
+def test_events_survive_a_killed_process(tmp_path):
+    code = f"""
+import os, signal
+from lightning_hooks.health.journal import Journal
+from tests.health.test_journal import event
+Journal({str(tmp_path)!r}).write([event(), event(2)])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    assert [each.finding.number for each in read_events(tmp_path)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "damage", ['{"event": "new", "st', "[1]", '{"event": "new", "step": 1, "finding": {}}', "\xff", "[" * 10**5]
+)
+def test_a_damaged_last_line_is_ignored_with_a_warning_and_does_not_spoil_the_next(tmp_path, damage):
+    path = tmp_path / "findings.jsonl"
+    path.write_bytes(json.dumps(event(1).to_dict()).encode() + b"\n" + damage.encode("latin-1"))
+    with pytest.warns(UserWarning, match="findings.jsonl: line 2 is ignored: "):
+        assert len(read_events(tmp_path)) == 1
+    journal = Journal(tmp_path)
+    journal.write([event(2)])
+    journal.close()
+    with pytest.warns(UserWarning, match="line 2 is ignored"):
+        assert [each.finding.number for each in read_events(tmp_path)] == [1, 2]
+
+
+def test_a_damaged_summary_is_ignored_with_a_warning(tmp_path):
+    journal = Journal(tmp_path)
+    journal.write([event()])
+    journal.close()
+    (tmp_path / "summary.json").write_text("{")
+    with pytest.warns(UserWarning, match="summary.json is ignored"):
+        assert read_findings(tmp_path).summary is None
+
+
+class FullDisk:
+    """A file that takes a part of a line and then nothing until there is space again."""
+
+    def __init__(self, file, space):
+        self.file, self.space = file, space
+
+    def write(self, line):
+        written = self.file.write(line[: self.space]) if self.space else 0
+        if not written:
+            raise OSError(28, "No space left on device")
+        self.space -= written
+        return written
+
+    def close(self):
+        self.file.close()
+
+
+def test_nothing_is_lost_if_the_disk_is_full_for_a_while(tmp_path, monkeypatch):
+    journal = Journal(tmp_path)
+    disk = FullDisk(open(tmp_path / "findings.jsonl", "wb", buffering=0), 100)
+    monkeypatch.setattr("builtins.open", lambda *args, **options: disk)
+    with pytest.warns(UserWarning, match="cannot be written .* findings wait in memory until it can") as said:
+        journal.write([event(1)])
+        journal.write([event(2)])
+    assert len(said) == 1
+    disk.space = 10**6
+    journal.write([event(3)])
+    journal.close()
+    monkeypatch.undo()
+    with pytest.warns(UserWarning, match="line 1 is ignored"):
+        assert [each.finding.number for each in read_events(tmp_path)] == [1, 2, 3]
+
+
+def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path):
+    (tmp_path / "file").write_text("")
+    journal = Journal(tmp_path / "file")
+    with pytest.warns(UserWarning, match="cannot be written"):
+        journal.write([event()])
+    with pytest.warns(UserWarning, match="1 findings could not be written"):
+        journal.close()
+    journal.write_summary({})
