@@ -1,4 +1,4 @@
-"""Action: what somebody does with one tensor of a module or of a parameter. Participants yield actions, and hooks run them."""
+"""Action: what a participant does with one tensor of a module or of a parameter. Hooks run the actions."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from lightning_hooks.hooks.switch import BackwardPass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Action:
-    """What somebody does with one tensor of a module, or with the gradient of a parameter.
+    """What a participant does with one tensor of a module, or with the gradient of a parameter.
 
-    An action either reads or changes tensors. Actions with one tensor run in their order, and each is given the tensor as the
-    actions before it returned it.
+    An action either reads or changes tensors. Actions on the same tensor run in order, and each gets the tensor that the
+    previous one returned.
 
     Args:
         owner: the module or the parameter.
-        tensor: of a module `input`, `output`, `input_grad` or `output_grad`, or `node`: the autograd nodes of the result. Of a
-            parameter `grad`: each gradient that backward makes, which readers are given after all changes.
-        call: called with each floating tensor, or each node; with `changes` it may return a replacement.
-        path: to a part of the arguments or the result: `[0]`, `.logits`; empty for all of it.
-        changes: whether it may replace tensors.
-        whole: whether `call` is given the whole call of the module instead of each tensor. At `input` it is given
-            `(module, args, kwargs)` and returns None or new `(args, kwargs)`; at `output` it is given
+        tensor: for a module `input`, `output`, `input_grad` or `output_grad`, or `node`: the autograd nodes of the result. For
+            a parameter `grad`: each gradient that backward computes. Readers of `grad` run after all changes.
+        call: called with each floating-point tensor, or each node; with `changes` it may return a replacement.
+        path: the path to a part of the arguments or the result: `[0]`, `.logits`; empty for everything.
+        changes: whether the action may replace tensors.
+        whole: whether `call` gets the whole call of the module instead of each tensor. At `input` it gets
+            `(module, args, kwargs)` and returns None or new `(args, kwargs)`; at `output` it gets
             `(module, args, kwargs, output)` and returns None or a new output.
-        merge: of an action that measures: takes a measurement that it shares with others. `call` measures for it alone.
+        merge: for an action that measures: takes a measurement that is shared with other actions. `call` measures for this
+            action alone.
         absent: with a `path`, called at every call of the module with whether there is a tensor, and the arguments or the
             result.
-        first: whether it goes before all others with that tensor.
-        backward: the backward passes whose gradients the action is given.
-        recomputed: whether a reader is called in a recomputation of activation checkpointing too. `is_recomputation()` tells it
-            which call this is. Changes and whole calls always are: a recomputation must give the numbers of the first forward.
+        first: whether the action runs before all others on that tensor.
+        backward: the backward passes whose gradients the action gets.
+        recomputed: whether a reader is also called in a recomputation of activation checkpointing, which `is_recomputation()`
+            detects. Changes and whole calls always run again: a recomputation must give the numbers of the first forward.
     """
 
     owner: nn.Module | nn.Parameter
@@ -53,21 +54,21 @@ class Action:
 
     @property
     def only_reads(self) -> bool:
-        """Whether it is given single tensors and replaces none."""
+        """Whether the action gets single tensors and replaces none."""
         return not self.changes and not self.whole
 
     @property
     def source(self) -> tuple[Any, ...]:
-        """Equal for readers that are given the same tensors, if nothing is changed between them."""
+        """A key that is equal for readers of the same tensors, if no change runs between them."""
         return self.path, self.backward, self.recomputed
 
 
 @dataclass(slots=True)
 class ModuleActions:
-    """The actions at one module by tensor, each in the order in which they run.
+    """The actions at one module by tensor, in the order in which they run.
 
     Args:
-        called: takes the id of the module when it is called; one set for all modules, cleared when a step begins.
+        called: takes the id of the module when it is called; the same set for all modules, cleared when a step begins.
     """
 
     module: nn.Module
@@ -80,10 +81,10 @@ class ModuleActions:
 
     @property
     def is_plain(self) -> bool:
-        """Whether plain hooks and those for whole calls do all that follows the call of the module.
+        """Whether plain hooks and hooks for whole calls can run all actions after the forward of the module.
 
-        They give readers the whole result, and read or change the whole gradient of it. Changes of single tensors of the
-        result, actions in recomputations, on inner gradients, on nodes and on the gradient of the input need the general hook.
+        They pass the whole result to readers, and read or change its whole gradient. The general hook is needed to change
+        single tensors of the result, and for actions in recomputations, on inner gradients, on nodes, or input gradients.
         """
         if self.input_grad or self.node:
             return False
@@ -95,7 +96,7 @@ def by_module(actions: Iterable[Action], called: set[int]) -> list[ModuleActions
     """Actions at modules, grouped by module.
 
     Args:
-        actions: those with one tensor in the order in which they run.
+        actions: the actions, those on the same tensor in the order in which they run.
         called: takes the ids of the modules that are called.
     """
     modules: dict[int, ModuleActions] = {}
@@ -110,7 +111,7 @@ def by_module(actions: Iterable[Action], called: set[int]) -> list[ModuleActions
 
 
 def joined(actions: Sequence[Action]) -> list[Action]:
-    """Actions with one tensor, neighbouring readers of the same source as one action: the tensor is looked up once for all."""
+    """The actions on one tensor. Neighbouring readers of the same source become one action, so the tensor is looked up once."""
     result: list[Action] = []
     for (reads, _), run in groupby(actions, key=lambda action: (action.only_reads, action.source)):
         readers = list(run)
@@ -122,14 +123,14 @@ def together(readers: Sequence[Action], call: Reader) -> Action:
     """One action in place of readers of the same source.
 
     Args:
-        call: does what each of them does.
+        call: calls all of them.
     """
     if len(readers) == 1:
         return readers[0]
-    told = [reader.absent for reader in readers if reader.absent is not None]
+    callbacks = [reader.absent for reader in readers if reader.absent is not None]
 
     def absent(found: bool, tree: Any) -> None:
-        for tell in told:
-            tell(found, tree)
+        for callback in callbacks:
+            callback(found, tree)
 
-    return replace(readers[0], call=call, merge=None, absent=absent if told else None)
+    return replace(readers[0], call=call, merge=None, absent=absent if callbacks else None)

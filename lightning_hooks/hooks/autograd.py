@@ -1,7 +1,7 @@
-"""The private names of autograd: what they stand for in the installed torch, or public fallbacks.
+"""Private functions of autograd that this package uses, each with a public fallback.
 
-They are tried in a small backward pass when the first switch is made, not on import: after a backward pass a process cannot be
-forked for another one.
+They are tried in a small backward pass when the first switch is created, not on import: after a backward pass a forked process
+cannot run another one.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from lightning_hooks.private import note_newer_torch, private
 
 
 class Names:
-    """What is in use, here the fallbacks.
+    """The functions in use. The class attributes are the fallbacks.
 
     Attributes:
-        graph_task_id: -1 outside a backward pass.
-        numbers: of the next node of a graph, and of a given node; nodes with lower numbers were there before.
-        at_end: calls a function when the backward pass under way ends; the fallback does not.
-        accumulates: whether the backward pass under way adds gradients to `.grad`, as `.backward()` does, and
+        graph_task_id: returns the number of the current backward pass, -1 outside a backward pass.
+        numbers: two functions, which return the number of the next node of a graph and the number of a given node; later nodes
+            have greater numbers.
+        at_end: calls a function when the current backward pass ends; the fallback never calls it.
+        accumulates: returns whether the current backward pass adds gradients to `.grad`, as `.backward()` does and
             `torch.autograd.grad` does not; called in a hook. The fallback is None.
-        reaches: whether that pass computes the gradient of a leaf, given the leaf's node.
+        reaches: returns whether the current backward pass computes the gradient of a leaf, given the leaf's node.
     """
 
     graph_task_id: Callable[[], int] = staticmethod(lambda: -1)
@@ -104,14 +105,15 @@ def _at_end() -> Callable[[Callable[[], None]], None]:
 
 
 def _backward_functions() -> tuple[Callable[[], bool], Callable[[Any], bool]]:
-    """Tries both functions inside backward passes of each kind, by an inner node of a graph with two leaves."""
+    """Try both functions in a hook on an inner node of a graph with two leaves, in backward passes of each kind."""
     executes: Callable[[Any], bool] = torch._C._will_engine_execute_node
     current: Callable[[], Any] = torch._C._current_autograd_node
 
     def reaches(node: Any) -> bool:
         try:
             return executes(node)
-        except RuntimeError:  # torch refuses to answer for a leaf whose gradient `torch.autograd.grad` returns
+        # Torch raises for a leaf whose gradient `torch.autograd.grad` returns.
+        except RuntimeError:
             return True
 
     def accumulates() -> bool:
@@ -137,20 +139,20 @@ def _backward_functions() -> tuple[Callable[[], bool], Callable[[Any], bool]]:
 
 
 def _leaf_below(node: Any) -> Any:
-    """The node of a leaf in the graph below a node, the first that is found; None if there is none."""
-    todo, seen = [node], {node}
+    """The node of any one leaf in the graph below a node; None if there is no leaf."""
+    todo, visited = [node], {node}
     while todo:
         node = todo.pop()
         if node.name() == "torch::autograd::AccumulateGrad":
             return node
-        following = [each for each, _ in node.next_functions if each is not None and each not in seen]
-        seen.update(following)
+        following = [each for each, _ in node.next_functions if each is not None and each not in visited]
+        visited.update(following)
         todo += following
     return None
 
 
 def _backward(inside: Callable[[], object]) -> None:
-    """A small backward pass, in which a function is called."""
+    """Run a small backward pass, and call a function inside it."""
     with torch.inference_mode(False), torch.enable_grad():
         leaf = torch.ones(1, requires_grad=True, device="cpu")
         result = leaf.sum()

@@ -1,4 +1,4 @@
-"""Containers that hold themselves, and nests deeper than the stack: torch's pytrees recurse into these without end."""
+"""Leaves of containers that contain themselves, or are nested deeper than the stack: torch's pytree would recurse forever."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def below_root() -> Callable[[Any], bool]:
 
 
 def is_container(node: Any, tree_leaves: Callable[..., Any]) -> bool:
-    """Whether pytree has the items of this object: not for a leaf, nor for a container that holds nothing but itself.
+    """Whether pytree finds items in an object: not for a leaf, nor for a container that holds nothing but itself.
 
     Args:
         tree_leaves: that of pytree.
@@ -31,7 +31,7 @@ def leaves_of_cycle(tree: Any, tree_leaves: Callable[..., Any]) -> list[Any]:
         tree_leaves: that of pytree.
     """
     leaves: list[Any] = []
-    searched: dict[int, Any] = {}  # the containers by id, which keeps them alive
+    searched: dict[int, Any] = {}  # The values keep the containers alive, so that ids stay valid.
     todo = [tree]
     while todo:
         node = todo.pop()
@@ -46,7 +46,7 @@ def leaves_of_cycle(tree: Any, tree_leaves: Callable[..., Any]) -> list[Any]:
 
 
 def mapped_cycle(change: Callable[[Any], Any], tree: Any, tree_leaves: Callable[..., Any], tree_map: Callable[..., Any]) -> Any:
-    """The same nest with every leaf replaced: where a container holds itself, its copy holds itself.
+    """The same nest with every leaf replaced. If a container holds itself, its copy holds itself.
 
     Args:
         tree_leaves: that of pytree.

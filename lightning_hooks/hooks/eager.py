@@ -1,6 +1,6 @@
-"""The hooks of a module outside compiled code: at most one pre-hook and one forward hook, which run all its actions.
+"""The general hooks of a module outside compiled code: at most one pre-hook and one forward hook, which run all its actions.
 
-`register_full_backward_hook` is never used: it forbids in-place operations, misses outputs in dictionaries and costs six
+They do not use `register_full_backward_hook`, which forbids in-place operations, misses outputs in dictionaries and costs six
 times as much as a hook on the output tensor.
 """
 
@@ -30,12 +30,13 @@ from lightning_hooks.tensor_kinds import without_subclass
 
 
 class EagerHooks:
-    """What the two hooks of a module share, neither of which it knows: the calls that have begun and not returned.
+    """State that the two hooks of a module share, above all the calls that have begun and not returned.
 
     Args:
-        actions: of the module; may be replaced between two calls.
-        step_handles: calls `remove` when the step ends, or the hooks are removed before.
-        gradients: hooks what the module returns.
+        actions: the actions of the module; may be replaced between two calls.
+        switch: the switch that the hooks read.
+        step_handles: calls `remove` when the step ends or the hooks are removed.
+        gradients: hooks the gradients of results.
     """
 
     __slots__ = ("actions", "begun", "switch", "gradients", "step_handles")
@@ -45,7 +46,7 @@ class EagerHooks:
         self.switch = switch
         self.step_handles = step_handles
         self.gradients = gradients
-        # By thread: sequence number at the start, inputs whose gradient is awaited.
+        # By thread, for each open call: the sequence number of autograd at its start, and the inputs whose gradient is read.
         self.begun: defaultdict[int, list[tuple[int, list[Contribution]]]] = defaultdict(list)
 
     def begin(self, pending: list[Contribution]) -> None:
@@ -54,7 +55,7 @@ class EagerHooks:
         self.begun[get_ident()].append((names.numbers[0](), pending))
 
     def remove(self) -> None:
-        """Forget calls that never returned, as recomputations that stop early: they keep a graph and its tensors alive."""
+        """Forget calls that never returned, such as recomputations that stop early: they keep a graph and its tensors alive."""
         self.begun.clear()
 
 
@@ -64,13 +65,14 @@ def is_off(switch: HookSwitch) -> bool:
         return True
     if not torch.compiler.is_compiling():
         return False
-    if torch.compiler.is_dynamo_compiling():  # a function outside the compiled modules is traced with this hook
+    # The compiler traces this hook as part of a function that was not recognised as compiled.
+    if torch.compiler.is_dynamo_compiling():
         traces.note()
     return True
 
 
 class PreHook(OurHook):
-    """Reads or changes the arguments of a call, and notes where the gradients of its inputs will come from."""
+    """Reads or changes the arguments of a call, and prepares the reading of gradients of its inputs."""
 
     __slots__ = ("hooks",)
 
@@ -121,14 +123,14 @@ class ForwardHook(OurHook):
                 output = output if changed is None else changed
             else:
                 output = _act(action, output)
-        with without_subclass():  # a subclass has no say in its hooks
+        # Do not call code of a tensor subclass while registering hooks.
+        with without_subclass():
             if hooks.begun and (begun := hooks.begun[get_ident()]):
                 start, pending = begun.pop()
                 if pending:
                     connect(pending, list(tensors_in(output)), start)
-            if (
-                actions.output_grad and torch.is_grad_enabled()
-            ):  # else what is returned unchanged belongs to a graph from outside
+            # Without gradients, a tensor that is returned unchanged belongs to a graph from outside: do not hook it.
+            if actions.output_grad and torch.is_grad_enabled():
                 self._hook_gradients((args, kwargs), output)
             nodes = dict.fromkeys(t.grad_fn for t in measured_in(output) if t.grad_fn is not None) if actions.node else {}
         for action in actions.node:
@@ -137,20 +139,22 @@ class ForwardHook(OurHook):
         return None if output is given else output
 
     def _hook_gradients(self, given: Any, output: Any) -> None:
-        found: dict[int, tuple[Tensor, list[Action]]] = {}
+        by_tensor: dict[int, tuple[Tensor, list[Action]]] = {}
         for action in filter(_acts_now, self.hooks.actions.output_grad):
             for tensor in measured_in(_part(action, output)):
                 if tensor.requires_grad:
-                    found.setdefault(id(tensor), (tensor, []))[1].append(action)
-        for tensor, actions in found.values():
+                    by_tensor.setdefault(id(tensor), (tensor, []))[1].append(action)
+        for tensor, actions in by_tensor.values():
             self.hooks.gradients.hook(tensor, GradHook(actions, self.hooks.switch), self.hooks, given)
 
 
 class WholeHook(OurHook):
-    """A forward hook for one action that is given whole calls.
+    """A forward hook for one action on whole calls.
 
     Args:
+        switch: the switch that the hook reads.
         called: takes the ids of the modules that are called.
+        action: called with the module, its arguments and its result.
     """
 
     __slots__ = ("action", "called", "switch")
@@ -168,22 +172,22 @@ class WholeHook(OurHook):
 
 
 def is_recomputation() -> bool:
-    """Whether a forward runs inside a backward: only activation checkpointing does so, and readers were given the first one."""
+    """Whether the current forward is a recomputation of activation checkpointing: no other forward runs inside a backward."""
     return names.graph_task_id() != -1
 
 
 def _acts_now(action: Action) -> bool:
-    """Whether an action may hook gradients of this call: a recomputation repeats the inner gradients of the first forward."""
+    """Whether an action may hook gradients of this call. A recomputation would count inner gradients a second time."""
     return action.backward is not BackwardPass.INNER or not is_recomputation()
 
 
 def measured_in(tree: Any) -> list[Tensor]:
-    """The tensors of arguments or a result, each once, that actions are given: self-attention takes one tensor three times."""
+    """The tensors of arguments or of a result that actions get, each once: self-attention takes one tensor three times."""
     return list({id(tensor): tensor for tensor in tensors_in(tree) if is_measured(tensor)}.values())
 
 
 def _part(action: Action, tree: Any) -> Any:
-    """The part of arguments or of a result that an action is for; it is told whether a tensor is there."""
+    """The part of arguments or of a result that an action names. Also tells the action whether the part has a tensor."""
     part = _part_at(tree, action.path)
     if action.absent is not None:
         action.absent(any(True for _ in tensors_in(part)), tree)
@@ -197,7 +201,7 @@ def _part_at(tree: Any, path: str) -> Any:
 
 
 def _act(action: Action, tree: Any) -> Any:
-    """Call an action with its tensors; the tree with what it made of them, the same object where nothing changed."""
+    """Call an action with its tensors. Returns the tree with their replacements, or the same object if nothing changed."""
     if not action.changes:
         if action.recomputed or not is_recomputation():
             for tensor in measured_in(_part(action, tree)):
@@ -218,24 +222,24 @@ def _mapped(tree: Any, change: Any) -> Any:
 
 
 def _with_own_nodes(arguments: Arguments, actions: tuple[Action, ...], switch: HookSwitch) -> Arguments:
-    """The arguments with each tensor behind a node of its own, whose gradient is the module's own contribution.
+    """The arguments with each tensor replaced by a clone, so that a hook gets only this module's share of its gradient.
 
-    A clone, since a view would break modules that work in place.
+    A view instead of a clone would break modules that work in place.
     """
-    wanted: dict[int, list[Action]] = {}
+    by_tensor: dict[int, list[Action]] = {}
     for action in actions:
         for tensor in measured_in(_part_at(arguments, action.path)):
             if tensor.requires_grad:
-                wanted.setdefault(id(tensor), []).append(action)
+                by_tensor.setdefault(id(tensor), []).append(action)
     clones: dict[int, Tensor] = {}
 
     def change(tensor: Tensor) -> Tensor:
         key = id(tensor)
-        if key not in wanted or not torch.is_grad_enabled():
+        if key not in by_tensor or not torch.is_grad_enabled():
             return tensor
         if key not in clones:
             clones[key] = tensor.clone()
-            clones[key].register_hook(GradHook(wanted[key], switch))
+            clones[key].register_hook(GradHook(by_tensor[key], switch))
         return clones[key]
 
     changed: Arguments = _mapped(arguments, change)

@@ -23,20 +23,21 @@ if TYPE_CHECKING:
 
 
 class GradHook(OurHook):
-    """A tensor hook: each action gets the gradient as the one before it returned it; None leaves it unchanged."""
+    """A tensor hook: each action gets the gradient that the previous one returned, or the same one if that returned None."""
 
     def __init__(self, actions: Sequence[Action], switch: HookSwitch) -> None:
         self.actions = actions
         self.switch = switch
 
     def __call__(self, grad: Tensor | None) -> Tensor | None:
-        if grad is None or not self.switch.is_on:  # autograd passes None where an operation's backward returned none
+        # Autograd passes None where the backward of an operation returned None.
+        if grad is None or not self.switch.is_on:
             return None
         changed = False
         for action in self.actions:
-            # `HookSwitch.wants` says the same of nearly every gradient, but costs two calls.
-            is_wanted = action.backward is BackwardPass.LOSS and self.switch.only_loss
-            if not is_wanted and not self.switch.lets_through(action.backward, grad):
+            # This test decides for nearly every gradient, and saves the two calls of `lets_through`.
+            is_of_loss = action.backward is BackwardPass.LOSS and self.switch.only_loss
+            if not is_of_loss and not self.switch.lets_through(action.backward, grad):
                 continue
             result = action.call(grad)
             if action.changes and result is not None:
@@ -45,7 +46,7 @@ class GradHook(OurHook):
 
 
 def may_have_gradient(parameter: Tensor) -> bool:
-    """Whether a parameter has a gradient, or would have one if it were unfrozen: one of integers never has."""
+    """Whether a parameter can have a gradient, at least if it is unfrozen: an integer parameter never can."""
     if parameter.requires_grad:
         return True
     with without_subclass():
@@ -53,11 +54,13 @@ def may_have_gradient(parameter: Tensor) -> bool:
 
 
 class unfrozen:  # noqa: N801
-    """While its gradient is hooked: torch refuses that for a frozen parameter, and a training step may unfreeze it at any time.
+    """Context manager that unfreezes a parameter while its gradient is hooked.
+
+    Torch refuses to hook the gradient of a frozen parameter, but a training step may unfreeze the parameter at any time.
 
     Args:
-        parameter: for which `may_have_gradient` is True.
-        handles: freeze the parameter again when they are closed, if Ctrl-C kept this from doing so.
+        parameter: a parameter for which `may_have_gradient` is True.
+        handles: freeze the parameter again when they are closed, in case Ctrl-C prevents the context manager from doing so.
     """
 
     __slots__ = ("handles", "is_unfrozen", "parameter")
@@ -88,14 +91,14 @@ class unfrozen:  # noqa: N801
 class Contribution:
     """A module's own contribution to the gradient of one of its inputs.
 
-    A tensor hook on the input would give the total over everything that reads it. So the nodes between the module's outputs
-    and the input are hooked: those whose `next_functions` have the input's gradient edge. Several of them (attention reads
-    its input three times) add up to one contribution.
+    A tensor hook on the input would get the total over all modules that read the input. So the nodes between the module's
+    outputs and the input are hooked whose `next_functions` have the input's gradient edge. If there are several such nodes
+    (attention reads its input three times), their gradients are added up to one contribution.
 
     Args:
         edge: the input's gradient edge, taken before the module ran.
         action: gets the contribution, once per call and backward.
-        switch: says whether the action acts in a backward.
+        switch: decides whether the action acts in a backward.
     """
 
     def __init__(self, edge: GradientEdge, action: Action, switch: HookSwitch) -> None:
@@ -117,7 +120,7 @@ class Contribution:
         if not self.switch.lets_through(self.action.backward, *grads):
             return
         if self._missing == self._expected and self._expected > 1:
-            # Branches that this backward does not reach never arrive: at its end the sum is complete.
+            # Nodes that this backward does not reach never arrive, so finish the sum when the backward ends.
             names.at_end(self._finish)
         for position in positions:
             grad = grads[position] if position < len(grads) else None
@@ -143,7 +146,7 @@ class _NodeHook(OurHook):
 
 
 def contributions(tensors: Sequence[Tensor], action: Action, switch: HookSwitch) -> list[Contribution]:
-    """One pending contribution for each input that needs a gradient, made before the module runs; duplicates count once."""
+    """One pending contribution for each input that needs a gradient, once per tensor. Call it before the module runs."""
     if not torch.is_grad_enabled():
         return []
     distinct = {id(tensor): tensor for tensor in tensors if tensor.requires_grad}
@@ -154,21 +157,22 @@ def connect(pending: Sequence[Contribution], outputs: Sequence[Tensor], start: i
     """Find the nodes between the outputs and the inputs of a call, and hook them.
 
     Args:
-        pending: from `contributions`; several may be of one input.
+        pending: from `contributions`; several may belong to one input.
         outputs: the tensors that the module returned.
-        start: the number of the next node before the call: older nodes are not the module's and are not searched.
+        start: the number that the next node had before the call. Nodes with lower numbers are not searched: the module did not
+            create them.
     """
     by_edge: defaultdict[tuple[Any, int], list[Contribution]] = defaultdict(list)
     for contribution in pending:
         by_edge[contribution.edge.node, contribution.edge.output_nr].append(contribution)
     todo = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
-    seen, number_of = set(), names.numbers[1]
+    searched, number_of = set(), names.numbers[1]
     while todo:
         node = todo.pop()
-        if node in seen or number_of(node) < start:
+        if node in searched or number_of(node) < start:
             continue
-        seen.add(node)
-        found: dict[Contribution, list[int]] = {}
+        searched.add(node)
+        positions_of: dict[Contribution, list[int]] = {}
         for position, (following, output_nr) in enumerate(node.next_functions):
             if following is None:
                 continue
@@ -177,22 +181,23 @@ def connect(pending: Sequence[Contribution], outputs: Sequence[Tensor], start: i
                 todo.append(following)
                 continue
             for contribution in by_edge[edge]:
-                found.setdefault(contribution, []).append(position)
-        for contribution, positions in found.items():
+                positions_of.setdefault(contribution, []).append(position)
+        for contribution, positions in positions_of.items():
             contribution.watch(node, positions)
 
 
 def takes_gradient(owner: Any, output: Tensor) -> bool:
-    """Whether to hook the gradient of a tensor that a module returns unchanged, for this call of the module.
+    """Whether to hook the gradient of a tensor that a module returns unchanged, in this call of the module.
 
-    Activation checkpointing calls a module twice. A tensor that passes through both calls unchanged is the same one in the
-    graph, or belongs to a graph from outside the checkpoint, and its gradient would count twice.
+    Activation checkpointing calls a module twice. If both calls return the same tensor unchanged, its gradient would count
+    twice.
 
     Args:
-        owner: whose hook it is; the node of the tensor keeps it alive as long as the graph lives.
+        owner: the owner of the hook; the node of the tensor keeps it alive as long as the graph lives.
         output: the tensor, which has a node.
     """
-    if not torch.is_grad_enabled():  # the first call under a reentrant checkpoint
+    # The first call under a reentrant checkpoint runs without gradients.
+    if not torch.is_grad_enabled():
         return False
     node: Any = output.grad_fn
     mark = (owner, output.output_nr)
@@ -203,23 +208,24 @@ def takes_gradient(owner: Any, output: Tensor) -> bool:
 
 
 def has_gradient(hook: Any, args: tuple[Any, ...], output: Tensor) -> bool:
-    """Whether a plain hook hooks the gradient of a result that has a node. Compiled hooks call this too."""
+    """Whether a plain hook hooks the gradient of a result that has a node. The C++ hooks call this function too."""
     if _holds(args, output):
         return takes_gradient(hook, output)
-    return torch.is_grad_enabled()  # else it was passed through in another way
+    # Without gradients, a result with a node is an input that reached the module through a container we do not search.
+    return torch.is_grad_enabled()
 
 
 def _holds(args: tuple[Any, ...], output: Tensor) -> bool:
-    """Whether a tensor is in a nest of tuples, lists and dictionaries, which may contain themselves."""
+    """Whether a tensor is in nested tuples, lists and dictionaries, which may contain themselves."""
     nests: list[Any] = [args]
-    seen = {id(args)}
+    visited = {id(args)}
     while nests:
         nest = nests.pop()
         for item in dict.values(nest) if isinstance(nest, dict) else nest:
             if item is output:
                 return True
-            if isinstance(item, (tuple, list, dict)) and id(item) not in seen:
-                seen.add(id(item))
+            if isinstance(item, (tuple, list, dict)) and id(item) not in visited:
+                visited.add(id(item))
                 nests.append(item)
     return False
 
@@ -228,18 +234,19 @@ class OutputGradients:
     """Hooks the gradients of tensors that modules return.
 
     Args:
-        step_handles: removes at the end of the step what may outlive it.
+        step_handles: removes at the end of the step the hooks on tensors that may outlive the step.
     """
 
     def __init__(self, step_handles: Handles) -> None:
         self._step_handles = step_handles
-        self._owners = WeakTensorKeyDictionary()  # leaf of the graph: who has hooked it in this step
+        self._owners = WeakTensorKeyDictionary()  # by leaf of the graph: the owners that have hooked it in this step
 
     def hook(self, tensor: Tensor, hook: Callable[..., Any], owner: object, given: Any) -> None:
-        """Hook a tensor, at most once per step and owner where it is a leaf.
+        """Hook the gradient of a tensor; a leaf at most once per step and owner.
 
         Args:
-            tensor: needs a gradient.
+            tensor: a tensor that needs a gradient.
+            hook: the tensor hook.
             owner: the same object at every call of the module.
             given: the arguments of the call.
         """
@@ -247,7 +254,8 @@ class OutputGradients:
             if not any(tensor is other for other in tensors_in(given)) or takes_gradient(owner, tensor):
                 tensor.register_hook(hook)
             return
-        # A parameter or an input that is returned unchanged may outlive the step, so its hook is removed then.
+        # A leaf is a parameter or an input that the module returned unchanged. It may outlive the step, so its hook is removed
+        # when the step ends.
         owners = self._owners.setdefault(tensor, set())
         if owner not in owners:
             owners.add(owner)

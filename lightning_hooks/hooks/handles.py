@@ -1,4 +1,4 @@
-"""What every hook of the package shares: the owner of its handle, and what a copy of it is."""
+"""Handles of hooks and their removal, and the base class of every hook object of this package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AT_FIRST_SWITCH: list[Callable[[], None]] = []
 
 
 def at_first_switch(function: Callable[[], None]) -> Callable[[], None]:
-    """Call a function when the next switch is made: what a process needs only once it hooks something."""
+    """Call a function when the first switch is created: set-up that a process needs only if it hooks something."""
     _AT_FIRST_SWITCH.append(function)
     return function
 
@@ -26,13 +26,13 @@ def run_at_first_switch() -> None:
 
 
 class Removable(Protocol):
-    """What registering a hook returns; removing it a second time does nothing."""
+    """The handle that registering a hook returns; a second call of `remove` does nothing."""
 
     def remove(self) -> None: ...
 
 
 class Handles:
-    """A set of handles that is emptied as one: everything registered here is removed here, once, also after an error.
+    """A set of handles that are removed together: `close` removes every hook once, also after an error.
 
     Example:
         >>> from torch import nn
@@ -47,18 +47,18 @@ class Handles:
         self._keys: set[object] = set()
 
     def keep(self, handle: Any, key: object = None) -> Any:
-        """Take over a handle and return it; a key can be asked for with `in` until the handles are closed."""
+        """Keep a handle and return it. Until the handles are closed, `key in handles` is True."""
         self._kept.append(handle)
         if key is not None:
             self._keys.add(key)
         return handle
 
     def register(self, register: Callable[..., Any], hook: Callable[..., Any], key: object = None, **options: Any) -> Any:
-        """Register a hook and take over its handle, so that an interruption at any moment leaves no hook after `close`.
+        """Register a hook and keep its handle, so that `close` removes the hook even if Ctrl-C arrives at any moment.
 
         Args:
             register: a bound method of torch, for example `module.register_forward_hook`.
-            hook: what it registers.
+            hook: the hook to register.
             key: as in `keep`.
             options: passed on to `register`.
         """
@@ -71,26 +71,29 @@ class Handles:
             raise
         if key is not None:
             self._keys.add(key)
+        # Replace the pending entry: there may be thousands of hooks, and the handle alone takes less memory.
         if self._kept[-1] is pending:
-            self._kept[-1] = handle  # there may be thousands of hooks, and the handle alone takes less memory
+            self._kept[-1] = handle
         return handle
 
     def __contains__(self, key: object) -> bool:
         return key in self._keys
 
     def close(self) -> None:
-        """Remove every handle, also when removing one of them fails; then raise the first failure."""
+        """Remove every handle, also if one of them raises; then raise the first error."""
         failed: BaseException | None = None
-        again: list[Removable] = []
-        while self._kept:  # one by one: after an interruption the next call continues
+        interrupted: list[Removable] = []
+        # Drop each handle after its removal, so that after a second Ctrl-C the next call continues.
+        while self._kept:
+            # Catch Ctrl-C too: the other handles must still be removed.
             try:
                 self._kept[-1].remove()
-            except BaseException as error:  # an interruption too: the others are still removed
+            except BaseException as error:
                 failed = failed or error
                 if not isinstance(error, Exception):
-                    again.append(self._kept[-1])
+                    interrupted.append(self._kept[-1])
             self._kept.pop()
-        self._kept = again
+        self._kept = interrupted
         self._keys.clear()
         if failed is not None:
             raise failed
@@ -100,7 +103,7 @@ class Handles:
 
 
 class _Pending:
-    """A hook that is being registered: the handle as soon as torch returned it, before that the object and the hook."""
+    """A hook that is being registered: holds its owner and, as soon as torch has returned it, its handle."""
 
     __slots__ = ("handle", "hook", "owner")
 
@@ -113,24 +116,26 @@ class _Pending:
         if self.handle is not None:
             self.handle.remove()
             return
-        # Ctrl-C arrived after torch had added the hook and before the handle was kept.
-        kept = [*vars(self.owner).items()] + [(name, getattr(self.owner, name, None)) for name in _OF_TENSORS]
-        dictionaries = {name: hooks for name, hooks in kept if isinstance(hooks, dict)}
+        # Ctrl-C may have arrived after torch added the hook and before the handle was kept. Remove the hook from the owner.
+        attributes = [*vars(self.owner).items()] + [(name, getattr(self.owner, name, None)) for name in _OF_TENSORS]
+        dictionaries = {name: hooks for name, hooks in attributes if isinstance(hooks, dict)}
         for name, hooks in dictionaries.items():
             for number in [number for number, hook in hooks.items() if hook is self.hook]:
                 del hooks[number]
-                for other, options in dictionaries.items():  # `_forward_hooks_with_kwargs` beside `_forward_hooks`
+                # Torch keeps options of hooks in further dictionaries, such as `_forward_hooks_with_kwargs`.
+                for other, options in dictionaries.items():
                     if other.startswith(f"{name}_"):
                         options.pop(number, None)
 
 
 def for_each(action: Callable[[T], None], items: Iterable[T]) -> None:
-    """Do something with every item, also when that fails for some; then raise the first failure."""
+    """Call `action` with every item, also if it raises for some of them; then raise the first error."""
     failed: BaseException | None = None
     for item in items:
+        # Catch Ctrl-C too: the other items must still be handled.
         try:
             action(item)
-        except BaseException as error:  # an interruption too: the others still follow
+        except BaseException as error:
             failed = failed or error
     if failed is not None:
         raise failed
@@ -139,13 +144,13 @@ def for_each(action: Callable[[T], None], items: Iterable[T]) -> None:
 class OurHook:
     """Base of every hook object of this package.
 
-    A copy or a pickle of a module made while it is hooked has `nothing` of the standard library in place of each hook: it works
-    alone, and can be read where this package is absent. Hooks of which there is one per row have `__slots__`: there may be
-    thousands.
+    If a hooked module is copied or pickled, `nothing`, a function of the standard library, takes the place of each hook. So the
+    copy works without the hook manager, and can be loaded where this package is not installed. Hooks of which there is one per
+    row have `__slots__`, because there may be thousands.
     """
 
     __slots__ = ()
-    __torch_unserializable__ = True  # torch writes no hooks of tensors, and does not warn about these
+    __torch_unserializable__ = True  # Torch does not save hooks of tensors, and with this mark does not warn about them.
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
         return nothing
@@ -155,4 +160,4 @@ class OurHook:
 
 
 nothing: Callable[..., None] = nullcontext.__exit__
-"""Takes any arguments and does nothing, as torch calls hooks of every kind."""
+"""Takes any arguments and returns None, so it can stand for a hook of any kind."""

@@ -1,4 +1,4 @@
-"""A module that gives an intermediate tensor a name."""
+"""`HookPoint`: a module that gives an intermediate tensor a name."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ class HookPoint(nn.Module):
     """
 
     def forward(self, x: T) -> T:
-        """The argument itself."""
+        """Return the argument itself."""
         return x

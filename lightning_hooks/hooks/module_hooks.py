@@ -1,6 +1,6 @@
-"""The hooks on the modules of a model for steps of one kind: made once, registered and removed at every batch.
+"""The hooks on the modules of a model for steps of one kind: created once, registered and removed at every batch.
 
-There may be thousands, so what is kept of each is little: the module and the hook.
+There may be thousands of hooks, so only the module and the hook object are kept for each.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ class ModuleHooks:
     """The hooks of modules outside compiled code.
 
     Args:
-        actions: at modules; those with one tensor in the order in which they run.
+        actions: the actions at modules; those on the same tensor in the order in which they run.
         called: takes the ids of the modules that are called.
-        step_handles: removes what must not outlive a step; closed when the step ends, or the hooks are removed before.
+        switch: the switch that the hooks read.
+        step_handles: removes hooks and state that must not outlive a step; closed when the step ends or the hooks are removed.
 
     Example:
         >>> layer, outputs, handles = nn.Linear(1, 1), [], Handles()
@@ -42,27 +43,25 @@ class ModuleHooks:
         choose_tensor_hooks()
         gradients = OutputGradients(step_handles)
         fallback = partial(fall_back, gradients)
-        # Known weakly: what removes the hooks of a lost hook manager must not keep the model alive.
         self._hooks: list[_Hook] = []
-        for own in by_module(actions, called):
-            known = ref(own.module)
-            is_plain, reads_input = own.is_plain, bool(own.input or own.input_grad)
+        for at_module in by_module(actions, called):
+            # Hold modules by weak references: the finalizer of the hook manager must not keep the model alive.
+            module = ref(at_module.module)
+            is_plain, reads_input = at_module.is_plain, bool(at_module.input or at_module.input_grad)
             if reads_input or not is_plain:
-                hooks = EagerHooks(own, switch, step_handles, gradients)
-                self._hooks += [_Hook(known, PreHook(hooks))] if reads_input else []
-                self._hooks += [] if is_plain else [_Hook(known, ForwardHook(hooks))]
+                hooks = EagerHooks(at_module, switch, step_handles, gradients)
+                self._hooks += [_Hook(module, PreHook(hooks))] if reads_input else []
+                self._hooks += [] if is_plain else [_Hook(module, ForwardHook(hooks))]
             if is_plain:
-                self._hooks += [_plain_hook(known, hook) for hook in _plain(own, switch, fallback)]
+                self._hooks += [_plain_hook(module, hook) for hook in _plain(at_module, switch, fallback)]
 
     def register(self, handles: Handles) -> None:
-        """Register them; the handles take them over."""
+        """Register the hooks; closing `handles` removes them."""
         for hook in self._hooks:
             hook.register(handles)
 
 
 class _Hook:
-    """A hook of one module."""
-
     __slots__ = ("hook", "module")
 
     def __init__(self, module: ReferenceType[nn.Module], hook: Callable[..., Any]) -> None:
@@ -77,7 +76,7 @@ class _Hook:
 
 
 class _PlainHook(_Hook):
-    """A plain hook of one module. It goes on under its first handle: to register it at every batch takes ten times as long."""
+    """A plain hook of one module. It is registered again under its first handle, which is ten times as fast as a new handle."""
 
     __slots__ = ("handle",)
 
@@ -99,21 +98,21 @@ def _plain_hook(module: ReferenceType[nn.Module], hook: PlainHook | WholeHook) -
     return _Hook(module, hook) if isinstance(hook, WholeHook) else _PlainHook(module, hook)
 
 
-def _plain(own: ModuleActions, switch: HookSwitch, fallback: Callable[..., Any]) -> list[PlainHook | WholeHook]:
-    """The hooks that follow the call of a module, in order: one for each whole call, and one for the readers between two.
+def _plain(actions: ModuleActions, switch: HookSwitch, fallback: Callable[..., Any]) -> list[PlainHook | WholeHook]:
+    """The forward hooks of a module, in order: one for each action on whole calls, and one for the readers between two of them.
 
-    The last one hooks the gradient of the result that all whole calls have left.
+    The last hook also hooks the gradient of the result, because an action on whole calls may replace the result.
     """
-    grad = _grad_hook(own.output_grad, switch)
+    grad = _grad_hook(actions.output_grad, switch)
     hooks: list[PlainHook | WholeHook] = []
-    for action in own.output:
+    for action in actions.output:
         if action.whole:
-            hooks.append(WholeHook(switch, own.called, action))
+            hooks.append(WholeHook(switch, actions.called, action))
         else:
-            last = action is own.output[-1]
-            hooks.append(PlainHook(switch, own.called, action.call, grad if last else None, fallback))
-    if grad is not None and (not own.output or own.output[-1].whole):
-        hooks.append(PlainHook(switch, own.called, None, grad, fallback))
+            is_last = action is actions.output[-1]
+            hooks.append(PlainHook(switch, actions.called, action.call, grad if is_last else None, fallback))
+    if grad is not None and (not actions.output or actions.output[-1].whole):
+        hooks.append(PlainHook(switch, actions.called, None, grad, fallback))
     return hooks
 
 

@@ -1,7 +1,7 @@
-"""Plain hooks: those of a module of which only the result is read, by one reader or several, and its gradient read or changed.
+"""Plain hooks: the hooks of modules whose result is only read, as a whole, and whose gradient is read or changed.
 
-Most hooks are of this kind and most results are one tensor, so that case takes one call. Other results go to the fallback. The
-compiled classes are used where they were built; they do the same in the same order.
+Most hooks are of this kind and most results are one tensor, so that case takes one call. Other results go to the fallback. If
+the C++ classes were built, they are used instead of the Python ones; both do the same in the same order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from lightning_hooks.hooks.readers import Reader
 from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
 from lightning_hooks.tensor_kinds import without_subclass
 
-is_traced = torch.compiler.is_dynamo_compiling  # excludes tracers with their own tensor types
+# False for tracers with tensor types of their own.
+is_traced = torch.compiler.is_dynamo_compiling
 
 
 class PythonGradReader(OurHook):
@@ -47,10 +48,12 @@ class PythonPlainHook(OurHook):
 
     Args:
         called: takes the ids of the modules that are called.
-        read: is given the result; None if nobody reads it.
-        grad: hook of the gradient of the result, or None; the same object for every call of the module.
-        fall_back: called with this hook, the module, its arguments and its result, where that is not one floating tensor with
-            a node.
+        switch: the switch that the hook reads.
+        called: takes the ids of the modules that are called.
+        read: called with the result; None if there is no reader.
+        grad: the hook on the gradient of the result, or None; the same object for every call of the module.
+        fall_back: called with this hook, the module, its arguments and its result, if the result is not a single floating-point
+            tensor with a node.
     """
 
     __slots__ = ("called", "fall_back", "switch", "grad", "read")
@@ -75,7 +78,8 @@ class PythonPlainHook(OurHook):
         if is_traced():
             traces.note()
             return None
-        if type(output) is not Tensor or not output.is_floating_point() or output.grad_fn is None:  # a leaf of the graph
+        # A tensor without a node is a leaf of the graph, or was computed without gradients.
+        if type(output) is not Tensor or not output.is_floating_point() or output.grad_fn is None:
             return self.fall_back(self, module, args, output)
         self.called.add(id(module))
         if self.read is not None and not is_recomputation():
@@ -86,10 +90,14 @@ class PythonPlainHook(OurHook):
 
 
 def fall_back(gradients: OutputGradients, hook: PlainHook, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-    """What a plain hook does with a result that is not one floating tensor with a node: a nest, leaf, subclass, complex one.
+    """Handle a result for a plain hook that is not a single floating-point tensor with a node: nested, leaf, subclass, complex.
 
     Args:
-        gradients: hooks what the modules return.
+        gradients: hooks the gradients of results.
+        hook: the plain hook.
+        module: the module that was called.
+        args: the positional arguments of the call.
+        output: the result of the call.
     """
     if torch.compiler.is_compiling():
         return
@@ -98,8 +106,10 @@ def fall_back(gradients: OutputGradients, hook: PlainHook, module: nn.Module, ar
     if hook.read is not None and not is_recomputation():
         for tensor in tensors:
             hook.read(tensor)
-    if hook.grad is not None and torch.is_grad_enabled():  # else what is returned unchanged belongs to a graph from outside
-        with without_subclass():  # a subclass has no say in its hooks
+    # Without gradients, a tensor that is returned unchanged belongs to a graph from outside: do not hook it.
+    if hook.grad is not None and torch.is_grad_enabled():
+        # Do not call code of a tensor subclass while registering the hook.
+        with without_subclass():
             for tensor in tensors:
                 if tensor.requires_grad:
                     gradients.hook(tensor, hook.grad, hook.grad, args)
@@ -110,7 +120,10 @@ _compiled = backends.hooks().module
 
 @cache
 def choose_tensor_hooks() -> None:
-    """Choose how compiled hooks hook gradients. Not at import: a process should not be forked after a backward pass."""
+    """Choose how the C++ hooks register hooks on gradients.
+
+    Not called at import, because it tries a backward pass, after which a process should not be forked.
+    """
     if _compiled is not None and backends.tensor_hooks().serves == "direct":
         _compiled.place_hooks_in(OrderedDict)
 
@@ -127,7 +140,8 @@ else:
         __slots__ = ()
 
         def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-            if is_traced():  # in Python, so that a compiler sees it
+            # Test here in Python: the compiler cannot trace the C++ method.
+            if is_traced():
                 traces.note()
                 return None
             return self.run(module, args, output)

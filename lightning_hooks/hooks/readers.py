@@ -1,4 +1,4 @@
-"""Several readers of one tensor as one callable. The compiled one calls compiled writers without the interpreter."""
+"""Several readers of one tensor as one callable. The C++ class calls compiled writers without the interpreter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Reader = Callable[[Tensor], object]
 
 
 class PythonReaders:
-    """Calls readers in their order; what they return is not used.
+    """Calls readers in order and ignores their results.
 
     Example:
         >>> read = PythonReaders((print, print))

@@ -1,4 +1,4 @@
-"""Hooks that are ready to be named in a rule: each serves every kind."""
+"""Ready-made hooks that a rule can name; each works for hooks of every kind."""
 
 from __future__ import annotations
 
@@ -48,11 +48,12 @@ class ReadyCall:
 
         def call(name: str, *args: Any) -> None:
             values = [value for value in args if not isinstance(value, (nn.Module, torch.optim.Optimizer))]
-            known = labels
-            if labels[:1] == ("input",) and len(values) > len(labels):  # keyword arguments come after the positional ones
-                known = ("input", "kwargs", *labels[1:])
-            named = [*known, *(f"argument {i}" for i in range(len(known), len(values)))]
-            self._report(name, kind, list(zip(named, values, strict=False)))
+            shown = labels
+            # With `with_kwargs=True` the hook also gets keyword arguments, after the positional ones.
+            if labels[:1] == ("input",) and len(values) > len(labels):
+                shown = ("input", "kwargs", *labels[1:])
+            shown = (*shown, *(f"argument {i}" for i in range(len(shown), len(values))))
+            self._report(name, kind, list(zip(shown, values, strict=False)))
 
         return call
 
@@ -61,7 +62,7 @@ class ReadyCall:
         self.for_kind("")(name, *args)
 
     def __repr__(self) -> str:
-        """Its name."""
+        """The name of the hook."""
         return self.__qualname__
 
 
@@ -85,11 +86,11 @@ def _print_stats(name: str, kind: str, values: list[tuple[str, Any]]) -> None:
                 continue
             mean = stored.sum() / count
             std = (((stored - mean).square().sum() + zeros * mean.square()) / count).sqrt()
-            seen = torch.cat([stored, stored.new_zeros(min(zeros, 1))])
-            bad = int(stored.numel() - torch.isfinite(stored).sum())
+            distinct = torch.cat([stored, stored.new_zeros(min(zeros, 1))])
+            nonfinite = int(stored.numel() - torch.isfinite(stored).sum())
             print(
                 f"{name} {kind} {label}: shape {_shape(tensor)}, mean {mean:.4g}, "
-                f"std {std:.4g}, min {seen.min():.4g}, max {seen.max():.4g}, non-finite {bad}"
+                f"std {std:.4g}, min {distinct.min():.4g}, max {distinct.max():.4g}, non-finite {nonfinite}"
             )
 
 
@@ -147,15 +148,16 @@ def _shapes(value: Any) -> str:
 def _shape(tensor: Tensor) -> str:
     try:
         return str(tuple(tensor.shape))
-    except RuntimeError:  # a nested tensor of strided layout has none
+    # A nested tensor of strided layout has no shape.
+    except RuntimeError:
         return f"({tensor.size(0)}, …)"
 
 
 def _elements(tensor: Tensor) -> tuple[Tensor, int] | None:
-    """As `elements`, in float64 and flat; None too where a subclass, or a type of numbers, cannot be read."""
+    """The stored elements of a tensor, flat and in float64, and the number of its other zeros; None if it cannot be read."""
     try:
-        found = elements(tensor)
-        return None if found is None else (found[0].double().flatten(), found[1])
+        stored = elements(tensor)
+        return None if stored is None else (stored[0].double().flatten(), stored[1])
     except (RuntimeError, TypeError):
         return None
 

@@ -1,4 +1,4 @@
-"""Room on the interpreter's stack: torch takes one more frame for each call of a module that has a hook."""
+"""Raises the recursion limit of the interpreter, because torch needs one more frame for each call of a module with a hook."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import nn
 
 from lightning_hooks.hooks.handles import Handles
 
-_DEEP: Final = 50  # modules inside each other; below that the frames of the hooks do not matter
-_OF_A_HOOK: Final = 50  # frames of the innermost hook
+_DEEP: Final = 50  # levels of modules; the frames of hooks do not matter in a model with fewer
+_OF_A_HOOK: Final = 50  # frames that the innermost hook needs
 
 
 class StackRoom:
-    """Raises the interpreter's recursion limit while a deeply nested model has hooks, by the frames that these need.
+    """Raises the recursion limit while a deeply nested model has hooks, by the number of frames that the hooks need.
 
     Args:
         model: the root module.
@@ -45,8 +45,10 @@ class StackRoom:
     @classmethod
     def _set(cls) -> None:
         current = sys.getrecursionlimit()
-        if current != cls._limit:  # another one has set it since
+        # If other code has set the limit in the meantime, add to its limit.
+        if current != cls._limit:
             cls._given = current
-        with suppress(RecursionError):  # lowered below the present depth
+        # Python refuses a limit below the current depth of the stack.
+        with suppress(RecursionError):
             sys.setrecursionlimit(cls._given + sum(room._frames for room in cls._all))
         cls._limit = sys.getrecursionlimit()

@@ -1,7 +1,7 @@
 """The switch that every hook of one model reads: whether hooks are on, and whether a backward pass is that of the loss.
 
-A training step may differentiate more than its loss: forces are the gradient of an energy, a penalty is one of an output. Such
-an inner gradient flows through the same hooked tensors, and is not the gradient that trains the model.
+A training step may differentiate more than its loss: forces are the gradient of an energy, and a penalty may be the gradient of
+an output. Such an inner gradient flows through the same hooked tensors, and is not the gradient that trains the model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ else:
 
 
 class BackwardPass(Enum):
-    """The backward passes whose gradients an action is given."""
+    """The backward passes whose gradients an action gets."""
 
     LOSS = "those of the loss"
     INNER = "all others"
@@ -37,21 +37,24 @@ class BackwardPass(Enum):
 class HookSwitch(SwitchBase):
     """What every hook of one model reads first: whether hooks are on, and which backward pass is running.
 
-    Compiled hooks read all attributes but `traced` and `in_loss` without the interpreter.
+    The C++ hooks read all attributes but `traced` and `in_loss` without the interpreter.
 
     Args:
-        model: known weakly. A gradient of its parameters is one of the loss, also without `.backward()`.
+        model: held by a weak reference. A backward pass that computes gradients of its parameters counts as that of the loss,
+            also without `.backward()`.
 
     Attributes:
-        is_on: False during the sanity check, in stages that are not watched and between batches: hooks return at once.
-        traced: the same for hooks inside compiled code, and whether anything happens there in this step; the compiler has one
-            variant of a graph for each value.
-        awaits_loss: the training loop will announce the backward of the loss, and that has not begun. Until then no gradient is
-            one of the loss.
-        in_loss: the backward of the loss was announced, and has not ended.
-        only_loss: every backward pass that runs is that of the loss, so that hooks need not ask which one it is. False once an
-            inner gradient was seen: activation checkpointing repeats those of a forward inside the backward of the loss.
-        saw_inner: an inner gradient was seen.
+        is_on: whether hooks are on. While it is False, hooks return at once: during the sanity check, in stages that are not
+            watched, and between batches.
+        traced: whether hooks inside compiled code are on and have actions in this step. The compiler makes one variant of a
+            graph for each value.
+        awaits_loss: whether the training loop will announce the backward of the loss and has not done so yet. Until then no
+            gradient is one of the loss.
+        in_loss: whether the backward of the loss was announced and has not ended.
+        only_loss: whether every backward pass that runs is that of the loss, so that hooks need not identify the pass. False
+            after an inner gradient: activation checkpointing repeats inner gradients of a forward inside the backward of the
+            loss.
+        saw_inner: whether there was an inner gradient.
         pass_number: the number of the backward pass that was identified last.
         is_loss: whether that pass is the backward of the loss.
     """
@@ -72,15 +75,15 @@ class HookSwitch(SwitchBase):
         self._accumulators = None
 
     def begin_backward(self) -> None:
-        """The backward of the loss begins, as the training loop says."""
+        """Called when the training loop announces the backward of the loss."""
         self.in_loss, self.awaits_loss, self.only_loss = True, False, not self.saw_inner
 
     def end_backward(self, waits: bool) -> None:
-        """The backward of the loss has ended; `waits` says whether the next one will be announced."""
+        """Called when the backward of the loss has ended; `waits` says whether the next one will be announced."""
         self.in_loss, self.awaits_loss, self.only_loss = False, waits, False
 
     def lets_through(self, backward: BackwardPass, *grads: Tensor | None) -> bool:
-        """Whether an action that acts in some backward passes is given gradients of the one that runs."""
+        """Whether an action on gradients of some backward passes gets those of the current pass."""
         if not self.is_on:
             return False
         if backward is BackwardPass.ANY or self.is_in_loss_backward() is (backward is BackwardPass.LOSS):
@@ -88,11 +91,11 @@ class HookSwitch(SwitchBase):
         return any(map(self.is_always_shown, grads))
 
     def is_always_shown(self, grad: Tensor | None) -> bool:
-        """Whether actions are given a gradient in every backward pass: they refuse, or warn of, those of `torch.func`."""
+        """Whether actions get a gradient in every backward pass: they refuse gradients of `torch.func`, or warn of them."""
         return grad is not None and is_transformed(grad)
 
     def is_in_loss_backward(self) -> bool:
-        """Whether hooks are on, and the backward pass that runs is that of the loss."""
+        """Whether hooks are on and the current backward pass is that of the loss."""
         if not self.is_on or self.only_loss:
             return self.is_on
         if self.awaits_loss:
@@ -105,30 +108,31 @@ class HookSwitch(SwitchBase):
         return self.is_loss
 
     def identify(self) -> bool:
-        """As `is_in_loss_backward`, for the first hook of a backward pass."""
+        """Identify the current backward pass, in its first hook. Returns whether it is that of the loss."""
         if not self._is_of_loss():
             self.saw_inner = True
             return False
         if not self.saw_inner and names.at_end is not Names.at_end:
             self.only_loss = True
-            names.at_end(self._doubt)
+            names.at_end(self._end_only_loss)
         return True
 
-    def _doubt(self) -> None:
+    def _end_only_loss(self) -> None:
         self.only_loss = False
 
     def _is_of_loss(self) -> bool:
         """Whether the current backward pass is that of the loss.
 
-        `.backward()` is. `torch.autograd.grad` is if it differentiates by parameters of the model, and not with
-        `create_graph=True`: then the result is itself a part of a loss, as in meta-learning. Parts of the backward of the loss
-        that run as passes of their own, as under reentrant checkpoints, do the same.
+        `.backward()` is. `torch.autograd.grad` is if it computes gradients of the model's parameters without
+        `create_graph=True`. With `create_graph=True` the result is itself a part of a loss, as in meta-learning. A reentrant
+        checkpoint runs a part of the backward of the loss as a pass of its own, which is recognised by the same rules.
         """
         if names.accumulates is None:
             return self.in_loss or not torch.is_grad_enabled()
         if names.accumulates():
             return True
-        if torch.is_grad_enabled() and not self.in_loss:  # in a backward pass this means `create_graph=True`
+        # Inside a backward pass, gradients are enabled only with `create_graph=True`.
+        if torch.is_grad_enabled() and not self.in_loss:
             return False
         if self._accumulators is None:
             model = None if self._model is None else self._model()
@@ -137,7 +141,7 @@ class HookSwitch(SwitchBase):
 
 
 def _accumulators_of(model: nn.Module) -> list[Any]:
-    """The nodes that take in the gradients of the parameters."""
+    """The `AccumulateGrad` nodes of the trainable parameters."""
     with without_subclass():
         trained = (each for each in model.parameters() if each.requires_grad and not is_lazy(each))
         return [get_gradient_edge(each).node for each in trained]

@@ -1,12 +1,13 @@
-"""The hooks of a module inside compiled code: registered once for as long as the run lasts, filled again for each step.
+"""The hooks of a module inside compiled code: registered once per run, filled with actions for each step.
 
-Adding or removing a hook makes the compiler start again, and a hook added after the first trace is ignored. So these hooks
-stay, and a flag says whether they are on: at most one more variant of each graph.
+Adding or removing a hook makes the compiler trace again, and a hook that is added after the first trace is ignored. So these
+hooks stay registered, and a flag turns them on and off, which costs at most one more variant of each graph.
 
-Hooks on modules inside a compiled one are traced with it, so they may touch no Python state: no lists, no counters, not even
-an integer of their own, which would mean one graph for each of a hundred equal blocks. All that a traced hook has is a tensor
-with a number in it, its mark, and a flag that all hooks of a model share. What the compiler sees are three operations that it
-cannot look into. They read the number when the graph runs, and call the actions behind it: the same ones as in eager mode.
+Hooks on modules inside a compiled module are traced with it. So they may not use Python state: no lists, no counters, not even
+an integer attribute, for which the compiler would make one graph for each of a hundred equal blocks. A traced hook has only a
+tensor that holds a number, its mark, and a flag that all hooks of a model share. Its work is done by three custom operations
+that the compiler does not trace into. When the graph runs, they read the number and call the actions of the mark, which are the
+same as in eager mode.
 
 A gradient is read or changed in the backward of an identity function. Its node also has the mark's probe as an input, so that
 the compiler does not drop an operation whose result is not used.
@@ -36,7 +37,7 @@ _GRADIENTS = ("input_grad", "output_grad")
 _LISTS = ("input", "output", *_GRADIENTS)
 
 _LIBRARY = torch.library.Library("lightning_hooks", "DEF")
-# `read` says that it changes the mark, which keeps the compiler from dropping, repeating or reordering it.
+# `read` is declared to change the mark, so that the compiler does not drop, repeat or reorder it.
 _LIBRARY.define("read(Tensor x, Tensor(a!) mark) -> ()")
 _LIBRARY.define("read_grad(Tensor grad, Tensor mark) -> Tensor")
 _LIBRARY.define("change_grad(Tensor grad, Tensor mark) -> Tensor")
@@ -47,13 +48,13 @@ _MARKS: WeakValueDictionary[int, Mark] = WeakValueDictionary()
 
 @dataclass(eq=False)
 class Mark:
-    """What the number in a traced graph stands for: the actions with one tensor of a module.
+    """The actions on one tensor of a module, which a traced graph finds by a number.
 
     Args:
-        hooks: of the module; while their switch is closed, no action is called.
-        name: of the tensor, one of `_LISTS`.
-        actions: called with each tensor that passes, in order; they may be others in the next step.
-        changes: whether one of them may replace the tensor, in any step.
+        hooks: the hooks of the module; while their switch is off, no action is called.
+        name: the name of the tensor, one of `_LISTS`.
+        actions: called in order with each tensor; replaced from step to step.
+        changes: whether any action in any step may replace the tensor.
     """
 
     hooks: EagerHooks
@@ -68,9 +69,9 @@ class Mark:
         self.probe = torch.zeros(1, requires_grad=True, device="cpu")
 
     def run(self, tensor: Tensor) -> Tensor:
-        """Call the actions; the tensor that they made of it."""
-        own = self.hooks.actions
-        own.called.add(id(own.module))
+        """Call the actions, and return the tensor that the last change returned."""
+        at_module = self.hooks.actions
+        at_module.called.add(id(at_module.module))
         for action in self.actions:
             if not self._acts(action, tensor):
                 continue
@@ -91,11 +92,11 @@ class GradientOf(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, probe: Tensor, mark: Tensor, changes: bool) -> Tensor:
         ctx.save_for_backward(mark)
         ctx.changes = changes
-        return x.clone()  # a view would break modules that work in place on what they are given
+        return x.clone()  # A view would break modules that change their inputs in place.
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, None, None]:
-        # For the probe a number that is not read.
+        # The gradient of the probe is not read.
         (grad,), (mark,) = grads, ctx.saved_tensors
         if ctx.changes:
             grad = torch.ops.lightning_hooks.change_grad(grad, mark)
@@ -124,7 +125,7 @@ def _read_grad(grad: Tensor, number: Tensor) -> Tensor:
 def _change_grad(grad: Tensor, number: Tensor) -> Tensor:
     mark = _active_mark(number)
     result = grad if mark is None else mark.run(grad)
-    return torch.empty_like(grad).copy_(result)  # with the strides that the compiler was promised
+    return torch.empty_like(grad).copy_(result)  # The strides must be those that `register_fake` promises to the compiler.
 
 
 _LIBRARY.impl("read", _read, "CompositeExplicitAutograd")
@@ -139,8 +140,9 @@ class TracedHooks:
     """The hooks of a module inside compiled code.
 
     Args:
-        actions: of the module, in any step.
-        step_handles: for what is hooked where the module runs uncompiled after all.
+        actions: all actions that the module may have in any step.
+        switch: the switch that the hooks read.
+        step_handles: the handles for hooks on gradients, if the module runs uncompiled.
     """
 
     def __init__(self, actions: ModuleActions, switch: HookSwitch, step_handles: Handles) -> None:
@@ -150,7 +152,7 @@ class TracedHooks:
         self._marks: dict[str, dict[str, Mark]] = {name: {} for name in _LISTS}  # by path
         for name, marks in self._marks.items():
             for action in getattr(actions, name):
-                assert not action.whole  # refused in compiled code
+                assert not action.whole  # Rules with such actions are refused in compiled code.
                 mark = marks.setdefault(action.path, Mark(self._eager, name))
                 mark.changes = mark.changes or action.changes
 
@@ -164,7 +166,7 @@ class TracedHooks:
             handles.register(self.module.register_forward_hook, after, with_kwargs=True)
 
     def fill(self, actions: ModuleActions | None) -> None:
-        """Take the actions of the steps to come; None for no action."""
+        """Set the actions that run from now on; None for no action."""
         actions = ModuleActions(self.module) if actions is None else actions
         self._eager.actions = actions
         for name, marks in self._marks.items():
@@ -173,10 +175,11 @@ class TracedHooks:
 
 
 class _TracedHook(OurHook):
-    """What both hooks of a traced module have; of a mark the compiler sees its two tensors only.
+    """Base of both hooks of a traced module. The compiler sees only the two tensors of a mark.
 
     Args:
-        eager: called where the module runs uncompiled.
+        switch: the switch that the hook reads.
+        eager: called instead if the module runs uncompiled.
         reads: by path, the marks of tensors that are read in the forward pass.
         grads: by path, the marks of tensors whose gradient is read or changed.
     """
@@ -186,7 +189,7 @@ class _TracedHook(OurHook):
         self.eager = torch.compiler.disable(eager)
         self.reads = [(steps_of(path), mark.tensor) for path, mark in reads.items()]
         self.grads = [(steps_of(path), mark.tensor, mark.probe, mark.changes) for path, mark in grads.items()]
-        self._keep = (reads, grads)  # a graph has only their numbers
+        self._keep = (reads, grads)  # Keep the marks alive: a graph has only their numbers.
 
 
 class _TracedPreHook(_TracedHook):
@@ -216,7 +219,8 @@ class _TracedForwardHook(_TracedHook):
         return output if self.grads else None
 
 
-# They are traced as part of a graph. Alone, as the hooks of a compiled module itself may run, they get no graph.
+# Dynamo traces these hooks as part of the module's graph. When it calls them outside a graph, tell it not to compile them
+# separately.
 def _skip_codes() -> None:
     for hook in (_TracedPreHook, _TracedForwardHook):
         torch._dynamo.eval_frame.skip_code(hook.__call__.__code__)
@@ -228,20 +232,22 @@ private("torch._dynamo.eval_frame.skip_code", _skip_codes, None, "hooks of a com
 def _read_all(part: Any, mark: Tensor) -> None:
     done: list[Tensor] = []
     for tensor in tensors_in(part):
-        if is_measured(tensor) and not any(tensor is one for one in done):  # one tensor given twice is read once
+        # The same tensor object may occur twice in a part. Read it once.
+        if is_measured(tensor) and not any(tensor is one for one in done):
             done.append(tensor)
             torch.ops.lightning_hooks.read(tensor.detach(), mark)
 
 
 def _with_nodes(tree: Any, part: Any, mark: Tensor, probe: Tensor, changes: bool) -> Any:
     """The tree with each tensor of the part behind a node of its own."""
-    wanted = list(tensors_in(part))
+    tensors = list(tensors_in(part))
     done: list[tuple[Tensor, Tensor]] = []
 
     def through(tensor: Tensor) -> Tensor:
-        if not is_measured(tensor) or not tensor.requires_grad or not any(tensor is one for one in wanted):
+        if not is_measured(tensor) or not tensor.requires_grad or not any(tensor is one for one in tensors):
             return tensor
-        for old, new in done:  # one tensor given twice stays one
+        # The same tensor object may occur twice in the tree. Replace it by the same node both times.
+        for old, new in done:
             if old is tensor:
                 return new
         result: Tensor = GradientOf.apply(tensor, probe, mark, changes)  # type: ignore[no-untyped-call]

@@ -1,7 +1,8 @@
-"""Counts the hooks that a compiler traces as part of somebody else's function, where the hooks do nothing.
+"""Counts the hooks that a compiler traces as part of a function that was not recognised as compiled, where they have no effect.
 
-A hook may change nothing in Python while it is traced. A function that is marked as constant may count: the compiler calls it
-while it traces, and keeps the result. Marking imports the compiler, so it waits until something else has imported the compiler.
+A hook may not change Python state while it is traced. A function that is marked as constant may: the compiler calls it while it
+traces, and uses the result as a constant. Marking a function imports the compiler, so `count` marks `note` only after something
+else has imported the compiler.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ number = 0  # how many hooks were traced in this process
 
 
 def count() -> int:
-    """How many hooks were traced in this process; from the first call with a compiler on, they are counted."""
+    """How many hooks were traced in this process. Counting begins with the first call after the compiler was imported."""
     global note
     if note is _ignore and "torch._dynamo" in sys.modules:
         note = torch.compiler.assume_constant_result(_note)
@@ -33,4 +34,4 @@ def _note() -> bool:
 
 
 note: Callable[[], bool] = _ignore
-"""Called by a hook that is traced."""
+"""Called by every hook while it is traced."""

@@ -25,7 +25,7 @@ _MISSING: Any = object()
 
 
 def tensors_in(tree: Any, _inside: tuple[Any, ...] = ()) -> Iterator[Tensor]:
-    """Every tensor of a nest of tuples, lists, dictionaries and dataclasses, in order; an object is not searched inside itself.
+    """Every tensor of nested tuples, lists, dictionaries and dataclasses, in order; an object is not searched inside itself.
 
     Example:
         >>> import torch
@@ -38,12 +38,14 @@ def tensors_in(tree: Any, _inside: tuple[Any, ...] = ()) -> Iterator[Tensor]:
     for leaf in _leaves(tree):
         if isinstance(leaf, Tensor):
             yield leaf
-        elif any(leaf is outer for outer in _inside):  # objects that hold each other, as a node and its parent
+        # Skip an object that is being searched: objects may hold each other, as a node and its parent do.
+        elif any(leaf is outer for outer in _inside):
             continue
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             for field in dataclasses.fields(leaf):
                 yield from tensors_in(getattr(leaf, field.name, None), (*_inside, leaf))
-        elif isinstance(leaf, Mapping):  # a mapping that is not registered with pytree
+        # A mapping that is a leaf is not registered with pytree.
+        elif isinstance(leaf, Mapping):
             for value in (stored_items(leaf) or {}).values():
                 yield from tensors_in(value, (*_inside, leaf))
 
@@ -51,8 +53,8 @@ def tensors_in(tree: Any, _inside: tuple[Any, ...] = ()) -> Iterator[Tensor]:
 def map_tensors(change: Callable[[Tensor], Tensor], tree: Any, _made: list[tuple[Any, Any]] | None = None) -> Any:
     """The same nest with every tensor replaced.
 
-    Dataclasses and dictionaries that are not registered with pytree are copied, not constructed again: they keep what is no
-    argument of their class. Objects that hold each other hold each other's copies.
+    Dataclasses and dictionaries that are not registered with pytree are copied, not constructed again, so that they keep
+    attributes that are no arguments of their class. If objects hold each other, their copies hold each other.
     """
     if isinstance(tree, Tensor):
         return change(tree)
@@ -82,7 +84,7 @@ def map_tensors(change: Callable[[Tensor], Tensor], tree: Any, _made: list[tuple
             field.name: map_tensors(change, getattr(leaf, field.name), made) for field in fields if hasattr(leaf, field.name)
         }
         for name, value in mapped.items():
-            object.__setattr__(new, name, value)  # this also sets a field of a frozen dataclass
+            object.__setattr__(new, name, value)  # `setattr` would raise for a frozen dataclass.
         for key, value in (items or {}).items() if isinstance(leaf, dict) else ():
             new[key] = mapped[key] if key in mapped else map_tensors(change, value, made)
         return new
@@ -94,7 +96,7 @@ def stored_items(mapping: Any) -> Any:
     """The items that a mapping stores, without calling code of its class; None if only the class itself can tell its items.
 
     A class may compute an item whenever it is read, and draw random numbers for it: reading it once more would change the
-    weights. A class that is registered with pytree says by that that its items can be read.
+    weights. Registering a class with pytree declares that its items can be read.
 
     Example:
         >>> class Doubled(dict):
@@ -110,15 +112,16 @@ def stored_items(mapping: Any) -> Any:
     if isinstance(mapping, UserDict):
         return stored_items(vars(mapping).get("data"))
     if isinstance(mapping, MappingProxyType):
-        return stored_items(get_referents(mapping)[0])  # the mapping that the proxy shows
+        return stored_items(get_referents(mapping)[0])  # the mapping behind the proxy
     return mapping if is_container(mapping, tree_leaves) else None
 
 
 def _copied(leaf: Any) -> Any:
-    """A copy without what was computed from the old tensors."""
+    """A copy without cached properties, which were computed from the old tensors."""
+    # `copy` raises for an ordered dictionary whose class has required arguments, for example.
     try:
         new = _copied_dict(leaf) if isinstance(leaf, dict) else copy(leaf)
-    except TypeError:  # as that of an ordered dictionary whose class has required arguments
+    except TypeError:
         return dataclasses.replace(leaf) if dataclasses.is_dataclass(leaf) else type(leaf)(leaf)  # type: ignore[type-var]
     for name in [*getattr(new, "__dict__", ())]:
         if isinstance(getattr(type(new), name, None), cached_property):
@@ -129,10 +132,10 @@ def _copied(leaf: Any) -> Any:
 def _copied_dict(leaf: Any) -> Any:
     base: Any = OrderedDict if isinstance(leaf, OrderedDict) else dict
     kind: Any = type(leaf)
-    own = hasattr(kind, "__copy__") or kind.__reduce__ not in (object.__reduce__, OrderedDict.__reduce__)
-    if own or kind.items is base.items:
+    copies_itself = hasattr(kind, "__copy__") or kind.__reduce__ not in (object.__reduce__, OrderedDict.__reduce__)
+    if copies_itself or kind.items is base.items:
         return copy(leaf)
-    # `copy` would call `items` of the class, which may compute them.
+    # `copy` would call the method `items` of the class, which may compute the items.
     new = kind.__new__(kind)
     vars(new).update(vars(leaf))
     for key, value in dict.items(leaf):
@@ -153,7 +156,7 @@ def _mapped_builtins(change: Callable[[Any], Any], tree: Any, is_leaf: Callable[
             return {key: _mapped_builtins(change, value, is_leaf) for key, value in tree.items()}
         if type(tree) in (tuple, list):
             return type(tree)([_mapped_builtins(change, item, is_leaf) for item in tree])
-        if isinstance(tree, tuple):  # a named one
+        if isinstance(tree, tuple):  # a named tuple
             return type(tree)(*(_mapped_builtins(change, item, is_leaf) for item in tree))
     return change(tree)
 
@@ -198,7 +201,7 @@ def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def part_of(tree: Any, path: str) -> Any:
-    """The part of a nest at a path such as `.a[1]`; an empty tuple where there is none.
+    """The part of a nest at a path such as `.a[1]`; an empty tuple if there is no such part.
 
     Example:
         >>> part_of({"a": [1, 2]}, ".a[1]")
@@ -218,7 +221,7 @@ def steps_of(path: str) -> tuple[int | str, ...]:
 
 
 def part_at(tree: Any, steps: tuple[int | str, ...]) -> Any:
-    """As `part_of`, with the path in steps, which a compiler can follow."""
+    """The same as `part_of` for a path in steps. A compiler can trace this function, but not the parsing of a path."""
     for step in steps:
         tree = _item(tree, step) if isinstance(step, int) else _named(tree, step)
         if tree is _MISSING:
@@ -279,7 +282,7 @@ def _item_of_mapping(tree: Any, index: int) -> Any:
     items = stored_items(tree)
     if items is None or index in items:
         return _MISSING if items is None else items[index]
-    # The items of the outputs of transformers, which are dictionaries with fields, have numbers too.
+    # An output of Hugging Face's transformers is a dictionary and a dataclass, whose items have numbers too.
     has_fields = dataclasses.is_dataclass(tree)
     if isinstance(tree, dict) and has_fields and -len(items) <= index < len(items):
         return list(items.values())[index]
@@ -303,8 +306,9 @@ def _fields(tree: Any) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def is_measured(tensor: Tensor) -> bool:
-    """Whether a tensor of a module is measured: floating and complex ones are, integers and booleans are not."""
+    """Whether a tensor of a module is measured: floating-point and complex tensors are, integers and booleans are not."""
     if type(tensor) is Tensor or torch.compiler.is_compiling():
         return tensor.is_floating_point() or tensor.is_complex()
-    with without_subclass():  # a subclass may refuse even that
+    # A tensor subclass may refuse even these methods.
+    with without_subclass():
         return tensor.is_floating_point() or tensor.is_complex()

@@ -1,7 +1,7 @@
-"""Registrations for a user's own hooks of the kinds that only torch itself can call.
+"""Registers a user's own hooks of the kinds that only torch itself can call.
 
 Full backward hooks are used here and nowhere else: torch puts an identity node before and after the module for them, which
-forbids in-place operations on what passes.
+forbids in-place operations on its inputs and outputs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lightning_hooks.tensor_kinds import without_subclass
 
 
 class _Switched(OurHook):
-    """A hook that does nothing while the switch is closed, if it has one."""
+    """A hook that does nothing while hooks are off. Without a switch, it is always on."""
 
     def __init__(self, run: Callable[..., Any], switch: HookSwitch | None) -> None:
         self.run = run
@@ -34,10 +34,11 @@ class _Switched(OurHook):
 def register_backward(
     module: nn.Module, run: Callable[..., Any], switch: HookSwitch, handles: Handles, *, before: bool, prepend: bool
 ) -> None:
-    """A full backward hook, or pre-hook.
+    """Register a full backward hook, or pre-hook.
 
     Args:
-        run: `(module, grad_output, like=)` before the module's backward, `(module, grad_input, grad_output, like=)` after it.
+        run: called as `(module, grad_output, like=)` before the module's backward, or as
+            `(module, grad_input, grad_output, like=)` after it.
     """
 
     def hook(module: nn.Module, *grads: Any) -> Any:
@@ -48,10 +49,10 @@ def register_backward(
 
 
 def register_first(module: nn.Module, run: Callable[..., Any], switch: HookSwitch, handles: Handles, *, before: bool) -> None:
-    """A forward hook or pre-hook before all others on a module.
+    """Register a forward hook or pre-hook before all others on a module.
 
     Args:
-        run: before the module `(module, args, kwargs)`, after it `(module, args, kwargs, output)`.
+        run: called as `(module, args, kwargs)` before the module, or as `(module, args, kwargs, output)` after it.
     """
     register = module.register_forward_pre_hook if before else module.register_forward_hook
     handles.register(register, _Switched(run, switch), prepend=True, with_kwargs=True)
@@ -60,7 +61,7 @@ def register_first(module: nn.Module, run: Callable[..., Any], switch: HookSwitc
 def register_post_accumulate(
     parameter: nn.Parameter, run: Callable[[Tensor], None], switch: HookSwitch, handles: Handles
 ) -> None:
-    """A hook that runs when `parameter.grad` has taken in the gradient of a backward."""
+    """Register a hook that runs when a backward has accumulated a gradient into `parameter.grad`."""
     with without_subclass(), unfrozen(parameter, handles):
         handles.register(parameter.register_post_accumulate_grad_hook, _Switched(run, switch))
 
@@ -68,12 +69,13 @@ def register_post_accumulate(
 def register_optimizer(
     optimizer: Optimizer, run: Callable[..., Any], switch: HookSwitch | None, handles: Handles, *, before: bool
 ) -> None:
-    """A hook `(optimizer, args, kwargs)` around the optimizer's step; before it, it may return new `(args, kwargs)`.
+    """Register a hook `(optimizer, args, kwargs)` before or after the optimizer's step.
 
-    Without a switch it runs at every step. A step that is compiled calls it as it is: it cannot be part of a graph.
+    A hook before the step may return new `(args, kwargs)`. Without a switch the hook runs at every step. It is not compiled
+    with a compiled step: the compiler calls it outside the graph.
 
     Raises:
-        UnsupportedError: the optimizer has no such hooks; Lightning accepts any object with a step.
+        UnsupportedError: the optimizer has no hooks around its step; Lightning accepts any object with a method `step`.
     """
     hook = _Switched(torch.compiler.disable(run), switch)
     try:
@@ -86,8 +88,8 @@ def register_optimizer(
 
 
 def closure_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The closure with which an optimizer's step was called, from what a hook around it is given; None without one."""
-    return kwargs.get("closure", args[1] if len(args) > 1 else None)  # torch passes the optimizer itself first
+    """The closure of an optimizer's step, from the arguments of a hook around the step; None if there is no closure."""
+    return kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer itself.
 
 
 def register_saved(
@@ -98,17 +100,20 @@ def register_saved(
     *,
     is_due: Callable[[], bool],
 ) -> None:
-    """A pair (pack, unpack) for what autograd saves inside the module's forward.
+    """Register a pair of functions (pack, unpack) for tensors that autograd saves inside the module's forward.
 
     Args:
-        pair: what autograd calls; unpacking may come after the rules are gone.
-        is_due: asked at every call of the module.
+        module: the module.
+        pair: the functions that autograd calls; it may call unpack after the hooks are removed.
+        switch: the switch that the hooks read.
+        handles: remove the hooks.
+        is_due: called at every call of the module; returns whether to use the pair.
     """
     entered: list[Any] = []
     exit_hook = _Exit(entered)
     handles.keep(exit_hook)
     handles.register(module.register_forward_pre_hook, _Enter(pair, switch, is_due, entered))
-    handles.register(module.register_forward_hook, exit_hook, always_call=True)  # called even if the forward raises
+    handles.register(module.register_forward_hook, exit_hook, always_call=True)  # Torch calls it even if the forward raises.
 
 
 class _Enter(OurHook):
@@ -143,6 +148,6 @@ class _Exit(OurHook):
             context.__exit__(None, None, None)
 
     def remove(self) -> None:
-        """Leave the forward passes that Ctrl-C ended: torch calls no hook then."""
+        """Exit the contexts of forward passes that Ctrl-C ended, after which torch calls no forward hook."""
         while self.entered:
             self(None, None, None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a user asks about hooks of this package: pause them, assert that none is left, see what rules would match."""
+"""Functions for a user: pause the hooks of a model, assert that none is left, and see what rules would match."""
 
 from __future__ import annotations
 
@@ -78,11 +78,12 @@ def assert_no_hooks(model: nn.Module) -> None:
 
 
 def _carries(holder: Any) -> bool:
-    """Whether anything of this package is among the hooks of a module or a tensor, or stands in for a method."""
-    kept = (getattr(holder, name, None) for name in _dictionaries())  # a module may answer any name with anything
-    found = [hook for hooks in kept if isinstance(hooks, Mapping) for hook in hooks.values()]
-    found += [value for name, value in vars(holder).items() if hasattr(type(holder), name)]
-    return any(map(_is_ours, found))
+    """Whether a module or a tensor has a hook of this package, or a method that this package replaced."""
+    # Check the type of each attribute: a module with `__getattr__` may return anything for any name.
+    attributes = (getattr(holder, name, None) for name in _dictionaries())
+    hooks = [hook for dictionary in attributes if isinstance(dictionary, Mapping) for hook in dictionary.values()]
+    methods = [value for name, value in vars(holder).items() if hasattr(type(holder), name)]
+    return any(map(_is_ours, [*hooks, *methods]))
 
 
 @cache

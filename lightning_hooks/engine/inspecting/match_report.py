@@ -22,12 +22,12 @@ from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.accumulators import MOMENTS
 from lightning_hooks.stats.stored import stored_moments
 
-# Measured on event files of this package: a scalar's tag and value, and its part of the table.
+# Measured on event files of this package.
 _BYTES_PER_TABLE_VALUE = 4
-_BYTES_PER_SCALAR = 14  # besides the tag
-_BYTES_PER_HISTOGRAM = 80  # besides the tag and the buckets
+_BYTES_PER_SCALAR = 14  # without the tag
+_BYTES_PER_HISTOGRAM = 80  # without the tag and the buckets
 _BYTES_PER_BUCKET = 16
-_USUAL_ELEMENTS = 4096  # of a tensor whose size is not known before it is seen
+_USUAL_ELEMENTS = 4096  # assumed for tensors of modules, whose size is not known before a forward pass
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class MatchLine:
         rule: `watch[0]` or `apply[1]`.
         name: dotted name of the target.
         type: class of the module, or `Parameter`.
-        shape: of a parameter; of a module that of its first watched tensor, where it is known.
-        tensors: what is seen or changed of it.
-        statistics: what is computed, or the transform.
-        tags: how many tags it makes.
-        bytes_per_1000_steps: what 1,000 logged steps of it take on disk.
-        note: why a row may stay empty.
+        shape: shape of the parameter, or of the first watched tensor of the module if it is known.
+        tensors: the tensors of the target that are watched or changed.
+        statistics: the statistics, or the transform.
+        tags: the number of tags that are written.
+        bytes_per_1000_steps: the size of 1,000 logged steps on disk.
+        note: why rows of the target may stay empty.
     """
 
     rule: str
@@ -105,26 +105,34 @@ def plan_report(
     histogram_every_n_steps: int = 1,
     stage: str = "train",
 ) -> list[MatchLine]:
-    """One line for each target of each watch rule, and one for each group; by `limits` rows of a stage may lose their tags."""
+    """One line for each target of each watch rule, and one for each group.
+
+    Args:
+        plan: the resolved rules.
+        shapes: the shapes of modules' tensors by row, as far as they are known.
+        limits: the limits of the run, because of which rows may have no tags of their own; None for none.
+        histogram_every_n_steps: the number of steps between two histograms of a row.
+        stage: the stage of the plan.
+    """
 
     def written(rows: Sequence[Row], target: Target[Any] | None) -> dict[str, Any]:
-        """The fields of a line that tell what is written of rows; `target` is None for a group."""
-        asked = [(row, stat) for row in rows for stat in row.stats]
-        found = [pair for pair in asked if limits is None or limits.has_tag(stage, pair[0].tensor, pair[1], pair[0].name)]
+        """The fields of a line about what is written for rows; `target` is None for a group."""
+        pairs = [(row, stat) for row in rows for stat in row.stats]
+        tagged = [pair for pair in pairs if limits is None or limits.has_tag(stage, pair[0].tensor, pair[1], pair[0].name)]
         size = sum(1000 * _BYTES_PER_TABLE_VALUE * _stored(row, magnitudes=plan.index.magnitudes) for row in rows)
-        for row, stat in found:
+        for row, stat in tagged:
             each = 1000 * (len(f"{row.tensor}_{stat}/{row.name}") + _bytes_beside_tag(stat, target))
             size += each // histogram_every_n_steps if stat == "histogram" else each
-        statistics = ", ".join(dict.fromkeys(stat for _, stat in asked))
-        return {"statistics": statistics, "tags": len(found), "bytes_per_1000_steps": size}
+        statistics = ", ".join(dict.fromkeys(stat for _, stat in pairs))
+        return {"statistics": statistics, "tags": len(tagged), "bytes_per_1000_steps": size}
 
     shapes = shapes or {}
     lines = []
-    for position, found in enumerate(plan.rules):
+    for position, resolved in enumerate(plan.rules):
         rule = f"watch[{position}]"
-        group_of = {i: group.name for group in found.groups for i in group.members}
+        group_of = {i: group.name for group in resolved.groups for i in group.members}
         by_target: dict[int, list[Row]] = {}
-        for row in map(plan.rows.__getitem__, found.members):
+        for row in map(plan.rows.__getitem__, resolved.members):
             by_target.setdefault(id(row.target.value), []).append(row)
         for rows in by_target.values():
             target = rows[0].target
@@ -132,10 +140,10 @@ def plan_report(
             groups = dict.fromkeys(group_of[row.index] for row in rows if row.index in group_of)
             note = "; ".join(filter(None, [_note(target, rows), *(f"merged into {name}" for name in groups)]))
             line = _target_line(rule, target, ", ".join(row.tensor for row in rows), "")
-            seen = next((shapes[row.index] for row in rows if row.index in shapes), None)
-            shape = line.shape if seen is None else _shown(seen)
+            known = next((shapes[row.index] for row in rows if row.index in shapes), None)
+            shape = line.shape if known is None else _shown(known)
             lines.append(replace(line, shape=shape, note=note, **written(alone, target)))
-        for group in found.groups:
+        for group in resolved.groups:
             line = MatchLine(rule, group.name, f"group of {len(group.members)}", "", group.tensor, "", 0, 0)
             lines.append(replace(line, **written([group], None)))
     return lines
@@ -146,15 +154,15 @@ def transforms_report(transforms: Sequence[BoundTransform]) -> list[MatchLine]:
     lines = []
     for bound in transforms:
         rule, tensors = _rule(bound.where).removesuffix(".transform"), f"{bound.tensor} ({bound.when})"
-        kept = [_target_line(rule, target, tensors, repr(bound.transform)) for target in bound.targets]
+        of_targets = [_target_line(rule, target, tensors, repr(bound.transform)) for target in bound.targets]
         tags = [f"transform_{what}/{bound.index}_{bound.name}" for what in ("norm_before", "norm_after", "acted", "cosine")]
         size = 1000 * sum(_BYTES_PER_SCALAR + len(tag) for tag in tags)
-        lines += [replace(line, tags=len(tags), bytes_per_1000_steps=size) for line in kept[:1]] + kept[1:]
+        lines += [replace(line, tags=len(tags), bytes_per_1000_steps=size) for line in of_targets[:1]] + of_targets[1:]
     return lines
 
 
 def hooks_report(hooks: Sequence[BoundHook]) -> list[MatchLine]:
-    """One line for each target of each hook; one for the hook of an optimizer."""
+    """One line for each target of each hook; the hook of an optimizer has one line."""
     lines = []
     for hook in hooks:
         rule, kind, shown = _rule(hook.where), hook.rule.kind, hook.rule.shown
@@ -165,12 +173,12 @@ def hooks_report(hooks: Sequence[BoundHook]) -> list[MatchLine]:
 
 
 def capture_report(targets: Sequence[Target[nn.Module]], tensor: str, kept: str) -> list[MatchLine]:
-    """One line for each module that is captured; its files grow with the batches, not with the steps that are logged."""
+    """One line for each captured module. No size is given: files grow with the batches, not with the logged steps."""
     return [_target_line("capture", target, tensor, kept) for target in targets]
 
 
 def _target_line(rule: str, target: Target[Any], tensors: str, statistics: str) -> MatchLine:
-    """The line of a target of which nothing is written."""
+    """A line for a target, without tags and bytes."""
     value = target.value
     shape = ""
     if isinstance(value, UninitializedParameter):
@@ -181,7 +189,7 @@ def _target_line(rule: str, target: Target[Any], tensors: str, statistics: str) 
 
 
 def _stored(row: Row, *, magnitudes: bool) -> int:
-    """How many numbers of a row go into the table: its moments, and statistics that do not follow from them."""
+    """How many numbers of a row are in the table of an event: its moments, and statistics that do not follow from moments."""
     others = [stat for stat in row.stats if stat not in ("ratio", "histogram") and not MOMENTS.serves(stat)]
     return len(stored_moments(magnitudes=magnitudes)) + len(others) if row.stats else 0
 
@@ -193,8 +201,8 @@ def _bytes_beside_tag(stat: str, target: Target[Any] | None) -> int:
     elements = _USUAL_ELEMENTS
     if isinstance(value, Tensor) and not isinstance(value, UninitializedParameter):
         elements = max(1, value.numel())
-    # The least of n ordinary magnitudes is about 1/n of the greatest: log2(n) buckets for each sign. A few elements
-    # fill a bucket each, and have an empty one before it.
+    # The smallest of n typical magnitudes is about 1/n of the largest, so each sign has about log2(n) buckets. If there are
+    # few elements, each fills a bucket, with an empty bucket before it.
     return _BYTES_PER_HISTOGRAM + _BYTES_PER_BUCKET * min(2 * elements, round(2 * (math.log2(elements) + 3)))
 
 

@@ -1,4 +1,4 @@
-"""What `instrument` accepts: its optimizers, and the rules that a plain loop can serve."""
+"""Checks the arguments of `instrument`: its optimizers, and rules that a plain loop cannot serve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_ten
 
 
 def as_optimizers(given: Any) -> list[Any]:
-    """The optimizers; one of any class that steps may stand alone."""
+    """The optimizers as a list. A single object with a method `step` counts as one optimizer, whatever its class."""
     if given is None:
         return []
     alone = hasattr(given, "step") or not isinstance(given, Iterable)
@@ -29,10 +29,10 @@ def as_optimizers(given: Any) -> list[Any]:
 
 
 def refuse_foreign(model: nn.Module, optimizers: Sequence[Any]) -> None:
-    """Refuse an optimizer that holds no parameter of the model; one that holds some of other models too is accepted.
+    """Refuse an optimizer that holds no parameter of the model. It may hold parameters of other models too.
 
     Raises:
-        RuleError: it is that of another model.
+        RuleError: the optimizer is that of another model.
     """
     known = {id(parameter) for parameter in model.parameters()}
     for index, optimizer in enumerate(optimizers):
@@ -57,7 +57,7 @@ def parameters_of(optimizer: Optimizer) -> list[Any]:
 
 
 def refuse_other_stages(apply: Sequence[Apply], hooks: Sequence[Hook]) -> None:
-    # A plain loop does not say when it validates.
+    # A plain loop does not announce a validation.
     named = [(f"apply[{i}]", rule.stages) for i, rule in enumerate(apply)]
     named += [(f"hooks[{i}]", rule.stages) for i, rule in enumerate(hooks)]
     for where, stages in named:
@@ -66,7 +66,7 @@ def refuse_other_stages(apply: Sequence[Apply], hooks: Sequence[Hook]) -> None:
 
 
 def without_optimizer(watch: Sequence[Watch], apply: Sequence[Apply], hooks: Sequence[Hook]) -> list[Watch]:
-    """Refuse what needs an optimizer, and return the watch rules with the tensors that exist without one."""
+    """Refuse rules that need an optimizer, and return the watch rules with the tensors that exist without an optimizer."""
     for i, rule in enumerate(watch):
         for tensor in rule.tensors or ():
             row = PARAM_TENSORS.get(parse_tensor(tensor)[0])
@@ -78,12 +78,12 @@ def without_optimizer(watch: Sequence[Watch], apply: Sequence[Apply], hooks: Seq
     for i, hook in enumerate(hooks):
         if hook.kind in OPTIMIZER_KINDS:
             raise RuleError(f"hooks[{i}].kind: {hook.kind!r} needs an optimizer; give instrument(optimizer=…)")
-    seen = tuple(tensor for tensor, row in PARAM_TENSORS.items() if row.phase == "before_step")
-    return [replace(rule, tensors=seen) if rule.params is not None and rule.tensors is None else rule for rule in watch]
+    available = tuple(tensor for tensor, row in PARAM_TENSORS.items() if row.phase == "before_step")
+    return [replace(rule, tensors=available) if rule.params is not None and rule.tensors is None else rule for rule in watch]
 
 
 class AllParameters:
-    """The substitute for an optimizer in a loop without one: the phase `before_step` needs no more of it."""
+    """Stands for the optimizer in a loop without one: the phase `before_step` reads only `param_groups`."""
 
     def __init__(self, model: nn.Module) -> None:
         self.param_groups = [{"params": list(model.parameters())}]

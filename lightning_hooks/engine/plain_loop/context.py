@@ -25,12 +25,12 @@ class LoopContext(RunContext):
     """The run of an `instrument` block.
 
     Args:
-        model: known weakly.
-        optimizers: likewise.
-        folder: as the user gave it.
+        model: held by a weak reference.
+        optimizers: held by weak references.
+        folder: the folder that the user gave, or None.
 
     Attributes:
-        stopped: the reason of the first request to stop; None without one.
+        stopped: the reason of the first request to stop; None if there was no request.
     """
 
     def __init__(self, model: nn.Module, optimizers: Iterable[Optimizer], folder: Path | None) -> None:
@@ -43,9 +43,9 @@ class LoopContext(RunContext):
     @override
     def facts(self) -> RunFacts:
         model = self._model()
-        optimizers = [optimizer for known in self._optimizers if (optimizer := known()) is not None]
-        found = () if model is None else facts_of_optimizers(optimizers, model)
-        return RunFacts(found, rank=rank(), ranks=world_size(), loss_scale=None)
+        alive = [optimizer for reference in self._optimizers if (optimizer := reference()) is not None]
+        optimizers = () if model is None else facts_of_optimizers(alive, model)
+        return RunFacts(optimizers, rank=rank(), ranks=world_size(), loss_scale=None)
 
     @override
     def stop(self, reason: str) -> None:

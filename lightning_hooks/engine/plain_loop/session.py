@@ -55,11 +55,11 @@ class Instrument:
     """Watch and change a model in a plain PyTorch loop; the same engine as the callbacks. Written `instrument(…)`.
 
     A context manager, which removes the hooks on exit. With an optimizer, a step ends when the optimizer has stepped, including
-    gradient accumulation; with several, when each has. Without one, `step()` ends it, only transforms with `when="backward"`
-    are allowed, and `final_grad`, `update` and `state` are refused. A forward pass that is not part of training, such as a
-    validation, belongs inside `paused(model)`: otherwise it is a part of the next step. With several processes
-    (`torch.distributed`) each of them has to make it, with the same rules, if it watches or draws random numbers: tables are
-    merged, transforms seeded over all.
+    gradient accumulation; with several optimizers, when each has stepped. Without an optimizer, `step()` ends a step, only
+    transforms with `when="backward"` are allowed, and `final_grad`, `update` and `state` are refused. Put a forward pass that
+    is not part of training, such as a validation, inside `paused(model)`: otherwise it is a part of the next step. With several
+    processes (`torch.distributed`), every process must use `instrument` with the same rules if tensors are watched or
+    transforms draw random numbers, because tables are merged and seeds shared over all processes.
 
     Args:
         model: the root module.
@@ -67,23 +67,23 @@ class Instrument:
         apply: the gradients to change, or with `tensor="output"` or `"input"` the activations: `Apply` rules, or mappings;
             default: none.
         hooks: custom hooks: `Hook` rules, or mappings; default: none.
-        optimizer: one, several, or None (default).
+        optimizer: one optimizer, several, or None (default).
         consumers: your own `StepConsumer` objects, or mappings with `class_path` and `init_args`. Each gets a view of every
             step when the step ends. Default: none.
-        folder: where consumers write files, a folder of this machine, which they get as `run.folder`. Default: none.
+        folder: the folder on this machine where consumers write files; they get it as `run.folder`. Default: none.
 
-    After the block `compute()` and `record` still give the last step; the object no longer keeps model and optimizers alive.
+    After the block, `compute()` and `record` still return the last step; the object no longer keeps model and optimizers alive.
 
     Attributes:
         model: the root module.
         optimizers: the optimizers whose steps end a step; empty if `step()` ends it, and after the block.
-        record: the last ended step, with histograms.
-        stopped: why a consumer asked to stop, for the loop to act on; None if none did.
+        record: the last finished step, with histograms.
+        stopped: why a consumer asked to stop, for the loop to act on; None if no consumer did.
 
     Raises:
         RuleError: an invalid rule or argument, such as an optimizer that holds no parameter of the model, before any hook is
-            registered; it is entered a second time.
-        UnsupportedError: the optimizer has no hooks around its step.
+            registered; or the block is entered a second time.
+        UnsupportedError: the optimizer does not support hooks around its step.
 
     Example:
         >>> from lightning_hooks import Watch
@@ -149,7 +149,7 @@ class Instrument:
         given: list[Any] = [transform for rule in applies for transform in cast(Iterable[Any], rule.transform)]
         random = any(getattr(transform, "random", False) for transform in given)
         seed = torch.initial_seed()
-        seed = of_first_rank(seed) if random else seed  # replicas must draw the same numbers
+        seed = of_first_rank(seed) if random else seed  # Ranks must draw the same numbers.
         if transforms := [bound for bound in resolve_applies(model, applies, seed) if bound.targets]:
             refuse_unsupported(transforms, self.optimizers, scaled=False)
             self._participants.append(TransformParticipant(transforms, rank=rank()))
@@ -158,7 +158,7 @@ class Instrument:
             self._participants.append(user_hooks)
         self._step = 0
         self._stepped: set[int] = set()
-        self._held: dict[int, list[Any]] = {}  # by optimizer, its parameters when they were looked at last
+        self._held: dict[int, list[Any]] = {}  # by optimizer, its parameters at its last step
         self._was_entered = False
         self._is_over = False
 
@@ -174,7 +174,8 @@ class Instrument:
                 register(optimizer, self._before, run_handles, before=True)
             for participant in self._participants:
                 self._run.join(participant)
-            for optimizer in self.optimizers:  # last, since it ends the step
+            # Register `_after` last: it ends the step, so it must run after the hooks of participants.
+            for optimizer in self.optimizers:
                 register(optimizer, self._after, run_handles, before=False)
                 self._held[id(optimizer)] = parameters_of(optimizer)
             self._begin()
@@ -185,7 +186,7 @@ class Instrument:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Remove all hooks, and let go of the model."""
+        """Remove all hooks, and drop the references to the model."""
         if self._is_over:
             return
         self._run.close()
@@ -197,7 +198,7 @@ class Instrument:
             self._release()
 
     def _release(self) -> None:
-        """Drop what holds the model: the object may be kept for its last step."""
+        """Drop everything that keeps the model alive: the user may keep this object for its last step."""
         self._is_over = True
         self._model = ref(self.model)
         del self._run, self._plan
@@ -218,22 +219,22 @@ class Instrument:
 
     @property
     def stopped(self) -> str | None:
-        """The reason that a consumer gave first when it asked to stop; None if none did."""
+        """The reason of the first consumer that asked to stop; None if no consumer did."""
         return self._context.stopped
 
     def step(self) -> None:
         """End the step, in a loop without an optimizer.
 
         Raises:
-            RuleError: an optimizer was given; its step ends the step. Or the block is over.
+            RuleError: an optimizer was given, whose step ends the step; or the block is over.
         """
         if self._is_over:
             raise RuleError("instrument: step() was called after the with block, in which nothing is watched any more")
         if self.optimizers:
             raise RuleError("step() is for loops without an optimizer; here the optimizer's step ends the step")
         if self._producer is not None:
-            every: Any = AllParameters(self.model)
-            self._run.hook_manager.before_step(self._producer.observer, every)
+            substitute: Any = AllParameters(self.model)
+            self._run.hook_manager.before_step(self._producer.observer, substitute)
         self._end()
 
     def note_loss(self, loss: Tensor) -> None:
@@ -263,13 +264,13 @@ class Instrument:
             self._producer.observer.note_loss(loss)
 
     def compute(self) -> dict[str, float]:
-        """The statistics of the last ended step, by tag; empty before the first."""
+        """The statistics of the last finished step, by tag; empty before the first."""
         self._publish_pending()
         return self._latest.values()
 
     @property
     def record(self) -> StepView:
-        """The whole last ended step, histograms too; waits for numbers that are still on a device."""
+        """The view of the last finished step, with histograms; waits for numbers that are still on a device."""
         self._publish_pending()
         return self._latest.views.get("train", _NO_STEP)
 
@@ -281,7 +282,8 @@ class Instrument:
         self._run.hook_manager.switch.turn_off()
         try:
             self._publish()
-        finally:  # where a consumer fails, the loop may go on
+        # If a consumer raises, the loop may catch the error and continue.
+        finally:
             self._run.hook_manager.end_step()
             self._step += 1
             self._begin()
@@ -312,12 +314,14 @@ class Instrument:
                 "instrument: the optimizer got a closure, whose gradients do not exist yet when its step begins; call "
                 "optimizer.step() without one, or omit optimizer= and call step()"
             )
-        if getattr(optimizer, "grad_scale", None) is not None:  # set by torch's scaler for a step that unscales by itself
+        # The scaler sets `grad_scale` on an optimizer that divides by the scale inside its own step.
+        if getattr(optimizer, "grad_scale", None) is not None:
             raise UnsupportedError(
                 "instrument: the gradients are still multiplied by the loss scale, because a fused optimizer divides them in "
                 "its own step; call scaler.unscale_(optimizer) before scaler.step(optimizer), or use fused=False"
             )
-        if id(optimizer) in self._stepped:  # it steps a second time: the others do not step in this round
+        # If one optimizer steps again before the others have stepped, the step ends without them.
+        if id(optimizer) in self._stepped:
             self._end()
         self._look_up_replaced(optimizer)
         if self._noted is None and self._facts is not None:
@@ -328,7 +332,7 @@ class Instrument:
         self._run.hook_manager.phase("before_update", optimizer)
 
     def _look_up_replaced(self, optimizer: Optimizer) -> None:
-        """Look targets up where the optimizer has other parameters than at its step before, since a loop has no epochs."""
+        """Look targets up again if the optimizer has other parameters than at its previous step. A loop has no epochs."""
         before, held = self._held[id(optimizer)], parameters_of(optimizer)
         self._held[id(optimizer)] = held
         if len(before) != len(held) or not all(map(is_, before, held)):

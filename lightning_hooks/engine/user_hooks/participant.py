@@ -1,4 +1,4 @@
-"""A user's own hooks: rules resolved against a model, and the participant that registers each kind with torch."""
+"""A user's own hooks: resolves `Hook` rules against a model; the participant registers each kind of hook with torch."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class BoundHook:
 
     @property
     def distinct(self) -> list[HookRunner]:
-        """A runner for each object: a fit may give two names to one, which is hooked once."""
+        """One runner for each object: during a fit two names may come to share a module, which is hooked once."""
         kept = set(map(id, each_once(self.targets)))
         return [runner for runner in self.runners if runner.target is None or id(runner.target) in kept]
 
 
 def resolve_hooks(model: nn.Module, rules: Sequence[Hook], where: str = "") -> list[BoundHook]:
-    """Hook rules with their targets in a model; `where` goes before the names of rules in messages.
+    """Hook rules with their targets in a model; `where` is a prefix for the names of rules in messages.
 
     Raises:
         RuleError: a rule that matches nothing.
@@ -75,7 +75,11 @@ def _module_rule(where: str, targets: Sequence[Target[Any]]) -> ModuleRule:
 class UserHooksParticipant(Participant):
     """Runs the hooks of a user.
 
-    `stays` says whether hooks of optimizers stay registered between steps: they must where an optimizer's step ends the step.
+    Args:
+        hooks: the bound hooks.
+        optimizers: returns the optimizers; they may change during a fit.
+        stays: whether hooks of optimizers stay registered until the run ends. They must in a plain loop, where the step ends
+            inside the optimizer's step.
     """
 
     def __init__(
@@ -88,20 +92,20 @@ class UserHooksParticipant(Participant):
         self._stays = stays
         self.hooks = list(hooks)
         self._optimizers = optimizers
-        self._now: tuple[int, ...] = ()
+        self._due_now: tuple[int, ...] = ()  # the indices of the hooks that are due in the training step
         self._switch: HookSwitch | None = None
 
     def joined(self, switch: HookSwitch, handles: Handles) -> None:
-        """Register the hooks of optimizers that stay."""
-        known = ref(self)
+        """Register the hooks of optimizers that stay until the run ends."""
+        participant = ref(self)
         self._switch = switch
         for i, hook in enumerate(self.hooks):
             if hook.rule.kind not in OPTIMIZER_KINDS or not self._stays:
                 continue
 
             def run(*args: Any, index: int = i, runner: HookRunner = hook.runners[0]) -> Any:
-                alive = known()
-                return runner(*args) if alive is not None and index in alive._now else None
+                alive = participant()
+                return runner(*args) if alive is not None and index in alive._due_now else None
 
             for optimizer in self._optimizers():
                 register_optimizer(optimizer, run, switch, handles, before=hook.rule.kind == "optimizer_step_pre")
@@ -109,14 +113,14 @@ class UserHooksParticipant(Participant):
     def due(self, step: int, stage: str) -> Hashable | None:
         due = tuple(i for i, h in enumerate(self.hooks) if stage in h.rule.stages and h.schedule.due(step))
         if stage == "train":
-            self._now = due  # here, since `begin_step` is only called if something is due
+            self._due_now = due  # Set it here, because `begin_step` is only called if something is due.
         return due or None
 
     def all_targets(self) -> Iterable[Target[Any]]:
         return (target for hook in self.hooks for target in hook.targets)
 
     def actions(self, key: Any) -> Iterable[Action]:
-        """The hooks that run in the order of all participants: those that share a registration with others of this package."""
+        """The hooks that are registered together with other hooks of this package, and run in the order of participants."""
         for hook in (self.hooks[i] for i in key):
             kind = hook.rule.kind
             if kind in _CALLS and not _before_others(hook.rule):
@@ -135,7 +139,7 @@ class UserHooksParticipant(Participant):
                 yield _module_rule(hook.where, hook.targets)
 
     def register(self, key: Any, switch: HookSwitch, handles: Handles) -> None:
-        """The hooks with a separate registration."""
+        """Register the other hooks, each separately."""
         for hook in (self.hooks[i] for i in key):
             for runner in hook.distinct:
                 self._register(runner, switch, handles)
@@ -160,7 +164,7 @@ class UserHooksParticipant(Participant):
 
 
 def _before_others(rule: Hook) -> bool:
-    """Whether it runs before hooks of other code: then it has a separate registration."""
+    """Whether a hook runs before hooks of other code, and so needs a separate registration."""
     return rule.prepend and rule.kind in ("forward_pre", "forward")
 
 

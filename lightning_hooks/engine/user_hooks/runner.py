@@ -15,7 +15,7 @@ from lightning_hooks.rules.patterns import Target
 from lightning_hooks.tensor_kinds import TRANSFORMED, is_transformed, version_of
 
 _SAME: Final = ("shape", "dtype", "device", "layout")
-# What a hook of these kinds returns is not used.
+# Torch ignores the result of hooks of these kinds.
 _RETURNS_NOTHING: Final = ("post_accumulate_grad", "optimizer_step_post")
 
 
@@ -23,9 +23,9 @@ class HookRunner:
     """One hook of a user at one target.
 
     Args:
-        rule: what is called, and how.
+        rule: the rule of the hook.
         where: how a message names the rule: `hooks[0]`.
-        target: the module or parameter; None for a hook of optimizers, which is named after the rule.
+        target: the module or parameter; None for a hook of optimizers, whose name is that of the rule.
     """
 
     def __init__(self, rule: Hook, where: str, target: Target[Any] | None) -> None:
@@ -41,11 +41,11 @@ class HookRunner:
         """Call the hook and check what it returns and what it did.
 
         Args:
-            args: in torch's order for the kind.
-            like: what the result replaces; None if it replaces nothing.
+            args: the arguments in torch's order for the kind.
+            like: the object that the result replaces; None if the result replaces nothing.
 
         Raises:
-            HookError: the result cannot replace it, an argument was changed in place, or the hook raised StopIteration.
+            HookError: the result cannot replace `like`, an argument was changed in place, or the hook raised StopIteration.
         """
         if not self.starts():
             return None
@@ -88,14 +88,16 @@ class HookRunner:
         call = self._calls[which]
         try:
             return call(self.name, *args) if self._named[which] else call(*args)
-        except StopIteration as error:  # would end the epoch silently
+        # A StopIteration that reaches the training loop would end the epoch without a message.
+        except StopIteration as error:
             raise HookError(f"{self._here} raised StopIteration: {error}") from error
         except Exception as error:
             error.add_note(f"raised in {self._here}")
             raise
 
     def _checks_in_place(self) -> bool:
-        # The gradient that a post-accumulate hook is there to change belongs to the parameter it gets.
+        # Post-accumulate hooks exist to change the gradient of their parameter in place, and hooks of optimizers to change
+        # parameters and gradients.
         return self.rule.checked and self.rule.kind not in (*_RETURNS_NOTHING, "optimizer_step_pre")
 
     def _check(self, result: Any, like: Any) -> None:
@@ -109,13 +111,13 @@ class HookRunner:
         for i, (one, other) in enumerate(zip(new, old, strict=True)):
             if one is None or other is None:
                 continue  # an absent gradient
-            for what in _SAME:
-                got, wanted = getattr(one, what), getattr(other, what)
-                if got != wanted:
+            for attribute in _SAME:
+                actual, expected = getattr(one, attribute), getattr(other, attribute)
+                if actual != expected:
                     of = f"tensor {i}" if len(new) > 1 else "a tensor"
-                    shown = (tuple(got), tuple(wanted)) if what == "shape" else (got, wanted)
+                    shown = (tuple(actual), tuple(expected)) if attribute == "shape" else (actual, expected)
                     raise HookError(
-                        f"{self._here} returned {of} of {what} {shown[0]} instead of {shown[1]}{self._unchecked_hint()}"
+                        f"{self._here} returned {of} of {attribute} {shown[0]} instead of {shown[1]}{self._unchecked_hint()}"
                     )
 
     def _unchecked_hint(self) -> str:
@@ -127,7 +129,7 @@ class HookRunner:
 
 
 def _parts(tree: Any) -> list[Tensor | None]:
-    """The tensors of a result; for a flat tuple of gradients None for those that are absent."""
+    """The tensors of a result. A flat tuple of gradients is returned as it is, with None for absent gradients."""
     if isinstance(tree, tuple) and all(item is None or isinstance(item, torch.Tensor) for item in tree):
         return list(tree)
     return list(tensors_in(tree))
