@@ -125,7 +125,7 @@ class Diagnosis:
             return {}
         self._ran.add(name)
         self._could_not.pop(name, None)
-        change = self._streaks[name].look(signs, self.evidence)
+        change = self._streaks[name].update(signs, self.evidence)
         changed = self._groups.confirm(name, change.confirmed)
         for number, kind in self._groups.end(name, change.ended).items():
             changed.setdefault(number, kind)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -10,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.health import saved_facts
+from lightning_hooks.health.facts_history import FactsHistory
 from lightning_hooks.health.reading import Reader
-from lightning_hooks.health.window import Array, EarlyLevel, Key, Window
+from lightning_hooks.health.window import Array, EarlyLevel, Key, Window, check_widths
 from lightning_hooks.health.witness import falls
 from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.records.facts import StepFacts, Structure
@@ -59,6 +58,7 @@ class Evidence:
         needs: the pairs that are collected.
         size: the number of steps that are kept.
         step: of the last view; -1 before the first.
+        first_step: of the first view of the run; -1 before it.
         facts: how the last step trained; None if nobody knows.
         structure: the modules and parameters; None if nobody knows.
         ranks: the number of ranks that were merged.
@@ -75,7 +75,7 @@ class Evidence:
 
     def __init__(self, needs: Iterable[Key] = (), size: int = WINDOW) -> None:
         self.needs = tuple(dict.fromkeys((LOSS, *needs)))
-        self.step = -1
+        self.step = self.first_step = -1
         self.facts: StepFacts | None = None
         self.structure: Structure | None = None
         self.ranks = 1
@@ -85,7 +85,7 @@ class Evidence:
         self._names: dict[str, tuple[str, ...]] = {}
         self._reader: Reader | None = None
         self._views: list[StepView] = []  # the last views, of which some statistic is still to be read
-        self._facts: list[tuple[int, StepFacts | None]] = []  # at each step from which they differ
+        self._facts = FactsHistory()
         self._judged_until = -1
         self._tracks: dict[Key, Track] = {}  # of the last step, for one rule after the other
         self._order: tuple[tuple[int, ...], tuple[str, ...]] = (), ()
@@ -97,8 +97,9 @@ class Evidence:
             self._go_back(view.step)
         if self._reader is None or self._reader.index is not view.rows:
             self._change_rows(view.rows)
-        if view.facts is not self.facts or not self._facts:
-            self._facts.append((view.step, view.facts))
+        self._facts.add(view.step, view.facts)
+        if not 0 <= self.first_step <= view.step:
+            self.first_step = view.step
         self.step, self.facts, self.structure, self.ranks = view.step, view.facts, view.structure, view.ranks
         self._window.add_step(view.step)
         self._views.append(view)
@@ -172,6 +173,15 @@ class Evidence:
             return None
         return self._early[tensor, stat].medians
 
+    def start(self, tensor: str, stat: str) -> Array | None:
+        """The first measurement of each row, float64 [rows]; NaN for a row without one.
+
+        None where `track` is None. A resume keeps it.
+        """
+        if self.track(tensor, stat) is None:
+            return None
+        return self._early[tensor, stat].firsts
+
     def loss(self) -> Track | None:
         """The loss of each step; None if nobody measures it."""
         return self.track(*LOSS)
@@ -192,8 +202,7 @@ class Evidence:
 
     def facts_at(self, step: int) -> StepFacts | None:
         """How a step of the window trained; None if nobody knows. The same object as long as nothing changed."""
-        position = bisect_right(self._facts, step, key=lambda change: change[0])
-        return self._facts[position - 1][1] if position else None
+        return self._facts.at(step)
 
     def _new(self) -> slice:
         steps = self._window.steps
@@ -222,8 +231,7 @@ class Evidence:
                 self._fill(key)
         waiting = max(map(self._window.missing, self.needs))
         self._views = self._views[len(self._views) - waiting :]
-        first = bisect_right(self._facts, int(self._window.steps[0]), key=lambda change: change[0])
-        del self._facts[: max(0, first - 1)]
+        self._facts.forget_before(int(self._window.steps[0]))
 
     def _change_rows(self, index: RowIndex) -> None:
         self._fill_all()
@@ -246,8 +254,7 @@ class Evidence:
         if self._reader:
             self._reader.forget_views()
         self._window.forget_from(step)
-        self._facts = [change for change in self._facts if change[0] < step]
-        self.facts = self._facts[-1][1] if self._facts else None
+        self._facts.forget_from(step)
         self._judged_until = min(self._judged_until, step - 1)
         self._falls.clear()
         if not len(self._window.steps):
@@ -258,10 +265,11 @@ class Evidence:
         self._fill_all()
         return {
             "step": self.step,
+            "first_step": self.first_step,
             "window": self._window.state_dict(),
             "names": {tensor: list(names) for tensor, names in self._names.items()},
             "early": [[*key, *level.state()] for key, level in self._early.items()],
-            "facts": saved_facts.to_plain(self._facts),
+            "facts": self._facts.state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -271,24 +279,19 @@ class Evidence:
             RuleError: the state is damaged; the evidence is then unchanged.
         """
         try:
-            step, names = int(state["step"]), {str(k): tuple(map(str, each)) for k, each in dict(state["names"]).items()}
+            step, first_step = int(state["step"]), int(state["first_step"])
+            names = {str(k): tuple(map(str, each)) for k, each in dict(state["names"]).items()}
             window = Window.from_state(self._window.size, state["window"])
             early = {(str(e[0]), str(e[1])): EarlyLevel.from_state(e[2:]) for e in state["early"]}
-            facts = saved_facts.from_plain(state["facts"])
-            self._check_widths(window, early, names)
+            facts = FactsHistory.from_state(state["facts"])
+            check_widths(window, early, names)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise RuleError(f"evidence: the saved state is damaged: {error}") from error
         self.step, self._names, self._window, self._early, self._facts = step, names, window, early, facts
-        self.facts = facts[-1][1] if facts else None
+        self.first_step = first_step
+        self.facts = facts.last
         self._reader, self._views, self._tracks = None, [], {}
         for key in self.needs:
             if key not in window:
                 window.fill(key, None)
         self._falls.clear()
-
-    @staticmethod
-    def _check_widths(window: Window, early: Mapping[Key, EarlyLevel], names: Mapping[str, tuple[str, ...]]) -> None:
-        for key, level in early.items():
-            width = len(names[key[0]]) if key[0] else 1
-            if window.read(key).shape[1] != width or len(level.counts) != width:
-                raise ValueError(f"{key[1]!r} of {key[0]!r} has another number of columns than {width}")

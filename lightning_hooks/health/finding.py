@@ -238,14 +238,15 @@ _NUMBER_WORDS: Final = ("nan", "inf", "-inf")
 def sign_to_dict(sign: Sign) -> dict[str, Any]:
     """A sign as plain values. JSON has no numbers that are not finite, so they are words."""
     words = {name: _as_plain(getattr(sign, name)) for name in ("measured", "threshold")}
-    return {"row": sign.row, "tensor": sign.tensor, "step": sign.step, **words, "text": sign.text}
+    return {"row": sign.row, "tensor": sign.tensor, "step": sign.step, **words, "text": sign.text, "since": sign.since}
 
 
 def sign_from_dict(values: Any) -> Sign:
     """The sign of `sign_to_dict`; raises RuleError if a field is damaged."""
     read = _Fields("sign", values)
     numbers = read.number("measured"), read.number("threshold")
-    return Sign(read.of("row", str), read.of("tensor", str), read.of("step", int), *numbers, read.of("text", str))
+    place = read.of("row", str), read.of("tensor", str), read.of("step", int)
+    return Sign(*place, *numbers, read.of("text", str), read.of("since", int, optional=True))
 
 
 def _as_plain(number: float) -> float | str:

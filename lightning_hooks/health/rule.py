@@ -60,6 +60,8 @@ class Sign:
         measured: the number that was measured.
         threshold: the number that it was compared with.
         text: the numbers in words, without a full stop: `update is 18 % of the weight`.
+        since: the step since which the pattern has been there, if that is before this sign: a rule may wait for a second
+            witness. None if the sign is the beginning.
     """
 
     row: str
@@ -68,6 +70,7 @@ class Sign:
     measured: float
     threshold: float
     text: str
+    since: int | None = None
 
     @property
     def excess(self) -> float:
@@ -191,7 +194,13 @@ def shown_rows(rows: Sequence[str]) -> str:
     return f"{rows[0]}, then {len(rows) - 1} more" if len(rows) > 1 else rows[0] if rows else ""
 
 
-def signs_where(track: Track, holds: NDArray[np.bool_], threshold: ArrayLike, text: Callable[[float], str]) -> Iterator[Sign]:
+def signs_where(
+    track: Track,
+    holds: NDArray[np.bool_],
+    threshold: ArrayLike,
+    text: Callable[[float], str],
+    pattern: NDArray[np.bool_] | None = None,
+) -> Iterator[Sign]:
     """The signs of a condition at the new steps of a track.
 
     Args:
@@ -199,6 +208,8 @@ def signs_where(track: Track, holds: NDArray[np.bool_], threshold: ArrayLike, te
         holds: whether the condition holds, bool [window, rows]; ignored where the track was not measured.
         threshold: one number, or one for each row or cell: anything that broadcasts to [window, rows].
         text: makes the words from the measured number.
+        pattern: the condition without its second witness, bool [window, rows]. The finding then begins with the pattern, not
+            with the first sign.
     """
     new = np.asarray(holds, dtype=np.bool_)[track.new] & ~np.isnan(track.values[track.new])
     if not new.any():
@@ -207,4 +218,15 @@ def signs_where(track: Track, holds: NDArray[np.bool_], threshold: ArrayLike, te
     values, steps = track.values[track.new], track.steps[track.new]
     for i, row in np.argwhere(new).tolist():
         value = float(values[i, row])
-        yield Sign(track.names[row], track.tensor, int(steps[i]), value, float(thresholds[i, row]), text(value))
+        since = None
+        if pattern is not None and (i == 0 or not new[i - 1, row]):
+            since = _begin(track, pattern, row, (track.new.start or 0) + i)
+        yield Sign(track.names[row], track.tensor, int(steps[i]), value, float(thresholds[i, row]), text(value), since)
+
+
+def _begin(track: Track, pattern: NDArray[np.bool_], row: int, last: int) -> int:
+    """The step since which a pattern has been there at each measured step of a row."""
+    measured = np.flatnonzero(~np.isnan(track.values[: last + 1, row]))
+    absent = np.flatnonzero(~np.asarray(pattern, dtype=np.bool_)[measured, row])
+    begin = int(absent[-1]) + 1 if len(absent) else 0
+    return int(track.steps[measured[min(begin, len(measured) - 1)]])

@@ -31,6 +31,7 @@ class Streak:
         gone_since: the first of these steps.
         is_confirmed: whether it held for as long as the rule's patience.
         signs: the first sign and the clearest ones.
+        least: the smallest excess of the clearest ones; negative before it is needed.
     """
 
     row: str
@@ -42,6 +43,7 @@ class Streak:
     gone_since: int = -1
     is_confirmed: bool = False
     signs: tuple[Sign, ...] = ()
+    least: float = -1.0
 
     @property
     def excess(self) -> float:
@@ -51,10 +53,16 @@ class Streak:
     def hit(self, sign: Sign) -> None:
         """The condition holds at one more step."""
         self.count, self.misses, self.last = self.count + 1, 0, max(self.last, sign.step)
+        if len(self.signs) < _MOST_SIGNS:
+            self.signs = (*self.signs, sign)
+            return
         # Most signs of a long streak are no clearer than those kept.
-        if len(self.signs) < _MOST_SIGNS or sign.excess > min(each.excess for each in self.signs[1:]):
-            clearest = sorted((*self.signs[1:], sign), key=lambda each: (-each.excess, each.step))
-            self.signs = (*self.signs[:1], *clearest[: _MOST_SIGNS - 1]) if self.signs else (sign,)
+        excess = sign.excess
+        if self.least < 0:
+            self.least = min(each.excess for each in self.signs[1:])
+        if excess > self.least:
+            clearest = sorted((*self.signs[1:], sign), key=lambda each: (-each.excess, each.step))[: _MOST_SIGNS - 1]
+            self.signs, self.least = (self.signs[0], *clearest), clearest[-1].excess
 
     def miss(self, step: int) -> None:
         """The row was measured and the condition does not hold."""
@@ -95,7 +103,7 @@ class Streaks:
         self._rule = rule
         self._live: dict[Place, Streak] = {}
 
-    def look(self, signs: Iterable[Sign], evidence: Evidence) -> Change:
+    def update(self, signs: Iterable[Sign], evidence: Evidence) -> Change:
         """Go through the new steps of the evidence with the signs that the rule has given at them."""
         by_place: dict[Place, dict[int, Sign]] = {}
         for sign in signs:
@@ -115,7 +123,8 @@ class Streaks:
             streak, sign = self._live.get(place), signs.get(step)
             if sign is not None:
                 if streak is None:
-                    streak = self._live[place] = Streak(*place, sign.step, sign.step)
+                    begin = sign.step if sign.since is None else min(sign.since, sign.step)
+                    streak = self._live[place] = Streak(*place, begin, sign.step)
                 streak.hit(sign)
                 if not streak.is_confirmed and streak.count >= self._rule.patience:
                     streak.is_confirmed = True

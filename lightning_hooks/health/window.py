@@ -136,7 +136,9 @@ class Window:
 
 
 class EarlyLevel:
-    """The median of the measurements 5 to 24 of each column, counted from 0. A column has none before its 25th measurement.
+    """The first measurement of each column, and the median of its measurements 5 to 24, counted from 0.
+
+    A column has no median before its 25th measurement.
 
     Args:
         columns: the number of columns.
@@ -144,23 +146,26 @@ class EarlyLevel:
     Example:
         >>> early = EarlyLevel(1)
         >>> early.add(np.arange(30.0)[:, None])
-        >>> early.medians.tolist()
-        [14.5]
+        >>> early.firsts.tolist(), early.medians.tolist()
+        ([0.0], [14.5])
     """
 
     def __init__(self, columns: int) -> None:
         self.counts = np.zeros(columns)
         self.samples = np.full((LAST_EARLY - FIRST_EARLY + 1, columns), np.nan)
+        self.firsts = np.full(columns, np.nan)
         self.medians = np.full(columns, np.nan)
 
     def add(self, values: Array) -> None:
         """Add the numbers of new steps, float64 [steps, columns]. Numbers that are not finite do not count."""
-        if bool((self.counts > LAST_EARLY).all()):
+        if not len(values) or bool((self.counts > LAST_EARLY).all()):
             return
         finite = np.isfinite(values)
         numbers = (self.counts + np.cumsum(finite, axis=0) - 1).astype(np.intp)
         steps, columns = np.nonzero(finite & (numbers >= FIRST_EARLY) & (numbers <= LAST_EARLY))
         self.samples[numbers[steps, columns] - FIRST_EARLY, columns] = values[steps, columns]
+        starts = np.flatnonzero((self.counts == 0) & finite.any(axis=0))
+        self.firsts[starts] = values[finite[:, starts].argmax(axis=0), starts]
         self.counts += finite.sum(axis=0)
         complete = (self.counts > LAST_EARLY) & np.isnan(self.medians)
         if complete.any():
@@ -170,20 +175,22 @@ class EarlyLevel:
         """Give other columns, as `Window.rename` does."""
         self.counts = np.nan_to_num(with_columns(self.counts[None], columns)[0])
         self.samples = with_columns(self.samples, columns)
+        self.firsts = with_columns(self.firsts[None], columns)[0]
         self.medians = with_columns(self.medians[None], columns)[0]
 
     def state(self) -> list[Any]:
         """The measurements as plain values."""
-        return to_text(np.concatenate([self.counts[None], self.medians[None], self.samples]))
+        return to_text(np.concatenate([self.counts[None], self.firsts[None], self.medians[None], self.samples]))
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> EarlyLevel:
         """The level of a `state`; raises ValueError if the state is damaged."""
         rows = from_text(*state)
         early = cls(rows.shape[1])
-        if len(rows) != len(early.samples) + 2:
-            raise ValueError(f"an early level has {len(early.samples) + 2} lines, got {len(rows)}")
-        early.counts, early.medians, early.samples = rows[0].copy(), rows[1].copy(), rows[2:].copy()
+        if len(rows) != len(early.samples) + 3:
+            raise ValueError(f"an early level has {len(early.samples) + 3} lines, got {len(rows)}")
+        early.counts, early.firsts, early.medians = rows[0].copy(), rows[1].copy(), rows[2].copy()
+        early.samples = rows[3:].copy()
         return early
 
 
@@ -203,3 +210,11 @@ def from_text(columns: int, text: str) -> Array:
     """The array of `to_text`; raises ValueError if the text is damaged."""
     numbers = np.frombuffer(base64.b64decode(text, validate=True), dtype="<f8").astype(np.float64)
     return numbers.reshape(-1, columns) if columns else numbers.reshape(0, 0)
+
+
+def check_widths(window: Window, early: Mapping[Key, EarlyLevel], names: Mapping[str, Sequence[str]]) -> None:
+    """Raise ValueError or KeyError if saved numbers do not have one column for each row of their tensor."""
+    for key, level in early.items():
+        width = len(names[key[0]]) if key[0] else 1
+        if window.read(key).shape[1] != width or len(level.counts) != width:
+            raise ValueError(f"{key[1]!r} of {key[0]!r} has another number of columns than {width}")

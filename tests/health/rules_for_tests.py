@@ -26,8 +26,8 @@ class Huge(HealthRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skipped(HealthRule):
-    """The step was skipped: a fact, looked at every step."""
+class LowScale(HealthRule):
+    """The loss scale is low: a fact, looked at every step."""
 
     patience: int = 1
     every: int = 1
@@ -39,8 +39,8 @@ class Skipped(HealthRule):
     def check(self, evidence):
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
-            if facts is not None and facts.skipped:
-                yield Sign("", "", step, 1.0, 0.0, "the step was skipped")
+            if facts is not None and facts.loss_scale < 1:
+                yield Sign("", "", step, facts.loss_scale, 1.0, "the loss scale is low")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_hooks.errors import RuleError
@@ -66,6 +66,7 @@ def test_a_group_of_rows_is_not_a_row():
     assert evidence_of([view_of(0, index, [1, 2, 3])]).track("grad", "mean").names == ("a", "b")
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=9))
 def test_the_window_is_the_same_however_often_it_is_read(blocks):
     count = sum(blocks)
@@ -84,6 +85,7 @@ def test_the_window_is_the_same_however_often_it_is_read(blocks):
     np.testing.assert_array_equal(before.values, copy)
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.integers(0, 90), st.integers(0, 90))
 def test_a_resume_continues_the_window_as_if_it_had_not_happened(split, seed):
     rng = np.random.default_rng(seed)
@@ -98,6 +100,7 @@ def test_a_resume_continues_the_window_as_if_it_had_not_happened(split, seed):
     for key in NEEDS:
         np.testing.assert_array_equal(whole.track(*key).values, second.track(*key).values)
         np.testing.assert_array_equal(whole.early(*key), second.early(*key))
+        np.testing.assert_array_equal(whole.start(*key), second.start(*key))
     assert whole.steps.tolist() == second.steps.tolist() and whole.loss_falls(40) is second.loss_falls(40)
     assert [whole.facts_at(step) for step in whole.steps] == [second.facts_at(step) for step in whole.steps]
 
@@ -110,6 +113,24 @@ def test_the_early_level_is_the_median_of_a_rows_own_measurements_5_to_24():
     assert np.isnan(evidence_of(views[:24]).early("grad", "mean")).all()
     np.testing.assert_array_equal(evidence_of(views[:25]).early("grad", "mean"), [14.5, np.nan])
     np.testing.assert_array_equal(evidence_of(views).early("grad", "mean"), [14.5, 29])
+
+
+def test_the_start_is_the_first_measurement_of_a_row():
+    series = np.arange(900.0).reshape(300, 3)
+    series[:4, 1] = np.nan
+    evidence = evidence_of(views_of(ROWS, series))
+    np.testing.assert_array_equal(evidence.start("grad", "mean"), [0, 13])
+    assert evidence_of(views_of(ROWS, series), [("output", "mean")]).start("output", "mean") is None
+    assert np.isnan(evidence_of(views_of(ROWS, series[:2])).start("grad", "mean")[1])
+
+
+def test_the_first_step_is_that_of_the_first_view_of_the_run():
+    views = views_of(ROWS, np.ones((300, 3)))
+    evidence = evidence_of(views[7:])
+    assert evidence.first_step == 7 and Evidence(NEEDS).first_step == -1
+    again = Evidence(NEEDS)
+    again.load_state_dict(json.loads(json.dumps(evidence.state_dict())))
+    assert again.first_step == 7
 
 
 def test_rows_keep_their_numbers_by_name_if_the_row_index_changes():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_hooks.errors import RuleError
@@ -11,6 +11,7 @@ from lightning_hooks.health.window import EarlyLevel, Window
 A, B = ("grad", "norm"), ("loss", "mean")
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.integers(1, 8), st.booleans(), st.booleans()), max_size=30), st.integers(8, 20))
 def test_each_key_holds_its_last_numbers_however_seldom_it_is_filled(blocks, size):
     window, step = Window(size), 0
@@ -59,6 +60,7 @@ def test_damaged_numbers_are_an_error(state):
         Window.from_state(4, state)
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.integers(0, 40), st.integers(1, 9))
 def test_the_early_level_is_the_same_in_any_portions(count, portion):
     values = np.random.default_rng(count).normal(size=(count, 2))
