@@ -142,6 +142,11 @@ EXPLANATIONS: Final[dict[str, dict[str, str]]] = {
         "usual": "Changes from step to step.",
         "do": "Always the same one: compare load_cv and effective_units.",
     },
+    "unit_variation": {
+        "what": "How much units vary over the samples of the step, relative to their size. 0 if all samples give one output.",
+        "usual": "Above 0.1.",
+        "do": "Near 0: the output hardly depends on the input. Look at the layers before it for dead or saturated units.",
+    },
     "hooks/param_norm": {
         "what": "The norm of all watched parameters together.",
         "usual": "Grows slowly.",

@@ -36,6 +36,7 @@ NAMES: Final = (
     "effective_units",
     "top_unit",
     "busiest_unit",
+    "unit_variation",
 )
 """The names of all statistics of the package, with three of the many quantiles."""
 ONLY_OF: Final = {"ratio": "update", "cosine": "grad", "micro_cosine": "grad", "noise_scale": "grad"}

@@ -121,6 +121,15 @@ def _effective_units(units: Units) -> Array:
     return values
 
 
+def _unit_variation(units: Units) -> Array:
+    mean = units.moments[..., SUM] / np.asarray(units.elements, dtype=np.float64)[..., None]
+    square = units.moments[..., SQUARE] / np.asarray(units.elements, dtype=np.float64)[..., None]
+    # Rounding may make the variance of a constant unit negative.
+    variance = np.maximum(square - np.square(mean), 0.0)
+    values: Array = np.sqrt(variance.sum(axis=-1) / square.sum(axis=-1))
+    return values
+
+
 def _first_largest(values: Array, ties: Array) -> Array:
     """The index of the largest value; among equal values, of the largest tie-breaker. NaN counts as the largest value."""
     best = values.max(axis=-1, keepdims=True)
@@ -156,6 +165,9 @@ UNIT_STATISTICS: Final = (
     UnitStatistic("top_unit", _top_unit),
     # The index of the unit with the largest load; among equal loads, that with the largest magnitude.
     UnitStatistic("busiest_unit", _busiest_unit),
+    # How much units vary over the elements of the step, relative to their size: 0 for a tensor in which every unit has one
+    # value, whatever the sample, and 1 for units of mean 0.
+    UnitStatistic("unit_variation", _unit_variation),
 )
 NAMES: Final = tuple(statistic.name for statistic in UNIT_STATISTICS)
 FORMULAS: Final[dict[str, Callable[[Units], Array]]] = {statistic.name: statistic.formula for statistic in UNIT_STATISTICS}

@@ -132,8 +132,16 @@ def test_all_zero():
 
 def test_one_unit():
     want = {"dead_units": 0.0, "outlier_units": 0.0, "unit_max_over_median": 1.0, "load_cv": 0.0, "effective_units": 1.0}
+    want["unit_variation"] = math.sqrt(4 / 5)
     for stat in NAMES:
         assert of([[3.0], [-1.0]], stat) == want.get(stat, 0.0)
+
+
+def test_units_that_have_one_value_in_the_whole_step_do_not_vary():
+    assert of(np.tile([5.0, -3.0, 0.0], (7, 1)), "unit_variation") == 0.0
+    data = np.random.default_rng(0).normal(size=(2000, 8))
+    assert of(data, "unit_variation") == pytest.approx(1.0, abs=0.01)
+    assert of(100.0 + data, "unit_variation") == pytest.approx(0.01, rel=0.05)
 
 
 def test_a_nan_is_not_hidden():

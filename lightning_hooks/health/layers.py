@@ -1,0 +1,97 @@
+"""Layers: which module feeds which, as far as the order of execution and the structure tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.roles import WEIGHTED, Array, Mask, Roles
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What runs before and behind each module.
+
+    Args:
+        weighted: for each module the linear layer or convolution that is itself or that ran last before it.
+        before: for each module the one that ran directly before that layer.
+        behind: the modules behind which another layer with weights runs, inside the same child of the model.
+        last: the layer with weights that runs last; empty if there is none.
+    """
+
+    weighted: dict[str, str]
+    before: dict[str, str]
+    behind: frozenset[str]
+    last: str
+
+    def are_hidden(self, names: Sequence[str]) -> Mask:
+        """Which modules have another layer with weights behind them, inside the same child of the model.
+
+        The last activation of a network gives probabilities or pixels, which lie at their ends when the network has learned.
+        The last activation of a generator is followed by the discriminator, hence the same child.
+        """
+        return np.array([name in self.behind for name in names], dtype=np.bool_)
+
+
+def layers_of(evidence: Evidence, roles: Roles) -> Layers:
+    """The layers of a model in the order of execution."""
+    order = evidence.order
+    weighted: dict[str, str] = {}
+    before: dict[str, str] = {}
+    ends: dict[str, int] = {}
+    current = previous = last = first_before = ""
+    for position, name in enumerate(order):
+        if roles.role(name) in WEIGHTED:
+            current, first_before, last = name, previous, name
+            ends[_child(name)] = ends[""] = position
+        weighted[name], before[name] = current, first_before
+        previous = name
+    behind = frozenset(name for position, name in enumerate(order) if ends.get(_child(name), -1) > position)
+    return Layers(weighted, before, behind, last)
+
+
+def _child(name: str) -> str:
+    """The child of the model that holds a module; empty for a module that is a child itself."""
+    child, dot, _ = name.partition(".")
+    return child if dot else ""
+
+
+def elements_per_unit(roles: Roles, layers: Layers, names: Sequence[str], counts: Array) -> Array:
+    """The number of elements that each unit of a tensor has, float64 of the shape of `counts`; NaN if nobody knows the units.
+
+    The units of a module are taken to be those of the last layer with weights.
+    """
+    units = [units_of(roles, layers.weighted.get(name, "")) for name in names]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        per_unit: Array = counts / np.array(units, dtype=np.float64)
+    return per_unit
+
+
+def units_of(roles: Roles, layer: str) -> float:
+    """The number of output units of a linear layer or convolution; NaN if nobody knows."""
+    weight = roles.weight(layer)
+    if weight is None:
+        return float("nan")
+    return float(weight.shape[_is_transposed(roles, layer)])
+
+
+def roots_of_fan_in(roles: Roles, layers: Sequence[str]) -> Array:
+    """The square root of the number of inputs of each output, float64 [layers]; NaN for modules without a weight.
+
+    The root mean square of a weight times this number is the factor by which the layer scales inputs that are independent.
+    """
+    roots = []
+    for layer in layers:
+        weight = roles.weight(layer)
+        inputs = np.nan if weight is None else np.prod(weight.shape) / weight.shape[_is_transposed(roles, layer)]
+        roots.append(float(np.sqrt(inputs)))
+    return np.array(roots, dtype=np.float64)
+
+
+def _is_transposed(roles: Roles, layer: str) -> bool:
+    module = roles.modules.get(layer)
+    # The Conv1D of transformers is a linear layer with a weight [inputs, outputs].
+    return module is not None and ("Transpose" in module.type or module.type == "Conv1D")

@@ -1,0 +1,175 @@
+"""Roles: which rows are weights, rectifiers or first layers, as the structure of the model says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.records.facts import ModuleFacts, ParameterFacts, Structure
+
+Mask = NDArray[np.bool_]
+Array = NDArray[np.float64]
+NO_STRUCTURE: Final = "the structure of the model is not known"
+WEIGHTED: Final = ("linear", "convolution")
+"""The roles of modules that multiply their input with a weight."""
+_RECTIFIER: Final = re.compile(r"relu", re.IGNORECASE)
+_LEAKY: Final = re.compile(r"leaky|prelu|rrelu", re.IGNORECASE)
+
+
+class Roles:
+    """What a structure says about modules and parameters, by their names.
+
+    Args:
+        structure: of the model.
+
+    Attributes:
+        modules: the facts of each module.
+        parameters: the facts of each parameter.
+
+    Example:
+        >>> linear = ModuleFacts("fc", "Linear", "linear")
+        >>> weight = ParameterFacts("fc.weight", "fc", (3, 2), "float32")
+        >>> bias = ParameterFacts("fc.bias", "fc", (3,), "float32")
+        >>> roles = Roles(Structure((linear,), (weight, bias)))
+        >>> roles.are_weights(("fc.bias", "fc.weight")).tolist(), roles.have_role(("fc", "act"), ("linear",)).tolist()
+        ([False, True], [True, False])
+    """
+
+    def __init__(self, structure: Structure) -> None:
+        self.modules: dict[str, ModuleFacts] = {each.name: each for each in structure.modules}
+        self.parameters: dict[str, ParameterFacts] = {each.name: each for each in structure.parameters}
+        self._masks: dict[tuple[str, tuple[str, ...]], Mask] = {}
+        self._weights: dict[str, ParameterFacts] = {}
+        for each in structure.parameters:
+            if is_weight(each.shape):
+                self._weights.setdefault(each.module, each)
+
+    def role(self, name: str) -> str:
+        """The role of a module; `other` for a module that the structure does not hold."""
+        module = self.modules.get(name)
+        return module.role if module else "other"
+
+    def have_role(self, names: tuple[str, ...], roles: Sequence[str]) -> Mask:
+        """Which modules have one of these roles."""
+        return self._mask("/".join(roles), names, lambda name: self.role(name) in roles)
+
+    def are_rectifiers(self, names: tuple[str, ...]) -> Mask:
+        """Which modules are activations that give exactly 0 for every negative input."""
+        return self._mask("rectifiers", names, lambda name: is_rectifier(self.modules.get(name)))
+
+    def have_type(self, names: tuple[str, ...], types: Sequence[str]) -> Mask:
+        """Which modules have a class with one of these names."""
+        named = {name for name, module in self.modules.items() if module.type in types}
+        return self._mask(f"types {'/'.join(types)}", names, named.__contains__)
+
+    def are_weights(self, names: tuple[str, ...]) -> Mask:
+        """Which parameters are matrices or more: biases, gains of norms and single vectors are not."""
+        return self._mask("weights", names, lambda name: name in self.parameters and is_weight(self.parameters[name].shape))
+
+    def weight(self, module: str) -> ParameterFacts | None:
+        """The first weight of a module; None if it has none."""
+        return self._weights.get(module)
+
+    def _mask(self, key: str, names: tuple[str, ...], holds: Callable[[str], bool]) -> Mask:
+        if (key, names) not in self._masks:
+            if len(self._masks) > 64:  # the rows of a run may change
+                self._masks.clear()
+            self._masks[key, names] = np.array([holds(name) for name in names], dtype=np.bool_)
+        return self._masks[key, names]
+
+
+_known: list[tuple[Structure, Roles]] = []
+
+
+def roles_of(evidence: Evidence) -> Roles | None:
+    """The roles of the model of a run; None if its structure is not known."""
+    structure = evidence.structure
+    if structure is None:
+        return None
+    # All views of a run hold the same object, and hashing a structure of thousands of modules would cost more than a rule.
+    for known, roles in _known:
+        if known is structure:
+            return roles
+    _known[3:] = []
+    _known.insert(0, (structure, Roles(structure)))
+    return _known[0][1]
+
+
+def is_weight(shape: tuple[int, ...]) -> bool:
+    """Whether a parameter of this shape is a matrix or more, once dimensions of size 1 are ignored.
+
+    Example:
+        >>> is_weight((8, 4)), is_weight((8,)), is_weight((1, 1, 8))
+        (True, False, False)
+    """
+    return sum(size > 1 for size in shape) >= 2
+
+
+def is_rectifier(module: ModuleFacts | None) -> bool:
+    """Whether a module is an activation that gives exactly 0 for every negative input, by the name of its class."""
+    if module is None or module.role not in ("activation", "other"):
+        return False
+    return _RECTIFIER.search(module.type) is not None and _LEAKY.search(module.type) is None
+
+
+def aligned(values: Array | None, names: Sequence[str], to: Sequence[str]) -> Array:
+    """Numbers of rows in the order of other rows, float64 [len(to)]; NaN for a row without a number.
+
+    Example:
+        >>> aligned(np.array([1.0, 2.0]), ["a", "b"], ["b", "c"]).tolist()
+        [2.0, nan]
+    """
+    by_name = {} if values is None else dict(zip(names, values.tolist(), strict=True))
+    return np.array([by_name.get(name, np.nan) for name in to], dtype=np.float64)
+
+
+def columns_of(names: Sequence[str], to: Sequence[str]) -> NDArray[np.intp]:
+    """The position of each of the rows `to` among `names`; -1 for a row that is not there.
+
+    Example:
+        >>> columns_of(["a", "b"], ["b", "c"]).tolist()
+        [1, -1]
+    """
+    by_name = {name: column for column, name in enumerate(names)}
+    return np.array([by_name.get(name, -1) for name in to], dtype=np.intp)
+
+
+def starts(evidence: Evidence, tensor: str, stat: str, to: Sequence[str]) -> Array:
+    """The first measurement of a statistic, for the rows `to`; NaN where there is none."""
+    track, first = evidence.track(tensor, stat), evidence.start(tensor, stat)
+    return aligned(first, track.names if track else (), to)
+
+
+def percent(share: float) -> str:
+    """A share in words.
+
+    Example:
+        >>> percent(0.183), percent(1e-7), percent(1.0)
+        ('18 %', '1e-05 %', '100 %')
+    """
+    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
+
+
+def stalls(evidence: Evidence) -> bool:
+    """The second witness of patterns that also occur in healthy training: the loss does not fall, or nobody measures it."""
+    return evidence.loss() is None or evidence.loss_falls() is False
+
+
+def known_median(values: Array) -> float:
+    """The median of the finite numbers; NaN if there are none."""
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else float("nan")
+
+
+def medians(values: Array) -> Array:
+    """The median of each step, float64 [window]; of two numbers the smaller. NaN does not count; NaN if there is no number."""
+    ordered = np.sort(values, axis=1)
+    counts = np.isfinite(values).sum(axis=1)
+    columns = np.maximum((counts - 1) // 2, 0)
+    medians: Array = np.where(counts > 0, ordered[np.arange(len(values)), columns], np.nan)
+    return medians

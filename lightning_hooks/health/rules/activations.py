@@ -1,0 +1,162 @@
+"""Rules on activations: saturation, outputs that do not depend on the input, massive units; dead ones are in `dead`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.layers import elements_per_unit, layers_of
+from lightning_hooks.health.roles import Array, Mask, percent, roles_of, stalls
+from lightning_hooks.health.rule import HealthRule, Severity, Sign, signs_where
+from lightning_hooks.health.rules.base import Needs, StructureRule, is_new
+from lightning_hooks.health.rules.dead import DeadLayer, DeadUnits
+
+_SIGMOIDS: Final = ("Sigmoid",)
+_TANHS: Final = ("Tanh",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaturatedActivation(StructureRule):
+    """The mean slope of a sigmoid or tanh is a small share of its largest slope.
+
+    The mean slope follows exactly from the output: 1 − y² for tanh, and y − y² for a sigmoid.
+
+    Args:
+        at_start: the share below which a module that began so is saturated.
+        later: the share below which a module is saturated that began otherwise, while the loss does not fall.
+    """
+
+    at_start: float = 0.1
+    later: float = 0.03
+    patience: int = 10
+    every: int = 10
+    family: ClassVar[str] = "activations"
+    needs: ClassVar[Needs] = (("output", "mean"), ("output", "rms"), ("output", "min"), ("output", "max"))
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at the scale of the input of the layer before: normalise the data, or put a norm before the activation.",
+        "Scale the initial weights and biases of the layer before down.",
+    )
+    source: ClassVar[str] = "smdebug and TheDeepChecker count saturated units; the mean slope is a number of the whole output"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        reason, roles = super().can_run(evidence), roles_of(evidence)
+        if reason is None and roles is not None:
+            track = evidence.track("output", "rms")
+            if track is not None and not roles.have_type(track.names, (*_SIGMOIDS, *_TANHS)).any():
+                return "the model has no module Sigmoid or Tanh"
+        return reason
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        rms, roles = evidence.track("output", "rms"), roles_of(evidence)
+        mean, low, high = (evidence.track("output", stat) for stat in ("mean", "min", "max"))
+        if rms is None or mean is None or low is None or high is None or roles is None:
+            return ()
+        tanhs, sigmoids = roles.have_type(rms.names, _TANHS), roles.have_type(rms.names, _SIGMOIDS)
+        if not (tanhs | sigmoids).any():
+            return ()
+        slopes = _slopes(rms.values, mean.values, sigmoids)
+        first_rms, first_mean = evidence.start("output", "rms"), evidence.start("output", "mean")
+        assert first_rms is not None and first_mean is not None
+        began = _slopes(first_rms[None], first_mean[None], sigmoids) < self.at_start
+        # A gate whose outputs all lie on one side was closed or opened on purpose, by its bias.
+        one_sided = sigmoids & ((low.values > 0.5) | (high.values < 0.5))
+        limit = np.where(began, self.at_start, self.later)
+        judged = (tanhs | sigmoids) & layers_of(evidence, roles).are_hidden(rms.names)
+        pattern = (slopes < limit) & judged & ~one_sided
+        holds = pattern & (began | stalls(evidence))
+        return signs_where(rms._replace(stat="slope", values=slopes), holds, limit, _saturated, pattern)
+
+
+def _slopes(rms: Array, mean: Array, sigmoids: Mask) -> Array:
+    """The mean slope as a share of the largest slope of the activation, float64 [window, rows]."""
+    square = np.square(rms)
+    slopes: Array = np.maximum(np.where(sigmoids, 4.0 * (mean - square), 1.0 - square), 0.0)
+    return slopes
+
+
+def _saturated(slope: float) -> str:
+    return f"the mean slope is {percent(slope)} of the largest one"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstantOutput(StructureRule):
+    """The output of a layer is nearly the same for all samples, and the loss does not fall.
+
+    While the loss falls, only the last layer is judged, and only if its output varied at first: its representation collapses.
+
+    Args:
+        least: the smallest usual variation of units over the samples of a step, relative to their size.
+        least_elements: the smallest number of elements of a unit in a step.
+    """
+
+    least: float = 0.002
+    least_elements: int = 4
+    patience: int = 3
+    family: ClassVar[str] = "activations"
+    needs: ClassVar[Needs] = (("output", "unit_variation"), ("output", "count"))
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at the first of the layers: dead or saturated units before it, or an input that is far from 0.",
+        "If the loss draws representations together, add what pushes them apart.",
+    )
+    source: ClassVar[str] = "tried: a healthy language model varies by 0.6 % while it learns how frequent tokens are"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        track, roles, first = (
+            evidence.track("output", "unit_variation"),
+            roles_of(evidence),
+            evidence.start("output", "unit_variation"),
+        )
+        counts = evidence.track("output", "count")
+        if track is None or roles is None or first is None or counts is None or not is_new(track):
+            return ()
+        layers = layers_of(evidence, roles)
+        few = elements_per_unit(roles, layers, track.names, counts.values) < self.least_elements
+        pattern = (track.values < self.least) & ~roles.have_role(track.names, ("embedding", "dropout", "loss")) & ~few
+        is_last = np.array([name == layers.last for name in track.names], dtype=np.bool_)
+        holds = pattern & (stalls(evidence) | (is_last & (first > 10 * self.least)))
+        return signs_where(track, holds, self.least, _constant, pattern)
+
+
+def _constant(variation: float) -> str:
+    return f"units vary by {percent(variation)} of their size over the samples of the step"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MassiveActivation(HealthRule):
+    """A few units are hundreds of times as large as the others. Large language models have such units without harm."""
+
+    severity: Severity = Severity.INFO
+    patience: int = 3
+    family: ClassVar[str] = "activations"
+    needs: ClassVar[Needs] = (("output", "outlier_units"), ("output", "abs_max"))
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at `top_unit` over time: one unit that is always the same acts as a bias.",
+        "Expect trouble with quantisation and in float16.",
+    )
+    source: ClassVar[str] = "Sun et al. 2024 (arXiv 2402.17762): above 100 and above 1000 times the median magnitude"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        track = evidence.track("output", "outlier_units")
+        return () if track is None else signs_where(track, track.values > 0, 0.0, _massive)
+
+
+def _massive(units: float) -> str:
+    return f"{units:.0f} unit{'' if units == 1 else 's'} above 100 and above 674 times the usual size"
+
+
+RULES: Final[tuple[HealthRule, ...]] = (
+    DeadLayer(),
+    DeadUnits(),
+    SaturatedActivation(),
+    ConstantOutput(),
+    MassiveActivation(),
+)
+"""The rules on activations, with their default thresholds."""

@@ -1,0 +1,173 @@
+"""Rules on what gives 0 for every sample: whole layers and single units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.layers import Layers, elements_per_unit, layers_of, roots_of_fan_in
+from lightning_hooks.health.roles import NO_STRUCTURE, WEIGHTED, Mask, Roles, columns_of, percent, roles_of, stalls, starts
+from lightning_hooks.health.rule import Severity, Sign, missing, signs_where
+from lightning_hooks.health.rules.base import Needs, StructureRule, is_new
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLayer(StructureRule):
+    """Every element of an activation, or of the input of a layer with weights, is 0, and the loss does not fall.
+
+    While the loss falls, the layer is off the main path, as the gate of a block that starts at zero.
+    """
+
+    severity: Severity = Severity.CRITICAL
+    patience: int = 10
+    every: int = 10
+    family: ClassVar[str] = "activations"
+    needs: ClassVar[Needs] = (("output", "zero_fraction"), ("input", "zero_fraction"))
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at the layer before: a large negative bias or a weight of zeros gives zeros only.",
+        "If the layer died during the run, look at the updates of the steps before: lower the learning rate.",
+    )
+    source: ClassVar[str] = "a layer of zeros passes no gradient to its weight; 10 steps, because one batch may be empty"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        reason = super().can_run(evidence)
+        if reason is not None and any(evidence.track(*need) is not None for need in self.needs):
+            return None if roles_of(evidence) is not None else reason
+        return reason
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        roles = roles_of(evidence)
+        if roles is None or not stalls(evidence):
+            return
+        for tensor, kinds in (("output", ("activation",)), ("input", WEIGHTED)):
+            track = evidence.track(tensor, "zero_fraction")
+            if track is None:
+                continue
+            judged = roles.have_role(track.names, kinds)
+            if tensor == "output":
+                judged = judged | roles.are_rectifiers(track.names)
+            dead = (track.values >= 1.0) & judged
+            yield from signs_where(track, dead, 1.0, _OF_ZEROS[tensor], dead)
+
+
+_OF_ZEROS: Final = {
+    "output": lambda _: "every element of the output is 0",
+    "input": lambda _: "every element of the input is 0",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadUnits(StructureRule):
+    """Units are 0 for all samples of a step, at step after step.
+
+    Not judged: rectifiers behind an input that hardly varies or is smaller than the layer's bias, since the sign of a unit is
+    then that of its bias (squeeze and excitation); units with few elements in a step, such as those of an expert; and linear
+    layers whose weight started at zero.
+
+    Args:
+        at_start: the share of a rectifier's units that may be dead in the first steps.
+        later: the share of a rectifier's units that may be dead later.
+        linear: the share of a linear layer's units that may be 0.
+        start: the last of the first steps.
+        least_elements: the smallest number of elements of a unit in a step.
+        least_variation: the smallest variation of the input's units over the samples of a step.
+        least_signal: the smallest part of a layer's output that comes from its input, as a multiple of that from its bias.
+    """
+
+    at_start: float = 0.5
+    later: float = 0.75
+    linear: float = 0.05
+    start: int = 12
+    least_elements: int = 16
+    least_variation: float = 0.3
+    least_signal: float = 2.0
+    patience: int = 2
+    family: ClassVar[str] = "activations"
+    needs: ClassVar[Needs] = (
+        ("output", "dead_units"),
+        ("output", "zero_fraction"),
+        ("output", "unit_variation"),
+        ("output", "count"),
+        ("input", "rms"),
+        ("param", "rms"),
+    )
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at the bias of the layer before, and at its updates of the steps before the units died.",
+        "Lower the learning rate, start biases at 0 or above, or use an activation with a slope everywhere (GELU, LeakyReLU).",
+    )
+    source: ClassVar[str] = (
+        "smdebug and TheDeepChecker warn at 50 % of the units, which fires on healthy trainings under way; 50 % in the first "
+        "dozen steps and 75 % later did not"
+    )
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        if roles_of(evidence) is None:
+            return NO_STRUCTURE
+        lacks = [stat for stat in ("dead_units", "unit_variation") if evidence.track("output", stat) is None]
+        return missing(evidence, "output", lacks[0]) if lacks else None
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        track, roles, first = evidence.track("output", "dead_units"), roles_of(evidence), evidence.start("output", "dead_units")
+        zeros, counts = evidence.track("output", "zero_fraction"), evidence.track("output", "count")
+        if track is None or roles is None or first is None or zeros is None or counts is None or not is_new(track):
+            return
+        layers = layers_of(evidence, roles)
+        many = elements_per_unit(roles, layers, track.names, counts.values) >= self.least_elements
+        began_dead = (first >= self.at_start) & (evidence.first_step <= self.start)
+        limit = np.where(began_dead | (track.steps[:, None] <= self.start), self.at_start, self.later)
+        rectifiers = roles.are_rectifiers(track.names) & many & self._are_driven(evidence, roles, layers, track)
+        yield from signs_where(track, (track.values >= limit) & rectifiers, limit, _dead)
+        # A unit of a layer of tiny outputs may be below the limit of a dead unit without being 0.
+        exact = zeros.values >= track.values - 1e-9
+        linear = roles.have_role(track.names, WEIGHTED) & _have_weights(evidence, roles, track.names)
+        yield from signs_where(track, (track.values >= self.linear) & exact & linear, self.linear, _dead)
+
+    def _are_driven(self, evidence: Evidence, roles: Roles, layers: Layers, track: Track) -> Mask:
+        """Whether the input of the layer before each module, not its bias, decides what is dead, bool [window, rows]."""
+        driven = np.ones(track.values.shape, dtype=np.bool_)
+        variation, inputs = evidence.track("output", "unit_variation"), evidence.track("input", "rms")
+        if variation is not None:
+            columns = columns_of(variation.names, [layers.before.get(name, "") for name in track.names])
+            driven &= (columns < 0) | ~(variation.values[:, columns] < self.least_variation)
+        if inputs is not None:
+            columns = columns_of(inputs.names, [layers.weighted.get(name, "") for name in track.names])
+            driven &= (columns < 0) | ~self._are_ruled_by_bias(evidence, roles, inputs)[:, columns]
+        return driven
+
+    def _are_ruled_by_bias(self, evidence: Evidence, roles: Roles, inputs: Track) -> Mask:
+        """Whether a bias of ordinary size outweighs the input of each layer, bool [window, rows].
+
+        A bias that is larger than the layer's gain is not ordinary: it is what kills the units.
+        """
+        sizes = evidence.track("param", "rms")
+        if sizes is None:
+            return np.zeros(inputs.values.shape, dtype=np.bool_)
+        weights = [roles.weight(name) for name in inputs.names]
+        of_weights = columns_of(sizes.names, [each.name if each is not None else "" for each in weights])
+        of_biases = columns_of(sizes.names, [f"{name}.bias" for name in inputs.names])
+        gains = np.where(of_weights >= 0, sizes.values[:, of_weights], np.nan) * roots_of_fan_in(roles, inputs.names)
+        biases = np.where(of_biases >= 0, sizes.values[:, of_biases], np.nan)
+        ruled: Mask = (gains * inputs.values < self.least_signal * biases) & (biases <= gains)
+        return ruled
+
+
+def _dead(share: float) -> str:
+    return f"{percent(share)} of the units are 0 for every sample of the step"
+
+
+def _have_weights(evidence: Evidence, roles: Roles, names: tuple[str, ...]) -> Mask:
+    """Which modules have a weight that did not start at zero on purpose, and is not frozen, which it may be at zero."""
+    weights = [roles.weight(name) for name in names]
+    frozen = evidence.facts.frozen if evidence.facts is not None else ()
+    rms = starts(evidence, "param", "rms", [each.name if each is not None else "" for each in weights])
+    trained = np.array([each is not None and each.name not in frozen for each in weights], dtype=np.bool_)
+    have: Mask = trained & ~(rms == 0)
+    return have

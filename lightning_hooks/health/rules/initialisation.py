@@ -1,0 +1,279 @@
+"""Rules on the first steps: weights that start too large, too small or unlike their siblings, and inputs far from normal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.layers import roots_of_fan_in
+from lightning_hooks.health.roles import WEIGHTED, Array, Mask, Roles, is_weight, roles_of, starts
+from lightning_hooks.health.rule import HealthRule, Sign, signs_where
+from lightning_hooks.health.rules.base import Needs, StructureRule
+
+FIRST_STEPS: Final = 3
+"""A run that was watched from a later step on says nothing about its start."""
+_USUAL_GAIN: Final = (0.2, 3.0)
+"""The root mean square of a weight times the root of its fan-in: 0.58 by default in torch, 1.4 after `kaiming_normal_`."""
+_LINK: Final = 20.0
+"""The input of a layer comes from the layer before it if their sizes differ by less than this factor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StartRule(StructureRule):
+    """A rule on the first measurement of each row."""
+
+    every: int = 5
+    family: ClassVar[str] = "activations"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        if evidence.first_step >= FIRST_STEPS:
+            return f"the run was watched from step {evidence.first_step} on, not from its start"
+        return super().can_run(evidence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoorInitialization(_StartRule):
+    """A layer makes its input far larger at the start, or a row of layers makes it fade or grow by orders of magnitude.
+
+    Args:
+        most_gain: the largest usual quotient of output and input of one layer, and the largest usual output of an embedding.
+        most_growth: the largest usual growth from the first to the last layer of a row without norms; also its least decay.
+    """
+
+    most_gain: float = 30.0
+    most_growth: float = 1000.0
+    patience: int = 2
+    needs: ClassVar[Needs] = (("input", "rms"), ("output", "rms"), ("param", "rms"))
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Use the initialisation that belongs to the activation: `kaiming_normal_` for ReLU, `xavier_uniform_` for tanh.",
+        "Put a norm between the layers.",
+    )
+    source: ClassVar[str] = (
+        "smdebug warns at a quotient of variances of 10, which fires on half of healthy trainings; the largest quotient of "
+        "output and input in one was 11.7"
+    )
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        inputs, outputs, roles = evidence.track("input", "rms"), evidence.track("output", "rms"), roles_of(evidence)
+        if inputs is None or outputs is None or roles is None:
+            return
+        after = starts(evidence, "output", "rms", outputs.names)
+        gain = self._gains(evidence, roles, outputs.names, after)
+        # The sign holds as long as the output stays as large as it began.
+        stays = outputs.values > after / 2
+        yield from signs_where(_with(outputs, gain), (gain > self.most_gain) & stays, self.most_gain, _gain)
+        size = np.where(roles.have_role(outputs.names, ("embedding",)), after, np.nan)
+        yield from signs_where(_with(outputs, size), (size > self.most_gain) & stays, self.most_gain, _embedding)
+        reach, began = self._reach(evidence, roles, inputs.names), starts(evidence, "input", "rms", inputs.names)
+        least = 1 / self.most_growth
+        grown = (reach > self.most_growth) & (inputs.values > began / 2)
+        faded = (reach < least) & (inputs.values < 2 * began)
+        yield from signs_where(_with(inputs, reach), grown, self.most_growth, _reach_text)
+        yield from signs_where(_with(inputs, reach), faded, least, _reach_text)
+
+    def _gains(self, evidence: Evidence, roles: Roles, names: tuple[str, ...], after: Array) -> Array:
+        """The output of each layer with weights over its input, unless the bias makes it large: then its weights are small."""
+        before = starts(evidence, "input", "rms", names)
+        weights = [roles.weight(name) for name in names]
+        rms = starts(evidence, "param", "rms", [each.name if each is not None else "" for each in weights])
+        of_weights = rms * roots_of_fan_in(roles, names)
+        is_judged = roles.have_role(names, WEIGHTED) & (before > 0) & ~(of_weights < self.most_gain / 10)
+        gains: Array = np.divide(after, before, out=np.full(len(names), np.nan), where=is_judged)
+        return gains
+
+    def _reach(self, evidence: Evidence, roles: Roles, names: tuple[str, ...]) -> Array:
+        """The input of each layer with weights over that of the first layer of its row; NaN for the first ones and others."""
+        inputs = dict(zip(names, starts(evidence, "input", "rms", names).tolist(), strict=True))
+        outputs = dict(zip(names, starts(evidence, "output", "rms", names).tolist(), strict=True))
+        reach: dict[str, float] = {}
+        first = before = np.nan
+        for name in evidence.order:
+            role = roles.role(name)
+            if role not in WEIGHTED:
+                if role in ("norm", "embedding", "attention", "recurrent"):
+                    first = np.nan
+                continue
+            size = inputs.get(name, np.nan)
+            if first > 0 and size > 0 and before / _LINK < size < before * _LINK:
+                reach[name] = size / first
+            else:
+                first = size
+            before = outputs.get(name, np.nan)
+        return np.array([reach.get(name, np.nan) for name in names])
+
+
+def _with(track: Track, numbers: Array) -> Track:
+    """A track whose measured cells all hold one number for each row."""
+    return track._replace(values=np.where(np.isnan(track.values), np.nan, numbers))
+
+
+def _gain(gain: float) -> str:
+    return f"at the start the output was {gain:.3g} times as large as the input"
+
+
+def _embedding(rms: float) -> str:
+    return f"at the start the output had a root mean square of {rms:.3g}"
+
+
+def _reach_text(reach: float) -> str:
+    return f"at the start the input was {reach:.2g} times as large as that of the first layer before it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OddInitialization(_StartRule):
+    """One of several equal layers starts with a weight far larger or smaller than its siblings, or with one number everywhere.
+
+    Equal layers have the same class, a weight of the same shape, and names that differ in numbers only.
+
+    Args:
+        most: the largest usual quotient of a weight's root mean square and that of its siblings; also of the inverse.
+        alike: the siblings are within this factor of their median, as fresh random weights are and trained ones are not.
+    """
+
+    most: float = 2.5
+    alike: float = 1.25
+    patience: int = 2
+    needs: ClassVar[Needs] = (("param", "rms"), ("param", "std"))
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Initialise the layer as its siblings: look for code that changes the weights of single layers.",
+    )
+    source: ClassVar[str] = "tried: fresh weights of equal layers differ by less than 1.25, so that 2.5 is no chance"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        track, roles = evidence.track("param", "rms"), roles_of(evidence)
+        if track is None or roles is None or not len(evidence.new_steps):
+            return
+        rms, std = starts(evidence, "param", "rms", track.names), starts(evidence, "param", "std", track.names)
+        usual = self._usual(roles, track.names, rms)
+        now = track.values / usual
+        large = (rms > self.most * usual) & (now > self.most / 2)
+        small = (rms < usual / self.most) & (now < 2 / self.most)
+        share = _with(track, rms / usual)
+        yield from signs_where(share, large, self.most, _odd)
+        yield from signs_where(share, small, 1 / self.most, _odd)
+        spread = np.divide(std, rms, out=np.full(len(rms), np.nan), where=rms > 0)
+        constant = (spread < 1e-6) & _of_layers(roles, track.names) & ~_are_frozen(evidence, track.names)
+        yield from signs_where(_with(track, spread), np.broadcast_to(constant, track.values.shape), 1e-6, _one_number)
+
+    def _usual(self, roles: Roles, names: tuple[str, ...], rms: Array) -> Array:
+        """The median of the siblings of each odd weight; NaN for all other weights."""
+        usual = np.full(len(names), np.nan)
+        for columns in _families(roles, names, rms):
+            sizes = rms[columns]
+            distance = np.abs(np.log(sizes / np.median(sizes)))
+            is_odd = distance > np.log(self.most)
+            if not is_odd.any() or is_odd.sum() * 3 > len(columns) or (distance[~is_odd] > np.log(self.alike)).any():
+                continue
+            root = roots_of_fan_in(roles, [roles.parameters[names[columns[0]]].module])[0]
+            odd_gain, other_gain = (np.median(sizes[each]) * root for each in (is_odd, ~is_odd))
+            # If most of the equal layers are far from what any usual initialisation gives, then they are the odd ones.
+            if abs(np.log(odd_gain)) < abs(np.log(other_gain)) and not _USUAL_GAIN[0] < other_gain < _USUAL_GAIN[1]:
+                is_odd = ~is_odd
+            usual[columns[is_odd]] = np.median(sizes[~is_odd])
+        return usual
+
+
+def _families(roles: Roles, names: tuple[str, ...], rms: Array) -> Iterator[np.ndarray]:
+    """The columns of equal weights, at least three of them. Weights of zeros have no siblings."""
+    families: dict[object, list[int]] = {}
+    for column, name in enumerate(names):
+        parameter = roles.parameters.get(name)
+        if parameter is not None and is_weight(parameter.shape) and rms[column] > 0:
+            module = roles.modules.get(parameter.module)
+            key = re.sub(r"\d+", "*", name), parameter.shape, module.type if module is not None else ""
+            families.setdefault(key, []).append(column)
+    return (np.array(columns) for columns in families.values() if len(columns) >= 3)
+
+
+def _of_layers(roles: Roles, names: tuple[str, ...]) -> Mask:
+    """Which parameters are weights of linear layers, convolutions or embeddings."""
+    kinds = (*WEIGHTED, "embedding")
+    return np.array(
+        [roles.role(roles.parameters[name].module) in kinds if name in roles.parameters else False for name in names]
+    ) & roles.are_weights(names)
+
+
+def _are_frozen(evidence: Evidence, names: tuple[str, ...]) -> Mask:
+    frozen = evidence.facts.frozen if evidence.facts is not None else ()
+    return np.array([name in frozen for name in names], dtype=np.bool_)
+
+
+def _odd(times: float) -> str:
+    return f"the weight started {times:.2g} times as large as those of equal layers"
+
+
+def _one_number(_: float) -> str:
+    return "all elements of the weight started with the same number, so that its units cannot differ"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputNotNormalised(_StartRule):
+    """The input of the first layer is far from mean 0 and standard deviation 1.
+
+    Args:
+        most: the largest usual root mean square.
+        most_offset: the largest usual quotient of mean and standard deviation, for a mean above 3.
+    """
+
+    most: float = 30.0
+    most_offset: float = 10.0
+    patience: int = 3
+    needs: ClassVar[Needs] = (("input", "rms"), ("input", "mean"), ("input", "std"))
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Subtract the mean of each feature of the training data, and divide by its standard deviation.",
+    )
+    source: ClassVar[str] = "pixels from 0 to 255 have a root mean square above 80, digits from 0 to 16, which train well, of 8"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        reason = super().can_run(evidence)
+        if reason is None and _first_layer(evidence) is None:
+            return "the first module with weights is a norm or an embedding, or its input is not measured"
+        return reason
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        rms, mean, std = (evidence.track("input", stat) for stat in ("rms", "mean", "std"))
+        column = _first_layer(evidence)
+        if rms is None or mean is None or std is None or column is None:
+            return
+        is_first = np.arange(len(rms.names)) == column
+        yield from signs_where(rms, (rms.values > self.most) & is_first, self.most, _size)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            offset = np.abs(mean.values) / std.values
+        far = (offset > self.most_offset) & (np.abs(mean.values) > 3) & (rms.values <= self.most) & is_first
+        yield from signs_where(mean._replace(values=offset), far, self.most_offset, _offset)
+
+
+def _size(rms: float) -> str:
+    return f"the input has a root mean square of {rms:.3g}"
+
+
+def _offset(times: float) -> str:
+    return f"the mean of the input is {times:.3g} times its standard deviation"
+
+
+def _first_layer(evidence: Evidence) -> int | None:
+    """The column of the first module with weights among the inputs; None if it normalises or looks up, or is not measured."""
+    roles, track = roles_of(evidence), evidence.track("input", "rms")
+    if roles is None or track is None:
+        return None
+    for name in evidence.order:
+        role = roles.role(name)
+        if role in ("norm", "embedding"):
+            return None
+        if role in (*WEIGHTED, "recurrent", "attention"):
+            return track.names.index(name) if name in track.names else None
+    return None
+
+
+RULES: Final[tuple[HealthRule, ...]] = (PoorInitialization(), OddInitialization(), InputNotNormalised())
+"""The rules on the start, with their default thresholds."""

@@ -1,0 +1,233 @@
+"""Rules on the change that the optimizer makes: too large, too small, weights that grow, gradients that are always clipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.roles import (
+    Array,
+    Mask,
+    Roles,
+    columns_of,
+    known_median,
+    medians,
+    percent,
+    roles_of,
+    starts,
+)
+from lightning_hooks.health.rule import HealthRule, Severity, Sign, signs_where
+from lightning_hooks.health.rules.base import Needs, StructureRule
+
+_ZERO_START: Final = 1e-3
+"""A weight counts as started at zero if its root mean square began below this share of the median weight's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _UpdateRule(StructureRule):
+    """A rule on the ratio of the update and its weight."""
+
+    family: ClassVar[str] = "updates"
+    needs: ClassVar[Needs] = (("update", "ratio"), ("param", "rms"))
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        return "no row has `loss`" if evidence.loss() is None else super().can_run(evidence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateTooLarge(_UpdateRule):
+    """Each step changes a weight by a large share of it, and the loss does not fall.
+
+    Args:
+        most: the largest ratio of the norms of update and weight that is usual.
+    """
+
+    most: float = 0.1
+    patience: int = 10
+    warmup: int = 20
+    every: int = 10
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Divide the learning rate of the layer by 10, or warm it up over some hundred steps.",
+        "Look at the update ratio over time: a ratio that is large only at the start needs a warm-up, not a lower rate.",
+    )
+    source: ClassVar[str] = (
+        "0.1 ends TheDeepChecker's band; at once it fires on healthy trainings, for 10 steps while the loss does not fall it "
+        "did not"
+    )
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        track, roles = evidence.track("update", "ratio"), roles_of(evidence)
+        if track is None or roles is None or evidence.loss_falls() is not False:
+            return ()
+        holds = (track.values > self.most) & _started_above_zero(evidence, roles, track.names)
+        return signs_where(track, holds, self.most, _of_weight)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateTooSmall(_UpdateRule):
+    """Steps hardly change a weight from the start on, and the loss does not fall; or far less than another weight.
+
+    Args:
+        least: the smallest ratio of the norms of update and weight at which a loss that does not fall is no surprise.
+        least_alone: a ratio below this is also told while the loss falls, if another weight changes far more.
+        least_share: the share of the largest ratio below which a weight changes far less than another one.
+    """
+
+    least: float = 3e-5
+    least_alone: float = 1e-6
+    least_share: float = 1e-3
+    patience: int = 10
+    warmup: int = 20
+    every: int = 10
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at the learning rate of the parameter group, and at what the schedule does with it.",
+        "Compare `grad` with `final_grad`: clipping may leave almost nothing.",
+        "With Adam, compare the gradient with eps.",
+    )
+    source: ClassVar[str] = (
+        "cs231n and TheDeepChecker warn below 1e-4, which fires on healthy fine-tuning; 3e-5 from the start on, while the loss "
+        "does not fall, did not"
+    )
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        track, roles = evidence.track("update", "ratio"), roles_of(evidence)
+        early = evidence.early("update", "ratio")
+        if track is None or roles is None or early is None:
+            return
+        weights = _started_above_zero(evidence, roles, track.names)
+        moving = np.where(weights & (track.values > 0), track.values, np.nan)
+        # A weight that moved at first and stands still later was annealed on purpose, or learned what there is to learn.
+        always = ~(early >= self.least)
+        if evidence.loss_falls() is False:
+            small = (moving < self.least) & always
+            yield from signs_where(track, small, self.least, _of_weight, small)
+        with np.errstate(invalid="ignore"):
+            largest = np.fmax.reduce(moving, axis=1, initial=-np.inf)[:, None]
+            alone = (moving < self.least_alone) & (moving < self.least_share * largest) & ~(early >= self.least_alone)
+        yield from signs_where(track, alone, np.minimum(self.least_alone, self.least_share * largest), _alone)
+
+
+def _of_weight(ratio: float) -> str:
+    return f"one update is {percent(ratio)} of the weight, and the loss does not fall"
+
+
+def _alone(ratio: float) -> str:
+    return f"one update is {percent(ratio)} of the weight, less than a thousandth of that of another weight"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightGrowth(StructureRule):
+    """A weight has grown to a multiple of its start while the other weights have not.
+
+    Args:
+        most: the largest usual growth over the start. A weight that started smaller than the median weight is compared with
+            that, because heads and adapters often start at zero.
+        most_of_median: the largest usual multiple of the median weight's growth.
+    """
+
+    most: float = 15.0
+    most_of_median: float = 4.0
+    patience: int = 10
+    warmup: int = 25
+    family: ClassVar[str] = "updates"
+    needs: ClassVar[Needs] = (("param", "rms"),)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at the learning rate of the layer, and at `update` over time.",
+        "Add weight decay, or a norm behind the layer.",
+    )
+    source: ClassVar[str] = (
+        "tried: the head of a healthy LSTM under SGD with a rate of 20 grows 9 times, faulty weights 40 times and more"
+    )
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        track, start, roles = evidence.track("param", "rms"), evidence.start("param", "rms"), roles_of(evidence)
+        if track is None or start is None or roles is None or not track.new.stop > track.new.start:
+            return ()
+        weights = roles.are_weights(track.names)
+        base = np.maximum(start, known_median(start[weights]))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            growth = np.where(weights, track.values / base, np.nan)
+        limit = np.maximum(self.most, self.most_of_median * np.maximum(medians(growth), 1.0))
+        grown = track._replace(stat="growth", values=growth)
+        return signs_where(grown, growth > limit[:, None], limit[:, None], _grown)
+
+
+def _grown(times: float) -> str:
+    return f"the weight is {times:.3g} times as large as at its start, or as the median weight at its start"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippingAlways(HealthRule):
+    """Clipping acts at almost every step. That alone is no fault; it is one if it leaves so little that nothing is learned.
+
+    Args:
+        share: the share of steps at which clipping acts.
+        window: the number of steps of which this is a share.
+    """
+
+    share: float = 0.9
+    window: int = 50
+    severity: Severity = Severity.INFO
+    patience: int = 1
+    every: int = 10
+    family: ClassVar[str] = "updates"
+    needs: ClassVar[Needs] = (("grad", "norm"), ("final_grad", "norm"))
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Compare `hooks/grad_norm` with gradient_clip_val: a limit far below the usual norm replaces the learning rate.",
+    )
+    source: ClassVar[str] = "a limit that acts at more than 90 % of the steps is no guard against outliers any more"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        reason = super().can_run(evidence)
+        grad, final = evidence.track("grad", "norm"), evidence.track("final_grad", "norm")
+        if reason is None and grad is not None and final is not None and not set(grad.names) & set(final.names):
+            return "no parameter has both `grad` and `final_grad`"
+        return reason
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        grad, final = evidence.track("grad", "norm"), evidence.track("final_grad", "norm")
+        if grad is None or final is None or not len(evidence.new_steps):
+            return
+        kept = _kept(grad, final)
+        known = kept[np.isfinite(kept)][-self.window :]
+        if len(known) < self.window or not np.isfinite(kept[-1]):
+            return
+        share = float(np.mean(known < 0.99))
+        if share >= self.share:
+            left = percent(float(np.median(known)))
+            text = f"clipping cut the gradient at {percent(share)} of the last {self.window} steps, to {left} of its norm"
+            yield Sign("", "", evidence.step, share, self.share, text)
+
+
+def _kept(grad: Track, final: Track) -> Array:
+    """The share of the norm of the whole gradient that the optimizer takes, float64 [window]; NaN where it is not known."""
+    columns = columns_of(final.names, grad.names)
+    before, after = grad.values[:, columns >= 0], final.values[:, columns[columns >= 0]]
+    both = np.isfinite(before) & np.isfinite(after)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        kept: Array = np.sqrt(
+            np.square(np.where(both, after, 0.0)).sum(axis=1) / np.square(np.where(both, before, 0.0)).sum(axis=1)
+        )
+    return kept
+
+
+def _started_above_zero(evidence: Evidence, roles: Roles, names: tuple[str, ...]) -> Mask:
+    """Which parameters are weights that did not start at about zero, as the second matrix of LoRA does."""
+    weights = roles.are_weights(names)
+    start = starts(evidence, "param", "rms", names)
+    above: Mask = weights & (start > _ZERO_START * known_median(start[weights]))
+    return above
+
+
+RULES: Final[tuple[HealthRule, ...]] = (UpdateTooLarge(), UpdateTooSmall(), WeightGrowth(), ClippingAlways())
+"""The rules on updates, with their default thresholds."""
