@@ -107,6 +107,24 @@ def load_callbacks(path: str | Path, where: str, defaults: Mapping[str, Any] | N
 
 
 def _callback(item: Any, where: str, defaults: Mapping[str, Any] | None = None) -> HooksCallback:
+    kind, arguments = _call(item, where)
+    try:
+        callback = kind(**arguments)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # RuleError is a ValueError
+        raise RuleError(f"{where}: {kind.__name__}: {shortened(str(error))}") from error
+    for name, value in (defaults or {}).items():
+        if name not in arguments:
+            setattr(callback, name, value)
+    callback.origin = where
+    return callback
+
+
+def _call(item: Any, where: str) -> tuple[type[HooksCallback], dict[str, Any]]:
+    """The class of a callback and the arguments that a config gives it. Nothing is constructed.
+
+    Raises:
+        RuleError: no such callback or option.
+    """
     if isinstance(item, str):
         item = {"class_path": item}
     if not isinstance(item, Mapping) or "class_path" not in item:
@@ -120,15 +138,7 @@ def _callback(item: Any, where: str, defaults: Mapping[str, Any] | None = None) 
     for option in arguments:
         if option not in options:
             raise RuleError(f"{where}: {name} has no option {shown(option)}{did_you_mean(option[:100], options)}")
-    try:
-        callback: HooksCallback = _KNOWN[name](**arguments)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # RuleError is a ValueError
-        raise RuleError(f"{where}: {name}: {shortened(str(error))}") from error
-    for name, value in (defaults or {}).items():
-        if name not in arguments:
-            setattr(callback, name, value)
-    callback.origin = where
-    return callback
+    return _KNOWN[name], arguments
 
 
 def _read(file: Path, where: str) -> Any:
@@ -154,14 +164,14 @@ def config_files(arguments: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]
 
 
 def check_config(arguments: list[str]) -> None:
-    """Check the rules of the config files among command-line arguments.
+    """Check the config files among command-line arguments without constructing anything.
 
     Args:
         arguments: the arguments of the command line; every `--config FILE` or `-c FILE` among them is read.
 
     Raises:
-        RuleError: a callback of this package is invalid, and the message names the key; or the file is one for the environment
-            variable.
+        RuleError: a file that cannot be read; an unknown callback of this package, or an unknown option of one; a file for the
+            environment variable.
     """
     for path, content in config_files(arguments):
         if "callbacks" in content:
@@ -169,16 +179,37 @@ def check_config(arguments: list[str]) -> None:
                 f"{path} has 'callbacks' at its top, as a file for LIGHTNING_HOOKS_CONFIG=FILE python train.py; the command "
                 "line needs a config of LightningCLI, with 'model' and 'trainer: callbacks'"
             )
-        trainer = content.get("trainer")
-        for key in ("callbacks", "callbacks+"):
-            listed = trainer.get(key) if isinstance(trainer, Mapping) else None
-            for i, item in enumerate(listed if isinstance(listed, list) else []):
-                name = str(item.get("class_path", "") if isinstance(item, Mapping) else item)
-                if name in _KNOWN or name.startswith("lightning_hooks."):
-                    where = f"{path}: trainer.{key}[{i}]"
-                    _callback({"class_path": name} if isinstance(item, str) else item, where)
-                    if isinstance(item, Mapping) and "init_args" in item:
-                        _refuse_for_jsonargparse(item["init_args"], f"{where}: {name.rpartition('.')[2]}")
+        for item, where in _listed_callbacks(path, content):
+            kind, _ = _call(item, where)
+            if isinstance(item, Mapping) and "init_args" in item:
+                _refuse_for_jsonargparse(item["init_args"], f"{where}: {kind.__name__}")
+
+
+def explain_failure(arguments: list[str]) -> None:
+    """Construct the callbacks of the config files among command-line arguments, after LightningCLI has failed.
+
+    Messages of jsonargparse about a rule are up to 129 lines long, and do not name the file.
+
+    Args:
+        arguments: of the command line.
+
+    Raises:
+        RuleError: an invalid callback of this package, with the key of the invalid value.
+    """
+    for path, content in config_files(arguments):
+        for item, where in _listed_callbacks(path, content):
+            _callback(item, where)
+
+
+def _listed_callbacks(path: str, content: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:
+    """The callbacks of this package that a config of LightningCLI lists, each with its file and key for messages."""
+    trainer = content.get("trainer")
+    for key in ("callbacks", "callbacks+"):
+        listed = trainer.get(key) if isinstance(trainer, Mapping) else None
+        for i, item in enumerate(listed if isinstance(listed, list) else []):
+            name = str(item.get("class_path", "") if isinstance(item, Mapping) else item)
+            if name in _KNOWN or name.startswith("lightning_hooks."):
+                yield item, f"{path}: trainer.{key}[{i}]"
 
 
 def _refuse_for_jsonargparse(arguments: Any, where: str) -> None:
