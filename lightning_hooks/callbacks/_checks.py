@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -86,10 +87,12 @@ class Earlier(NamedTuple):
     Args:
         written: what earlier monitors write.
         transforms: the transforms of earlier callbacks.
+        captures: the folders that captures write into; None for the default folder, which a run determines.
     """
 
     written: tuple[Written, ...] = ()
     transforms: tuple[BoundTransform, ...] = ()
+    captures: tuple[Path | None, ...] = ()
 
     def leads(self, written: Written, stage: str) -> bool:
         """Whether a monitor is the first with its prefix in a stage. The first one writes the global numbers."""
@@ -233,6 +236,22 @@ def refuse_common_tags(monitors: Iterable[Written]) -> None:
                     "them another prefix="
                 )
         earlier.append((tags, merged))
+
+
+def refuse_common_folder(folder: Path | None, known: Collection[Path | None], where: str = "folder") -> None:
+    """Refuse a capture that writes into the folder of another one.
+
+    Args:
+        folder: of the capture, absolute; None for the default folder.
+        known: the folders of the other captures.
+        where: the name of the option in messages.
+
+    Raises:
+        RuleError: the folder is among them.
+    """
+    if folder in known:
+        named = "the default folder" if folder is None else str(folder)
+        raise RuleError(f"{where}: two ActivationCapture would write into {named}; give one another folder=")
 
 
 def options_repr(callback: Any, kind: type, **normalised: Any) -> str:

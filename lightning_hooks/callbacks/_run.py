@@ -11,7 +11,7 @@ from weakref import ReferenceType, WeakMethod, ref
 
 from typing_extensions import override
 
-from lightning_hooks.callbacks._checks import Earlier
+from lightning_hooks.callbacks._checks import Earlier, refuse_common_folder
 from lightning_hooks.callbacks._guard import HooksGuard, WrappedHook
 from lightning_hooks.callbacks._ours import OurCallback, our_callbacks
 from lightning_hooks.callbacks._own_board import OwnBoard, checked_logdir
@@ -28,7 +28,6 @@ from lightning_hooks.callbacks._trainer import (
 from lightning_hooks.engine.participants.facts import ModelFacts
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.running.run import Run, runs_on
-from lightning_hooks.errors import RuleError
 from lightning_hooks.hooks import for_each
 from lightning_hooks.records.facts import StepFacts
 
@@ -222,8 +221,8 @@ class LightningRun(Run):
         Raises:
             RuleError: another capture writes into it.
         """
-        if folder in self._capture_folders:
-            raise RuleError(f"folder: two ActivationCapture would write into {folder}; give one another folder=")
+        # Another capture may name the folder that is the default folder of this run, which no check before the run knows.
+        refuse_common_folder(folder, self._capture_folders)
         self._capture_folders.add(folder)
 
 

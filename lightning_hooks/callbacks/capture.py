@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
-from lightning_hooks.callbacks._checks import Earlier, Setting, options_repr, refuse_empty_loaders, refuse_for_strategy
+from lightning_hooks.callbacks._checks import (
+    Earlier,
+    Setting,
+    options_repr,
+    refuse_common_folder,
+    refuse_empty_loaders,
+    refuse_for_strategy,
+)
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
 from lightning_hooks.callbacks._own_board import new_folder
 from lightning_hooks.callbacks._run import LightningRun
@@ -149,6 +156,14 @@ class ActivationCapture(HooksCallback):
         return self._targets(model)
 
     @override
+    def _check_resolved(self, resolved: Targets, setting: Setting, earlier: Earlier) -> Earlier:
+        if not resolved:
+            return earlier
+        folder = self._given_folder()
+        refuse_common_folder(folder, earlier.captures, f"{self._label}folder")
+        return earlier._replace(captures=(*earlier.captures, folder))
+
+    @override
     def _lines(self, resolved: Targets) -> list[MatchLine]:
         return capture_report(resolved, self.tensor, f"reduce={self.reduce!r}" if self.reduce else "all of it")
 
@@ -181,8 +196,9 @@ class ActivationCapture(HooksCallback):
         Raises:
             RuleError: the log folder is not on this machine.
         """
-        if self.folder is not None:
-            return Path(self.folder).expanduser().resolve()
+        given = self._given_folder()
+        if given is not None:
+            return given
         root = trainer.log_dir or trainer.default_root_dir
         check_local("folder", root, _LOCAL)
         folder = Path(root).resolve() / "captures"
@@ -196,6 +212,10 @@ class ActivationCapture(HooksCallback):
                 run_folder = new_folder(folder) if trainer.is_global_zero else folder
             kept.captures = trainer.strategy.broadcast(run_folder)
         return kept.captures
+
+    def _given_folder(self) -> Path | None:
+        """The folder that the callback was given, absolute; None for the default folder."""
+        return None if self.folder is None else Path(self.folder).expanduser().resolve()
 
     @property
     @override
