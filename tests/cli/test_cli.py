@@ -447,11 +447,12 @@ def test_equals_sign_and_appended_lists_are_checked_too(folder: Path, capsys: py
     )
 
 
+@pytest.mark.parametrize("beside", ["", "trainer: {callbacks: [lightning_hooks.StatsMonitor]}\n"])
 @pytest.mark.parametrize("command", ["fit", "match"])
 def test_a_file_for_the_environment_variable_is_told_apart(
-    folder: Path, capsys: pytest.CaptureFixture[str], command: str
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str, beside: str
 ) -> None:
-    said = refused(capsys, command, "--config", write("callbacks: [lightning_hooks.StatsMonitor]\n"))
+    said = refused(capsys, command, *both(write(f"callbacks: [lightning_hooks.StatsMonitor]\n{beside}")))
     assert said.startswith("error: hooks.yaml has 'callbacks' at its top, as a file for LIGHTNING_HOOKS_CONFIG=FILE ")
     assert said.endswith("line needs a config of LightningCLI, with 'model' and 'trainer: callbacks'")
 
