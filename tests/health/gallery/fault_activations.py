@@ -142,7 +142,7 @@ def one_expert(seed: int) -> Case:
 def one_massive_unit(seed: int) -> Case:
     torch.manual_seed(seed)
     model = Perceptron(adamw(1e-3))
-    model.encoder[2].weight[5] *= 1e4
+    model.encoder[2].weight[5].abs_().mul_(1e4)
     model.encoder[4].weight[:, 5] *= 1e-4
     return Case(model, loader(*digits(), seed=seed))
 

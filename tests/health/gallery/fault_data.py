@@ -76,12 +76,12 @@ class Spoilt(Perceptron):
 
 
 class AbsurdSample(Spoilt):
-    """Reads one sample as 3000 times as large, every 50 steps."""
+    """Reads one sample with the wrong sign and 3000 times as large, every 50 steps, as integers that wrap around are."""
 
     def spoil(self, step: int, inputs: Tensor) -> Tensor:
         if step % 50 == 49:
             inputs = inputs.clone()
-            inputs[0] *= 3000.0
+            inputs[0] *= -3000.0
         return inputs
 
 
@@ -234,7 +234,7 @@ TRAININGS = [
         300,
         "set",
         Expectation("pattern", ("LossSpike", "GradientSpike", "MassiveActivation"), cause="BadBatch", onset=49),
-        "One sample is 3000 times as large, every 50 steps.",
+        "One sample has the wrong sign and is 3000 times as large, every 50 steps.",
     ),
     Training(
         "infinite-batch",
