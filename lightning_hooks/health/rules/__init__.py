@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from lightning_hooks.health.rule import HealthRule
+from lightning_hooks.health.rules import activations, initialisation, units, updates
 
-DEFAULT_RULES: Final[tuple[HealthRule, ...]] = ()
+DEFAULT_RULES: Final[tuple[HealthRule, ...]] = (
+    *updates.RULES,
+    *activations.RULES,
+    *initialisation.RULES,
+    *units.RULES,
+)
 """The rules of a `HealthMonitor` that is given none. Each family adds its own: `(*facts.RULES, *loss.RULES, …)`."""
 
 

@@ -1,0 +1,1 @@
+"""Health rules, one file for each family."""

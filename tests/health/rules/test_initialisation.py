@@ -1,0 +1,135 @@
+"""Rules on the start: one layer too large, signals that fade, layers unlike their siblings, inputs that are not normalised."""
+
+import pytest
+
+from lightning_hooks.health.rules.initialisation import InputNotNormalised, OddInitialization, PoorInitialization
+from lightning_hooks.records.facts import StepFacts
+from tests.health.rules.made import Made, diagnosed, found, of_rms, reason, run, structure_of, without_structure
+
+DEEP = structure_of({f"net.{i}": "Linear" if i % 2 == 0 else "ReLU" for i in range(8)} | {"head": "Linear"})
+LINEAR = ["net.0", "net.2", "net.4", "net.6", "head"]
+
+
+def signal(sizes, weight=0.2):
+    """The tensors of the deep network, with the sizes of its input and of the output of each linear layer."""
+    tensors = {("input", "net.0"): of_rms(sizes[0])}
+    for i, name in enumerate(LINEAR):
+        tensors["input", name] = of_rms(sizes[i])
+        tensors["output", name] = of_rms(sizes[i + 1])
+        tensors["param", f"{name}.weight"] = of_rms(weight)
+    return tensors
+
+
+def test_a_layer_that_makes_its_input_far_larger_is_told():
+    tensors = signal([1.0, 1.0, 31.0, 31.0, 31.0, 31.0], weight=4.0)
+    (finding,) = diagnosed(PoorInitialization(), run(DEEP, tensors)).findings
+    assert (finding.rows, finding.first_step, finding.is_over) == (("net.2",), 0, None)
+    assert finding.message == "net.2: at the start the output was 31 times as large as the input."
+    assert found(PoorInitialization(), run(DEEP, signal([1.0, 1.0, 29.0, 29.0, 29.0, 29.0], weight=4.0))) == {}
+
+
+def test_a_layer_whose_bias_makes_the_output_large_is_not_called_poorly_initialised():
+    assert found(PoorInitialization(), run(DEEP, signal([1.0, 1.0, 31.0, 31.0, 31.0, 31.0], weight=0.1))) == {}
+
+
+def test_a_signal_that_fades_or_grows_from_layer_to_layer_is_told():
+    assert found(PoorInitialization(), run(DEEP, signal([1.0, 0.1, 1e-2, 1.1e-3, 9e-5, 1e-5]))) == {"head": 0}
+    assert found(PoorInitialization(), run(DEEP, signal([1.0, 8.0, 64.0, 512.0, 4096.0, 9.0]))) == {"head": 0}
+
+
+def test_a_signal_that_a_norm_restores_is_no_finding():
+    model = structure_of({"a": "Linear", "b": "Linear", "norm": "LayerNorm", "c": "Linear", "d": "Linear"})
+    sizes = {"a": (1e4, 1e3), "b": (1e3, 1e2), "c": (1.0, 1.0), "d": (1.0, 1.0)}
+    tensors = {("output", "norm"): Made()}
+    for name, (before, after) in sizes.items():
+        tensors |= {("input", name): of_rms(before), ("output", name): of_rms(after), ("param", f"{name}.weight"): of_rms(0.1)}
+    order = sorted(tensors, key=lambda row: "a b norm c d".split().index(row[1].split(".")[0]))
+    assert found(PoorInitialization(), run(model, {row: tensors[row] for row in order})) == {}
+
+
+def test_a_large_embedding_is_told():
+    model = structure_of({"embed": "Embedding", "head": "Linear"})
+    tensors = {("output", "embed"): of_rms(100.0), ("input", "head"): Made(), ("param", "embed.weight"): of_rms(100.0)}
+    (finding,) = diagnosed(PoorInitialization(), run(model, tensors)).findings
+    assert finding.message == "embed: at the start the output had a root mean square of 100."
+
+
+def weights(*sizes, **options):
+    return {("param", f"{name}.weight"): of_rms(size, **options) for name, size in zip(LINEAR, sizes, strict=False)}
+
+
+def test_one_of_several_equal_layers_that_starts_differently_is_told():
+    (finding,) = diagnosed(OddInitialization(), run(DEEP, weights(0.07, 0.07, 0.21, 0.071))).findings
+    assert (finding.rows, finding.first_step, finding.is_over) == (("net.4.weight",), 0, None)
+    assert finding.message == "net.4.weight: the weight started 3 times as large as those of equal layers."
+    assert found(OddInitialization(), run(DEEP, weights(0.07, 0.02, 0.07, 0.07))) == {"net.2.weight": 0}
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (0.07, 0.07, 0.17, 0.07),  # less than 2.5 times
+        (0.07, 0.07),  # too few to compare
+        (0.07, 0.0, 0.07, 0.07),  # zero on purpose
+        (0.07, 0.10, 0.25, 0.12),  # trained weights, none of which is like another
+        (0.07, 0.07, 0.3, 0.3),  # two kinds of layers
+    ],
+)
+def test_layers_that_differ_otherwise_are_no_finding(sizes):
+    assert found(OddInitialization(), run(DEEP, weights(*sizes))) == {}
+
+
+def test_layers_that_are_all_far_from_usual_are_the_odd_ones():
+    assert found(OddInitialization(), run(DEEP, weights(0.07, 2.8, 2.8, 2.8))) == {f"net.{i}.weight": 0 for i in (2, 4, 6)}
+
+
+def test_a_layer_of_another_name_or_shape_is_no_sibling():
+    model = structure_of({"net.0": "Linear", "net.2": "Linear", "head": "Linear", "net.4": "Linear"}, {"net.4": (64, 8)})
+    tensors = {
+        ("param", f"{name}.weight"): of_rms(size) for name, size in zip(model_names(model), (0.07, 0.07, 0.5, 0.3), strict=True)
+    }
+    assert found(OddInitialization(), run(model, tensors)) == {}
+
+
+def model_names(model):
+    return [module.name for module in model.modules]
+
+
+def test_a_weight_of_one_number_is_told_unless_it_is_zero_or_frozen():
+    alike = {("param", "net.0.weight"): Made(mean=0.02, std=0.0)}
+    (finding,) = diagnosed(OddInitialization(), run(DEEP, alike)).findings
+    assert finding.message == (
+        "net.0.weight: all elements of the weight started with the same number, so that its units cannot differ."
+    )
+    assert found(OddInitialization(), run(DEEP, {("param", "net.0.weight"): Made(std=0.0)})) == {}
+    assert found(OddInitialization(), run(DEEP, alike, facts=StepFacts(frozen=("net.0.weight",)))) == {}
+    assert found(OddInitialization(), run(DEEP, {("param", "net.0.bias"): Made(mean=0.02, std=0.0)})) == {}
+
+
+def first_input(made, model=DEEP):
+    return run(model, {("input", "net.0"): made, ("input", "head"): of_rms(100.0)})
+
+
+def test_an_input_that_is_not_normalised_is_told():
+    (finding,) = diagnosed(InputNotNormalised(), first_input(Made(mean=77.0, std=80.0))).findings
+    assert (finding.rows, finding.first_step) == (("net.0",), 0)
+    assert finding.message == "net.0: the input has a root mean square of 111."
+    (finding,) = diagnosed(InputNotNormalised(), first_input(Made(mean=-20.0, std=1.0))).findings
+    assert finding.message == "net.0: the mean of the input is 20 times its standard deviation."
+
+
+@pytest.mark.parametrize("made", [Made(), Made(mean=5.0, std=6.0), Made(mean=0.9, std=0.01), Made(mean=9.0, std=1.0)])
+def test_an_ordinary_input_is_no_finding(made):
+    assert found(InputNotNormalised(), first_input(made)) == {}
+
+
+def test_a_model_that_begins_with_a_norm_may_get_any_input():
+    model = structure_of({"norm": "LayerNorm", "net.0": "Linear", "head": "Linear"})
+    views = run(model, {("input", "norm"): of_rms(100.0), ("input", "net.0"): of_rms(100.0)})
+    assert "the first module with weights is a norm or an embedding" in reason(InputNotNormalised(), views)
+
+
+def test_rules_on_the_start_say_what_they_lack():
+    views = run(DEEP, signal([1.0] * 6) | weights(1.0), begin=5000)
+    assert reason(PoorInitialization(), views) == "the run was watched from step 5000 on, not from its start"
+    assert reason(OddInitialization(), without_structure(run(DEEP, weights(1.0)))) == "the structure of the model is not known"
