@@ -27,6 +27,7 @@ commands:
   view LOGDIR           show the runs of a log directory in a browser
   report RUN            write a run as one HTML file
   diff A B              say where two runs differ; the exit code is 1 if they do
+  findings RUN          say what is wrong with a training; the exit code is 1 if something is
   info                  print the versions of the dependencies and the kernels in use
 
 `lightning-hooks COMMAND --help` lists the options.
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments without the name of the program; by default those of the process.
 
     Returns:
-        The exit code: 0, or 2 if the command or a rule is invalid; 1 if `diff` found a difference.
+        The exit code: 0, or 2 if the command or a rule is invalid; 1 if `diff` found a difference, or `findings` a problem.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):

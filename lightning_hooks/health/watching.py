@@ -12,6 +12,8 @@ from lightning_hooks.rules.statistics import UNIT_STATS
 BASE: Final = ("output", "output_grad", "param", "grad", "update")
 """The tensors that are watched as often as the monitor watches; others every `RARELY` steps."""
 RARELY: Final = 10
+START: Final = 25
+"""The steps at the start of a run that are all watched: rules compare later steps with them."""
 _PLAIN: Final = ("ratio", "mean", "std", "rms", "norm", "min", "max", "abs_max", "zero_fraction", "nonfinite", "count")
 
 
@@ -26,10 +28,11 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False) -> lis
         >>> from lightning_hooks.health.rule import HealthRule
         >>> class Dead(HealthRule):
         ...     needs = (("output", "dead_units"), ("update", "ratio"))
-        >>> for fields in fields_of_watch([Dead()]):
+        >>> for fields in fields_of_watch([Dead()]):  # doctest: +ELLIPSIS
         ...     print(fields)
         {'modules': '*', 'leaves': True, 'strict': False, 'tensors': ['output'], 'stats': ['dead_units'], 'units': 'auto'}
         {'params': '*', 'strict': False, 'tensors': ['update'], 'stats': ['norm', 'ratio']}
+        {'params': '*', 'strict': False, 'tensors': ['update'], 'stats': ['norm', 'ratio'], 'every_n_steps': ...}
     """
     stats: dict[str, dict[str, None]] = {}
     for rule in rules:
@@ -48,7 +51,9 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False) -> lis
         kept = [stat for stat in others if stat not in _PLAIN]
         if is_base and not beside and (others or not of_units):
             # One statistic is enough: every statistic of the moments follows from the same state.
-            listed.append({**common, "stats": ["norm", *kept, *(["ratio"] if tensor == "update" else [])]})
+            stats_of_base = ["norm", *kept, *(["ratio"] if tensor == "update" else [])]
+            listed.append({**common, "stats": stats_of_base})
+            listed.append({**common, "stats": stats_of_base, "every_n_steps": {"every": 1, "last": START - 1}})
         elif not is_base or kept:
             listed.append({**common, "stats": kept or ["norm"], "every_n_steps": RARELY})
     return listed

@@ -17,7 +17,7 @@ DEFAULT_RULES: Final[tuple[HealthRule, ...]] = (
     *initialisation.RULES,
     *units.RULES,
 )
-"""The rules of a `HealthMonitor` that is given none. Each family adds its own: `(*facts.RULES, *loss.RULES, …)`."""
+"""The rules of a `HealthMonitor` that is given none."""
 
 
 def rules_by_name() -> dict[str, HealthRule]:

@@ -56,9 +56,10 @@ class NoGradient(FactRule):
         if grad is None or update is None or roles is None or evidence.facts is None:
             return
         columns = columns_of(update.names, grad.names)
-        stepped: Mask = np.where(columns >= 0, ~np.isnan(update.values[:, columns]), False)
+        stepped: Mask = (columns >= 0) & ~np.isnan(update.values[:, columns])
         weights = roles.are_weights(grad.names) & ~roles.have_role(_owners(roles, grad.names), ("embedding",))
-        has: Mask = ~np.isnan(grad.values) & ~((grad.values == 0) & weights & self._others_have(evidence, grad))
+        are_zero = (grad.values == 0) & weights & self._others_have(evidence, grad)
+        has: Mask = np.isfinite(grad.values) & ~are_zero
         for column in np.flatnonzero(np.logical_and(stepped[-1], ~has[-1])).tolist():
             yield from self._signs(evidence, grad, column, stepped[:, column], has[:, column])
 

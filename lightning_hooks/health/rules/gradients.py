@@ -144,8 +144,8 @@ class VanishingGradient(_GradientRule):
         "Look at the initial weights of the layers behind it.",
     )
     source: ClassVar[str] = (
-        "AutoTrainer: first over last layer below 1e-3; absolute thresholds (1e-6, 1e-7) fire on healthy trainings; 1e-4 of the "
-        "largest for 40 steps did not"
+        "AutoTrainer: first over last layer below 1e-3; absolute thresholds (1e-6, 1e-7) fire on healthy trainings; 1e-4 of "
+        "the largest for 40 steps did not"
     )
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:

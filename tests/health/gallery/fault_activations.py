@@ -205,7 +205,7 @@ TRAININGS = [
             "pattern",
             ("SaturatedActivation", "PoorInitialization", "OddInitialization"),
             "encoder.[2-7]*",
-            "ActivationsSaturated",
+            "InitialisationTooLarge",
         ),
         "Three layers have weights 40 times too large in front of a tanh.",
     ),

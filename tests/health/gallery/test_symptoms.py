@@ -13,6 +13,7 @@ from tests.health.gallery import (
     fault_gradients,
     fault_initialisation,
     fault_loss,
+    fault_masks,
     fault_numerics,
     fault_optimizer,
     fault_structure,
@@ -24,7 +25,7 @@ from tests.health.gallery.witness import Witness
 
 FAMILIES = [
     *(fault_activations, fault_data, fault_gradients, fault_initialisation, fault_loss),
-    *(fault_numerics, fault_optimizer, fault_structure, fault_updates),
+    *(fault_masks, fault_numerics, fault_optimizer, fault_structure, fault_updates),
 ]
 TRAININGS = [training for family in FAMILIES for training in family.TRAININGS]
 SEEDS = [int(seed) for seed in os.environ.get("GALLERY_SEEDS", "0").split(",")]
