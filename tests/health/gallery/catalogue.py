@@ -1,28 +1,24 @@
-"""All trainings of the gallery: those of the modules `healthy_…` and `fault_…` of this folder."""
+"""All trainings of the gallery: those of the modules of this package named `healthy_*` and `fault_*`."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+from importlib import import_module
+from pkgutil import iter_modules
 
-from tests.health import gallery
+import tests.health.gallery as gallery
 from tests.health.gallery.training import Training
 
 
-def trainings() -> list[Training]:
-    """Every training, in the order of the modules."""
-    names = [module.name for module in pkgutil.iter_modules(gallery.__path__)]
-    modules = [
-        importlib.import_module(f"{gallery.__name__}.{name}") for name in names if name.startswith(("healthy_", "fault_"))
-    ]
-    return [training for module in modules for training in module.TRAININGS]
+def _trainings(prefix: str) -> list[Training]:
+    names = sorted(found.name for found in iter_modules(gallery.__path__) if found.name.startswith(prefix))
+    return [training for name in names for training in import_module(f"{gallery.__name__}.{name}").TRAININGS]
 
 
 def healthy() -> list[Training]:
-    """The trainings of which nothing is to be said."""
-    return [training for training in trainings() if training.expects is None]
+    """Trainings of which no rule may say anything."""
+    return _trainings("healthy_")
 
 
-def faults() -> list[Training]:
-    """The trainings with a fault."""
-    return [training for training in trainings() if training.expects is not None]
+def faulty() -> list[Training]:
+    """Trainings each of which has one planted fault."""
+    return _trainings("fault_")

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.health.gallery.catalogue import trainings
+from tests.health.gallery.catalogue import faulty, healthy
 from tests.health.gallery.judge import judge
 
 
@@ -26,7 +26,7 @@ def record(name: str, seed: int) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     for each in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(each).setLevel(logging.ERROR)
-    training = next(each for each in trainings() if each.name == name)
+    training = next(each for each in [*healthy(), *faulty()] if each.name == name)
     with tempfile.TemporaryDirectory() as folder:
         verdict = judge(training, seed, Path(folder))
     return {
@@ -51,7 +51,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("tests/health/gallery/results.jsonl"))
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    chosen = [each for each in trainings() if fnmatch.fnmatchcase(f"{each.family}/{each.name}", args.only) or args.only == "*"]
+    chosen = [
+        each
+        for each in [*healthy(), *faulty()]
+        if fnmatch.fnmatchcase(f"{each.family}/{each.name}", args.only) or args.only == "*"
+    ]
     jobs = [(each.name, int(seed)) for each in chosen if each.family != "ranks" for seed in args.seeds.split(",")]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, mp_context=context) as pool, open(args.out, "w", encoding="utf-8") as file:
