@@ -165,6 +165,13 @@ def test_an_output_that_does_not_depend_on_the_input_is_told_if_the_loss_does_no
     assert found(ConstantOutput(), run(NETWORK, network(net_2=units(unit_variation=0.001)), loss=falling)) == {}
 
 
+def test_a_constant_output_is_told_within_60_steps_and_a_short_one_not_at_all():
+    constant = run(NETWORK, network(net_2=units(unit_variation=0.001)), 60)
+    assert found(ConstantOutput(), constant) == {"net.2": 9}
+    for_a_while = units(unit_variation=lambda step: 0.001 if 60 <= step < 100 else 0.3)
+    assert found(ConstantOutput(), run(NETWORK, network(net_2=for_a_while), 200)) == {}
+
+
 def test_an_output_of_the_model_that_collapses_is_told_while_the_loss_falls():
     collapses = units(unit_variation=lambda step: 0.3 if step < 60 else 0.001)
     assert found(ConstantOutput(), run(NETWORK, network(head=collapses), 140, loss=falling)) == {"head": 69}
