@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A a
     from lightning_hooks.callbacks import ActivationTransforms as ActivationTransforms
     from lightning_hooks.callbacks import CustomHooks as CustomHooks
     from lightning_hooks.callbacks import GradientTransforms as GradientTransforms
+    from lightning_hooks.callbacks import HealthMonitor as HealthMonitor
     from lightning_hooks.callbacks import StatsMonitor as StatsMonitor
     from lightning_hooks.capture import Capture as Capture
     from lightning_hooks.capture import load_capture as load_capture
@@ -29,6 +30,9 @@ if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A a
     from lightning_hooks.errors import RuleError as RuleError
     from lightning_hooks.errors import TransformError as TransformError
     from lightning_hooks.errors import UnsupportedError as UnsupportedError
+    from lightning_hooks.health.finding import Cause as Cause
+    from lightning_hooks.health.finding import Finding as Finding
+    from lightning_hooks.health.rule import HealthRule as HealthRule
     from lightning_hooks.hooks.hook_point import HookPoint as HookPoint
     from lightning_hooks.hooks.ready_made import breakpoint_if_nonfinite as breakpoint_if_nonfinite
     from lightning_hooks.hooks.ready_made import print_shapes as print_shapes
@@ -89,7 +93,14 @@ __version__ = "0.1.0"
 
 # The public names by the module that holds them. `__all__` and loading follow from it.
 _PUBLIC = {
-    "callbacks": ("ActivationCapture", "ActivationTransforms", "CustomHooks", "GradientTransforms", "StatsMonitor"),
+    "callbacks": (
+        "ActivationCapture",
+        "ActivationTransforms",
+        "CustomHooks",
+        "GradientTransforms",
+        "HealthMonitor",
+        "StatsMonitor",
+    ),
     "capture": ("Capture", "load_capture"),
     "engine": ("Instrument", "assert_no_hooks", "instrument", "match", "paused"),
     "errors": (
@@ -102,6 +113,8 @@ _PUBLIC = {
         "TransformError",
         "UnsupportedError",
     ),
+    "health.finding": ("Cause", "Finding"),
+    "health.rule": ("HealthRule",),
     "hooks.hook_point": ("HookPoint",),
     "hooks.ready_made": ("breakpoint_if_nonfinite", "print_shapes", "print_stats", "save_to"),
     "records": ("RunContext", "RunFacts", "StepConsumer", "StepView"),

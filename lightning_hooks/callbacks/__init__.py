@@ -1,6 +1,6 @@
-"""What a user adds to a Trainer.
+"""The callbacks that a user adds to a Trainer.
 
-Loaded lazily: every `Trainer()` asks the entry point in `environment`, which must be free if it adds nothing.
+Each is loaded on first use: every `Trainer()` calls the entry point in `environment`, which must cost nothing if it adds none.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lightning_hooks.callbacks.capture import ActivationCapture as ActivationCapture
     from lightning_hooks.callbacks.custom import CustomHooks as CustomHooks
+    from lightning_hooks.callbacks.health import HealthMonitor as HealthMonitor
     from lightning_hooks.callbacks.monitor import StatsMonitor as StatsMonitor
     from lightning_hooks.callbacks.transforms import ActivationTransforms as ActivationTransforms
     from lightning_hooks.callbacks.transforms import GradientTransforms as GradientTransforms
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "capture": ("ActivationCapture",),
     "custom": ("CustomHooks",),
+    "health": ("HealthMonitor",),
     "monitor": ("StatsMonitor",),
     "transforms": ("ActivationTransforms", "GradientTransforms"),
 }

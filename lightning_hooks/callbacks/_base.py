@@ -1,4 +1,4 @@
-"""Base of the callbacks: joins the hook manager of the run, says when batches and steps begin and end, and leaves."""
+"""Base of the callbacks: joins a run with its participants, and passes the beginning and end of batches and steps on to it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from lightning_hooks.callbacks._checkpointed import CheckpointedCallback
 from lightning_hooks.callbacks._checks import setting_of
 from lightning_hooks.callbacks._lightning import refuse_old_trainer
-from lightning_hooks.callbacks._ours import OurCallback, for_each_stage, our_callbacks, take_part_once
+from lightning_hooks.callbacks._ours import for_each_stage, our_callbacks, take_part_once
 from lightning_hooks.callbacks._run import LightningRun, run_of
 from lightning_hooks.callbacks._trainer import (
-    SkippedSteps,
     all_callbacks,
     batch_number,
     current_step,
@@ -29,86 +29,62 @@ from lightning_hooks.callbacks._trainer import (
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.records.consumer import Publisher
-from lightning_hooks.saved_state import read_mapping, starting_again
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
-    from lightning_hooks.engine.running.hook_manager import HookManager
 
 
-class HooksCallback(OurCallback):
+class HooksCallback(CheckpointedCallback):
     """Base of the callbacks: the life of their participants within a fit, or within a run of another stage.
 
-    A subclass has `_resolve`, `_lines`, `_build` and `_rules`, and overrides `_check_resolved` and the methods up to
-    `_load_state` where it needs to. State goes through `on_save_checkpoint`, not through `state_dict`: Lightning refuses two
-    callbacks with the same `state_key`, and with a key that contains the rules a changed rule would lose the state of all
-    others.
+    A subclass defines `_resolve`, `_lines`, `_build` and `_rules`, and may override `_check_resolved`, the methods up to
+    `_after_run`, `_state` and `_load_state`.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._run: LightningRun | None = None  # the run in which the callback takes part
-        self._participants: list[Participant] = []  # what the callback adds to the run
-        self._publisher: Publisher | None = None  # gives what is measured to loggers; closed with the run
-        self._skipped = SkippedSteps()
-        self._saved: dict[str, Any] = {}  # by a checkpoint, until the run begins
-        self._last: dict[str, Any] = {}  # of the last fit, for a checkpoint that is saved after it
+        self._participants: list[Participant] = []  # the participants that the callback adds to the run
+        self._publisher: Publisher | None = None  # passes step views to consumers; closed with the run
 
     def _build(self, trainer: Trainer, run: LightningRun, resolved: Any) -> Sequence[Participant]:
-        """The participants; empty if no rule matches anything. It raises before anything is hooked."""
+        """Create the participants; none if no rule matches anything. All checks that may raise come before any hook."""
         raise NotImplementedError
 
     def _end_step(self, trainer: Trainer, step: int) -> None:
-        """Called when a step of training ends; the hooks are off the model already."""
+        """Called when a training step ends; the hooks are already removed."""
 
     @property
     def _pending(self) -> bool:
-        """Whether a step that has ended is still to be finished when the next one ends, even if no participant acts in that."""
+        """Whether `_end_step` must be called at the end of the next step even if no participant acts in that step."""
         return False
 
     def _after_batch(self) -> None:
-        """Called after a batch of any stage, without hooks."""
+        """Called after a batch of any stage; the hooks are already removed."""
 
     def _after_run(self, trainer: Trainer, stage: str) -> None:
         """Called when a run of a stage other than `train` ends: one validation, for example."""
 
-    def _state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the fit under way; empty if there is none."""
-        return {}
-
-    def _load_state(self, state: dict[str, Any]) -> None:
-        """Continue the fit under way from a checkpoint, in which the state is empty if there was no such callback."""
-
-    @property
-    def _hook_manager(self) -> HookManager | None:
-        """That of the run in which it takes part."""
-        return None if self._run is None else self._run.hook_manager
-
-    @property
-    def _fits(self) -> bool:
-        """Whether it takes part in a fit."""
-        return self._run is not None and self._run.is_fit
-
     def __getstate__(self) -> dict[str, Any]:
-        """A copy or a pickle is not attached to anything."""
+        """A copy or a pickle belongs to no run."""
         return {**self.__dict__, "_run": None, "_participants": [], "_publisher": None}
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Called before a run: drop what a failed run may have left, or skip this run, which other callbacks serve."""
+        """Called before a run: drop what a failed run may have left.
+
+        The callback removes itself from the list if a run of another Trainer uses it, or if the environment variable added it
+        for another Trainer.
+        """
         refuse_old_trainer(trainer)
         if self._is_in_use(trainer) or self not in our_callbacks(trainer):
             trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
             return
         take_part_once(self, trainer)
         self._detach()
-        self._saved = {}  # checkpoints are read after this; a test, say, need not have taken what it read
-        if in_fit(trainer):  # after another run a checkpoint has the state of the fit before it, as that of the optimizers
-            self._last = {}
-            self._skipped.forget()
+        self._forget_state(trainer)
 
     def _is_in_use(self, trainer: Trainer) -> bool:
-        """Whether a run of another trainer uses the callback, within which a run of this one began; then warn."""
+        """Whether a run of another Trainer, which has not ended, uses the callback; if so, warn."""
         owner = None if self._run is None else self._run.trainer
         if owner is trainer or not is_running(owner):
             return False
@@ -121,7 +97,7 @@ class HooksCallback(OurCallback):
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called when the model is on its device: resolve the rules, all or nothing."""
+        """Called when the model is on its device: resolve the rules, check them, and join the run."""
         self._detach()
         if self._acts_in_fit:
             self._attach(trainer, pl_module)
@@ -131,12 +107,13 @@ class HooksCallback(OurCallback):
         participants = self._built(trainer, pl_module, run)
         if not participants:
             return
-        # Note the run before it begins: if Ctrl-C arrives in between, `_detach` ends what has begun.
+        # Set the run before it begins: if Ctrl-C arrives in between, `_detach` still leaves the run.
         self._run = run
         run.take_part(self, self._participants, self._leave)
         if "train" in self._stages:
             participants = [*self._skipped.start(trainer, run.hook_manager), *participants]
-        for participant in participants:  # Lightning starts its callbacks in their order
+        # Lightning calls on_fit_start of callbacks in order, so participants join in the order of the callbacks.
+        for participant in participants:
             participant.owner = type(self).__name__
             self._participants.append(participant)
             run.join(participant)
@@ -159,24 +136,24 @@ class HooksCallback(OurCallback):
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called before an epoch, which is when models are changed: compare the model with the plan at the first batch."""
+        """Called before an epoch, when code often changes models: look for replaced modules at the first batch."""
         if self._run is not None:
             self._run.hook_manager.refresh.request()
             self._run.forget_replaced()
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Called before a batch: install the hooks and open the switch; at the first batch of a step, ask who acts."""
+        """Called before a batch: at the first batch of a step ask which participants act, then install the hooks."""
         if self._run is not None:
             warn_if_replaced(trainer, pl_module)
             step = current_step(trainer)
-            # With manual optimization a training step may also call `loss.backward()`, of which Lightning tells nobody.
+            # With manual optimization a training step may call `loss.backward()`, for which Lightning calls no callback.
             announced = pl_module.automatic_optimization and pl_module.trainer is trainer
             self._run.begin_batch(step, reporting=is_log_step(trainer, step), announced=announced)
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Called before each backward: gradients count from now on; note the scale by which they are multiplied."""
+        """Called before each backward of the loss: gradients are those of the loss from now on. Note the loss scale."""
         run = self._run
         if run is None:
             return
@@ -188,7 +165,7 @@ class HooksCallback(OurCallback):
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after each backward: until the next one, no gradient is one of the loss."""
+        """Called after each backward of the loss: until the next one, no gradient is one of the loss."""
         if self._run is not None:
             self._run.hook_manager.backward_ends()
 
@@ -203,7 +180,7 @@ class HooksCallback(OurCallback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Called after a batch: close the switch, and at the last batch of a step end it."""
+        """Called after a batch: remove the hooks; after the last batch of a step, end the step."""
         run = self._run
         if run is None:
             return
@@ -221,10 +198,10 @@ class HooksCallback(OurCallback):
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after an epoch, also one that was cut short: close the switch, and forget a step that has not ended.
+        """Called after an epoch, also one that was cut short: remove the hooks, and drop a step that has not ended.
 
-        Lightning clears the gradients of such a step before the first backward of the next epoch; a strategy that accumulates
-        by itself keeps them.
+        Lightning clears the gradients of such a step before the first backward of the next epoch. A strategy that accumulates
+        by itself keeps the gradients, so with it the step continues.
         """
         if self._run is not None:
             self._run.hook_manager.end_batch()
@@ -232,7 +209,7 @@ class HooksCallback(OurCallback):
                 self._run.hook_manager.end_step()
 
     def _start_run(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called before the run of a stage other than `train`; a validation may be part of a fit, or stand alone."""
+        """Called before the run of a stage other than `train`, inside a fit or outside."""
         if self._run is not None:
             self._run.hook_manager.interrupt()
         elif not in_fit(trainer) and stage in self._stages:
@@ -263,7 +240,7 @@ class HooksCallback(OurCallback):
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after the fit: end the run for all, unless `HooksGuard` has done so."""
+        """Called after the fit: end the run for all callbacks, unless `HooksGuard` has already done so."""
         if self._run is not None:
             self._run.end()
 
@@ -274,59 +251,13 @@ class HooksCallback(OurCallback):
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Called last: remove all hooks, whatever was skipped."""
+        """Called last: remove all hooks, whichever other methods Lightning did not call."""
         self._leave()
-
-    @override
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Called for a checkpoint: save what continues from step to step."""
-        self._skipped.save(checkpoint, self._hook_manager)
-        state = (self._state() if self._fits else None) or self._last or self._saved
-        if state:
-            checkpoint.setdefault(self._saved_as, {})[self._saved_at(trainer)] = state
-
-    @override
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Called with a checkpoint, before or after the fit starts: continue from it."""
-        if in_fit(trainer):
-            self._warn_of_damage(self._skipped.load(checkpoint, self._hook_manager))
-        state: dict[str, Any] = {}
-        damaged: list[str] = []
-        with starting_again(damaged):
-            saved, at = read_mapping(checkpoint.get(self._saved_as, {}), self._saved_as), self._saved_at(trainer)
-            state = read_mapping(saved.get(at, {}), f"{self._saved_as}[{at!r}]")
-        self._warn_of_damage(damaged)
-        if self._run is None:
-            self._saved = state
-        else:
-            self._load_state(state)
-
-    def _warn_of_damage(self, damaged: Sequence[str]) -> None:
-        """Warn once of what is damaged in a checkpoint; those objects have started again."""
-        if damaged:
-            name = self._label or f"{type(self).__name__}: "
-            warnings.warn(
-                f"{name}the checkpoint is damaged; what is damaged starts again, and all else continues: {'; '.join(damaged)}",
-                stacklevel=2,
-            )
-
-    @property
-    def _saved_as(self) -> str:
-        """The class of this package, of subclasses too."""
-        return next(f"lightning_hooks.{k.__name__}" for k in type(self).__mro__ if k.__module__.startswith("lightning_hooks."))
-
-    def _saved_at(self, trainer: Trainer) -> str:
-        """The key of this callback in a checkpoint among those of its class."""
-        ours = [callback for callback in our_callbacks(trainer) if isinstance(callback, HooksCallback)]
-        same = [each for each in ours if each._saved_as == self._saved_as and each.prefix == self.prefix]
-        return f"{self.prefix}{same.index(self)}"
 
     def _detach(self, error: BaseException | None = None) -> None:
         """Remove all hooks and close the consumers; a second call does nothing."""
         try:
-            state = self._state()  # in every run: it finishes what is pending
-            if self._fits:
-                self._last = state
+            self._keep_state()
         finally:
             self._skipped.stop(self._hook_manager)
             run, participants, publisher = self._run, self._participants, self._publisher
@@ -338,7 +269,7 @@ class HooksCallback(OurCallback):
 
     def _leave(self, error: BaseException | None = None) -> None:
         self._detach(error)
-        # Bound methods of the model, which Lightning gives every callback when a run begins.
+        # Lightning sets these bound methods of the model on every callback when a run begins. They keep the model alive.
         for name in ("log", "log_dict"):
             vars(self).pop(name, None)
 

@@ -1,10 +1,11 @@
-"""Options and set-ups of a callback: what it refuses, with the reason and an alternative, and how it is typed."""
+"""Checks the options of callbacks and how a run trains; an error names the reason and an alternative."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from lightning_hooks.stats.sections import refuse_narrow
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import Trainer
 
-# By name: Lightning's two packages have a class each, and DeepSpeed's cannot be imported where it is not installed.
+# Strategies by name of their class: both packages of Lightning have these classes, and DeepSpeed may not be installed.
 _SHARDING: Final = {
     "FSDPStrategy": FLATTENED,
     "DeepSpeedStrategy": "DeepSpeed keeps gradients, and with ZeRO stage 3 parameters, in buffers of its own: when the "
@@ -35,17 +36,17 @@ _INSTEAD: Final = "use ModelParallelStrategy (FSDP2) or DDPStrategy; rules on mo
 
 @dataclass(frozen=True)
 class Setting:
-    """How a run trains, as far as checks ask. Without arguments: one process on the CPU, as for a match without a Trainer.
+    """How a run trains, as far as checks need to know. The defaults are one process on the CPU, for a match without a Trainer.
 
     Args:
-        function: of the Trainer: `fit`, `validate`, `test` or `predict`.
-        strategy: the names of the classes of the strategy.
-        precision: as Lightning calls it.
-        is_scaled: whether the loss is multiplied by a scale, from some step on.
+        function: the function of the Trainer: `fit`, `validate`, `test` or `predict`.
+        strategy: the names of the class of the strategy and of its bases.
+        precision: Lightning's name of the precision.
+        is_scaled: whether a loss scaler is in use.
         alone: whether the run has one process.
         may_skip: whether a process without batches skips the run of a stage.
-        device: of this process; None before processes are started.
-        optimizers: empty before they are made.
+        device: the device of this process; None before processes are started.
+        optimizers: the optimizers; empty before they are created.
     """
 
     function: str = "fit"
@@ -59,53 +60,55 @@ class Setting:
 
     @property
     def skippable(self) -> str:
-        """The stage that one of several processes may skip; empty if there is none."""
+        """The stage whose run one of several processes may skip; empty if there is none."""
         run = "validate" if self.function == "fit" else self.function
         return run if self.may_skip and not self.alone else ""
 
 
 def setting_of(trainer: Trainer, model: Any) -> Setting:
-    """The setting of a Trainer whose run is under way, or, before that, of a fit."""
-    begun = is_under_way(trainer)
-    said_by = [model, getattr(trainer, "datamodule", None)]
+    """The setting of the current run of a Trainer; before any run, that of a fit."""
+    has_begun = is_under_way(trainer)
+    model_and_data = [model, getattr(trainer, "datamodule", None)]
     return Setting(
-        function=trainer.state.fn.value if begun and trainer.state.fn is not None else "fit",
+        function=trainer.state.fn.value if has_begun and trainer.state.fn is not None else "fit",
         strategy=tuple(kind.__name__ for kind in type(trainer.strategy).__mro__),
         precision=str(trainer.precision),
         is_scaled=has_scaler(trainer),
         alone=is_alone(trainer),
-        may_skip=any(getattr(each, _EMPTY, False) for each in said_by),
-        device=trainer.strategy.root_device if begun else None,
-        optimizers=tuple(trainer.optimizers) if begun else (),
+        may_skip=any(getattr(each, _EMPTY, False) for each in model_and_data),
+        device=trainer.strategy.root_device if has_begun else None,
+        optimizers=tuple(trainer.optimizers) if has_begun else (),
     )
 
 
 class Earlier(NamedTuple):
-    """What callbacks before one in the list do. Callbacks that are valid alone need not be valid together.
+    """What earlier callbacks in the list do, because callbacks that are valid alone may not be valid together.
 
     Args:
-        written: what monitors write.
-        transforms: those that act.
+        written: what earlier monitors write.
+        transforms: the transforms of earlier callbacks.
+        captures: the folders that captures write into; None for the default folder, which a run determines.
     """
 
     written: tuple[Written, ...] = ()
     transforms: tuple[BoundTransform, ...] = ()
+    captures: tuple[Path | None, ...] = ()
 
     def leads(self, written: Written, stage: str) -> bool:
-        """Whether a monitor is the first with its prefix in a stage: it writes the global numbers."""
+        """Whether a monitor is the first with its prefix in a stage. The first one writes the global numbers."""
         return next(each for each in self.written if each.prefix == written.prefix and stage in each.plans) is written
 
 
 def refuse_for_strategy(setting: Setting, rules: Iterable[tuple[str, Any, Iterable[str]]]) -> None:
-    """Refuse rules whose result could not be correct with the strategy of a trainer.
+    """Refuse rules that cannot have a correct result with the strategy of a Trainer.
 
     Args:
-        setting: whose strategy.
-        rules: each with its name in messages, and its tensors.
+        setting: how the run trains.
+        rules: for each rule its name in messages, the rule, and its tensors.
 
     Raises:
-        UnsupportedError: a rule on parameters that the strategy shards itself; one on gradients that flow through modules
-            under a loss scale that the strategy hides.
+        UnsupportedError: a rule is on parameters that the strategy shards itself, or on gradients of modules that are
+            multiplied by a loss scale that the strategy does not show.
     """
     sharding = next((name for name in setting.strategy if name in _SHARDING), None)
     if sharding is None:
@@ -125,16 +128,16 @@ def refuse_for_strategy(setting: Setting, rules: Iterable[tuple[str, Any, Iterab
 
 
 def refuse_empty_loaders(setting: Setting, stages: Collection[str]) -> None:
-    """Refuse a stage whose run one of several processes may skip, because it has no batches: the others would wait for it.
+    """Refuse a stage that a process without batches may skip: the other processes would wait for it.
 
-    Lightning allows that only where a module or its data say so; a process that skips a run calls no callback.
+    Lightning lets a process skip a run, without calling any callback, only if the module or the data module allows it.
 
     Args:
-        setting: of the run.
-        stages: in which all processes must take part.
+        setting: how the run trains.
+        stages: the stages in which all processes must take part.
 
     Raises:
-        UnsupportedError: with the stage.
+        UnsupportedError: a process may skip one of the stages; the message names it.
     """
     stage = setting.skippable
     if stage and stage in stages:
@@ -148,11 +151,11 @@ def refuse_setting(setting: Setting, stages: Collection[str]) -> None:
     """Refuse a device without float64 numbers, and stages that a process may skip.
 
     Args:
-        setting: of the run.
-        stages: in which all processes must take part.
+        setting: how the run trains.
+        stages: the stages in which all processes must take part.
 
     Raises:
-        UnsupportedError: with the reason.
+        UnsupportedError: the device or a stage is refused; the message names the reason.
     """
     if setting.device is not None:
         refuse_narrow(setting.device)
@@ -163,7 +166,7 @@ def check_options(prefix: Any, on_error: Any, max_overhead: Any) -> None:
     """Refuse invalid options of a monitor; each argument is the option of its name.
 
     Raises:
-        RuleError: with what is allowed.
+        RuleError: an option is invalid; the message names the allowed values.
     """
     if not isinstance(prefix, str):
         raise RuleError(f"prefix must be a string, got {prefix!r}")
@@ -176,14 +179,14 @@ def check_options(prefix: Any, on_error: Any, max_overhead: Any) -> None:
 
 
 def refuse_idle_stages(stages: Iterable[str], watch: Sequence[Watch]) -> None:
-    """Refuse a stage other than `train` if no rule asks for tensors that exist there.
+    """Refuse a stage other than `train` if no rule watches tensors that exist there.
 
     Raises:
-        RuleError: with the first such stage.
+        RuleError: there is such a stage; the message names the first one.
     """
     others = [stage for stage in stages if stage != "train"]
-    asked = (parse_tensor(tensor)[0] for rule in watch if rule.modules is not None for tensor in rule.tensors or ("output",))
-    if others and set(FORWARD_TENSORS).isdisjoint(asked):
+    watched = (parse_tensor(tensor)[0] for rule in watch if rule.modules is not None for tensor in rule.tensors or ("output",))
+    if others and set(FORWARD_TENSORS).isdisjoint(watched):
         raise RuleError(f"stages: no rule watches 'input' or 'output' of modules, and {others[0]!r} has no gradients")
 
 
@@ -191,9 +194,9 @@ class Written(NamedTuple):
     """What a monitor writes.
 
     Args:
-        prefix: of every tag.
-        plans: of its stages.
-        limits: on its scalars and histograms.
+        prefix: the prefix of every tag.
+        plans: the plan of each stage.
+        limits: the limits on its scalars and histograms.
     """
 
     prefix: str
@@ -205,13 +208,13 @@ def refuse_common_tags(monitors: Iterable[Written]) -> None:
     """Refuse two monitors that write the same tag.
 
     Args:
-        monitors: in their order. Of those with one prefix the first writes the global numbers of a stage.
+        monitors: the monitors in order. Among monitors with the same prefix, the first writes the global numbers of a stage.
 
     Raises:
-        RuleError: with the first such tag.
+        RuleError: two monitors write the same tag; the message names the first such tag.
     """
     leading: set[tuple[str, str]] = set()
-    known: list[tuple[set[str], set[str]]] = []
+    earlier: list[tuple[set[str], set[str]]] = []  # for each earlier monitor its tags, and tags of merged rows
     for prefix, plans, limits in monitors:
         tags: set[str] = set()
         merged: set[str] = set()
@@ -221,8 +224,8 @@ def refuse_common_tags(monitors: Iterable[Written]) -> None:
             merged |= {f"{start}{tag}" for tag in limits.merged_tags(stage)}
             if (prefix, stage) not in leading:
                 leading.add((prefix, stage))
-                tags.add(f"{start}hooks/nonfinite")  # of the global numbers the one that is always written
-        for others, others_merged in known:
+                tags.add(f"{start}hooks/nonfinite")  # the only global number that is always written
+        for others, others_merged in earlier:
             common, why = sorted(tags & others), ""
             if not common:
                 common = sorted((tags | merged) & (others | others_merged))
@@ -232,16 +235,32 @@ def refuse_common_tags(monitors: Iterable[Written]) -> None:
                     f"prefix: two StatsMonitors would write {common[0]!r} ({len(common)} tags in common){why}; give one of "
                     "them another prefix="
                 )
-        known.append((tags, merged))
+        earlier.append((tags, merged))
+
+
+def refuse_common_folder(folder: Path | None, known: Collection[Path | None], where: str = "folder") -> None:
+    """Refuse a capture that writes into the folder of another one.
+
+    Args:
+        folder: of the capture, absolute; None for the default folder.
+        known: the folders of the other captures.
+        where: the name of the option in messages.
+
+    Raises:
+        RuleError: the folder is among them.
+    """
+    if folder in known:
+        named = "the default folder" if folder is None else str(folder)
+        raise RuleError(f"{where}: two ActivationCapture would write into {named}; give one another folder=")
 
 
 def options_repr(callback: Any, kind: type, **normalised: Any) -> str:
-    """The call that makes a callback, with the arguments that differ from their defaults.
+    """The call that creates a callback, with the arguments that differ from their defaults.
 
     Args:
-        callback: with an attribute for each argument of `kind`.
-        kind: its public class.
-        normalised: what the attributes hold for a default that is converted.
+        callback: has an attribute for each argument of `kind`.
+        kind: the public class of the callback.
+        normalised: by argument, the value of the attribute for a default that the constructor converts.
     """
     defaults = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()} | normalised
     shown = [f"{k}={typed(getattr(callback, k))}" for k, default in defaults.items() if getattr(callback, k) != default]

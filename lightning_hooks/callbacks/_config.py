@@ -1,4 +1,4 @@
-"""Callbacks from a YAML file."""
+"""Creates callbacks from a YAML file, and checks the callbacks of this package in config files of the command line."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from lightning_hooks.errors import RuleError, did_you_mean, shortened, shown
 from lightning_hooks.rules.reading import init_args
 
 _KNOWN: dict[str, type[HooksCallback]] = {name: getattr(callbacks, name) for name in callbacks.__all__}
-_LONGEST: Final = 1_000_000  # characters of a file, with its aliases written out
-_MERGE: Final = "tag:yaml.org,2002:merge"  # `<<`, which may be there several times
+_LONGEST: Final = 1_000_000  # characters of a file after its aliases are expanded
+_MERGE: Final = "tag:yaml.org,2002:merge"  # the key `<<`, which may occur several times in a mapping
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number and a key is there once, as in YAML 1.2; PyYAML reads a string, and the last of them.
+    """Loads YAML 1.2, in which 1e-3 is a number and a repeated key is an error. PyYAML reads a string, and the last value.
 
-    Aliases of aliases may stand for more than memory holds: how long the file is without them is bounded.
+    The length of a file with expanded aliases is limited, because aliases of aliases may stand for more than memory holds.
     """
 
     def get_single_node(self) -> Any:
@@ -42,22 +42,25 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
                 mark = first.setdefault((key.tag, key.value), key.start_mark)
                 if mark is not key.start_mark:
-                    there = f"the key {key.value!r} is in line {mark.line + 1} already"
-                    raise yaml.composer.ComposerError(None, None, there, key.start_mark)
+                    reason = f"the key {key.value!r} is in line {mark.line + 1} already"
+                    raise yaml.composer.ComposerError(None, None, reason, key.start_mark)
         return node
 
 
-def _length(node: yaml.Node, known: dict[yaml.Node, int | None]) -> int:
-    """The characters of a node without aliases; `known` has those of other nodes, None for those that hold this one."""
-    if node not in known:
-        known[node] = None
+def _length(node: yaml.Node, lengths: dict[yaml.Node, int | None]) -> int:
+    """The number of characters of a node with expanded aliases.
+
+    `lengths` caches the lengths of nodes, and holds None for a node that is being counted.
+    """
+    if node not in lengths:
+        lengths[node] = None
         if isinstance(node, yaml.ScalarNode):
-            known[node] = 1 + len(node.value)
+            lengths[node] = 1 + len(node.value)
         elif isinstance(node, yaml.MappingNode):
-            known[node] = 1 + sum(_length(each, known) for pair in node.value for each in pair)
+            lengths[node] = 1 + sum(_length(each, lengths) for pair in node.value for each in pair)
         else:
-            known[node] = 1 + sum(_length(each, known) for each in node.value)
-    length = known[node]
+            lengths[node] = 1 + sum(_length(each, lengths) for each in node.value)
+    length = lengths[node]
     if length is None:
         raise yaml.composer.ComposerError(None, None, "an alias stands for what holds it", node.start_mark)
     return length
@@ -75,11 +78,11 @@ def load_callbacks(path: str | Path, where: str, defaults: Mapping[str, Any] | N
 
     Args:
         path: a YAML file.
-        where: who asks, for messages.
-        defaults: attributes of callbacks whose `init_args` do not give them.
+        where: a prefix of messages, which names the source of the path.
+        defaults: attributes to set on callbacks whose `init_args` do not have them.
 
     Raises:
-        RuleError: no such file, no list of callbacks in it or two, or an invalid callback.
+        RuleError: there is no such file, it does not hold exactly one list of callbacks, or a callback is invalid.
     """
     file = Path(path)
     if not file.is_file():
@@ -104,6 +107,24 @@ def load_callbacks(path: str | Path, where: str, defaults: Mapping[str, Any] | N
 
 
 def _callback(item: Any, where: str, defaults: Mapping[str, Any] | None = None) -> HooksCallback:
+    kind, arguments = _call(item, where)
+    try:
+        callback = kind(**arguments)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # RuleError is a ValueError
+        raise RuleError(f"{where}: {kind.__name__}: {shortened(str(error))}") from error
+    for name, value in (defaults or {}).items():
+        if name not in arguments:
+            setattr(callback, name, value)
+    callback.origin = where
+    return callback
+
+
+def _call(item: Any, where: str) -> tuple[type[HooksCallback], dict[str, Any]]:
+    """The class of a callback and the arguments that a config gives it. Nothing is constructed.
+
+    Raises:
+        RuleError: no such callback or option.
+    """
     if isinstance(item, str):
         item = {"class_path": item}
     if not isinstance(item, Mapping) or "class_path" not in item:
@@ -117,15 +138,7 @@ def _callback(item: Any, where: str, defaults: Mapping[str, Any] | None = None) 
     for option in arguments:
         if option not in options:
             raise RuleError(f"{where}: {name} has no option {shown(option)}{did_you_mean(option[:100], options)}")
-    try:
-        callback: HooksCallback = _KNOWN[name](**arguments)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # RuleError is a ValueError
-        raise RuleError(f"{where}: {name}: {shortened(str(error))}") from error
-    for name, value in (defaults or {}).items():
-        if name not in arguments:
-            setattr(callback, name, value)
-    callback.origin = where
-    return callback
+    return _KNOWN[name], arguments
 
 
 def _read(file: Path, where: str) -> Any:
@@ -145,19 +158,20 @@ def config_files(arguments: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]
         flag, _, value = argument.partition("=")
         if flag in ("--config", "-c"):
             path = value or (arguments[position + 1] if position + 1 < len(arguments) else "")
-            content = _read(Path(path), path) if os.path.isfile(path) else None  # it may also be YAML itself
+            content = _read(Path(path), path) if os.path.isfile(path) else None  # The value may be YAML text instead of a path.
             if isinstance(content, Mapping):
                 yield path, content
 
 
 def check_config(arguments: list[str]) -> None:
-    """Check the rules of the config files among command-line arguments.
+    """Check the config files among command-line arguments without constructing anything.
 
     Args:
-        arguments: of the command line; every `--config FILE` or `-c FILE` in them is read.
+        arguments: the arguments of the command line; every `--config FILE` or `-c FILE` among them is read.
 
     Raises:
-        RuleError: an invalid callback of this package, with the key of the invalid value; a file for the environment variable.
+        RuleError: a file that cannot be read; an unknown callback of this package, or an unknown option of one; a file for the
+            environment variable.
     """
     for path, content in config_files(arguments):
         if "callbacks" in content:
@@ -165,20 +179,41 @@ def check_config(arguments: list[str]) -> None:
                 f"{path} has 'callbacks' at its top, as a file for LIGHTNING_HOOKS_CONFIG=FILE python train.py; the command "
                 "line needs a config of LightningCLI, with 'model' and 'trainer: callbacks'"
             )
-        trainer = content.get("trainer")
-        for key in ("callbacks", "callbacks+"):
-            listed = trainer.get(key) if isinstance(trainer, Mapping) else None
-            for i, item in enumerate(listed if isinstance(listed, list) else []):
-                name = str(item.get("class_path", "") if isinstance(item, Mapping) else item)
-                if name in _KNOWN or name.startswith("lightning_hooks."):
-                    where = f"{path}: trainer.{key}[{i}]"
-                    _callback({"class_path": name} if isinstance(item, str) else item, where)
-                    if isinstance(item, Mapping) and "init_args" in item:
-                        _refuse_for_jsonargparse(item["init_args"], f"{where}: {name.rpartition('.')[2]}")
+        for item, where in _listed_callbacks(path, content):
+            kind, _ = _call(item, where)
+            if isinstance(item, Mapping) and "init_args" in item:
+                _refuse_for_jsonargparse(item["init_args"], f"{where}: {kind.__name__}")
+
+
+def explain_failure(arguments: list[str]) -> None:
+    """Construct the callbacks of the config files among command-line arguments, after LightningCLI has failed.
+
+    Messages of jsonargparse about a rule are up to 129 lines long, and do not name the file.
+
+    Args:
+        arguments: of the command line.
+
+    Raises:
+        RuleError: an invalid callback of this package, with the key of the invalid value.
+    """
+    for path, content in config_files(arguments):
+        for item, where in _listed_callbacks(path, content):
+            _callback(item, where)
+
+
+def _listed_callbacks(path: str, content: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:
+    """The callbacks of this package that a config of LightningCLI lists, each with its file and key for messages."""
+    trainer = content.get("trainer")
+    for key in ("callbacks", "callbacks+"):
+        listed = trainer.get(key) if isinstance(trainer, Mapping) else None
+        for i, item in enumerate(listed if isinstance(listed, list) else []):
+            name = str(item.get("class_path", "") if isinstance(item, Mapping) else item)
+            if name in _KNOWN or name.startswith("lightning_hooks."):
+                yield item, f"{path}: trainer.{key}[{i}]"
 
 
 def _refuse_for_jsonargparse(arguments: Any, where: str) -> None:
-    """Refuse what this package would take: the message of jsonargparse about it is 70 lines long."""
+    """Refuse values that this package accepts and jsonargparse does not: its message would be 70 lines long."""
     if arguments is None:
         raise RuleError(f"{where}: init_args holds nothing: omit it, or give options in it")
     for option in ("watch", "apply", "hooks", "consumers"):

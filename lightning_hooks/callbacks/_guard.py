@@ -1,4 +1,4 @@
-"""What a run puts into the Trainer and the module: a first callback that removes the hooks in time, and a wrapped method."""
+"""What a run adds to the Trainer and the module: a first callback that removes hooks in time, and a wrapped method."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class HooksGuard(Callback):
-    """The first callback of a trainer while hooks may be on its model: it removes them before others can copy the model.
+    """The first callback of a Trainer during a run: it removes the hooks before other callbacks can copy the model.
 
-    Lightning calls callbacks in their order, and an error in one keeps it from calling those behind it: only the first one
-    is certain to hear that a batch, or the run, is over. The hook manager cannot know it by itself: with manual optimization
-    further backwards may follow any optimizer step, and with gradient accumulation a batch has no step. Lightning's own tuner
-    puts its callbacks first in the same way.
+    Lightning calls callbacks in order, and after an error in one callback it does not call the later ones. So only the first
+    callback is certain to be called at the end of a batch or of the run. The hook manager cannot detect the end of a batch:
+    with manual optimization further backwards may follow any optimizer step, and with gradient accumulation a batch may have no
+    step. Lightning's own tuner puts its callbacks first in the same way.
     """
 
     def __init__(self, trainer: Trainer, run: LightningRun) -> None:
@@ -36,12 +36,12 @@ class HooksGuard(Callback):
         self._given: list[Callback] = []
 
     def __repr__(self) -> str:
-        return "<HooksGuard of lightning_hooks: takes hooks off the model before other callbacks are called>"
+        return "<HooksGuard of lightning_hooks: removes hooks before other callbacks are called>"
 
     @property
     @override
     def state_key(self) -> str:
-        """In a profiler's report; it has no state."""
+        """The name in a profiler's report; the guard has no state."""
         return "lightning_hooks.HooksGuard"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -49,13 +49,13 @@ class HooksGuard(Callback):
         return {"_trainer": _none, "_run": _none, "_given": []}
 
     def install(self) -> None:
-        """Replace the list of callbacks instead of changing it: Lightning may be iterating over it."""
+        """Put the guard first, in a new list of callbacks: Lightning may be iterating over the old one."""
         trainer: Any = self._trainer()
         self._given = trainer.callbacks
         trainer.callbacks = [self, *self._given]
 
     def remove(self) -> None:
-        """Restore the given list, unless it was changed since; a second call does nothing."""
+        """Restore the old list of callbacks, unless it was changed in the meantime; a second call does nothing."""
         trainer: Any = self._trainer()
         given, self._given = self._given, []
         if trainer is not None and any(callback is self for callback in trainer.callbacks):
@@ -70,14 +70,14 @@ class HooksGuard(Callback):
 
     on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _end_batch
     on_validation_start = on_test_start = on_predict_start = _end_batch
-    on_train_epoch_end = _end_batch  # an epoch may be cut short within a batch
-    # Lightning skips what it cannot call. It opens a profiler around every call of a callback, also of an empty method.
+    on_train_epoch_end = _end_batch  # An epoch may be cut short within a batch.
+    # Lightning opens a profiler around every call of a callback, even of an empty method, and skips a method that is None.
     on_train_batch_start: Any = None
     on_before_zero_grad = on_before_backward = on_after_backward = on_before_optimizer_step = on_train_batch_start
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Only a copy is here before a run: it goes."""
+        """Called before a run, when only a copied Trainer still has a guard: remove the copy."""
         trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
 
     def _end(self) -> None:
@@ -92,12 +92,15 @@ class HooksGuard(Callback):
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Called last: end the run, whatever was skipped."""
+        """Called last: end the run, whichever other methods Lightning did not call."""
         self._end()
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Remove the hooks from the model, whatever other callbacks do now."""
+        """Called when the run failed or was interrupted: remove the hooks, then call `on_exception` of our callbacks.
+
+        Lightning calls it too, but not if another callback raises first.
+        """
         self._end_batch()
         run = self._run()
         removed = [] if run is None else run.removed()
@@ -105,18 +108,18 @@ class HooksGuard(Callback):
 
 
 def _none() -> None:
-    """The reference of a copy, which belongs to no run."""
+    """Stands for the weak references in a copy of the guard, which belongs to no run."""
 
 
 class WrappedHook:
-    """A bound method of the LightningModule, wrapped for a batch: after it the gradients are final.
+    """Wraps, during a batch, the last method of the LightningModule that Lightning calls before gradients are final.
 
-    Lightning clips in `configure_gradient_clipping`. Without automatic optimization the module's own `on_before_optimizer_step`
-    is the last one called. The optimizer is the first argument of both. Copies and pickles of the module get the plain method
-    bound to the copy.
+    That is `configure_gradient_clipping`, in which Lightning clips; without automatic optimization it is the module's
+    `on_before_optimizer_step`. Both have the optimizer as their first argument. Copies and pickles of the module get the
+    original method, bound to the copy.
 
     Args:
-        module: whose method.
+        module: the module whose method is wrapped; held by a weak reference.
     """
 
     def __init__(self, module: LightningModule) -> None:
@@ -128,22 +131,22 @@ class WrappedHook:
 
     @property
     def __code__(self) -> Any:
-        """Lightning compares it to see whether a user overrode the method."""
+        """The code of the original method, which Lightning compares to detect whether the user overrides the method."""
         return (self._had or self._method).__code__
 
     def install(self, handles: Handles, phase: Callable[[], RunPhase | None]) -> None:
         """Wrap the method until the handles are closed.
 
         Args:
-            handles: are given this one.
-            phase: gives what runs a phase, or None if the run is gone.
+            handles: remove the wrapper when they are closed.
+            phase: returns the function that runs a phase, or None if the run was garbage-collected.
         """
         module = self._module()
         assert module is not None
         self._phase = phase
         self._name = "configure_gradient_clipping" if module.automatic_optimization else "on_before_optimizer_step"
         handles.keep(self)
-        self._had = module.__dict__.get(self._name)  # a user's
+        self._had = module.__dict__.get(self._name)  # a method that the user has set on the module object
         self._method = getattr(type(module), self._name)
         module.__dict__[self._name] = self
 
@@ -166,14 +169,14 @@ class WrappedHook:
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """The plain method, bound to the copy of the module that is being made."""
+        """A copy of the module gets the original method, bound to the copy."""
         if self._had is not None:
             return self._had
         module: Any = self._module()
         return types.MethodType(self._method, memo.get(id(module), module))
 
     def __reduce__(self) -> Any:
-        """The plain method, bound to the module that is being pickled; nothing of this package."""
+        """A pickle of the module gets the original method, bound to the unpickled module, and nothing of this package."""
         if self._had is not None:
             return itemgetter(0), ((self._had,),)
         return getattr, (self._module(), self._name)

@@ -1,13 +1,13 @@
-"""The Lightning that the user's code imports: `lightning.pytorch` or `pytorch_lightning`. Nothing else imports either.
+"""The Lightning that the user's code imports: `lightning.pytorch` or `pytorch_lightning`. Only this file imports either.
 
-They are two packages with the same classes under two names. Each accepts instances of its own `Callback` only where a single
-callback is given, in its command line, and where it looks for overridden methods. So the callbacks of this package inherit the
-`Callback` of each package that is imported. Nothing else differs: models and trainers are used as they come.
+The two packages have the same classes under two names. In three places each accepts only instances of its own `Callback`: if a
+single callback is given, in its command line, and where it looks for overridden methods. So the callbacks of this package
+inherit the `Callback` of every package that is imported. Models and trainers of both are used without a difference.
 
-A package that the user does not import is not imported here either: whichever is imported last takes over Lightning's logger,
-its category of deprecations and `warnings.formatwarning`. `pip install lightning` installs both. If neither is imported when
-the callback classes are, the first import of one of them gives the classes their base. A callback that is made before that
-imports the first installed package in the order of `DISTRIBUTIONS`.
+A package that the user does not import is not imported here either, because the package that is imported last takes over
+Lightning's logger, its category of deprecations and `warnings.formatwarning`. `pip install lightning` installs both. If neither
+is imported before the callback classes, the first import of one of them gives the classes their base. If a callback is created
+before that, the first installed package in the order of `DISTRIBUTIONS` is imported.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def refuse_old(package: str) -> None:
     """Refuse a Lightning with other hooks and loops.
 
     Args:
-        package: its name in Python; one of an unknown version is accepted.
+        package: the name of the package in Python. A package of an unknown version is accepted.
 
     Raises:
-        UnsupportedError: it is below version 2.
+        UnsupportedError: the version is below 2.
     """
     version = version_of(package)
     numbers = re.match(r"(\d+)\.(\d+)", version or "")
@@ -54,7 +54,7 @@ def refuse_old(package: str) -> None:
 
 
 def refuse_old_trainer(trainer: Trainer) -> None:
-    """Refuse the Trainer of an old Lightning, beside which a newer one may be installed under the other name.
+    """Refuse the Trainer of an old Lightning. A newer Lightning may be installed beside it under the other name.
 
     Raises:
         UnsupportedError: as `refuse_old`.
@@ -66,7 +66,7 @@ def refuse_old_trainer(trainer: Trainer) -> None:
 
 
 def version_of(package: str) -> str | None:
-    """The installed version of a package of Lightning."""
+    """The installed version of a package of Lightning; None if it is not installed."""
     try:
         return importlib.metadata.version(DISTRIBUTIONS[package])
     except importlib.metadata.PackageNotFoundError:
@@ -77,39 +77,39 @@ def usable() -> list[str]:
     """The installed packages that can be used.
 
     Raises:
-        ImportError: there is none, with the reasons.
+        ImportError: there is no such package; the message names the reasons.
     """
-    found, reasons = [], []
+    packages, reasons = [], []
     for package in DISTRIBUTIONS:
         try:
             if importlib.util.find_spec(package.partition(".")[0]) is not None:
                 refuse_old(package)
-                found.append(package)
+                packages.append(package)
         except (ImportError, ValueError) as error:
             reasons.append(_unimportable(package, error))
         except UnsupportedError as error:
             reasons.append(str(error))
-    if not found:
+    if not packages:
         raise _no_lightning(reasons)
     for reason in reasons:
-        _logger.info("lightning_hooks works with %s only: %s", found[0], reason)
-    return found
+        _logger.info("lightning_hooks works with %s only: %s", packages[0], reason)
+    return packages
 
 
 def imported() -> dict[str, ModuleType]:
-    """The packages that can be used and are imported, by name."""
+    """The usable packages that are imported, by name."""
     modules = {package: sys.modules.get(package) for package in usable()}
     return {package: module for package, module in modules.items() if module is not None and hasattr(module, "Callback")}
 
 
 def first_usable(part: str = "") -> ModuleType:
-    """The first installed package, or a module in it, imported; for callers that find none imported.
+    """Import the first usable package, or a module in it; for callers if no package is imported yet.
 
     Args:
-        part: of the package, as `.cli`.
+        part: the module in the package, for example `.cli`; empty for the package itself.
 
     Raises:
-        ImportError: none can be imported, with the reasons.
+        ImportError: no package can be imported; the message names the reasons.
     """
     reasons = []
     for package in usable():
@@ -146,16 +146,17 @@ if not TYPE_CHECKING:
 
 def inherit_imported() -> bool:
     """Make the callbacks inherit the `Callback` of each imported package. Returns whether they inherit any."""
-    bases = tuple(dict.fromkeys(module.Callback for module in imported().values()))  # one if both names are of one package
+    # Both names may stand for the same package, so remove duplicates.
+    bases = tuple(dict.fromkeys(module.Callback for module in imported().values()))
     if bases and bases != Callback.__bases__:
         Callback.__bases__ = bases
     return bool(bases)
 
 
 class _FirstImport(MetaPathFinder):
-    """Calls `inherit_imported` after the first import of a Lightning, so that type checks hold before a callback is made.
+    """Calls `inherit_imported` after the first import of a Lightning, so that `issubclass` is right before a callback exists.
 
-    A command line of Lightning asks which classes inherit its `Callback` before it makes any.
+    A command line of Lightning asks which classes inherit its `Callback` before it creates any.
     """
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -181,7 +182,7 @@ class _FirstImport(MetaPathFinder):
 
 
 def _begin() -> None:
-    """Inherit what is imported; import the only installed package, or wait until one of two is imported."""
+    """Inherit from imported packages. If none is imported, import the only usable one, or wait for the import of one of two."""
     if not inherit_imported():
         if len(usable()) == 1:
             first_usable()
@@ -196,7 +197,7 @@ _begin()
 def __getattr__(name: str) -> Any:
     """Look up `LightningModule` or `Trainer` in the package that is imported.
 
-    They are only used in annotations, for which a command line of Lightning executes imports under `if TYPE_CHECKING`.
+    They are used only in annotations. A command line of Lightning executes imports under `if TYPE_CHECKING` to read these.
     """
     if name not in ("LightningModule", "Trainer"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The loggers of a run, and the consumer that writes steps to them: events to a TensorBoard, dictionaries to the others."""
+"""Chooses the loggers of a callback, and writes steps to them: events to a TensorBoard, dictionaries to other loggers."""
 
 from __future__ import annotations
 
@@ -29,41 +29,41 @@ if TYPE_CHECKING:
 
 
 def as_loggers(loggers: Any) -> tuple[str, ...]:
-    """The choice of loggers as a tuple.
+    """The option `loggers` as a tuple of names.
 
     Raises:
-        RuleError: it holds something other than names.
+        RuleError: the option holds something other than names.
     """
-    found = (loggers,) if isinstance(loggers, str) else loggers
-    if not isinstance(found, Sequence) or isinstance(found, bytes) or not all(isinstance(name, str) and name for name in found):
+    names = (loggers,) if isinstance(loggers, str) else loggers
+    if not isinstance(names, Sequence) or isinstance(names, bytes) or not all(isinstance(name, str) and name for name in names):
         raise RuleError(f"loggers must be 'all', 'tensorboard', names of classes of loggers, or an empty list, got {loggers!r}")
-    return tuple(found)
+    return tuple(names)
 
 
 def logger_writer(callback: OurCallback, trainer: Trainer, run: LightningRun, **options: Any) -> LoggerWriter:
     """The consumer that writes to the loggers that a callback chooses; on ranks other than 0 it writes nothing.
 
-    Where none of them is a TensorBoard, and a callback of the trainer has a `logdir`, an event file there joins them: one that
-    all callbacks share.
+    If none of these loggers is a TensorBoard, and a callback of the Trainer has a `logdir`, an event file in that folder is
+    added, which all callbacks share.
     """
-    found: list[Any] = []
+    chosen: list[Any] = []
     if trainer.is_global_zero:
-        found = [logger for logger in trainer.loggers if _is_chosen(logger, callback.loggers)]
+        chosen = [logger for logger in trainer.loggers if _is_chosen(logger, callback.loggers)]
         logdir = run.logdir_of(callback)
-        if logdir is not None and not trainer.fast_dev_run and not any(map(_is_board, found)):  # type: ignore[attr-defined]
-            found.append(run.own_board(logdir))
-        if found and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if logdir is not None and not trainer.fast_dev_run and not any(map(_is_board, chosen)):  # type: ignore[attr-defined]
+            chosen.append(run.own_board(logdir))
+        if chosen and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             _warn_of_unknown(callback.loggers, trainer.loggers)
-    return LoggerWriter(found, deferred(trainer, is_log_step, False), callback.prefix, **options)
+    return LoggerWriter(chosen, deferred(trainer, is_log_step, False), callback.prefix, **options)
 
 
 def _warn_of_unknown(chosen: Sequence[str], loggers: Sequence[Any]) -> None:
-    known = {"all", "tensorboard"}.union(*map(_names, loggers))
-    there = [type(logger).__name__ for logger in loggers]
+    valid = {"all", "tensorboard"}.union(*map(_names, loggers))
+    kinds = [type(logger).__name__ for logger in loggers]
     for name in chosen:
-        if name not in known:
-            has = f"it has {', '.join(there) or 'none'}"
-            warnings.warn(f"loggers: no logger of the Trainer is a {name!r}{did_you_mean(name, there, 1)}; {has}", stacklevel=2)
+        if name not in valid:
+            has = f"it has {', '.join(kinds) or 'none'}"
+            warnings.warn(f"loggers: no logger of the Trainer is a {name!r}{did_you_mean(name, kinds, 1)}; {has}", stacklevel=2)
 
 
 def _names(logger: Any) -> set[str]:
@@ -75,21 +75,21 @@ def _is_chosen(logger: Any, chosen: Sequence[str]) -> bool:
 
 
 def _is_board(logger: Any) -> bool:
-    return is_tensorboard(getattr(logger, "experiment", None))  # a Logger need not have one
+    return is_tensorboard(getattr(logger, "experiment", None))  # A logger may have no `experiment`.
 
 
 class LoggerWriter(StepConsumer):
     """Writes each watched step to every TensorBoard, and to other loggers the steps at which Lightning logs.
 
     Args:
-        loggers: what to write to; anything with `log_metrics`, or with an `experiment` that is a `SummaryWriter`.
-        logs_at: whether Lightning logs at a step of training.
-        prefix: put before every tag.
-        histogram_every_n_steps: how many steps are between two writes of a histogram at least.
+        loggers: objects with `log_metrics`, or with an `experiment` that is a `SummaryWriter`.
+        logs_at: returns whether Lightning logs at a training step.
+        prefix: the prefix of every tag.
+        histogram_every_n_steps: the least number of steps between two writes of a histogram.
         failed: takes the loggers that raise, with their errors.
 
     Attributes:
-        limits: on what is written; None for none.
+        limits: the limits on scalars and histograms; None for none.
     """
 
     def __init__(
@@ -111,10 +111,10 @@ class LoggerWriter(StepConsumer):
         self._writers: list[RunWriter] = []
         self._layouts: dict[tuple[RowIndex, str, Due], Layout] = {}
         self._stored_facts: StepFacts | None = None  # those that the event files have
-        self._missed: dict[str, bool] = {}  # of other loggers, whether they have got no step of training yet
+        self._missed: dict[str, bool] = {}  # by class of a logger that is no TensorBoard: whether it got no training step yet
 
     def consume(self, view: StepView) -> None:
-        """Write a step to the loggers, also if an earlier one fails."""
+        """Write a step to every logger, also if one of them raises; then raise the first error."""
         logs = view.stage != "train" or self._logs_at(view.step)
         due: list[tuple[Any, RunWriter | None]] = []
         for logger in self.loggers:
@@ -146,14 +146,25 @@ class LoggerWriter(StepConsumer):
 
         for_each(write, due)
 
+    def write_text(self, name: str, text: str, step: int) -> None:
+        """Write Markdown to the Text tab of each TensorBoard.
+
+        Args:
+            name: of the text; the prefix goes before it.
+            text: as Markdown.
+            step: the x-axis of `self.log`.
+        """
+        for writer in self._boards():
+            writer.write_text(f"{self._prefix}{name}", text, step)
+
     def skip_failed(self, failed: Sequence[tuple[Any, Exception]]) -> list[Exception]:
-        """Write no more to loggers that a monitor has stopped at: on a full disk what is left is for the module's own log.
+        """Skip loggers that raised when a monitor wrote to them: on a full disk, leave the rest to the module's own logs.
 
         Args:
             failed: the loggers with their errors.
 
         Returns:
-            The errors of those that are skipped from now on.
+            The errors of the loggers that are skipped from now on.
         """
         errors = {id(logger): error for logger, error in failed}
         lost = [errors[id(logger)] for logger in self.loggers if id(logger) in errors]
@@ -161,7 +172,7 @@ class LoggerWriter(StepConsumer):
         return lost
 
     def close(self, error: BaseException | None) -> None:
-        """Say which loggers have got nothing because no watched step is one at which Lightning logs."""
+        """Warn of loggers that got nothing, because Lightning logged at no watched step."""
         missed = [name for name, nothing in self._missed.items() if nothing]
         if missed and error is None:
             warnings.warn(
@@ -180,14 +191,14 @@ class LoggerWriter(StepConsumer):
         about: Mapping[str, Mapping[str, Any]] | None = None,
         indices: Sequence[str] = (),
     ) -> None:
-        """Write what is watched, and how the charts belong together, to each TensorBoard.
+        """Write the page about the run, the layout of its charts and its row indices to each TensorBoard.
 
         Args:
             markdown: the page.
-            charts: tensor and statistic of each, as they will be logged.
-            step: of the coming batch.
+            charts: the tensor and the statistic of each chart, as they will be logged.
+            step: the step of the coming batch.
             transforms: whether there are transforms that report.
-            about: what is known of the rows by name.
+            about: by name of a row, facts such as its type and shape.
             indices: the row indices of the step views, as JSON.
         """
         for writer in self._boards():
@@ -196,11 +207,11 @@ class LoggerWriter(StepConsumer):
     def write_capture(self, tensors: Mapping[str, tuple[Tensor, Sequence[int] | None]], folder: str, step: int) -> None:
         """Show tensors of a batch in each TensorBoard: feature maps as images, vectors [N, D] in the projector.
 
-        One that fails is skipped from then on, with a warning.
+        A TensorBoard that raises is skipped from then on, with a warning.
 
         Args:
-            tensors: [N, …] by the name of the module, with the samples of the data set that they are, if that is known.
-            folder: what goes before the names.
+            tensors: tensors [N, …] by the name of the module, each with the indices of its samples in the data set, or None.
+            folder: the first part of the tags, before the names.
             step: the x-axis of `self.log`.
         """
         for logger in list(self.loggers):
@@ -208,8 +219,11 @@ class LoggerWriter(StepConsumer):
                 self._show(logger, tensors, folder, step)
             except Exception as error:
                 self.loggers.remove(logger)
-                said = f"shows nothing more in TensorBoard after {type(error).__name__}: {error}"
-                warnings.warn(f"the capture {said}; it continues, and so does the run", stacklevel=2)
+                warnings.warn(
+                    f"the capture shows nothing more in TensorBoard after {type(error).__name__}: {error}; it continues, and "
+                    "so does the run",
+                    stacklevel=2,
+                )
 
     def _show(self, logger: Any, tensors: Mapping[str, tuple[Tensor, Sequence[int] | None]], folder: str, step: int) -> None:
         writer = self._writer(logger)
@@ -218,37 +232,40 @@ class LoggerWriter(StepConsumer):
         for name, (tensor, samples) in tensors.items():
             try:
                 writer.write_tensor(f"{self._prefix}{folder}/{name}", tensor, step, samples)
-            except HooksError as error:  # of this tensor
+            # TensorBoard cannot show this tensor; continue with the next one.
+            except HooksError as error:
                 warnings.warn(f"{name} is not shown in TensorBoard: {error}", stacklevel=3)
 
     @property
     def path(self) -> str:
-        """The folder of the first TensorBoard, as it is typed; `path` where there is none."""
+        """The folder of the first TensorBoard, as a Python literal; the word `path` if there is no TensorBoard."""
         return next((repr(str(logger.experiment.log_dir)) for logger in self.loggers if _is_board(logger)), "path")
 
     def _boards(self) -> list[RunWriter]:
-        every = map(self._writer, self.loggers)
-        return [writer for writer in every if writer is not None]
+        writers = map(self._writer, self.loggers)
+        return [writer for writer in writers if writer is not None]
 
     def _writer(self, logger: Any) -> RunWriter | None:
+        """The writer of a logger that is a TensorBoard; None for other loggers."""
         experiment = getattr(logger, "experiment", None)
-        known = next((writer for writer in self._writers if writer.writes_to(experiment)), None)
-        if known is None and is_tensorboard(experiment):
-            known = RunWriter(experiment)
-            self._writers.append(known)
-        return known
+        run_writer = next((writer for writer in self._writers if writer.writes_to(experiment)), None)
+        if run_writer is None and is_tensorboard(experiment):
+            run_writer = RunWriter(experiment)
+            self._writers.append(run_writer)
+        return run_writer
 
     def _filled(self, layout: Layout, view: StepView) -> LogEntry:
-        """What a step writes, with the histograms that are due; every run of another stage has all of them."""
-        step, every = view.step, self._histogram_every
-        if view.stage != "train" or every == 1:
+        """The scalars of a step, and the histograms that are due. In a stage other than `train` all histograms are."""
+        step, interval = view.step, self._histogram_every
+        if view.stage != "train" or interval == 1:
             return layout.fill(view)
         if step < self._draws_from.get(layout, step):
             return layout.fill(view, draw=())
-        due = [tag for tag in layout.drawn_tags if step - self._drawn_at.get(tag, -every) >= every]
+        due = [tag for tag in layout.drawn_tags if step - self._drawn_at.get(tag, -interval) >= interval]
         entry = layout.fill(view, draw=due)
-        self._drawn_at.update(dict.fromkeys(entry.drawn_tags, step))  # not those of which nothing was measured
-        self._draws_from[layout] = every + min((self._drawn_at.get(tag, -every) for tag in layout.drawn_tags), default=step)
+        self._drawn_at.update(dict.fromkeys(entry.drawn_tags, step))  # `entry` has no histograms without measurements.
+        last_drawn = (self._drawn_at.get(tag, -interval) for tag in layout.drawn_tags)
+        self._draws_from[layout] = interval + min(last_drawn, default=step)
         return entry
 
     def _layout(self, view: StepView) -> Layout:

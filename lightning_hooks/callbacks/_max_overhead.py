@@ -1,4 +1,4 @@
-"""The limit on the overhead of a monitor, `max_overhead`: its warning, and its state in checkpoints."""
+"""The option `max_overhead`, which limits the overhead of a monitor: its warning, and its state in checkpoints."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lightning_hooks.saved_state import read_count, starting_again
 
 
 class OverheadLimit:
-    """Gives an observer its limit, warns once when its intervals have grown, and keeps them over checkpoints.
+    """Sets the limit of an observer, warns once when its intervals have grown, and saves them in checkpoints.
 
     Args:
         limit: the maximum share of the step time; None for no limit.
-        schedule: of the monitor, as the user wrote it.
+        schedule: the schedule of the monitor as the user wrote it.
     """
 
     def __init__(self, limit: float | None, schedule: EveryN) -> None:
@@ -27,7 +27,16 @@ class OverheadLimit:
         self._warned = False
 
     def start(self, observer: Observer, clock: Clock, state: Mapping[str, Any]) -> list[str]:
-        """A fit begins, timed by a clock, with the state of a checkpoint; returns what of that is damaged."""
+        """Begin a fit.
+
+        Args:
+            observer: the observer to limit.
+            clock: the clock of overhead.
+            state: the state of a checkpoint; empty without one.
+
+        Returns:
+            A sentence about each damaged entry, whose state starts again.
+        """
         observer.overhead = Overhead(self.limit, hook_cost(clock))
         self._factor, self._warned = 1, False
         return self.load_state_dict(observer, state)
@@ -39,11 +48,11 @@ class OverheadLimit:
             return
         self._warned = True
         old, new = self._schedule.widened(before), self._schedule.widened(self._factor)
-        own = f"every_n_steps goes from {old.every} to {new.every}"
+        change = f"every_n_steps goes from {old.every} to {new.every}"
         if old.steps is not None:
-            own = f"of the {len(old.steps)} steps of every_n_steps {len(new.steps or ())} are left"
+            change = f"of the {len(old.steps)} steps of every_n_steps {len(new.steps or ())} are left"
         warnings.warn(
-            f"watching takes a larger share of a step than max_overhead={self.limit:g} (`hooks/overhead`): {own}, intervals "
+            f"watching takes a larger share of a step than max_overhead={self.limit:g} (`hooks/overhead`): {change}, intervals "
             "of individual rules grow by the same factor. They may grow again without another warning",
             stacklevel=2,
         )
@@ -52,10 +61,10 @@ class OverheadLimit:
         return {"factor": observer.factor} if observer.factor > 1 else {}
 
     def load_state_dict(self, observer: Observer, state: Mapping[str, Any]) -> list[str]:
-        """Keep the intervals of a checkpoint if there is still a limit.
+        """Restore the intervals of a checkpoint, if there is still a limit.
 
         Returns:
-            What is damaged and starts again, in words.
+            A sentence about each damaged entry, whose state starts again.
         """
         damaged: list[str] = []
         if self.limit is not None:

@@ -1,4 +1,4 @@
-"""What a monitor reports about itself: its warnings at the start of a run, and the page in TensorBoard's Text tab."""
+"""What a monitor reports about itself: warnings at the start of a run, and a page in TensorBoard's Text tab."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class MonitorLog:
-    """The loggers of a monitor during a run, and what it reports there about itself.
+    """Writes the steps of a monitor to its loggers during a run, and reports about the monitor itself.
 
     Attributes:
-        writer: the consumer that writes its steps.
+        writer: the consumer that writes the steps.
     """
 
     def __init__(self, monitor: StatsMonitor, trainer: Trainer, run: LightningRun) -> None:
@@ -40,21 +40,23 @@ class MonitorLog:
         self._plans: Mapping[str, Plan] = {}
         self._page_is_due = True
 
-    def start(self, trainer: Trainer, plans: Mapping[str, Plan], limits: Limits) -> None:
-        """Warn where less is written than was asked for.
+    def start(self, trainer: Trainer, plans: Mapping[str, Plan], limits: Limits, *, has_readers: bool) -> None:
+        """Set the limits, and warn if rows are merged or nothing is written.
 
         Args:
-            trainer: of the run.
-            plans: of the stages.
-            limits: on what is written.
+            trainer: the Trainer of the run.
+            plans: the plan of each stage.
+            limits: the limits on scalars and histograms.
+            has_readers: whether consumers read the steps, so that a monitor without loggers is of use.
         """
         monitor, self._plans = self._monitor, plans
         self.writer.limits = limits
         if self.writer.loggers:
-            if limits.exceeded:  # only then is the path asked for, which opens an event file of our own
+            # Read `path` only if it is needed: it opens the event file of this package.
+            if limits.exceeded:
                 merged = limits.warning(self.writer.path, self._histogram_every)
                 warnings.warn(f"{monitor._label}{merged}", stacklevel=2)
-        elif trainer.is_global_zero and monitor.loggers and not monitor.consumers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        elif trainer.is_global_zero and monitor.loggers and not has_readers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             given = ", ".join(type(logger).__name__ for logger in trainer.loggers) or "none"
             warnings.warn(
                 f"{monitor._label or 'StatsMonitor: '}nothing is written: loggers={list(monitor.loggers)} chooses none of the "
@@ -64,12 +66,12 @@ class MonitorLog:
             )
 
     def write_page(self, trainer: Trainer, observer: Observer, participants: Sequence[Participant]) -> None:
-        """Write the page and the layout of the charts, once: after the first step or other run that knows shapes.
+        """Write the page and the layout of the charts once, after the first step or other run, when shapes are known.
 
         Args:
-            trainer: of the run.
-            observer: of the stage.
-            participants: of the run; transforms and custom hooks are listed too.
+            trainer: the Trainer of the run.
+            observer: the observer of the stage.
+            participants: the participants of the run, whose transforms and custom hooks are listed too.
         """
         if not self._page_is_due:
             return
@@ -95,7 +97,7 @@ class MonitorLog:
             observer.fail(error)
 
     def _facts(self, trainer: Trainer, observer: Observer) -> list[str]:
-        """The settings, what is merged, and what was never called, as a list in Markdown."""
+        """The settings, the merged rows, and the modules that were not called, as a list in Markdown."""
         run: Any = trainer
         names = ("precision", "accumulate_grad_batches", "gradient_clip_val", "log_every_n_steps", "world_size")
         lines = [f"- monitor: `{self._monitor!r}`", f"- run: {', '.join(f'{name} {getattr(run, name)}' for name in names)}"]
@@ -109,12 +111,12 @@ class MonitorLog:
 
 
 def limits_of(monitor: StatsMonitor, plan: Plan, plans: Mapping[str, Plan]) -> Limits:
-    """What a monitor writes of each stage.
+    """The limits on the scalars and histograms that a monitor writes in all its stages.
 
     Args:
-        monitor: whose options count.
-        plan: of the monitor.
-        plans: of its stages.
+        monitor: the monitor, for its options.
+        plan: the whole plan of the monitor.
+        plans: the plan of each stage.
 
     Raises:
         NoMatchError: a pattern of `scalars` matches no row.
@@ -129,14 +131,14 @@ def limits_of(monitor: StatsMonitor, plan: Plan, plans: Mapping[str, Plan]) -> L
 
 
 def _about(plan: Plan, shapes: Mapping[int, tuple[int, ...]]) -> dict[str, dict[str, Any]]:
-    """What the page of a run shows of each row: the class of its module, the shape, the turn in which the module ran."""
+    """Facts about each row for the page of a run: the class of its module, the shape, and the position in execution order."""
     index, about = plan.index, dict[str, dict[str, Any]]()
     for row in plan.rows:
-        known = about.setdefault(row.name, {"type": index.module_types[row.index]})
+        facts = about.setdefault(row.name, {"type": index.module_types[row.index]})
         shape = shapes.get(row.index) if row.target.owner is row.target.value else tuple(row.target.value.shape)
-        if shape is not None and (row.kind == "output" or "shape" not in known):
-            known["shape"] = list(shape)
-    # Gradients come back from the last module to the first.
+        if shape is not None and (row.kind == "output" or "shape" not in facts):
+            facts["shape"] = list(shape)
+    # Gradients are computed from the last module to the first, so reverse their order.
     forward = [i for i in index.order if not index.tensors[i].startswith(LOSS_SCALED)]
     backward = [i for i in reversed(index.order) if index.tensors[i].startswith(LOSS_SCALED)]
     for turn, name in enumerate(dict.fromkeys(index.names[i] for i in [*forward, *backward])):

@@ -1,31 +1,45 @@
-"""The base of every callback of this package: its rules in a model, without a run. And those callbacks of a Trainer."""
+"""The base of every callback of this package without a run: its rules and checks. Also finds these callbacks in a Trainer."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightning_hooks.callbacks._checks import Earlier, Setting, setting_of
 from lightning_hooks.callbacks._lightning import Callback
 from lightning_hooks.callbacks._trainer import all_callbacks
 from lightning_hooks.engine.inspecting.match_report import Match, MatchLine
+from lightning_hooks.records.consumer import StepConsumer
+from lightning_hooks.rules import Watch
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
 
+class Guest(NamedTuple):
+    """A callback that reads the steps of a monitor beside it.
+
+    Args:
+        rules: what the monitor has to watch besides its own rules.
+        consumer: makes the consumer of its steps when the run begins; it is given the writer and the context of the monitor.
+    """
+
+    rules: Sequence[Watch]
+    consumer: Callable[[Any, Any], StepConsumer]
+
+
 class OurCallback(Callback):
-    """What a callback of this package knows without a run: its rules, what they match, and whether they are valid.
+    """A callback of this package as far as it needs no run: its rules, what they match, and whether they are valid.
 
     Attributes:
-        origin: the file and the key in it that it was read from, for messages; empty for one made in Python.
-        environment: a mark that the callbacks of one Trainer from the environment variable share; None for others.
+        origin: the file and the key from which the callback was read, for messages; empty if it was created in Python.
+        environment: a mark that the callbacks of one Trainer from the environment variable share; None for other callbacks.
         loggers: which loggers are written to.
-        logdir: where an event file of our own is made if none of them is a TensorBoard.
-        prefix: of every tag.
-        stages: in which it acts.
+        logdir: the folder for an event file of this package, if none of the loggers is a TensorBoard; None for none.
+        prefix: the prefix of every tag.
+        stages: the stages in which the callback acts.
     """
 
     origin: str = ""
@@ -50,39 +64,43 @@ class OurCallback(Callback):
 
     @property
     def _stages(self) -> Collection[str]:
-        """The stages in which it acts: of `train`, `validate`, `test`, `predict`."""
+        """The stages in which the callback acts: some of `train`, `validate`, `test`, `predict`."""
         return self.stages
 
     def _refuse_setting(self, setting: Setting) -> None:
-        """Refuse how a run trains, whatever its model; called before ranks exchange anything."""
+        """Refuse a setting that the callback does not support with any model; called before ranks exchange anything."""
 
     def _resolve(self, model: Any, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Any:
-        """The rules resolved in a model; what that is, the subclass knows.
+        """The rules resolved against a model, of a type that the subclass chooses.
 
         Args:
             model: the root module.
-            trainer: of the run that begins; None if only a report is wanted.
-            earlier: what callbacks before this one do; None for nothing.
+            trainer: the Trainer of the run that begins; None for a report without a run.
+            earlier: what earlier callbacks do; None for nothing.
 
         Raises:
             RuleError: a rule is invalid in this model, or matches nothing.
         """
         raise NotImplementedError
 
+    def guest_of(self, monitor: OurCallback, trainer: Trainer) -> Guest | None:
+        """What this callback asks of a monitor of the same Trainer; None if it has nothing to do with that monitor."""
+        return None
+
     def _check_resolved(self, resolved: Any, setting: Setting, earlier: Earlier) -> Earlier:
-        """Check the resolved rules. It changes nothing: `fit` and `match` call it alike.
+        """Check the resolved rules, without changing anything: both `fit` and `match` call this method.
 
         Args:
-            resolved: from `_resolve`.
+            resolved: the result of `_resolve`.
             setting: how the run trains.
-            earlier: what callbacks before this one do.
+            earlier: what earlier callbacks do.
 
         Returns:
-            What callbacks up to this one do.
+            What earlier callbacks and this one do.
 
         Raises:
-            RuleError: the rules are not valid together with those of callbacks before.
-            UnsupportedError: they cannot have a correct result in this setting.
+            RuleError: the rules are not valid together with those of earlier callbacks.
+            UnsupportedError: the rules cannot have a correct result in this setting.
         """
         return earlier
 
@@ -92,7 +110,7 @@ class OurCallback(Callback):
 
     @property
     def _acts_in_fit(self) -> bool:
-        """Whether it takes part in a fit, of which a validation may be a part."""
+        """Whether the callback takes part in a fit, which may include validations."""
         return not {"train", "validate"}.isdisjoint(self._stages)
 
     @property
@@ -102,7 +120,7 @@ class OurCallback(Callback):
 
     @property
     def _label(self) -> str:
-        """What goes before the names of rules in messages: the file and the class; nothing for one made in Python."""
+        """The prefix of rules' names in messages: the file and the class; empty if the callback was created in Python."""
         return f"{self.origin}: {type(self).__name__}: " if self.origin else ""
 
 
@@ -119,10 +137,10 @@ def for_each_stage(method: str) -> tuple[Any, ...]:
 
 
 def our_callbacks(trainer: Trainer) -> list[OurCallback]:
-    """The callbacks of this package in a trainer, in order.
+    """The callbacks of this package in a Trainer, in order.
 
-    Lightning adds those from the environment to the list that the Trainer is given. A second Trainer with that list has
-    those of the first too: only its own count, which come last.
+    Lightning adds callbacks from the environment variable to the list that the user gives. If the user gives the same list to a
+    second Trainer, it also holds those of the first Trainer. Only those of the second Trainer, which come last, are returned.
     """
     ours = [callback for callback in all_callbacks(trainer) if isinstance(callback, OurCallback)]
     marks = [callback.environment for callback in ours if callback.environment is not None]
@@ -130,33 +148,34 @@ def our_callbacks(trainer: Trainer) -> list[OurCallback]:
 
 
 def take_part_once(callback: OurCallback, trainer: Trainer) -> None:
-    """Leave a callback in the list of a trainer once: Lightning would call it twice, and what it changes would change twice."""
-    here: Any = trainer
-    places = [i for i, each in enumerate(here.callbacks) if each is callback]
-    if len(places) > 1:
-        here.callbacks = [each for i, each in enumerate(here.callbacks) if i not in places[1:]]
+    """Remove repetitions of a callback from the list of a Trainer: Lightning would call it twice and change tensors twice."""
+    untyped: Any = trainer
+    positions = [i for i, each in enumerate(untyped.callbacks) if each is callback]
+    if len(positions) > 1:
+        untyped.callbacks = [each for i, each in enumerate(untyped.callbacks) if i not in positions[1:]]
         warnings.warn(
-            f"{type(callback).__name__} appears {len(places)} times in the callbacks of the Trainer; it acts once", stacklevel=2
+            f"{type(callback).__name__} appears {len(positions)} times in the callbacks of the Trainer; it acts once",
+            stacklevel=2,
         )
 
 
 def matched(trainer: Trainer, model: LightningModule) -> Iterator[tuple[OurCallback, Match]]:
-    """What a fit of the callbacks of a Trainer would match, one after the other; then the checks of the fit.
+    """Yield each callback of a Trainer with what it would match in a fit; then run the checks of the fit.
 
     Args:
-        trainer: that has not begun.
+        trainer: a Trainer without a run.
         model: the root module.
 
     Raises:
-        RuleError: the errors that a fit would raise, also where each callback is valid alone.
-        UnsupportedError: likewise.
+        RuleError: the errors that a fit would raise, also if each callback is valid alone.
+        UnsupportedError: the errors that a fit would raise.
     """
-    every: list[tuple[OurCallback, Any]] = []
+    callbacks: list[tuple[OurCallback, Any]] = []
     for callback in our_callbacks(trainer):
-        every.append((callback, callback._resolve(model)))
-        yield callback, Match(callback._lines(every[-1][1]))
+        callbacks.append((callback, callback._resolve(model)))
+        yield callback, Match(callback._lines(callbacks[-1][1]))
     setting, earlier = setting_of(trainer, model), Earlier()
-    for callback, resolved in every:
+    for callback, resolved in callbacks:
         if callback._acts_in_fit:
             callback._refuse_setting(setting)
             earlier = callback._check_resolved(resolved, setting, earlier)

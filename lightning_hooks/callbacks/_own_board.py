@@ -1,4 +1,4 @@
-"""A TensorBoard of our own, for a Trainer that has none."""
+"""An event file of this package, for a Trainer without a TensorBoard."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 class OwnBoard:
     """A `SummaryWriter` in a new folder, as the `experiment` of a logger: opened by the first write, closed with the run.
 
-    All callbacks of a Trainer share one; a later run of the same Trainer goes on in its folder.
+    All callbacks of a Trainer share one board. A later run of the same Trainer continues in its folder.
 
     Args:
-        logdir: holds a folder for each Trainer.
-        folders: the folder of this Trainer by `logdir`, which the first write adds.
-        logger: gets one line with the folder.
+        logdir: the folder that holds a folder for each Trainer.
+        folders: by `logdir`, the folder of this Trainer; added by the first write.
+        logger: logs one line with the folder.
     """
 
     def __init__(self, logdir: Path, folders: dict[Path, Path], logger: logging.Logger) -> None:
@@ -33,7 +33,7 @@ class OwnBoard:
 
     @property
     def folder(self) -> Path:
-        """The folder of the Trainer; made if there is none."""
+        """The folder of the Trainer; created if it does not exist."""
         if self._logdir not in self._folders:
             self._folders[self._logdir] = new_folder(self._logdir)
             self._logger.info("lightning_hooks writes to %s: tensorboard --logdir %s", self.folder, self._logdir)
@@ -48,27 +48,27 @@ class OwnBoard:
         return self._writer
 
     def remove(self) -> None:
-        """Close the event file, as a handle of the run; a second call does nothing."""
+        """Close the event file. Called when the handles of the run are closed; a second call does nothing."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
 
 
 def checked_logdir(logdir: str | os.PathLike[str]) -> Path:
-    """The absolute path of a folder in which folders can be made.
+    """The absolute path of a folder in which folders can be created.
 
     Raises:
-        RuleError: the folder cannot be written to, which the first write would find only then.
+        RuleError: the folder cannot be written to. Checked now, because the first write comes much later.
     """
     folder = Path(logdir).expanduser().absolute()
-    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise RuleError(f"logdir: cannot write to {str(folder)!r}: {str(there)!r} is not a writable folder")
+    existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise RuleError(f"logdir: cannot write to {str(folder)!r}: {str(existing)!r} is not a writable folder")
     return folder
 
 
 def new_folder(parent: Path) -> Path:
-    """Make `run_0`, `run_1`, … in a folder: the first number above all there are. Safe with other processes."""
+    """Create `run_<n>` in a folder, with the first number above all existing ones. Several processes may call it at once."""
     parent.mkdir(parents=True, exist_ok=True)
     numbers = [path.name.removeprefix("run_") for path in parent.glob("run_*")]
     for number in count(max((int(each) for each in numbers if each.isdecimal()), default=-1) + 1):

@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 
 
 def plans_of(monitor: StatsMonitor, plan: Plan) -> dict[str, Plan]:
-    """What a monitor watches in each of its stages; a stage for which no rule matches anything is skipped with a warning.
+    """The plan of each stage of a monitor. A stage for which no rule matches anything is skipped with a warning.
 
     Args:
-        monitor: whose stages count.
-        plan: of the monitor.
+        monitor: the monitor, for its stages.
+        plan: the whole plan of the monitor.
     """
     plans: dict[str, Plan] = {}
     for stage in [stage for stage in STAGE_PREFIX if stage in monitor.stages]:
         watched = plan if stage == "train" else plan.forward()
         if watched.rows or stage == "train":
             plans[stage] = watched
-        elif plan.rows:  # otherwise a warning says that nothing is watched in any stage
+        # Without any rows another warning says that nothing is watched in any stage.
+        elif plan.rows:
             warnings.warn(f"{monitor._label}stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
     return plans
 
@@ -42,15 +43,15 @@ def producers_of(
     publisher: Publisher,
     alone: bool,
 ) -> dict[str, Producer]:
-    """What makes the step views of each stage.
+    """The producer of each stage.
 
     Args:
-        monitor: whose options count.
-        plans: of its stages.
-        leads: whether the monitor writes the global numbers of a stage: no monitor before it does so under the same tags.
-        run: of the monitor.
-        publisher: takes the views.
-        alone: whether the run has one process, whatever process group there is.
+        monitor: the monitor, for its options.
+        plans: the plan of each stage.
+        leads: by stage, whether the monitor writes the global numbers: no earlier monitor writes them under the same tags.
+        run: the run of the monitor.
+        publisher: passes the views to the consumers.
+        alone: whether the run has one process, even if a process group exists.
     """
     producers: dict[str, Producer] = {}
     device: Any = cast(Any, run.model).device

@@ -1,4 +1,4 @@
-"""The run of a Trainer: what callbacks of this package share in it, and which of them does what once for all."""
+"""The run of a Trainer: what callbacks of this package share during a run, and which callback acts for all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weakref import ReferenceType, WeakMethod, ref
 
 from typing_extensions import override
 
-from lightning_hooks.callbacks._checks import Earlier
+from lightning_hooks.callbacks._checks import Earlier, refuse_common_folder
 from lightning_hooks.callbacks._guard import HooksGuard, WrappedHook
 from lightning_hooks.callbacks._ours import OurCallback, our_callbacks
 from lightning_hooks.callbacks._own_board import OwnBoard, checked_logdir
@@ -28,7 +28,6 @@ from lightning_hooks.callbacks._trainer import (
 from lightning_hooks.engine.participants.facts import ModelFacts
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.running.run import Run, runs_on
-from lightning_hooks.errors import RuleError
 from lightning_hooks.hooks import for_each
 from lightning_hooks.records.facts import StepFacts
 
@@ -39,16 +38,16 @@ if TYPE_CHECKING:
 class LightningRun(Run):
     """One fit of a Trainer, or one run of another stage outside a fit.
 
-    The first callback in the list that has anything to do begins it, and puts `HooksGuard` before all others; that one ends it.
-    Callbacks ask the run for what they share, and which of them acts for all.
+    The first callback in the list that takes part begins the run, and puts a `HooksGuard` before all callbacks, which ends the
+    run.
 
     Args:
-        trainer: known weakly.
+        trainer: held by a weak reference.
         pl_module: the model of the run.
 
     Attributes:
-        is_fit: whether it is a fit; a validation may be a part of one, or stand alone.
-        earlier: what the callbacks that have attached so far do.
+        is_fit: whether the run is a fit, which may include validations.
+        earlier: what the callbacks that have joined so far do.
         apart: the names of the parameters that differed between ranks when they were compared last.
         failed_loggers: the loggers that raised when a monitor wrote to them, with their errors.
     """
@@ -64,15 +63,15 @@ class LightningRun(Run):
         self.apart: tuple[str, ...] = ()
         self.failed_loggers: list[tuple[Any, Exception]] = []
         self._members: list[_Member] = []
-        self._compared: Sequence[object] = ()  # the callbacks of the Trainer when the removed ones were looked up last
-        self._absent: list[Participant] = []  # those of removed callbacks; they act again if the callbacks return
+        self._compared: Sequence[object] = ()  # the callbacks of the Trainer when `_absent` was computed
+        self._absent: list[Participant] = []  # of callbacks that were removed from the Trainer; they act again if put back
         self._boards: dict[Path, OwnBoard] = {}
         self._capture_folders: set[Path] = set()
         self._noted: tuple[int | None, StepFacts] = (None, StepFacts())  # the step and its facts
 
     @property
     def trainer(self) -> Trainer | None:
-        """None if it was garbage-collected."""
+        """The Trainer; None if it was garbage-collected."""
         return self._trainer()
 
     def take_part(
@@ -81,9 +80,9 @@ class LightningRun(Run):
         """Note a callback that takes part; the first one begins the run.
 
         Args:
-            callback: known weakly.
-            participants: what the callback adds to the run; it may still be empty.
-            leave: a method of the callback that lets it leave. A second call of it does nothing.
+            callback: held by a weak reference.
+            participants: the list of the callback's participants, which the callback fills later.
+            leave: a method of the callback that makes it leave the run. A second call does nothing.
         """
         self._members.append(_Member(ref(callback), participants, WeakMethod(leave)))
         if not self.is_live:
@@ -106,9 +105,9 @@ class LightningRun(Run):
         handles.keep(HooksGuard(trainer, self)).install()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Let every callback leave, also those that were removed from the list, which Lightning tells nothing more.
+        """Make every callback leave, also callbacks that were removed from the Trainer, which Lightning no longer calls.
 
-        The removed ones leave last: one of them may count the steps that the loss scaler skips, and the others save the count.
+        Removed callbacks leave last: one of them may count the steps that the loss scaler skips, and the others save the count.
         """
 
         def leave(member: _Member) -> None:
@@ -121,28 +120,28 @@ class LightningRun(Run):
 
     @override
     def leave(self, participants: Iterable[Participant]) -> None:
-        """Remove the participants of a callback, which takes part no longer; without any left, the run ends."""
+        """Remove a callback and its participants; when the last participant has left, the run ends."""
         self._members = [member for member in self._members if member.participants is not participants]
         super().leave(participants)
 
     def removed(self) -> list[OurCallback]:
-        """The callbacks that take part and were removed from the list of the Trainer."""
+        """The callbacks that take part although they were removed from the list of the Trainer."""
         return [callback for member in self._removed_members() if (callback := member.callback()) is not None]
 
     def begin_batch(self, step: int, *, stage: str = "train", reporting: bool = False, announced: bool = False) -> None:
-        """As that of the hook manager; callbacks that were removed from the list do not act."""
-        self._look_for_absent()
+        """Call `HookManager.begin_batch`; participants of callbacks that were removed from the list do not act."""
+        self._update_absent()
         self.hook_manager.begin_batch(step, stage=stage, reporting=reporting, announced=announced, absent=self._absent)
 
-    def _look_for_absent(self) -> None:
-        here = self._listed()
-        if self._compared != here:
-            self._compared = [*here]
+    def _update_absent(self) -> None:
+        listed = self._listed()
+        if self._compared != listed:
+            self._compared = [*listed]
             self._absent = [participant for member in self._removed_members() for participant in member.participants]
 
     def _removed_members(self) -> list[_Member]:
-        known = set(map(id, self._listed()))
-        return [member for member in self._members if id(member.callback()) not in known]
+        listed = set(map(id, self._listed()))
+        return [member for member in self._members if id(member.callback()) not in listed]
 
     def _listed(self) -> list[Callback]:
         trainer = self.trainer
@@ -153,28 +152,28 @@ class LightningRun(Run):
         return [each for each in self.participants if each not in self._absent] if self._absent else self.participants
 
     def has_first(self, participants: Sequence[Participant]) -> bool:
-        """Whether the first participant that acts is among those of a callback: that one does what is done once, before all."""
+        """Whether a callback with these participants comes first: it does the work that precedes all participants."""
         present = self._present
         return bool(present) and present[0] in participants
 
     def has_last(self, participants: Sequence[Participant]) -> bool:
-        """Whether the last participant that acts is among those of a callback: that one does what is done once, after all."""
+        """Whether a callback with these participants comes last: it does the work that follows all participants."""
         present = self._present
         return bool(present) and present[-1] in participants
 
     def logdir_of(self, callback: OurCallback) -> str | os.PathLike[str] | None:
-        """The folder for event files of our own: that of the callback, or else of the first callback that has one."""
+        """The folder for event files of this package: that of the callback, or else of the first callback that has one."""
         if callback.logdir is not None or not callback.loggers:
             return callback.logdir
         trainer = self.trainer
-        every = [] if trainer is None else our_callbacks(trainer)
-        return next((each.logdir for each in every if each.logdir is not None), None)
+        callbacks = [] if trainer is None else our_callbacks(trainer)
+        return next((each.logdir for each in callbacks if each.logdir is not None), None)
 
     def own_board(self, logdir: str | os.PathLike[str]) -> OwnBoard:
-        """The TensorBoard of our own in a folder: one for all callbacks, closed when the run ends.
+        """The TensorBoard of this package in a folder, shared by all callbacks and closed when the run ends.
 
         Raises:
-            RuleError: the folder cannot be written to, which the first write would find only then.
+            RuleError: the folder cannot be written to. Checked now, because the first write comes much later.
         """
         folder, trainer = checked_logdir(logdir), self.trainer
         assert trainer is not None
@@ -222,8 +221,8 @@ class LightningRun(Run):
         Raises:
             RuleError: another capture writes into it.
         """
-        if folder in self._capture_folders:
-            raise RuleError(f"folder: two ActivationCapture would write into {folder}; give one another folder=")
+        # Another capture may name the folder that is the default folder of this run, which no check before the run knows.
+        refuse_common_folder(folder, self._capture_folders)
         self._capture_folders.add(folder)
 
 
@@ -246,7 +245,7 @@ class _Pause:
             self._outer.hook_manager.pause(self)
 
     def remove(self) -> None:
-        """A second call does nothing, nor does one after the outer run has ended."""
+        """Resume the outer run. A second call, or a call after the outer run has ended, does nothing."""
         outer, self._outer = self._outer, None
         if outer is not None and outer.is_live:
             outer.meter.interrupt()
@@ -254,13 +253,14 @@ class _Pause:
 
 
 def run_of(trainer: Trainer, pl_module: LightningModule) -> LightningRun:
-    """The run in which callbacks of this trainer take part, or a new one, which the first that joins begins."""
+    """The run in which callbacks of this Trainer take part, or a new run, which begins when a callback takes part."""
     for run in runs_on(pl_module):
         if not isinstance(run, LightningRun) or run.model is not pl_module:
             continue
         if run.trainer is trainer and any(map(run.has, our_callbacks(trainer))):
             return run
-        # A fit that crashed without calling its callbacks leaves hooks, and Lightning's signal handlers keep its trainer.
+        # A fit that crashed without calling its callbacks has left its hooks, and Lightning's signal handlers keep its Trainer
+        # alive. Remove those hooks.
         if run.trainer is trainer or not is_running(run.trainer):
             run.close()
     return LightningRun(trainer, pl_module)

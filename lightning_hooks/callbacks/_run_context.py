@@ -39,6 +39,7 @@ class TrainerContext(RunContext):
         self._is_stopped = False
         self._reasons: list[str] = []
         self._checkpoints: list[str] = []
+        self._focus = 0
 
     @property
     @override
@@ -75,7 +76,16 @@ class TrainerContext(RunContext):
     @property
     def has_requests(self) -> bool:
         """Whether there are requests that `fulfil` has not handled."""
-        return bool(self._reasons or self._checkpoints)
+        return bool(self._reasons or self._checkpoints or self._focus)
+
+    def focus(self, steps: int) -> None:
+        """Ask the monitor to measure at every one of the next steps."""
+        self._focus = max(self._focus, steps)
+
+    def take_focus(self) -> int:
+        """The number of steps for which a consumer has asked to focus; 0 afterwards."""
+        steps, self._focus = self._focus, 0
+        return steps
 
     def fulfil(self, trainer: Trainer) -> None:
         """Stop and save as requested. All ranks must call `fulfil`, when they have published the same views."""
@@ -83,7 +93,7 @@ class TrainerContext(RunContext):
         while self.has_requests:
             if self._reasons:
                 self._stop(trainer, self._reasons.pop(0))
-            else:
+            elif self._checkpoints:
                 assert self.folder is not None
                 trainer.save_checkpoint(self.folder / self._checkpoints.pop(0))
 

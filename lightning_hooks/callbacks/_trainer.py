@@ -1,4 +1,4 @@
-"""Trainer: what the callbacks ask it about the run under way, and the count of steps that its loss scaler skips."""
+"""Questions to a Trainer about its current run, and the count of steps that its loss scaler skips."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _SAVED_AS = "lightning_hooks.loss_scaler"
 
 @dataclass(eq=False)
 class Remembered(AttachedState):
-    """What runs of one Trainer remember of earlier ones.
+    """What runs of one Trainer remember of earlier runs.
 
     Args:
-        uncalled: the names of the modules that a run has reported as never called.
+        uncalled: the names of the modules that a warning has named as not called.
         warned_replaced: whether `warn_if_replaced` has warned.
-        captures: the folder of captures, if the loggers have no folder of their own for each run.
-        boards: the folder of the event files of our own, by the folder that holds one for each Trainer.
+        captures: the folder of captures, if the loggers have no separate folder for each run.
+        boards: the folder of this package's event files, by `logdir`, which holds one folder for each Trainer.
     """
 
     uncalled: set[str] = field(default_factory=set)
@@ -53,11 +53,11 @@ def remembered(trainer: Trainer) -> Remembered:
 
 
 def deferred(trainer: Trainer, ask: Callable[Concatenate[Trainer, P], T], otherwise: T) -> Callable[P, T]:
-    """`ask` for later calls without keeping the trainer alive; they return `otherwise` when it is gone."""
-    known = ref(trainer)
+    """A function that calls `ask` with the Trainer without keeping it alive; returns `otherwise` once it is collected."""
+    reference = ref(trainer)
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        alive = known()
+        alive = reference()
         return otherwise if alive is None else ask(alive, *args, **kwargs)
 
     return call
@@ -70,17 +70,17 @@ def all_callbacks(trainer: Trainer) -> list[Callback]:
 
 
 def is_running(trainer: Trainer | None) -> bool:
-    """Whether a run of a trainer is active; a failed one is not."""
+    """Whether a run of a Trainer is active; a failed run is not."""
     return trainer is not None and trainer.state.status == "running"
 
 
 def lightning_logger(trainer: Trainer) -> logging.Logger:
-    """A logger of Lightning's own: its lines are shown where those of Lightning are."""
+    """Lightning's own `logging` logger, so that messages appear beside those of Lightning."""
     return logging.getLogger(next(kind.__module__ for kind in type(trainer).__mro__ if kind.__name__ == "Trainer"))
 
 
 def is_alone(trainer: Trainer) -> bool:
-    """Whether a run has one process. There may be a process group nevertheless: a fit with several leaves its own behind."""
+    """Whether a run has one process. A process group may exist nevertheless, left behind by an earlier fit."""
     return trainer.world_size == 1
 
 
@@ -108,7 +108,7 @@ def last_step(trainer: Trainer) -> int | None:
 
 
 def ends_window(trainer: Trainer) -> bool:
-    """Whether the batch under way is the last one of its accumulation window: the optimizer steps in it."""
+    """Whether the current batch is the last one of its accumulation window, in which the optimizer steps."""
     progress = trainer.fit_loop.epoch_loop.batch_progress
     if progress.current.ready % trainer.accumulate_grad_batches == 0:
         return True
@@ -118,17 +118,17 @@ def ends_window(trainer: Trainer) -> bool:
 
 def is_log_step(trainer: Trainer, step: int) -> bool:
     """Whether Lightning logs at a step."""
-    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
-    return every > 0 and (step + 1) % every == 0
+    interval: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+    return interval > 0 and (step + 1) % interval == 0
 
 
 def has_scaler(trainer: Trainer) -> bool:
-    """Whether the loss is multiplied by a scale, from some step on."""
+    """Whether the Trainer has a loss scaler, which multiplies the loss by a scale."""
     return getattr(trainer.precision_plugin, "scaler", None) is not None
 
 
 def loss_scale(trainer: Trainer) -> Tensor | None:
-    """The scale of the loss as a tensor, or None where there is no scaler or it has not scaled yet."""
+    """The scale of the loss as a tensor; None if there is no scaler, or it has not scaled yet."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     if scaler is None:
         return None
@@ -148,31 +148,32 @@ def host_loss_scale(trainer: Trainer) -> float | None:
     """The scale of the loss without waiting for a device: 1.0 without a scaler, None if only the device knows it."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     if scaler is None:
-        return None if str(trainer.precision).startswith("16") else 1.0  # DeepSpeed keeps its scale to itself
+        return None if str(trainer.precision).startswith("16") else 1.0  # DeepSpeed does not show its scale.
     if not hasattr(scaler, "_scale") or are_off():
         return None
     scale: Tensor | None = scaler._scale
-    if scale is None:  # before the first backward only the host has the number
+    # Before the first backward the scaler has the number on the host.
+    if scale is None:
         return float(scaler.get_scale())
     return float(scale) if scale.device.type == "cpu" else None
 
 
 def found_inf(trainer: Trainer, optimizer: Any) -> Tensor | None:
-    """What the loss scaler found in the gradients of an optimizer since its last step, as a tensor: 0 for nothing infinite.
+    """What the loss scaler found in the gradients of an optimizer since its last step, as a tensor: above 0 if any is infinite.
 
-    None where it has not looked: it looks when it divides by the scale. For a fused optimizer that is inside its step, and
-    after a training step without a loss it does not happen.
+    None if the scaler has not unscaled the gradients, which is when it checks them. It unscales those of a fused optimizer
+    inside the optimizer's step, and none after a training step without a loss.
     """
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     if scaler is None:
         return None
     lost = "steps that the loss scaler skips are not recognised"
-    seen: Mapping[int, Any] | None = attribute(scaler, "GradScaler._per_optimizer_states", dict, lost)
-    if seen is None:
+    states: Mapping[int, Any] | None = attribute(scaler, "GradScaler._per_optimizer_states", dict, lost)
+    if states is None:
         return torch.zeros((), device=trainer.strategy.root_device)
-    by_device = seen[id(optimizer)].get("found_inf_per_device", {}) if id(optimizer) in seen else {}
-    found = [each.to(trainer.strategy.root_device) for each in by_device.values()]
-    return torch.stack(found).sum() if found else None
+    by_device = states[id(optimizer)].get("found_inf_per_device", {}) if id(optimizer) in states else {}
+    numbers = [each.to(trainer.strategy.root_device) for each in by_device.values()]
+    return torch.stack(numbers).sum() if numbers else None
 
 
 def is_under_way(trainer: Trainer) -> bool:
@@ -181,14 +182,14 @@ def is_under_way(trainer: Trainer) -> bool:
 
 
 def in_fit(trainer: Trainer) -> bool:
-    """Whether the run is a fit; a validation may be part of one, or stand alone."""
+    """Whether the current run is a fit, also during a validation inside the fit."""
     return trainer.state.fn == "fit"
 
 
 def batch_number(trainer: Trainer, stage: str) -> int:
-    """The number, from 0, of the batch that begins, in a run of a stage other than `train`, over all loaders.
+    """The number, from 0, of the batch that begins, over all loaders, in a run of a stage other than `train`.
 
-    It starts at 0 in every run, as Lightning's own totals do in every epoch: each validation acts on the same batches.
+    It starts at 0 in every run, so that a schedule selects the same batches in each validation.
     """
     if stage == "validate":
         loop = trainer.fit_loop.epoch_loop.val_loop if in_fit(trainer) else trainer.validate_loop
@@ -197,20 +198,20 @@ def batch_number(trainer: Trainer, stage: str) -> int:
 
 
 def sample_indices(trainer: Trainer, stage: str, batch_idx: int, dataloader_idx: int) -> Sequence[int] | None:
-    """Which samples of the data set a batch holds; known when predicting from a `DataLoader` with a batch sampler."""
+    """The indices of a batch's samples in the data set; known only when predicting from a `DataLoader` with a batch sampler."""
     loaders = trainer.predict_dataloaders if stage == "predict" else None
     if isinstance(loaders, Sequence):
         loaders = loaders[dataloader_idx] if dataloader_idx < len(loaders) else None
-    # Lightning notes what the sampler of a prediction gave.
+    # In a prediction Lightning wraps the batch sampler, and notes the indices that it returned.
     sampler = getattr(loaders, "batch_sampler", None)
-    seen: Sequence[Sequence[int]] = getattr(sampler, "seen_batch_indices", ())
-    return seen[batch_idx] if batch_idx < len(seen) else None
+    batches: Sequence[Sequence[int]] = getattr(sampler, "seen_batch_indices", ())
+    return batches[batch_idx] if batch_idx < len(batches) else None
 
 
 def warn_if_replaced(trainer: Trainer, pl_module: LightningModule) -> None:
-    """Warn, once for a Trainer, that its module has another one, whose callbacks Lightning calls around the optimizer's step.
+    """Warn once per Trainer if its module holds another Trainer, whose callbacks Lightning calls around the optimizer's step.
 
-    It is not put back here: Lightning also reads from it how to clip, so that would change the training.
+    The module's Trainer is not put back here: Lightning also reads from it how to clip, so that would change the training.
     """
     if pl_module.trainer is not trainer and not remembered(trainer).warned_replaced:
         remembered(trainer).warned_replaced = True
@@ -230,7 +231,7 @@ class SkippedSteps:
         self._state: dict[str, float] = {}
 
     def start(self, trainer: Trainer, hook_manager: HookManager) -> list[ScalerWatch]:
-        """The participant that counts, if the loss of this fit is scaled and none counts yet; otherwise none."""
+        """Create the participant that counts, if the loss of this fit is scaled and no other callback has created one."""
         if not (has_scaler(trainer) and in_fit(trainer)) or _counting(hook_manager) is not None:
             return []
         watch = ScalerWatch(deferred(trainer, loss_scale, None), deferred(trainer, found_inf, None), trainer.optimizers)
@@ -242,25 +243,25 @@ class SkippedSteps:
         self._state = self._count(hook_manager)
 
     def forget(self) -> None:
-        """A new fit starts at 0, unless a checkpoint says otherwise."""
+        """Start a new fit at 0; a checkpoint that is loaded later sets its count."""
         self._state = {}
 
     def save(self, checkpoint: dict[str, Any], hook_manager: HookManager | None) -> None:
-        """After a fit callbacks may know an older count, which a checkpoint had: the greatest is the last."""
+        """Add the count to a checkpoint. After a fit a callback may have an older count, so the greatest one is saved."""
         state = self._count(hook_manager)
         if state:
             checkpoint[_SAVED_AS] = max(checkpoint.get(_SAVED_AS, state), state, key=lambda each: each["skipped_steps"])
 
     def load(self, checkpoint: dict[str, Any], hook_manager: HookManager | None) -> list[str]:
-        """A checkpoint may be read before or after the fit starts.
+        """Read the count from a checkpoint, before or after the fit starts.
 
         Returns:
-            What is damaged and starts again, in words.
+            A sentence about the damaged entry, if the count starts again.
         """
         damaged: list[str] = []
         self._state = {}
         with starting_again(damaged, "the steps that the loss scaler skipped"):
-            # Without a damaged entry the other callbacks, which read the same checkpoint, do not warn of it again.
+            # Remove a damaged entry, so that other callbacks, which read the same checkpoint, do not warn of it again.
             saved = checkpoint.pop(_SAVED_AS, None)
             if saved is not None:
                 count = read_mapping(saved, _SAVED_AS, ("skipped_steps",))["skipped_steps"]

@@ -87,6 +87,8 @@ class WatchingCallback(HooksCallback):
     def _fulfil_requests(self, trainer: Trainer) -> None:
         """Do what consumers have requested. Call it only where all ranks have published the same views."""
         if self._context is not None and self._context.has_requests:
+            if (steps := self._context.take_focus()) and self._trained is not None:
+                self._trained.observer.focus(steps)
             self._context.fulfil(trainer)
 
     def _flush(self) -> None:

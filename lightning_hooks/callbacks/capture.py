@@ -1,4 +1,4 @@
-"""`ActivationCapture`: feature maps and embeddings to disk."""
+"""`ActivationCapture`: writes feature maps and embeddings to disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
-from lightning_hooks.callbacks._checks import Earlier, Setting, options_repr, refuse_empty_loaders, refuse_for_strategy
+from lightning_hooks.callbacks._checks import (
+    Earlier,
+    Setting,
+    options_repr,
+    refuse_common_folder,
+    refuse_empty_loaders,
+    refuse_for_strategy,
+)
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
 from lightning_hooks.callbacks._own_board import new_folder
 from lightning_hooks.callbacks._run import LightningRun
@@ -35,7 +42,7 @@ if TYPE_CHECKING:
 
 Targets: TypeAlias = list[Target[nn.Module]]
 _LOCAL = "give a local one, folder='…'"
-_SHOWN = 512  # samples of the last batch that TensorBoard gets
+_SHOWN = 512  # the most samples of a batch that are shown in TensorBoard
 
 
 class ActivationCapture(HooksCallback):
@@ -50,7 +57,7 @@ class ActivationCapture(HooksCallback):
     Args:
         modules: patterns of module names.
         tensor: `output` (default) or `input`, also one part (`output[0]`); in training also `output_grad` and `input_grad`,
-            or `inner_output_grad` and `inner_input_grad`, which are of all backward passes but that of the loss.
+            or `inner_output_grad` and `inner_input_grad`: gradients of all backward passes except that of the loss.
         types: only modules of these classes; default: all.
         leaves: only modules without children; default False.
         every_n_steps: a schedule, as for `StatsMonitor`; in stages other than `train` it counts batches. Default: every step
@@ -61,8 +68,8 @@ class ActivationCapture(HooksCallback):
         dtype: the dtype to store, for example `float16`; default: that of the tensor.
         max_bytes: limit for the total size of a rank's files, in bytes; default: no limit.
         batches_per_file: the number of batches per file, which are held in host memory until then; default 32.
-        folder: where to write, on this machine; default: `captures` in the logger's folder, or `captures/run_<n>` where the
-            logger has no folder for each run.
+        folder: where to write, on this machine; default: `captures` in the logger's folder, or `captures/run_<n>` if the
+            logger has no separate folder for each run.
         tensorboard: whether to show the last captured batch in TensorBoard at the end of a run or a training epoch: feature
             maps as images, vectors [N, D] in the projector. Default False.
         strict: whether patterns that match nothing are an error (default) or a warning.
@@ -124,29 +131,37 @@ class ActivationCapture(HooksCallback):
         self.strict = strict
         CaptureWriter.check("", batches_per_file=batches_per_file, dtype=dtype, max_bytes=max_bytes)
         self._files: CaptureWriter | None = None
-        self._loggers: LoggerWriter | None = None  # where the last batch is shown; None for nowhere
+        self._loggers: LoggerWriter | None = None  # shows the last batch; None if it is not shown
         self._step = 0
         self._batch: tuple[str, int, int, Sequence[int] | None] = ("train", 0, 0, None)  # stage, batch, loader, samples
-        self._shown: dict[str, dict[str, tuple[Tensor, Sequence[int] | None]]] = {}  # by stage, by name
+        self._shown: dict[str, dict[str, tuple[Tensor, Sequence[int] | None]]] = {}  # by stage and name: tensor, samples
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
         return options_repr(self, ActivationCapture, stages=("train",))
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy or a pickle is not attached to anything."""
+        """A copy or a pickle belongs to no run."""
         return {**super().__getstate__(), "_files": None, "_loggers": None, "_shown": {}}
 
     @override
     def _refuse_setting(self, setting: Setting) -> None:
         refuse_for_strategy(setting, [(f"{self._label}tensor", None, (self.tensor,))])
-        # The default folder is asked for by a collective, which would wait for a rank that skips the run.
+        # The default folder is agreed on in a collective, which would wait forever for a rank that skips the run.
         if self.folder is None and setting.function != "fit":
             refuse_empty_loaders(setting, self.stages)
 
     @override
     def _resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Targets:
         return self._targets(model)
+
+    @override
+    def _check_resolved(self, resolved: Targets, setting: Setting, earlier: Earlier) -> Earlier:
+        if not resolved:
+            return earlier
+        folder = self._given_folder()
+        refuse_common_folder(folder, earlier.captures, f"{self._label}folder")
+        return earlier._replace(captures=(*earlier.captures, folder))
 
     @override
     def _lines(self, resolved: Targets) -> list[MatchLine]:
@@ -163,26 +178,27 @@ class ActivationCapture(HooksCallback):
 
     @override
     def _build(self, trainer: Trainer, run: LightningRun, resolved: Targets) -> Sequence[Participant]:
-        if not resolved:  # the same on every rank
+        if not resolved:  # Every rank returns here or none, since patterns match the same modules on all ranks.
             return []
         folder = self._folder(trainer)
         run.begin_capture(folder)
         self._files = CaptureWriter(folder, trainer.global_rank, self.batches_per_file, self.dtype, self.max_bytes)
         writer = logger_writer(self, trainer, run)
-        self._loggers = writer if self.tensorboard and writer.loggers else None  # ranks but 0 have none
+        self._loggers = writer if self.tensorboard and writer.loggers else None  # None on ranks other than 0
         self._shown = {}
         return [CaptureParticipant(resolved, self.tensor, self.stages, self.schedule, reduction(self.reduce), self._take)]
 
     def _folder(self, trainer: Trainer) -> Path:
-        """The given folder, the log folder of this run, or where loggers have none of their own for each run a new one.
+        """The given folder, or one in the log folder of the run; a new folder if the logger has no separate one for each run.
 
-        The same on every rank: asking for it is a collective.
+        Collective: every rank gets the same folder.
 
         Raises:
             RuleError: the log folder is not on this machine.
         """
-        if self.folder is not None:
-            return Path(self.folder).expanduser().resolve()
+        given = self._given_folder()
+        if given is not None:
+            return given
         root = trainer.log_dir or trainer.default_root_dir
         check_local("folder", root, _LOCAL)
         folder = Path(root).resolve() / "captures"
@@ -190,11 +206,16 @@ class ActivationCapture(HooksCallback):
             return folder
         kept = remembered(trainer)
         if kept.captures is None:
-            made = folder
-            with suppress(OSError):  # the writer says why on every rank
-                made = new_folder(folder) if trainer.is_global_zero else folder
-            kept.captures = trainer.strategy.broadcast(made)
+            run_folder = folder
+            # If the folder cannot be created, the writer raises later, with the reason, on every rank.
+            with suppress(OSError):
+                run_folder = new_folder(folder) if trainer.is_global_zero else folder
+            kept.captures = trainer.strategy.broadcast(run_folder)
         return kept.captures
+
+    def _given_folder(self) -> Path | None:
+        """The folder that the callback was given, absolute; None for the default folder."""
+        return None if self.folder is None else Path(self.folder).expanduser().resolve()
 
     @property
     @override
@@ -208,7 +229,7 @@ class ActivationCapture(HooksCallback):
         self._files.add(
             name,
             tensor,
-            step=self._step,  # of training in every stage, so that one validation run differs from the next
+            step=self._step,  # the training step in every stage, which tells one validation from the next
             stage=stage,
             batch_idx=batch_idx,
             sample_indices=samples,

@@ -1,4 +1,4 @@
-"""`CustomHooks`: a user's own hooks, registered by rules."""
+"""`CustomHooks`: registers a user's own hooks by `Hook` rules."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class CustomHooks(HooksCallback):
     """Register your own hooks on matched modules, parameters and optimizers during a run.
 
-    Several hooks on one target run in the order written, and each sees the result of the previous one. With other callbacks
-    of this package on the same target they run in the order of the callbacks. The return value of a hook is checked, and
-    so is that it changes nothing in place.
+    Several hooks on one target run in the order written, and each gets the result of the previous one. Hooks of several
+    callbacks of this package on the same target run in the order of the callbacks. The return value of a hook is checked, and
+    so is that the hook changes nothing in place.
 
     Args:
         hooks: rules, or mappings with the fields of a rule.

@@ -1,4 +1,4 @@
-"""`LIGHTNING_HOOKS_CONFIG=hooks.yaml python train.py`: callbacks for a script that does not know of them."""
+"""`LIGHTNING_HOOKS_CONFIG=hooks.yaml python train.py`: adds callbacks to a script without changing it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 VARIABLE: Final = "LIGHTNING_HOOKS_CONFIG"
 DEFAULTS: Final = {"prefix": "watch/", "loggers": ("tensorboard",), "logdir": "lightning_hooks_logs"}
-"""What callbacks from the environment variable have where the file says nothing: the user's own curves stay as they are."""
+"""Defaults for callbacks from the environment variable, which keep their tags apart from those of the script."""
 
 
 def callbacks_from_environment() -> list[Any]:
@@ -31,10 +31,10 @@ def callbacks_from_environment() -> list[Any]:
 
 
 def callbacks_for_pytorch_lightning() -> list[Any]:
-    """The same for a Trainer of `pytorch_lightning`.
+    """The same as `callbacks_from_environment`, for a Trainer of `pytorch_lightning`.
 
     Raises:
-        UnsupportedError: it is older than version 2.
+        UnsupportedError: the installed `pytorch_lightning` is older than version 2.
         RuleError: as `callbacks_from_environment`.
     """
     if os.environ.get(VARIABLE):
@@ -49,13 +49,13 @@ def callbacks_for_pytorch_lightning() -> list[Any]:
 
 
 def _exported_path() -> str:
-    """The path in the variable, made absolute there too: workers may have another current directory.
+    """The path in the variable as an absolute path, which is also written back: workers may have another current directory.
 
-    Where a worker already has one, a relative path is that of the directory in which the process was started (`PWD`).
+    In such a worker, a relative path is looked up in the directory in which the process was started (`PWD`).
     """
     given = os.environ[VARIABLE]
     if not os.path.isabs(given):
-        started = [folder for folder in (os.getcwd(), os.environ.get("PWD", "")) if os.path.isabs(folder)]
-        found = (os.path.join(folder, given) for folder in started)
-        os.environ[VARIABLE] = next(filter(os.path.isfile, found), given)
+        folders = [folder for folder in (os.getcwd(), os.environ.get("PWD", "")) if os.path.isabs(folder)]
+        candidates = (os.path.join(folder, given) for folder in folders)
+        os.environ[VARIABLE] = next(filter(os.path.isfile, candidates), given)
     return os.environ[VARIABLE]

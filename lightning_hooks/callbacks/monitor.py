@@ -23,6 +23,7 @@ from lightning_hooks.callbacks._checks import (
 from lightning_hooks.callbacks._loggers import as_loggers
 from lightning_hooks.callbacks._max_overhead import OverheadLimit
 from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
+from lightning_hooks.callbacks._ours import Guest, our_callbacks
 from lightning_hooks.callbacks._producers import plans_of, producers_of
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._run_context import TrainerContext, folder_of_run
@@ -38,6 +39,7 @@ from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rank_check import check_ranks_agree
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
+from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import as_count, as_patterns, as_stages, check_local
@@ -173,8 +175,24 @@ class StatsMonitor(WatchingCallback):
 
     @override
     def _resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:
-        plan = resolve(model, self.watch, self.schedule, self._label, with_loss="train" in self.stages)
+        rules = self._watched(trainer)
+        plan = resolve(model, rules, self.schedule, self._label, with_loss="train" in self.stages, of_layers=self.watch is None)
         return Resolved(plan, plans_of(self, plan))
+
+    def _watched(self, trainer: Trainer | None) -> Sequence[Watch] | None:
+        """The rules to watch: its own, and those that guests need besides; None for the default rules."""
+        needed = [rule for guest in self._guests(trainer) for rule in guest.rules]
+        return [*(DEFAULT_WATCH if self.watch is None else self.watch), *needed] if needed else self.watch
+
+    def _guests(self, trainer: Trainer | None) -> list[Guest]:
+        """The callbacks that read the steps of this monitor."""
+        if trainer is None:
+            return []
+        guests = (callback.guest_of(self, trainer) for callback in our_callbacks(trainer))
+        return [guest for guest in guests if guest is not None]
+
+    def _limits(self, plan: Plan, plans: dict[str, Plan]) -> Limits:
+        return limits_of(self, plan, plans)
 
     @override
     def _check_resolved(self, resolved: Resolved, setting: Setting, earlier: Earlier) -> Earlier:
@@ -185,7 +203,7 @@ class StatsMonitor(WatchingCallback):
         refuse_for_strategy(setting, about)
         if "train" in plans:
             refuse_changed_sums(plan, earlier.transforms)
-        written = (*earlier.written, Written(self.prefix, plans, limits_of(self, plan, plans)))
+        written = (*earlier.written, Written(self.prefix, plans, self._limits(plan, plans)))
         refuse_common_tags(written)
         return earlier._replace(written=written)
 
@@ -206,7 +224,12 @@ class StatsMonitor(WatchingCallback):
             return []
         written = run.earlier.written[-1]  # what this monitor writes
         self._log = MonitorLog(self, trainer, run)
-        publisher = Publisher([self._latest, self._log.writer, *self.consumers])
+        guests = self._guests(trainer)
+        if self.consumers or guests:
+            folder = folder_of_run(trainer, self._log.writer.loggers, has_own=run.logdir_of(self) is not None)
+            self._context = TrainerContext(trainer, folder)
+        consumers = [*self.consumers, *(guest.consumer(self._log.writer, self._context) for guest in guests)]
+        publisher = Publisher([self._latest, self._log.writer, *consumers])
         leads = {stage: run.earlier.leads(written, stage) for stage in written.plans}
         self._producers = producers_of(self, written.plans, leads, run, publisher, alone)
         if self._trained is not None:
@@ -214,10 +237,7 @@ class StatsMonitor(WatchingCallback):
             damaged += self._overhead_limit.start(self._trained.observer, run.meter.clock, self._saved)
             self._warn_of_damage(damaged)
             self._saved = {}
-        self._log.start(trainer, written.plans, written.limits)
-        if self.consumers:
-            folder = folder_of_run(trainer, self._log.writer.loggers, has_own=run.logdir_of(self) is not None)
-            self._context = TrainerContext(trainer, folder)
+        self._log.start(trainer, written.plans, written.limits, has_readers=bool(consumers))
         # The run closes this publisher when it ends. Set it only here, after all checks have passed.
         self._publisher = publisher
         publisher.start(plan, self._context or RunContext())

@@ -1,4 +1,4 @@
-"""`GradientTransforms` and `ActivationTransforms`: tensors changed by `Apply` rules."""
+"""`GradientTransforms` and `ActivationTransforms`: change tensors by `Apply` rules."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 
 class AppliesRules(HooksCallback):
-    """Base of the callbacks that change something by `Apply` rules: their reports, their state, their checkpoints.
+    """Base of the callbacks with `Apply` rules: their reports, their state, their checkpoints.
 
     Args:
-        apply: rules, or mappings that hold a rule's fields.
+        apply: rules, or mappings with the fields of a rule.
 
     Raises:
         RuleError: an invalid value.
     """
 
     default_tensor: ClassVar[str]
-    """What a rule on modules changes that does not say."""
+    """The tensor that a rule on modules changes if it names none."""
 
     def __init__(self, apply: Sequence[Mapping[str, Any] | Apply]) -> None:
         super().__init__()
-        self._writer: LoggerWriter | None = None  # of the reports, during a run
+        self._writer: LoggerWriter | None = None  # writes the reports, during a run
         self.apply = as_rules(Apply, apply, "apply")
         if not self.apply:
             raise RuleError("apply is an empty list; give at least one rule")
@@ -55,7 +55,7 @@ class AppliesRules(HooksCallback):
             self._refuse(rule, f"apply[{i}]")
 
     def _refuse(self, rule: Apply, where: str) -> None:
-        """Refuse a rule that is for another callback."""
+        """Refuse a rule that belongs in another callback."""
 
     def _make_participant(self, transforms: list[BoundTransform], trainer: Trainer) -> TransformParticipant:
         """The participant that runs the transforms."""
@@ -71,18 +71,19 @@ class AppliesRules(HooksCallback):
         return next((p for p in self._participants if isinstance(p, TransformParticipant)), None)
 
     def bound_transforms(self, model: LightningModule, seed: int = 0, start: int = 0) -> list[BoundTransform]:
-        """The rules resolved in a model: each transform with its targets.
+        """The rules resolved against a model: each transform with its targets.
 
         Args:
-            model: the root.
-            seed: of the random transforms.
-            start: index of the first.
+            model: the root module.
+            seed: the seed of the random transforms.
+            start: the index of the first transform.
         """
         return resolve_applies(model, self.apply, seed, start=start, default=self.default_tensor, where=self._label)
 
     @override
     def _refuse_setting(self, setting: Setting) -> None:
-        refuse_setting(setting, () if setting.function == "fit" else self._stages)  # only to start needs all processes
+        # Within a fit, a process may skip a validation: only the start of a run needs all processes.
+        refuse_setting(setting, () if setting.function == "fit" else self._stages)
         about = [(f"{self._label}apply[{i}]", rule, (rule.acts_on(self.default_tensor),)) for i, rule in enumerate(self.apply)]
         refuse_for_strategy(setting, about)
 
@@ -90,7 +91,7 @@ class AppliesRules(HooksCallback):
     def _resolve(self, model: Any, trainer: Trainer | None = None, earlier: Earlier | None = None) -> list[BoundTransform]:
         if trainer is None:
             return self.bound_transforms(model)
-        seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # replicas must draw the same numbers
+        seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # Ranks must draw the same numbers.
         return self.bound_transforms(model, seed, 0 if earlier is None else len(earlier.transforms))
 
     @override
@@ -126,9 +127,11 @@ class AppliesRules(HooksCallback):
         run = self._run
         if run is None or not is_log_step(trainer, step):
             return
+        # A monitor writes the reports into its own event.
         if any(participant.reports for participant in run.participants):
-            return  # a monitor writes them into its own event
-        reports = run.hook_manager.take_reports()  # on every rank, also where nothing is written: it may be a collective
+            return
+        # Call `take_reports` on every rank, also on ranks that write nothing: it may be a collective.
+        reports = run.hook_manager.take_reports()
         if not reports or self._publisher is None:
             return
         try:
@@ -140,8 +143,10 @@ class AppliesRules(HooksCallback):
             if not any(isinstance(participant, Observer) and participant.stopped for participant in run.participants):
                 raise
             self._publisher = None
-            said = f"stopped reporting after {type(error).__name__}: {error}; training continues"
-            warnings.warn(f"{type(self).__name__} {said}", stacklevel=2)
+            warnings.warn(
+                f"{type(self).__name__} stopped reporting after {type(error).__name__}: {error}; training continues",
+                stacklevel=2,
+            )
 
     @override
     def _detach(self, error: BaseException | None = None) -> None:
@@ -162,8 +167,8 @@ class GradientTransforms(AppliesRules):
     """Change gradients by rules, in the order written.
 
     A rule on `params` acts on the gradient of the optimizer step (`when="step"`: accumulated, unscaled, averaged over ranks,
-    before Lightning's own clipping) or on each gradient as backward makes it (`when="backward"`). A rule on `modules` acts on
-    the gradient that flows through the module.
+    before Lightning's own clipping) or on each gradient as backward computes it (`when="backward"`). A rule on `modules` acts
+    on the gradient that flows through the module.
 
     Every transform reports the gradient norm before and after, the share of reported steps on which it changed anything,
     and the cosine between before and after: in the event of a `StatsMonitor`, or every `log_every_n_steps` without one.

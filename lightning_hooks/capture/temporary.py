@@ -23,6 +23,7 @@ except ImportError:
 
 # Another writer holds the lock only while it checks whether the folder is a leftover.
 _ATTEMPTS: Final = 100
+_PAUSE: Final = 0.01  # seconds
 
 
 class TemporaryFolder:
@@ -41,19 +42,21 @@ class TemporaryFolder:
         """Create and lock the folder on the first call.
 
         Raises:
-            OSError: the folder cannot be created.
+            OSError: the folder cannot be created, or another process keeps locking or removing it.
         """
         attempts = 0
         while not self._exists:
             self.path.mkdir(exist_ok=True)
             try:
                 self._lock = _locked(self.path)
-            except (BlockingIOError, FileNotFoundError):
+            except (BlockingIOError, FileNotFoundError) as error:
                 # Another writer locked or removed the folder as a leftover before this writer could lock it.
                 attempts += 1
-                if attempts < _ATTEMPTS:
-                    time.sleep(0.01)
-                    continue
+                if attempts == _ATTEMPTS:
+                    does = "locking" if isinstance(error, BlockingIOError) else "removing"
+                    raise OSError(f"another process keeps {does} {self.path}; give each run a folder of its own") from error
+                time.sleep(_PAUSE)
+                continue
             except OSError:
                 # This file system has no locks.
                 pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.metadata
 import importlib.util
@@ -26,6 +27,7 @@ commands:
   view LOGDIR           show the runs of a log directory in a browser
   report RUN            write a run as one HTML file
   diff A B              say where two runs differ; the exit code is 1 if they do
+  findings RUN          say what is wrong with a training; the exit code is 1 if something is
   info                  print the versions of the dependencies and the kernels in use
 
 `lightning-hooks COMMAND --help` lists the options.
@@ -41,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments without the name of the program; by default those of the process.
 
     Returns:
-        The exit code: 0, or 2 if the command or a rule is invalid; 1 if `diff` found a difference.
+        The exit code: 0, or 2 if the command or a rule is invalid; 1 if `diff` found a difference, or `findings` a problem.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -122,19 +124,33 @@ def _lightning_cli(arguments: list[str]) -> LightningCLI:
     if importlib.util.find_spec("jsonargparse") is None:
         raise HooksError("the command line needs jsonargparse: pip install 'lightning-hooks[cli]'")
     from lightning_hooks import callbacks, transforms
-    from lightning_hooks.callbacks._config import check_config
+    from lightning_hooks.callbacks._config import check_config, explain_failure
 
+    check_config(arguments)
     for package in (callbacks, transforms):
         for name in package.__all__:
             getattr(package, name)  # imports the class, which registers its short name with jsonargparse
     base: Any = _cli_of(arguments)
 
     class CLI(base):  # type: ignore[misc]
-        """A LightningCLI that checks the rules itself, since jsonargparse's message for an invalid rule is 129 lines long."""
+        """A LightningCLI that explains an invalid rule itself, since jsonargparse's message is 129 lines long."""
 
         def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-            check_config(arguments)
-            super().parse_arguments(parser, args)
+            parser.exit_on_error = False
+            try:
+                super().parse_arguments(parser, args)
+            except argparse.ArgumentError as error:
+                explain_failure(arguments)
+                parser.exit_on_error = True
+                parser.error(str(error))
+
+        def instantiate_classes(self) -> None:
+            try:
+                super().instantiate_classes()
+            # A RuleError is a ValueError, and jsonargparse wraps it into another one.
+            except ValueError:
+                explain_failure(arguments)
+                raise
 
     # Pass the arguments in `sys.argv`: LightningCLI warns if its arguments differ from `sys.argv`.
     argv, sys.argv = sys.argv, ["lightning-hooks", *arguments]

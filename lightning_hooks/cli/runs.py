@@ -1,4 +1,4 @@
-"""The commands `lightning-hooks view`, `report` and `diff`, which read runs. They load neither torch nor Lightning."""
+"""The commands `view`, `report`, `diff` and `findings`, which read runs. They load neither torch nor Lightning."""
 
 from __future__ import annotations
 
@@ -68,4 +68,15 @@ def _diff(arguments: list[str]) -> int:
     return 0 if result.equal else 1
 
 
-RUN_COMMANDS: Mapping[str, Callable[[list[str]], int | None]] = {"view": _view, "report": _report, "diff": _diff}
+def _findings(arguments: list[str]) -> int:
+    from lightning_hooks.cli.findings import findings
+
+    return findings(arguments)
+
+
+RUN_COMMANDS: Mapping[str, Callable[[list[str]], int | None]] = {
+    "view": _view,
+    "report": _report,
+    "diff": _diff,
+    "findings": _findings,
+}

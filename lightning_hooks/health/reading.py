@@ -134,6 +134,8 @@ def _of_states(stat: str, kept: KeptRows, rows: NDArray[np.intp], views: Sequenc
     slots = kept.slots[rows]
     has_slot = np.flatnonzero(slots >= 0)
     held = np.array([i for i, view in enumerate(views) if name in view.kept], dtype=np.intp)
+    if len(held) < len(views):
+        _fill_from_metrics(stat, name, rows, views, values)
     if not len(held) or not len(has_slot):
         return values
     states = np.stack([views[i].kept[name] for i in held.tolist()])[:, slots[has_slot]]
@@ -143,3 +145,13 @@ def _of_states(stat: str, kept: KeptRows, rows: NDArray[np.intp], views: Sequenc
         found = kept.accumulator.compute(stat, _States(flat, views[-1].ranks)).reshape(states.shape[:2])
     values[np.ix_(held, has_slot)] = np.where(measured[..., 0] > 0, found, np.nan)
     return values
+
+
+def _fill_from_metrics(stat: str, name: str, rows: NDArray[np.intp], views: Sequence[StepView], values: Array) -> None:
+    """Take a statistic from views that hold its values and not the states: an event file stores those of units so."""
+    column_of = {row: column for column, row in enumerate(rows.tolist())}
+    for i, view in enumerate(views):
+        if name not in view.kept:
+            for (row, other), value in view.metrics.items():
+                if other == stat and row in column_of:
+                    values[i, column_of[row]] = value

@@ -24,7 +24,13 @@ from lightning_hooks.stats.user_statistics import UserStatistic, user_statistic
 
 
 def resolve(
-    model: nn.Module, rules: Sequence[Watch] | None, schedule: EveryN, where: str = "", *, with_loss: bool = False
+    model: nn.Module,
+    rules: Sequence[Watch] | None,
+    schedule: EveryN,
+    where: str = "",
+    *,
+    with_loss: bool = False,
+    of_layers: bool = False,
 ) -> Plan:
     """Resolve watch rules against a model.
 
@@ -34,14 +40,15 @@ def resolve(
         schedule: the schedule of rules without `every_n_steps`.
         where: the text before the names of rules in messages.
         with_loss: whether to add a row for the loss, if there is any other row.
+        of_layers: whether rules on modules match only layers, as the default rules do.
 
     Raises:
         RuleError: a rule matches nothing, or is invalid for this model or together with the other rules.
     """
     modules: list[Target[nn.Module]] | None = None
     called = f"{where}watch"
-    if rules is None:
-        rules, modules = DEFAULT_WATCH, layers(named_modules(model))
+    if rules is None or of_layers:
+        rules, modules = DEFAULT_WATCH if rules is None else rules, layers(named_modules(model))
         called = f"{where}the default watch"
     # Rules that request the same tensor of the same target share a row.
     rows: dict[tuple[int, str], Row] = {}

@@ -116,6 +116,27 @@ class Limits:
         return ". ".join(sentences)
 
 
+class TablesOnly(Limits):
+    """The limits of a monitor that writes neither scalars nor histograms, only tables."""
+
+    @property
+    def exceeded(self) -> bool:
+        """False: nothing is written that a limit could exceed."""
+        return False
+
+    def levels(self, stage: str) -> Levels:
+        """Levels at which no statistic is written."""
+        return Levels({}, {}, frozenset())
+
+    def has_tag(self, stage: str, tensor: str, stat: str, name: str) -> bool:
+        """False: no row has a tag."""
+        return False
+
+    def warning(self, path: str, every_n_steps: int) -> str:
+        """Empty: no limit is exceeded."""
+        return ""
+
+
 def _decide(columns: list[StageColumn], limit: int) -> _Decision | None:
     rollup = roll_up(columns, limit)
     return _Decision(columns, rollup) if rollup.total > limit else None

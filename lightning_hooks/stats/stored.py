@@ -98,6 +98,8 @@ class StoredRows:
         names: the names of the stored numbers.
         read: returns the numbers of a name, float64 [rows, …]; NaN where a row was not written at a step.
         ranks: the number of ranks that were merged.
+        squares: returns the squared norm of each row that has micro-batches, 0 for other rows; computed from the stored moments
+            by default. The moments of a union may also cover rows without micro-batches.
 
     Example:
         >>> numbers = {"count": np.array([4.0, 0.0]), "moments.deviation": np.array([16.0, 0.0])}
@@ -105,10 +107,17 @@ class StoredRows:
         [2.0, nan]
     """
 
-    def __init__(self, names: Collection[str], read: Callable[[str], Any], ranks: int = 1) -> None:
+    def __init__(
+        self,
+        names: Collection[str],
+        read: Callable[[str], Any],
+        ranks: int = 1,
+        squares: Callable[[], Array] | None = None,
+    ) -> None:
         self.names = names
         self._read = read
         self._ranks = ranks
+        self._squares = squares or self._squares_of_rows
         self._numbers: dict[str, Array] = {}
 
     def statistics(self) -> tuple[str, ...]:
@@ -167,11 +176,15 @@ class StoredRows:
         Args:
             rows: their indices.
         """
-        return StoredRows(self.names, lambda name: self.numbers(name)[rows], self._ranks)
+        return StoredRows(self.names, lambda name: self.numbers(name)[rows], self._ranks, lambda: self._squares()[rows])
 
     def merges(self, stat: str) -> bool:
         """Whether a statistic of a union of rows follows from stored numbers. If not, `united` takes the greatest value."""
-        return DEVIATION in self.names and (stat == "count" or stat in _BY_NAME or function_names(stat)[0] in self.names)
+        if DEVIATION not in self.names:
+            return False
+        if stat in PAIR_STATS:
+            return PAIR_NAMES[0] in self.names
+        return stat == "count" or stat in _BY_NAME or function_names(stat)[0] in self.names
 
     def united(self, how: Reduction) -> StoredRows:
         """The stored numbers of unions of rows.
@@ -195,7 +208,7 @@ class StoredRows:
             greatest: Array = how.greatest(np.where(np.isnan(numbers), -np.inf, numbers))
             return np.where(np.isneginf(greatest), np.nan, greatest)
 
-        return StoredRows(self.names, read, self._ranks)
+        return StoredRows(self.names, read, self._ranks, lambda: how.total(self._squares()))
 
     def _united_moment(self, column: int, how: Reduction) -> Array:
         # Merging a mean also needs the counts, and merging squared deviations needs counts and means.
@@ -215,8 +228,12 @@ class StoredRows:
         elif stat == "noise_scale":
             values = pairs.noise_scale(flat)
         else:
-            values = pairs.micro_cosine(flat, schema.squares(self).reshape(-1) * float(self._ranks) ** 2)
+            values = pairs.micro_cosine(flat, self._squares().reshape(-1) * float(self._ranks) ** 2)
         return values.reshape(shape)
+
+    def _squares_of_rows(self) -> Array:
+        with np.errstate(invalid="ignore", over="ignore"):
+            return np.where(self.numbers(PAIR_NAMES[pairs.PARTS]) > 0, schema.squares(self), 0.0)
 
 
 def from_file(names: Collection[str], read: Callable[[str], Any], ranks: int = 1) -> StoredRows:

@@ -91,10 +91,7 @@ class RunWriter:
             about: row name to `type` (class of the module), `shape` and `order` (index in the order of execution).
             indices: the row indices of the step views, as JSON.
         """
-        summary = Summary()
-        tag = f"{prefix}hooks/rules"
-        plugin = text_metadata.create_summary_metadata(display_name=tag, description="")
-        summary.value.add(tag=tag, tensor=make_tensor_proto([markdown.encode()]), metadata=plugin)
+        summary = _text_summary(f"{prefix}hooks/rules", markdown)
         announced = attached_to(self._writer, _Announced)
         written = announced.categories
         for category in categories(pairs, prefix, transforms=transforms):
@@ -118,6 +115,10 @@ class RunWriter:
         """Write a step as one event. The event is in the file when `write` returns."""
         self._current()
         self._append(event_bytes(entry.wall_time or time.time(), entry.step, self._builder.serialized(entry)))
+
+    def write_text(self, tag: str, markdown: str, step: int) -> None:
+        """Write Markdown for the Text tab."""
+        self._add(_text_summary(tag, markdown), step)
 
     def write_tensor(self, name: str, tensor: Tensor, step: int, samples: Sequence[int] | None = None) -> None:
         """Write a batch for TensorBoard: [N, D] for the projector, [N, C, L] and [N, C, H, W] as an image.
@@ -151,6 +152,13 @@ class RunWriter:
 
     def _add(self, summary: Any, step: int) -> None:
         self._current().add_event(Event(summary=summary), step)
+
+
+def _text_summary(tag: str, markdown: str) -> Any:
+    plugin = text_metadata.create_summary_metadata(display_name=tag, description="")
+    summary = Summary()
+    summary.value.add(tag=tag, tensor=make_tensor_proto([markdown.encode()]), metadata=plugin)
+    return summary
 
 
 def _file_writer_of(writer: SummaryWriter) -> Any:

@@ -43,6 +43,10 @@ WRONG: dict[str, Any] = {
     "two monitors with the same tags": lambda: [StatsMonitor(OUTPUT), StatsMonitor(OUTPUT)],
     "micro-batches behind a transform": lambda: [GradientTransforms([Apply(Scale(0.5), params="*")]), StatsMonitor(MICRO)],
     "scalars that match nothing": lambda: [StatsMonitor(OUTPUT, scalars="nowhere")],
+    "two captures in the default folder": lambda: [ActivationCapture("body.0", every_n_steps=1) for _ in range(2)],
+    "two captures in one folder": lambda: [
+        ActivationCapture("body.0", every_n_steps=1, folder=folder) for folder in ("kept", Path("kept/../kept"))
+    ],
     "a rule that matches nothing": lambda: [StatsMonitor([Watch(modules="nowhere")])],
 }
 
@@ -158,6 +162,26 @@ def test_the_setting_is_that_of_the_run(tmp_path: Path) -> None:
     assert "SingleDeviceStrategy" in before.strategy and before.precision == "bf16-mixed" and not before.is_scaled
     trainer.fit(model, data(1))
     assert seen[0].device == torch.device("cpu") and [type(each).__name__ for each in seen[0].optimizers] == ["SGD"]
+
+
+def test_captures_that_write_nothing_to_a_common_folder_are_allowed(tmp_path: Path) -> None:
+    captures = [
+        ActivationCapture("body.0", every_n_steps=1),
+        ActivationCapture("body.0", every_n_steps=1, folder=tmp_path / "other"),
+        ActivationCapture("body.0", stages=["predict"]),
+        ActivationCapture("nowhere", every_n_steps=1, strict=False),
+    ]
+    with pytest.warns(UserWarning, match="nowhere"):
+        assert len(list(matched(trainer_of(tmp_path, *captures), Net()))) == 4
+
+
+def test_a_capture_into_the_default_folder_of_another_is_refused(tmp_path: Path) -> None:
+    captures = [
+        ActivationCapture("body.0", every_n_steps=1),
+        ActivationCapture("body.0", every_n_steps=1, folder=tmp_path / "captures" / "run_0"),
+    ]
+    with pytest.raises(RuleError, match="folder: two ActivationCapture would write into .*captures/run_0; give one another"):
+        trainer_of(tmp_path, *captures).fit(Net(), data(1))
 
 
 def test_the_folder_of_two_captures(tmp_path: Path) -> None:

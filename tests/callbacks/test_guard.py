@@ -243,7 +243,7 @@ def test_it_says_what_it_is(tmp_path: Path) -> None:
     trainer_of(
         tmp_path, StatsMonitor(), At("on_train_start", lambda trainer: shown.append(repr(callbacks_of(trainer)[0])))
     ).fit(Net(), data(1))
-    assert shown == ["<HooksGuard of lightning_hooks: takes hooks off the model before other callbacks are called>"]
+    assert shown == ["<HooksGuard of lightning_hooks: removes hooks before other callbacks are called>"]
 
 
 @pytest.mark.parametrize("copier", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))], ids=["copy", "pickle"])

@@ -194,6 +194,63 @@ def test_consumers_from_a_config(folder: Path, plain: bool, monkeypatch: pytest.
     assert sys.modules["cli_model"].Words.said == ["step 0", "also 0", "step 1", "also 1"]
 
 
+MADE = """
+from lightning_hooks import StatsMonitor, StepConsumer
+from lightning_hooks.transforms import Transform
+
+made = []
+
+
+class Consumer(StepConsumer):
+    def __init__(self, word: str = "step") -> None:
+        made.append("consumer")
+
+    def consume(self, view):
+        pass
+
+
+class Doubles(Transform):
+    def __init__(self, factor: float = 2.0) -> None:
+        made.append("transform")
+
+    def __call__(self, tensors, context):
+        return [2.0 * tensor for tensor in tensors]
+
+
+class Monitor(StatsMonitor):
+    def __init__(self, prefix: str = "") -> None:
+        super().__init__(prefix=prefix)
+        made.append("callback")
+"""
+MAKES = """
+trainer:
+  callbacks:
+    - {class_path: StatsMonitor, init_args: {consumers: [{class_path: cli_made.Consumer, init_args: {word: a}}]}}
+    - {class_path: GradientTransforms, init_args: {apply: [{params: "*", transform: {class_path: cli_made.Doubles}}]}}
+    - {class_path: cli_made.Monitor, init_args: {prefix: mine/}}
+"""
+
+
+@pytest.mark.parametrize(("command", "times"), [(["fit"], 1), (["match"], 1), (["fit", "--print_config"], 0)])
+def test_objects_of_a_config_are_constructed_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], times: int
+) -> None:
+    Path("cli_made.py").write_text(MADE)
+    monkeypatch.delitem(sys.modules, "cli_made", raising=False)
+    arguments = [command[0], *both(write(MAKES)), *command[1:]]
+    if times:
+        assert main(arguments) == 0
+    else:
+        with pytest.raises(SystemExit, match="0"):
+            main(arguments)
+    assert sorted(sys.modules.pop("cli_made").made) == ["callback", "consumer", "transform"] * times
+
+
+def test_a_wrong_rule_is_named_before_the_model_is_made(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "fit", *both(write(SHORT.replace("stats: [norm]", "stats: [nrom]"))))
+    assert "watch[0].stats[0]: unknown statistic 'nrom'" in said and model().last is None
+
+
 def test_print_config_goes_round(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["fit", *both(write(DESIGN)), "--print_config"])
@@ -390,11 +447,12 @@ def test_equals_sign_and_appended_lists_are_checked_too(folder: Path, capsys: py
     )
 
 
+@pytest.mark.parametrize("beside", ["", "trainer: {callbacks: [lightning_hooks.StatsMonitor]}\n"])
 @pytest.mark.parametrize("command", ["fit", "match"])
 def test_a_file_for_the_environment_variable_is_told_apart(
-    folder: Path, capsys: pytest.CaptureFixture[str], command: str
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str, beside: str
 ) -> None:
-    said = refused(capsys, command, "--config", write("callbacks: [lightning_hooks.StatsMonitor]\n"))
+    said = refused(capsys, command, *both(write(f"callbacks: [lightning_hooks.StatsMonitor]\n{beside}")))
     assert said.startswith("error: hooks.yaml has 'callbacks' at its top, as a file for LIGHTNING_HOOKS_CONFIG=FILE ")
     assert said.endswith("line needs a config of LightningCLI, with 'model' and 'trainer: callbacks'")
 

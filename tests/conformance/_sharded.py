@@ -34,12 +34,15 @@ from lightning_hooks import (
     Scale,
     SkipStep,
     StatsMonitor,
+    StepConsumer,
+    StepView,
     TopK,
     TrustRatio,
     Watch,
     assert_no_hooks,
 )
 from lightning_hooks.engine.watching.param_reader import Snapshots
+from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
 from lightning_hooks.transforms import Context, Transform
 from tests.conformance._own_hooks import OwnHooks
 
@@ -104,6 +107,15 @@ def monitor(*extra: Any) -> StatsMonitor:
     )
 
 
+def units() -> list[Callback]:
+    kept = UnitsOfRank()
+    rules = [
+        Watch(modules=["body.0", "body.2"], tensors=["output", "output_grad"], units="auto", every_n_steps=1),
+        Watch(modules="extra", tensors="output", units="auto", every_n_steps=1),
+    ]
+    return [kept, StatsMonitor(rules, consumers=[kept.consumer])]
+
+
 def applying(*transforms: Any, **where: Any) -> list[Callback]:
     return [GradientTransforms([Apply(list(transforms), **{"params": "*", **where})]), monitor()]
 
@@ -140,6 +152,7 @@ CASES: dict[str, Any] = {
         StatsMonitor([Watch(params="*", tensors="update", stats=["mean", greatest])], on_error="warn"),
     ],
     "metrics": lambda: [StatsMonitor([Watch(params="*", tensors="param", stats=["mean", "torchmetrics.SumMetric"])])],
+    "units": units,
     "micro-batches": lambda: [monitor(Watch(params="*", tensors="grad", stats="noise_scale"))],
 }
 
@@ -185,6 +198,54 @@ class Gatherings(Callback):
         from torch.distributed.tensor import DTensor
 
         DTensor.full_tensor = self.kept
+
+
+class UnitsOfRank(Callback):
+    """What each step measured: the tensors of this rank, and the statistics of units that the monitor published.
+
+    The last of two ranks alone calls the module `extra`.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: list[dict[str, Any]] = []
+        self.values: list[dict[str, dict[str, float]]] = []
+        self.consumer = UnitValues(self.values)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        pl_module.extra = nn.Identity()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        def keep(name: str) -> Any:
+            def hook(module: nn.Module, args: Any, output: Tensor) -> None:
+                kept = self.tensors[-1]
+                kept[f"output/{name}"] = output.tolist()
+                output.register_hook(lambda grad: kept.update({f"output_grad/{name}": grad.tolist()}))
+                if name == "body.0" and trainer.global_rank == trainer.world_size - 1:
+                    kept["output/extra"] = pl_module.extra(output).tolist()  # type: ignore[operator]
+
+            return hook
+
+        for name in ("body.0", "body.2"):
+            pl_module.get_submodule(name).register_forward_hook(keep(name))
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        self.tensors.append({})
+
+
+class UnitValues(StepConsumer):
+    """Appends the statistics of units of each step to a list."""
+
+    def __init__(self, values: list[dict[str, dict[str, float]]]) -> None:
+        self.values = values
+
+    def consume(self, view: StepView) -> None:
+        step: dict[str, dict[str, float]] = {}
+        for tensor in ("output", "output_grad"):
+            for stat in UNIT_STATS:
+                series = view.stat(tensor, stat)
+                for name, value in zip(series.names, series.values.tolist(), strict=True):
+                    step.setdefault(f"{tensor}/{name}", {})[stat] = value
+        self.values.append(step)
 
 
 class Keep(Callback):
@@ -254,7 +315,15 @@ def run(case: str, folder: Path, ranks: int, rank: int) -> dict[str, Any]:
     latest = next((c.latest for c in callbacks if isinstance(c, StatsMonitor)), {})
     counts = next((c.counts for c in callbacks if isinstance(c, Gatherings)), {})
     hooks = next((c.seen for c in callbacks if isinstance(c, OwnHooks)), {})
-    return {"records": [*keep.records, latest], "weights": keep.weights, "error": error, "gathered": counts, "hooks": hooks}
+    of_units = next(({"tensors": c.tensors, "values": c.values} for c in callbacks if isinstance(c, UnitsOfRank)), {})
+    return {
+        "records": [*keep.records, latest],
+        "weights": keep.weights,
+        "error": error,
+        "gathered": counts,
+        "hooks": hooks,
+        "units": of_units,
+    }
 
 
 if __name__ == "__main__":

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.conformance._own_hooks import assert_sums
 from tests.conformance._sharded import run
 from tests.conformance._tools import once
+from tests.conformance._unit_truth import unit_truth
 
 ROOT = Path(__file__).parent.parent.parent
 TOLERANCE = 1e-5
@@ -83,6 +85,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str
         "a failure",
         "a failure to copy",
         "gatherings",
+        "units",
         *REFUSED,
         "parameters read unasked",
     ]
@@ -121,6 +124,19 @@ def test_own_hooks_are_called_as_on_one_process_and_what_they_change_is_changed(
     assert ranks[0]["weights"] == ranks[1]["weights"]
     for name, weights in one["weights"].items():
         assert ranks[0]["weights"][name] == pytest.approx(weights, rel=1e-4, abs=1e-6), name
+
+
+def test_units_are_those_of_both_ranks(sharded: Any) -> None:
+    ranks = sharded["units"]
+    assert [rank["error"] for rank in ranks] == [None, None]
+    values, tensors = ranks[0]["units"]["values"], [rank["units"]["tensors"] for rank in ranks]
+    assert values == ranks[1]["units"]["values"] and len(values) == len(tensors[0]) == len(tensors[1]) == 4
+    for step, rows in enumerate(values):
+        assert rows.keys() == {"output/extra", *(f"{tensor}/body.{i}" for tensor in ("output", "output_grad") for i in (0, 2))}
+        for row, found in rows.items():
+            parts = [torch.tensor(rank[step][row]) for rank in tensors if row in rank[step]]
+            assert len(parts) == (1 if row == "output/extra" else 2)
+            assert found == pytest.approx(unit_truth(parts), rel=1e-6), (step, row)
 
 
 def test_a_metric_of_a_sharded_parameter_sees_it_once(alone: Any, sharded: Any) -> None:

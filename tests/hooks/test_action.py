@@ -1,4 +1,4 @@
-"""Several actions with one tensor: their order, what each is given, and which hook serves them."""
+"""Several actions on one tensor: their order, the tensor that each gets, and the kind of hook that runs them."""
 
 import gc
 import weakref
@@ -133,7 +133,7 @@ def test_a_reader_can_ask_for_recomputations(hooked, reentrant):
         Action(layer, "output", lambda tensor: calls["once"].append(is_recomputation())),
         Action(layer, "input", lambda tensor: calls["always"].append(is_recomputation()), recomputed=True),
     )
-    # Without reentering, the recomputation stops at the last tensor that is saved: here the result of the layer.
+    # A recomputation that is not reentrant stops at the last saved tensor, which is the result of the layer here.
     checkpoint(lambda x: layer(x).square(), torch.ones(1, requires_grad=True), use_reentrant=reentrant).backward()
     assert calls == {"always": [False, False, True, True], "once": [False]}
 

@@ -1,4 +1,4 @@
-"""A module's own contribution to the gradient of its input, whatever part of the graph a backward reaches."""
+"""`Contribution` gets a module's share of the gradient of its input, whichever part of the graph a backward reaches."""
 
 import pytest
 import torch

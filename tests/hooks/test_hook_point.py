@@ -1,4 +1,4 @@
-"""A named place in a model: rules reach it, and without them it is not there."""
+"""`HookPoint`: rules can name it, and without a matching rule it changes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_it_returns_what_it_is_given() -> None:
 
 
 class Attention(nn.Module):
-    """Scores and weights of attention are no module's output, unless they are marked."""
+    """Attention whose scores and weights are outputs of a module only because each goes through a `HookPoint`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,13 +82,13 @@ def test_attention_weights_are_watched_and_changed() -> None:
     with instrument(model, watch=watch, hooks=[uniform]) as watched:
         y = model(x)
         watched.step()
-    assert torch.equal(y, torch.full((2, 2), 0.5))  # the first block averages the rows
+    assert torch.equal(y, torch.full((2, 2), 0.5))  # The first block averages the rows.
     values = watched.compute()
     assert values["output_mean/blocks.0.weights"] == 0.5 and values["output_std/blocks.0.weights"] == 0.0
 
 
 class Marked(Net):
-    """A `Net` with a mark after every layer."""
+    """A `Net` with a `HookPoint` after every layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def test_a_transform_at_it_changes_what_goes_on(tmp_path: Path) -> None:
 
 
 class Weighted(nn.Module):
-    """A parameter goes through a mark: it is a leaf, and outlives the step."""
+    """A module whose parameter goes through a `HookPoint`: the output is a leaf, and outlives the step."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Hooks of many modules come and go together, take little memory, and leave nothing, whatever happens."""
+"""Hooks of many modules are registered and removed together, take little memory, and none is left after an error."""
 
 import gc
 import pickle
@@ -38,7 +38,7 @@ class OwnHandle(Elsewhere):
         return SimpleNamespace(remove=super().register_forward_hook(*args, **kwargs).remove)
 
 
-def opened():
+def turned_on():
     switch = HookSwitch()
     switch.is_on = True
     return switch
@@ -55,7 +55,7 @@ def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
     seen = []
     actions = [Action(module, "output", seen.append) for module in model[:2]]
     actions += [Action(model[2], "input", seen.append), Action(model[2], "output_grad", seen.append, "[0]")]
-    hooks, handles = ModuleHooks(actions, set(), opened(), Handles()), Handles()
+    hooks, handles = ModuleHooks(actions, set(), turned_on(), Handles()), Handles()
     for round_number in range(1, 4):
         hooks.register(handles)
         assert [kinds[1:] for kinds in on(model)] == [[PlainHook], [PlainHook], [ForwardHook]]
@@ -74,7 +74,7 @@ def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
 @pytest.mark.parametrize("kind", [Elsewhere, OwnHandle])
 def test_a_module_that_registers_hooks_in_its_own_way_is_left_without_one(kind):
     module, handles = kind(), Handles()
-    hooks = ModuleHooks([Action(module, "output", print)], set(), opened(), Handles())
+    hooks = ModuleHooks([Action(module, "output", print)], set(), turned_on(), Handles())
     for _ in range(3):
         hooks.register(handles)
         assert on([module.inner]) == [[PlainHook]] and on([module]) == [[]]
@@ -84,7 +84,7 @@ def test_a_module_that_registers_hooks_in_its_own_way_is_left_without_one(kind):
 
 def test_the_hooks_go_where_torch_looks_for_them_when_a_module_has_got_the_state_of_another():
     module, seen, handles = nn.Linear(1, 1), [], Handles()
-    hooks = ModuleHooks([Action(module, "output", seen.append)], set(), opened(), Handles())
+    hooks = ModuleHooks([Action(module, "output", seen.append)], set(), turned_on(), Handles())
     hooks.register(handles)
     handles.close()
     module.__dict__.update(pickle.loads(pickle.dumps(module)).__dict__)
@@ -98,7 +98,7 @@ def test_the_hooks_go_where_torch_looks_for_them_when_a_module_has_got_the_state
 
 def test_hooks_that_others_register_between_two_batches_run_before_ours():
     module, seen, handles = nn.Linear(1, 1), [], Handles()
-    hooks = ModuleHooks([Action(module, "output", lambda t: seen.append(t.item()))], set(), opened(), Handles())
+    hooks = ModuleHooks([Action(module, "output", lambda t: seen.append(t.item()))], set(), turned_on(), Handles())
     hooks.register(handles)
     handles.close()
     module.register_forward_hook(lambda module, args, output: output * 0 + 7)
@@ -117,7 +117,7 @@ def test_what_a_plain_hook_does_not_look_at_is_seen_all_the_same(changes):
 
     actions = [Action(module, "output", outputs.append), Action(module, "output_grad", grad, changes=changes)]
     handles = Handles()
-    hooks = ModuleHooks(actions, called, opened(), handles)
+    hooks = ModuleHooks(actions, called, turned_on(), handles)
     hooks.register(handles)
     for _ in range(3):
         x = torch.ones(1, requires_grad=True)
@@ -132,7 +132,7 @@ def test_what_a_plain_hook_does_not_look_at_is_seen_all_the_same(changes):
 def test_one_that_sees_only_results_or_only_gradients_meets_other_results():
     for kept in ("output", "output_grad"):
         module, seen, handles = Pair(), [], Handles()
-        hooks = ModuleHooks([Action(module, kept, seen.append)], set(), opened(), Handles())
+        hooks = ModuleHooks([Action(module, kept, seen.append)], set(), turned_on(), Handles())
         hooks.register(handles)
         x = torch.ones(1, requires_grad=True)
         first, second = module(x)
@@ -152,14 +152,14 @@ def test_an_error_while_they_are_taken_off_leaves_none_of_the_others(error):
                 raise error("once")
 
     model, handles = nn.Sequential(*(nn.Linear(1, 1) for _ in range(3))), Handles()
-    hooks = ModuleHooks([Action(module, "output", print) for module in model], set(), opened(), Handles())
+    hooks = ModuleHooks([Action(module, "output", print) for module in model], set(), turned_on(), Handles())
     hooks.register(handles)
     handles.keep(Fails())
     hooks.register(handles)
     with pytest.raises(error, match="once"):
         handles.close()
     assert on(model) == [[], [], []]
-    handles.close()  # what was interrupted is done again
+    handles.close()  # The second call removes the handle whose removal was interrupted.
     assert not len(handles)
 
 

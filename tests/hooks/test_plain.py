@@ -1,4 +1,4 @@
-"""The hooks of what is only looked at: the compiled ones do what those in Python do."""
+"""Plain hooks: the C++ classes do the same as the Python classes."""
 
 import copy
 import gc
@@ -27,8 +27,8 @@ built = pytest.mark.skipif(not BUILT, reason="there are no compiled ones")
 
 @pytest.fixture
 def tensor_hooks():
-    """Chooses how compiled hooks hook tensors."""
-    plain.choose_tensor_hooks()  # only the first call has an effect
+    """Chooses how the C++ hooks register hooks on gradients."""
+    plain.choose_tensor_hooks()  # Only the first call has an effect.
     yield backends.hooks().module.place_hooks_in
     plain.choose_tensor_hooks.cache_clear()
     plain.choose_tensor_hooks()
@@ -43,7 +43,7 @@ def kind(request):
 
 
 class Seen:
-    """A hooked module, and what its hook saw."""
+    """A hooked module, and the tensors that its hook got."""
 
     def __init__(self, kind, module, *, read=True, grad=True):
         self.switch, self.called, self.outputs, self.grads, self.others = HookSwitch(), set(), [], [], []
@@ -108,7 +108,7 @@ def test_both_ways_to_hook_tensors_give_the_same_numbers(tensor_hooks):
         model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Dropout(0.0), nn.Linear(4, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with instrument(model, watch=[Watch(modules="*", tensors=["output", "output_grad"])], optimizer=optimizer) as watched:
-            for _ in range(2):  # the first step is measured in Python
+            for _ in range(2):  # The first step is measured in Python.
                 model(torch.randn(3, 4)).square().sum().backward()
                 optimizer.step()
             return watched.record.moments
@@ -297,7 +297,7 @@ def test_wrong_arguments_are_refused():
         plain.PlainHook(switch, set(), None, None, print).run(1)
     with pytest.raises(AttributeError):
         plain.GradReader(switch, print).switch = None
-    for wrong in (None, weakref.proxy(switch)):  # whose memory is read as that of a switch
+    for wrong in (None, weakref.proxy(switch)):  # The C++ hook would read their memory as that of a switch.
         with pytest.raises(TypeError, match="expected a switch"):
             plain.GradReader(wrong, print)
 

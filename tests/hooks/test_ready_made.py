@@ -1,4 +1,4 @@
-"""The ready-made calls: what they print, where they stop, what they save, for every kind."""
+"""The ready-made hooks print, stop and save the right tensors for every kind of hook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deeply nested models: torch takes a frame more for each hooked module, and the stack of the interpreter is limited."""
+"""Deeply nested models: torch needs one more frame for each hooked module, and the stack of the interpreter is limited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nests with their tensors replaced: everything else that an output has stays, and the output itself is not changed."""
+"""Replacing tensors in a nest keeps all other attributes and items, and does not change the original nest."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Named(dict[str, Any]):
 
 @dataclasses.dataclass
 class ModelOutput(collections.OrderedDict[str, Any]):
-    """Fields are items too, as those of transformers."""
+    """An output whose fields are also its items, as in Hugging Face's transformers."""
 
     logits: Any
     states: Any = None
@@ -57,7 +57,7 @@ class ModelOutput(collections.OrderedDict[str, Any]):
 
 
 class Batch(collections.UserDict[str, Any]):
-    """As those of tokenizers."""
+    """A `UserDict`, as tokenizers return."""
 
     def __init__(self, items: dict[str, Any], name: str) -> None:
         super().__init__(items)
@@ -148,7 +148,7 @@ def test_objects_that_hold_each_other_are_searched_once() -> None:
 
 
 class Lazy(Mapping[str, Tensor]):
-    """Computes an item whenever it is read."""
+    """A mapping that computes an item whenever it is read."""
 
     reads = 0
 

@@ -5,11 +5,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_hooks.stats import schema
+from lightning_hooks.stats import pairs, schema
 from lightning_hooks.stats.columns import by_starts
 from lightning_hooks.stats.kernels import measure_many
 from lightning_hooks.stats.statistics import compute
-from lightning_hooks.stats.stored import MOMENT_NAMES, StoredRows, encode_moments, from_file, stored_moments
+from lightning_hooks.stats.stored import (
+    MOMENT_NAMES,
+    PAIR_NAMES,
+    StoredRows,
+    encode_moments,
+    encode_pairs,
+    from_file,
+    stored_moments,
+)
 from tests.stats.tensors import doubles
 
 SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=4)
@@ -77,3 +85,70 @@ def test_without_moments_the_names_are_the_statistics_and_the_greatest_row_stand
     assert stored.statistics() == ("norm",) and not stored.merges("norm")
     united = stored.united(by_starts([0, 2], 3))
     np.testing.assert_array_equal(united.compute("norm"), [3.0, np.nan])
+
+
+def pair_numbers(gradients, before, *, has_parts=True):
+    """The moments and the sums over pairs of one row.
+
+    Args:
+        gradients: those of the micro-batches, [micro-batches, elements].
+        before: the gradient of the step before, [elements].
+        has_parts: whether a rule requested statistics of micro-batches.
+    """
+    now, parts = gradients.mean(0), len(gradients)
+    sums = np.zeros((1, len(pairs.COLUMNS)))
+    sums[0, [pairs.DOT, pairs.BEFORE, pairs.NOW]] = now @ before, before @ before, now @ now
+    if has_parts:
+        # Accumulation divides the loss by the number of micro-batches: the gradient is the sum of their gradients.
+        sums[0, [pairs.SMALL, pairs.PARTS]] = np.sum((gradients / parts) ** 2), parts
+        estimates = pairs.noise_estimates(sums, np.array([now @ now]))
+        sums[0, [pairs.SIGNAL, pairs.NOISE]] = estimates[0]
+    return encode_moments(measure_many(doubles([now])).numpy())[0], encode_pairs(sums)[0]
+
+
+def stored_pairs(rows, narrow):
+    """Stored numbers of rows from pairs of moments and sums; None instead of sums if a row keeps no pairs."""
+    moments = np.array([moments for moments, _ in rows]).astype(narrow)
+    sums = np.array([np.full(len(PAIR_NAMES), np.nan) if sums is None else sums for _, sums in rows]).astype(narrow)
+    by_name = {MOMENT_NAMES[column]: moments[:, column] for column in stored_moments(magnitudes=True)}
+    by_name |= {name: sums[:, column] for column, name in enumerate(PAIR_NAMES)}
+    return from_file(by_name, by_name.__getitem__)
+
+
+@pytest.mark.parametrize(("narrow", "rtol"), [(np.float64, 1e-9), (np.float32, 1e-5)])
+def test_united_rows_have_the_statistics_of_their_gradients_as_one_vector(narrow, rtol):
+    rng = np.random.default_rng(0)
+    shapes = [3, 40, 7]
+    rows = [
+        (1.0 + rng.standard_normal((4, size)) * scale, rng.standard_normal(size))
+        for size, scale in zip(shapes, (1, 3, 0.1), strict=True)
+    ]
+    numbers = [pair_numbers(*row) for row in rows]
+    whole = pair_numbers(*(np.concatenate(each, axis=-1) for each in zip(*rows, strict=True)))
+    united = stored_pairs(numbers, narrow).united(by_starts([0], len(rows)))
+    alone = stored_pairs([whole], np.float64)
+    for stat in pairs.PAIR_STATS:
+        assert united.merges(stat)
+        np.testing.assert_allclose(united.compute(stat), alone.compute(stat), rtol=rtol, err_msg=stat)
+        assert np.isfinite(alone.compute(stat)).all()
+
+
+def test_rows_without_micro_batches_or_without_pairs_have_no_part_in_those_of_united_rows():
+    rng = np.random.default_rng(1)
+    gradients, before = rng.standard_normal((4, 9)), rng.standard_normal(9)
+    row = pair_numbers(gradients, before)
+    compared = pair_numbers(100 * rng.standard_normal((4, 5)), rng.standard_normal(5), has_parts=False)
+    plain = compared[0], None
+    alone = stored_pairs([row], np.float64)
+    for others in ([compared], [plain], [plain, compared]):
+        stored = stored_pairs([row, *others], np.float64)
+        for united in (stored.united(by_starts([0], 1 + len(others))), stored.taken(np.arange(2)).united(by_starts([0], 2))):
+            for stat in ("micro_cosine", "noise_scale"):
+                np.testing.assert_allclose(united.compute(stat), alone.compute(stat), rtol=1e-9, err_msg=stat)
+    # A union of unions is the union of all rows.
+    twice = stored_pairs([row, compared, plain], np.float64).united(by_starts([0, 1], 3)).united(by_starts([0], 2))
+    np.testing.assert_allclose(twice.compute("micro_cosine"), alone.compute("micro_cosine"), rtol=1e-9)
+
+
+def test_without_sums_over_pairs_their_statistics_do_not_merge():
+    assert not any(stored_from([np.array([1.0, 2.0])]).merges(stat) for stat in (*pairs.PAIR_STATS, "p50", "dead_units"))

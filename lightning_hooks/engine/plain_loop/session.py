@@ -30,11 +30,13 @@ from lightning_hooks.engine.plain_loop.checks import (
     without_optimizer,
 )
 from lightning_hooks.engine.plain_loop.context import LoopContext
+from lightning_hooks.engine.plain_loop.health import loop_reporter, loop_rules, watch_rules
 from lightning_hooks.engine.running.run import Run
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.errors import RuleError, UnsupportedError, shown
+from lightning_hooks.health.finding import Cause, Finding
 from lightning_hooks.hooks.user_kinds import closure_of
 from lightning_hooks.plan.rank_check import check_ranks_agree
 from lightning_hooks.plan.resolve import resolve
@@ -71,6 +73,9 @@ class Instrument:
         consumers: your own `StepConsumer` objects, or mappings with `class_path` and `init_args`. Each gets a view of every
             step when the step ends. Default: none.
         folder: the folder on this machine where consumers write files; they get it as `run.folder`. Default: none.
+        health: whether health rules say what is wrong with the training, on standard error and in `findings.jsonl` in `folder`:
+            True for the default rules, or rules as of `HealthMonitor(rules=…)`. Call `note_loss` for those on the loss.
+            Default False.
 
     After the block, `compute()` and `record` still return the last step; the object no longer keeps model and optimizers alive.
 
@@ -114,6 +119,7 @@ class Instrument:
         optimizer: Optimizer | Iterable[Optimizer] | None = None,
         consumers: Sequence[StepConsumer | Mapping[str, Any]] = (),
         folder: str | os.PathLike[str] | None = None,
+        health: bool | Mapping[str, Any] | Sequence[Any] = False,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise RuleError(f"model must be a torch.nn.Module, got {model!r}")
@@ -124,8 +130,11 @@ class Instrument:
         applies = as_rules(Apply, apply, "apply")
         hook_rules = as_rules(Hook, hooks, "hooks")
         refuse_other_stages(applies, hook_rules)
+        health_rules = loop_rules(health)
         if not self.optimizers:
             rules = without_optimizer(rules, applies, hook_rules)
+        if health_rules is not None:
+            rules = [*rules, *watch_rules(health_rules, has_optimizer=bool(self.optimizers))]
         self._run = Run(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         refuse_narrow(device)
@@ -135,7 +144,9 @@ class Instrument:
         check_local("folder", folder, "give a local one")
         self._context = LoopContext(model, self.optimizers, None if folder is None else Path(folder).expanduser().resolve())
         self._latest = Latest()
-        self._publisher = Publisher([self._latest, *as_consumers(consumers)])
+        self._reporter = None if health_rules is None else loop_reporter(health_rules, self._focus)
+        diagnosing = [] if self._reporter is None else [self._reporter]
+        self._publisher = Publisher([self._latest, *diagnosing, *as_consumers(consumers)])
         self._producer: Producer | None = None
         self._facts: ModelFacts | None = None
         self._noted: StepFacts | None = None  # before the first optimizer of the step stepped
@@ -221,6 +232,20 @@ class Instrument:
     def stopped(self) -> str | None:
         """The reason of the first consumer that asked to stop; None if no consumer did."""
         return self._context.stopped
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What health rules have found, in the order in which they found it; empty without `health`."""
+        return [] if self._reporter is None else self._reporter.diagnosis.findings
+
+    @property
+    def causes(self) -> list[Cause]:
+        """What most likely explains the findings."""
+        return [] if self._reporter is None else self._reporter.diagnosis.causes
+
+    def _focus(self, steps: int) -> None:
+        if self._producer is not None:
+            self._producer.observer.focus(steps)
 
     def step(self) -> None:
         """End the step, in a loop without an optimizer.

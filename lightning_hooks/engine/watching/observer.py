@@ -96,12 +96,16 @@ class Observer(Participant):
         self._intervals = [(schedule, schedule) for schedule in plan.schedules]
         self.graph_key = self.schedules = frozenset(plan.schedules)
         self._write_loss: Callable[[Tensor], None] | None = None
+        self._focus_until = 0  # the step before which every row is measured
+        self._last_asked = -1
         self._sharded = any(is_sharded(target.value) for target in self.all_targets())
 
     def due(self, step: int, stage: str) -> Hashable | None:
         if self.stopped or stage != self.stage:
             return None
-        self.schedules = frozenset(schedule for schedule, widened in self._intervals if widened.due(step))
+        is_focused = step < self._focus_until
+        self.schedules = frozenset(schedule for schedule, widened in self._intervals if is_focused or widened.due(step))
+        self._last_asked = step
         return self.schedules or None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
@@ -126,6 +130,10 @@ class Observer(Participant):
             if self.overhead is not None:
                 self.overhead.restart()
             self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
+
+    def focus(self, steps: int) -> None:
+        """Measure every row at each of the next steps, whatever the schedules say. All ranks must call it at the same step."""
+        self._focus_until = max(self._focus_until, self._last_asked + 1 + steps)
 
     def exchange(self) -> PendingState:
         """The table merged over ranks, perhaps still on its way to the CPU; read it before the next write. Collective."""

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 from lightning_hooks.health.rule import HealthRule
-from lightning_hooks.health.rules import activations, initialisation, units, updates
+from lightning_hooks.health.rules import activations, facts, gradients, initialisation, loss, numerics, units, updates
 
 DEFAULT_RULES: Final[tuple[HealthRule, ...]] = (
+    *facts.RULES,
+    *numerics.RULES,
+    *loss.RULES,
+    *gradients.RULES,
     *updates.RULES,
     *activations.RULES,
     *initialisation.RULES,
     *units.RULES,
 )
-"""The rules of a `HealthMonitor` that is given none. Each family adds its own: `(*facts.RULES, *loss.RULES, …)`."""
+"""The rules of a `HealthMonitor` that is given none."""
 
 
 def rules_by_name() -> dict[str, HealthRule]:

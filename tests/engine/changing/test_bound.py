@@ -1,4 +1,4 @@
-"""What a transform of a rule keeps in a checkpoint."""
+"""Saving a bound transform in a checkpoint, and restoring it."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def test_a_resumed_run_draws_the_numbers_of_the_run_that_never_stopped(drawn):
 
 
 class Skips(Transform):
-    """Asks to skip a step, for which it has not set `needs_step`."""
+    """Asks to skip a step without having set `needs_step`."""
 
     def __call__(self, tensors, context):
         context.skip_step("because")
@@ -51,7 +51,7 @@ class Skips(Transform):
 
 def test_a_transform_that_does_not_say_so_may_not_skip_a_step():
     (bound,) = resolve_applies(nn.Linear(2, 2), [Apply(Skips(), params="weight")])
-    for _ in range(2):  # the refusal leaves no request behind
+    for _ in range(2):  # The second call must raise too: the refused request does not stay.
         with pytest.raises(TransformError) as caught:
             bound.run([torch.zeros(1)], ["weight"], [None], 0, owned=True)
         assert str(caught.value) == (
@@ -101,7 +101,7 @@ def test_a_checkpoint_of_another_device(saved_on):
     state = first.state_dict()
     fetched = torch.zeros(16, dtype=torch.uint8) if saved_on == "cuda:0" else state["generators"]["cpu"]
     resumed.load_state_dict({**state, "generators": {saved_on: fetched}})
-    fresh = bound(AddNoise(0.1))  # a device of another type draws other numbers in any case
+    fresh = bound(AddNoise(0.1))  # A device of another type draws other numbers in any case.
     assert torch.equal(draw(resumed), draw(fresh if saved_on == "cuda:0" else first))
 
 

@@ -1,4 +1,4 @@
-"""Checks of bound transforms need no participant, and change nothing."""
+"""Checks of bound transforms need no participant and change no state."""
 
 import pytest
 import torch

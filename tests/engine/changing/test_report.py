@@ -1,4 +1,4 @@
-"""What a report says of tensors before and after, beside sums in float64."""
+"""The report of a transform, compared with sums in float64 over the tensors before and after."""
 
 import math
 
@@ -56,7 +56,7 @@ def test_numbers_are_those_of_float64(dtype, owned):
 def test_products_are_those_of_float64_whatever_the_size_of_the_tensors(sizes):
     before = [normal(7, i, seed=i, size=sizes[0] * (1 + i % 3)) for i in range(30)]
     after = [normal(7, i, seed=100 + i, size=sizes[1] * (1 + i % 2)) + tensor for i, tensor in enumerate(before)]
-    after[4:20:4] = before[4:20:4]  # some are left as they are
+    after[4:20:4] = before[4:20:4]  # Leave some tensors unchanged.
     assert reported(before, after) == pytest.approx(expected(before, after), rel=1e-6)
     assert reported(before, before) == pytest.approx(expected(before, before), rel=1e-6)
 

@@ -1,4 +1,4 @@
-"""Looking for hooks that are left changes nothing."""
+"""`assert_no_hooks` changes nothing."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from lightning_hooks.engine.inspecting import inspect
 
 
 def test_looking_for_hooks_draws_no_random_numbers():
-    inspect._dictionaries.cache_clear()  # as in a new process
+    inspect._dictionaries.cache_clear()  # A new process has an empty cache too.
     model, state = nn.Linear(1, 1), torch.get_rng_state()
     assert_no_hooks(model)
     assert torch.equal(torch.get_rng_state(), state)

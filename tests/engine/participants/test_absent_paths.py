@@ -1,4 +1,4 @@
-"""A path of a rule that no output has is named once, with what there is."""
+"""A path of a rule that no output has is warned of once; the message describes the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of actions of several participants, and where they share a measurement."""
+"""The order of actions of several participants, and which of them share a measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step costs, from known times: no test here looks at a real clock."""
+"""The overhead of a step, from given times; no test reads a real clock."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def overhead(limit=None, call=0.0):
 
 
 def steps(overhead, number, own, rest, *, every=1):
-    """So many steps, of which every nth is watched and takes `own` seconds, besides `rest`."""
+    """Note `number` steps of `rest` seconds. Each `every`-th step is watched, which takes `own` seconds more."""
     for step in range(number):
         watched = (step + 1) % every == 0
         if watched:
@@ -107,7 +107,7 @@ def test_where_it_was_not_enough_it_wishes_for_more():
     steps(costs, 9, 0.5, 1.0)
     assert costs.wanted_factor(1) == 8
     costs.restart()
-    steps(costs, 17, 2.0, 1.0, every=8)  # a watched step is dearer now
+    steps(costs, 17, 2.0, 1.0, every=8)  # A watched step takes longer now.
     assert costs.wanted_factor(8) == 32 and costs.wanted_factor(8) == 8
 
 
@@ -178,7 +178,8 @@ def test_every_tensor_that_is_written_is_counted_and_timed(kernel):
             write(torch.ones(1000))
     assert fallback.calls == 6 and 0 < fallback.nanoseconds < 1e9
     spent = fallback.nanoseconds
-    writes[0](torch.ones(3, dtype=torch.int64))  # not measured here: whoever takes it counts it
+    # The compiled writer passes an integer tensor to the fallback, and does not count the call, because the fallback does.
+    writes[0](torch.ones(3, dtype=torch.int64))
     fallback.direct = False
     writes[0](torch.ones(3))
     assert fallback.calls == 6 and fallback.nanoseconds == spent and fallback.came == [0, 0]

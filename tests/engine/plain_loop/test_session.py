@@ -1,4 +1,4 @@
-"""What a watched plain loop says, against the same numbers computed by hand."""
+"""`instrument`: the statistics of a plain loop, compared with numbers computed by hand."""
 
 import contextlib
 import copy
@@ -39,7 +39,7 @@ EVERY_TENSOR = ("input", "output", "input_grad", "output_grad")
 
 
 def norms(model, names, loss, tensors=EVERY_TENSOR, **options):
-    """One step without an optimizer; `{tag: value}`."""
+    """Run one step without an optimizer, and return its statistics by tag."""
     with instrument(model, watch=[Watch(modules=names, tensors=tensors, stats="norm", **options)]) as watched:
         loss(model).backward()
         watched.step()
@@ -122,7 +122,7 @@ def test_calls_that_a_checkpoint_breaks_off_are_forgotten_when_the_step_ends():
             held.append(sum(len(calls) for each in begun() for calls in each.values()))
             watched.step()
             assert begun() == [{}] * 4
-    assert all(held)  # the recomputation stops inside the last module that it needs
+    assert all(held)  # The recomputation stops inside the last module that it needs.
 
 
 def test_output_grad_is_the_total_over_all_consumers():
@@ -223,7 +223,7 @@ def test_a_tensor_that_is_given_or_returned_several_times_counts_once():
             return y, {"again": y, "more": y + 1}
 
     model, x = Attend(), torch.randn(2, 3, 4, requires_grad=True)
-    for tensors in (EVERY_TENSOR, ["output"]):  # at a module that is only read, hooks of another kind
+    for tensors in (EVERY_TENSOR, ["output"]):  # A module of which only the output is read has a plain hook.
         found = norms(model, ["heads", "last"], lambda m: m(x).sum(), tensors)
         mixed = model.heads(x, x, x, need_weights=False)[0]
         assert found["output_norm/last"] == pytest.approx(torch.cat([2 * mixed, 2 * mixed + 1]).norm().item(), rel=1e-6)
@@ -272,7 +272,7 @@ def test_a_gradient_of_none_is_passed_over():
 
 
 def test_it_is_entered_once():
-    """Its consumers are closed with the loop, so a second loop would be in no record."""
+    """The consumers are closed with the loop, so the steps of a second loop would be lost."""
     model = nn.Sequential(nn.Linear(2, 2))
     watched = instrument(model, watch=[Watch(modules="0", tensors="output")])
     with watched:
@@ -493,13 +493,13 @@ def test_parameters_that_fsdp_has_flattened_are_refused(sharded, rules, place):
 
 @pytest.fixture
 def sharded():
-    """The first of two parts is under FSDP1, in a group of one process."""
+    """A model whose first half is under FSDP1, in a group of one process."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a group of one needs no shards
+            warnings.simplefilter("ignore")  # FSDP1 warns that a group of one process does not shard.
             body = FullyShardedDataParallel(nn.Sequential(nn.Linear(3, 2)), device_id=torch.device("cpu"))
         yield nn.Sequential(OrderedDict(body=body, head=nn.Linear(2, 1)))
     finally:
@@ -695,7 +695,7 @@ def test_where_a_consumer_cannot_start_those_that_have_are_closed():
 
 
 class _Steps(_Notes):
-    """Keeps the views, and fails at some steps."""
+    """Keeps the views, and raises at some steps."""
 
     def __init__(self, *fails: int) -> None:
         super().__init__()
@@ -736,7 +736,7 @@ def replaced_by_hand(model):
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("replace", [assigned, replaced_by_hand])
 def test_parameters_that_the_loop_replaces_keep_their_rows_and_rules(replace, several):
-    """At the step at which the optimizer holds the new ones; a rule in backward from the next one on."""
+    """Rules act from the step at which the optimizer holds the new parameters, and rules in backward from the next step."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
     parts = list(model) if several else [model]
@@ -772,7 +772,7 @@ def test_parameters_that_the_loop_replaces_keep_their_rows_and_rules(replace, se
 
 
 def swapped(module):
-    """Another module with the parameters and the hooks of this one, as quantization makes."""
+    """Another module with the parameters and the hooks of the given one, as quantization creates."""
     new = nn.Linear(module.in_features, module.out_features)
     new.weight, new.bias = module.weight, module.bias
     for hook in module._forward_hooks.values():
@@ -819,7 +819,7 @@ def largest(tensor):
 
 
 def numbers_of(device):
-    """Of two steps on the CPU, while torch makes new tensors elsewhere."""
+    """The statistics of two steps on the CPU, while torch creates new tensors on another device."""
     torch.manual_seed(0)
     model, batch = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(5, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -914,7 +914,7 @@ def test_an_optimizer_may_hold_more_than_the_model_and_be_of_a_wrapper():
     shared = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
     for watched in (model, nn.ModuleList([model, loss]), nn.DataParallel(model), torch.compile(model)):
         instrument(watched, watch=[Watch(params="*")], optimizer=shared)
-    instrument(nn.ReLU(), optimizer=shared)  # without parameters, as the module of a functional call may be
+    instrument(nn.ReLU(), optimizer=shared)  # A module without parameters is accepted: it may be used in a functional call.
     late = torch.optim.SGD([{"params": []}], lr=0.1)
     instrument(model, watch=[Watch(params="*")], optimizer=late)
 

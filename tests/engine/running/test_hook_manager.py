@@ -1,4 +1,4 @@
-"""What can be counted of the price of a step: hooks, calls and preparations, never seconds."""
+"""The cost of a step, as counts of hooks, calls and preparations; no test measures seconds."""
 
 import gc
 
@@ -98,12 +98,12 @@ def test_hooks_that_come_and_go_are_made_once(beside):
     rules = [Watch(modules="0", tensors=["output", "output_grad"], stats="mean", every_n_steps=3)]
     if beside is not None:
         rules.append(Watch(modules="2", tensors="output", stats="mean", every_n_steps=beside))
-    seen = []  # the hooks themselves: an id may come again
+    seen = []  # Keep the hooks themselves: the id of a deleted hook may be used again.
     with instrument(model, watch=rules) as watched:
         for _ in range(18):
             seen.append([hook for module in model for hook in plain_hooks(module)])
             run(model, watched, 1)
-    first, *later = seen[5::6]  # where all rules are due, and hooks of other kinds of steps were there in between
+    first, *later = seen[5::6]  # the steps at which all rules are due; steps of other kinds lie in between
     assert first and all(one is other for hooks in later for one, other in zip(first, hooks, strict=True))
     assert bool(seen[0]) == (beside == 1) == bool(seen[12])
 
@@ -196,7 +196,7 @@ def test_watching_alone_needs_no_measurement_objects(monkeypatch):
     monkeypatch.setattr(Measurement, "__init__", lambda self, tensor: made.append(1) or init(self, tensor))
     model = net()
     with instrument(model, watch=RULES) as watched:
-        run(model, watched, 1)  # in which the order of execution is noted
+        run(model, watched, 1)  # The first step also notes the order of execution.
         made.clear()
         run(model, watched, 2)
     assert not made
@@ -226,7 +226,7 @@ def test_a_module_that_was_replaced_is_looked_up_once(monkeypatch):
         run(model, watched, 2)
         model(torch.randn(3, 4)).sum().backward()
         model[0] = nn.Linear(4, 4)
-        watched._run.hook_manager.refresh.request()  # as at the start of an epoch
+        watched._run.hook_manager.refresh.request()  # Lightning's callback does this at the start of an epoch.
         watched.step()
         run(model, watched, 3)
         assert "output_mean/0" in watched.compute()

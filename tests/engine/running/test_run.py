@@ -1,4 +1,4 @@
-"""Runs: which are live on a model, and when one begins and ends."""
+"""Runs: which runs are live on a model, and when a run begins and ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lightning_hooks.engine.running.run import Run, runs_on
 
 
 class Never(Participant):
-    """Takes part and never acts."""
+    """A participant that never acts."""
 
     has_left = False
 

@@ -25,7 +25,7 @@ from lightning_hooks import (
     instrument,
 )
 
-NAME = "attention.out_proj"  # torch reads its weight, and never calls it
+NAME = "attention.out_proj"  # Torch reads the weight of this module and never calls it.
 
 
 class Attends(LightningModule):

@@ -1,4 +1,4 @@
-"""A user's own hooks: what each kind is called with, what its result changes, and that none is left. Numbers by hand."""
+"""A user's own hooks: the arguments of each kind, the effect of its result, and that no hook is left. Numbers are by hand."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def of(module: str) -> dict[str, str]:
 
 
 CHANGES: list[Any] = [
-    # h = 2 becomes 3 before `second` sees it
+    # h = 2 becomes 3 before `second` gets it
     ("forward_pre", of("second"), lambda m, args: (args[0] + 1,), {"y": 9.0, "second.weight": 3.0}),
     # one tensor stands for the arguments, as in torch
     ("forward_pre", of("second"), lambda m, args: args[0] + 1, {"y": 9.0, "second.weight": 3.0}),
-    # h = 2 becomes 20, and what comes back to `first` is ten times as large
+    # h = 2 becomes 20, and the gradient that flows back to `first` is ten times as large
     (
         "forward",
         of("first"),
@@ -159,7 +159,7 @@ def test_a_hook_is_called_with_what_torch_gives_for_its_kind(
 def test_every_kind_at_once_changes_nothing_when_it_only_looks() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2))
-    x = torch.randn(5, 4, requires_grad=True)  # else torch warns of full backward hooks
+    x = torch.randn(5, 4, requires_grad=True)  # Without it, torch warns of full backward hooks.
 
     def gradients() -> list[Tensor]:
         torch.manual_seed(1)
@@ -325,7 +325,7 @@ def test_a_gradient_hook_sees_the_result_that_a_forward_hook_returned() -> None:
     ]
     with instrument(model := Chain(), hooks=rules):
         assert pass_through(model)["first.weight"] == 30.0
-    assert seen == [3.0]  # of 10·h, which `second` was given; that of h itself is 30
+    assert seen == [3.0]  # the gradient of 10·h, the input of `second`; the gradient of h itself is 30
 
 
 def test_once_runs_once_at_each_place() -> None:
@@ -444,7 +444,7 @@ def test_saved_tensors_of_a_module_that_calls_itself() -> None:
     with instrument(model, hooks=[rule]):
         model(x).backward()
         model(x)
-    assert packed == [3.0, 9.0]  # both squares are within the one call that is the first
+    assert packed == [3.0, 9.0]  # Both squares are inside the first, outer call, for which the hook is due.
     assert x.grad == 108.0
 
 

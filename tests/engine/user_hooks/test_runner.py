@@ -1,4 +1,4 @@
-"""What a user's hook may not do, and what the message says: rule, hook, kind, place, and what was wrong."""
+"""What a user's hook may not do. The message names the rule, the hook, its kind, the target and the fault."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def train(rules: Any, model: nn.Module | None = None) -> nn.Module:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     try:
         with instrument(model, hooks=rules, optimizer=optimizer):
-            # The gradient of a sum is one number in many places, which nobody can change in place.
+            # The gradient of a sum is an expanded scalar, which cannot be changed in place.
             (model(torch.ones(3, 2, requires_grad=True)) * torch.ones(3, 2)).sum().backward()
             optimizer.step()
     finally:
@@ -49,13 +49,13 @@ def train(rules: Any, model: nn.Module | None = None) -> nn.Module:
 
 
 def message(call: Callable[..., Any], kind: str, **where: Any) -> str:
-    """Of the error, without the long name of the lambda."""
+    """The message of the error, without the long name of the lambda."""
     with pytest.raises(HookError) as raised:
         train([Hook(tutorial_calls.see_both, kind="forward", modules="mark"), Hook(call, kind=kind, **where)])
     return str(raised.value).replace(call.__qualname__, "call")
 
 
-# What torch gives for the kind, and how what a hook made of it goes back.
+# For each kind: the target of a rule, and a function that makes a hook which replaces a tensor by the result of `make`.
 GIVEN: dict[str, tuple[dict[str, str], Callable[[Callable[[Tensor], Any]], Callable[..., Any]]]] = {
     "forward_pre": ({"modules": "second"}, lambda make: lambda module, args: (make(args[0]),)),
     "forward": ({"modules": "second"}, lambda make: lambda module, args, output: make(output)),
@@ -141,7 +141,7 @@ def test_a_change_in_place_that_is_meant(kind: str) -> None:
 
 
 class Narrow(nn.Module):
-    """Takes what it is given: the sum of a tensor of any shape and dtype."""
+    """Returns the sum of a tensor of any shape and dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.double().sum()
@@ -265,7 +265,7 @@ def test_an_import_path_is_called() -> None:
 
 
 class Times:
-    """A hook that is an object, made from a class path and arguments."""
+    """A hook that is an object, created from a class path and arguments."""
 
     def __init__(self, factor: float = 2.0, plus: float = 0.0) -> None:
         self.factor, self.plus = factor, plus

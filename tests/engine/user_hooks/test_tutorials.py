@@ -1,4 +1,4 @@
-"""The cases of the hook tutorials, each through rules of this package: in Python, and as YAML says them."""
+"""The cases of well-known hook tutorials, each written as rules of this package, in Python and in YAML."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def _forget() -> Iterator[None]:
 
 
 def both_ways(rules: list[Hook], text: str) -> list[Any]:
-    """The rules as Python wrote them, and as YAML did: two parameters of a test."""
+    """The same rules, written in Python and in YAML, as two parameters of a test."""
     return [pytest.param(rules, id="python"), pytest.param(yaml.safe_load(text), id="yaml")]
 
 
 class Product(nn.Module):
-    """e = (a·b)·d, with c = a·b and e marked."""
+    """e = (a·b)·d, where c = a·b and e go through a `HookPoint`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the hooks of the tutorials do, under names that a YAML rule can give."""
+"""The hooks of the tutorials, as functions that a YAML rule can name."""
 
 from __future__ import annotations
 

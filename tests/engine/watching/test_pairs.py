@@ -1,4 +1,4 @@
-"""Gradients in pairs: with the step before, between micro-batches, and the noise scale that follows from them."""
+"""Gradients compared with those of the previous step and of micro-batches, and the noise scale computed from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATS = ["cosine", "micro_cosine", "noise_scale"]
 
 
 class Linear(nn.Module):
-    """The gradient of w is the x that it is given."""
+    """A model for which the gradient of w is the input x."""
 
     def __init__(self, size: int = 2) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Linear(nn.Module):
 
 
 def run(steps: list[list[list[float]]], stats: list[str], **watch: object) -> list[dict[str, float]]:
-    """One dictionary for each step; a step is a list of micro-batches."""
+    """The statistics of each step, by tag. A step is a list of micro-batches."""
     model = Linear(len(steps[0][0]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     out = []
@@ -43,7 +43,7 @@ def run(steps: list[list[list[float]]], stats: list[str], **watch: object) -> li
 
 def test_the_cosine_with_the_step_before() -> None:
     first, second, third = run([[[3.0, 0.0]], [[4.0, 3.0]], [[-8.0, -6.0]]], ["cosine"])
-    assert "grad_cosine/w" not in first  # there is none before
+    assert "grad_cosine/w" not in first  # The first step has no previous step.
     assert second["grad_cosine/w"] == pytest.approx(0.8)
     assert third["grad_cosine/w"] == pytest.approx(-1.0)
 
@@ -85,7 +85,7 @@ def test_of_one_micro_batch_nothing_can_be_said() -> None:
 
 
 def estimates(micro_batches: list[list[float]]) -> tuple[float, float]:
-    """McCandlish et al., appendix A.1, as written there, with one micro-batch as the small batch."""
+    """The estimator of McCandlish et al., appendix A.1, with one micro-batch as the small batch."""
     g = torch.tensor(micro_batches, dtype=torch.float64)
     n = len(g)
     small, big = g.square().sum(1).mean(), g.mean(0).square().sum()
@@ -145,7 +145,7 @@ def test_a_sum_that_starts_again_forgets_the_parts_before() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with instrument(model, watch=[Watch(params="w", tensors="grad", stats="micro_cosine")], optimizer=optimizer) as watched:
         model(torch.tensor([9.0, 9.0])).backward()
-        optimizer.zero_grad()  # as the closure of LBFGS does
+        optimizer.zero_grad()  # A closure for LBFGS does this too.
         for x in ([1.0, 0.0], [0.0, 1.0]):
             model(torch.tensor(x)).backward()
         optimizer.step()

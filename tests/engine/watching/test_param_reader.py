@@ -1,4 +1,4 @@
-"""Copies of parameters before an update: in memory that is kept, unless the parameter is another now."""
+"""Copies of parameters before an update: memory is reused from step to step, unless a parameter was replaced."""
 
 import gc
 import weakref
@@ -89,7 +89,7 @@ def test_rows_follow_what_an_optimizer_holds_and_which_parameters_have_a_gradien
         values, (first, second) = step(model(torch.ones(1, 2)).sum())
         assert len(values) == 6
         torch.testing.assert_close(values["update_norm/1.weight"], 0.25 * second.double().norm().item())
-        values, (first, _) = step(model[0](torch.ones(1, 2)).sum())  # the second layer has no gradient in this step
+        values, (first, _) = step(model[0](torch.ones(1, 2)).sum())  # The second layer has no gradient in this step.
         assert "grad_norm/1.weight" not in values and values["update_norm/1.weight"] == 0.0
         torch.testing.assert_close(values["grad_norm/0.weight"], first.double().norm().item())
 
@@ -105,7 +105,7 @@ def test_only_parameters_that_an_optimizer_still_has_after_its_step_have_an_upda
 
         optimizer.zero_grad()
         model(torch.ones(1, 2)).sum().backward()
-        handle = optimizer.register_step_pre_hook(hook)  # called after the copies are made, as a closure is
+        handle = optimizer.register_step_pre_hook(hook)  # Torch calls it after the copies are made, as it calls a closure.
         optimizer.step()
         handle.remove()
         return {tag: value for tag, value in watched.compute().items() if not tag.startswith("hooks/")}
@@ -113,6 +113,7 @@ def test_only_parameters_that_an_optimizer_still_has_after_its_step_have_an_upda
     with instrument(model, watch=[Watch(params="*.weight", tensors="update", stats="norm")], optimizer=optimizer) as watched:
         values = step(lambda: model[0].weight.requires_grad_(False))
         assert values == {"update_norm/1.weight": pytest.approx(0.5 * model[1].weight.grad.norm().item())}
-        assert step(lambda: model[0].weight.requires_grad_(True)).keys() == {"update_norm/1.weight"}  # it has no copy
+        # The parameter was frozen when copies were made, so it has none.
+        assert step(lambda: model[0].weight.requires_grad_(True)).keys() == {"update_norm/1.weight"}
         assert step(lambda: group.update(params=group["params"][:2])).keys() == {"update_norm/0.weight"}
         assert step(lambda: group.update(params=[nn.Parameter(torch.ones(2))])) == {}

@@ -1,4 +1,4 @@
-"""Tensors of parameters: those of an optimizer's state, by their key."""
+"""Tensors of parameters from the optimizer's state, which a rule names by their key."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_without_an_optimizer_it_is_refused() -> None:
 
 
 class Notes(torch.optim.SGD):
-    """Keeps a word and a count for each parameter."""
+    """An optimizer whose state holds a string and a number for each parameter."""
 
     def step(self, closure=None):
         for group in self.param_groups:

@@ -14,7 +14,7 @@ PARAM = Watch(params="*", tensors="param", stats="mean")
 
 
 def numbers(*values: float) -> dict[str, float]:
-    """Of a step in which each parameter holds one value, twice."""
+    """The global numbers of a step in which each parameter holds one value, twice."""
     model = nn.Sequential(*(nn.Linear(2, 1, bias=False, dtype=torch.float64) for _ in values))
     with torch.no_grad():
         for parameter, value in zip(model.parameters(), values, strict=True):

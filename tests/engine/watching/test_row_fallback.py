@@ -1,4 +1,4 @@
-"""Tensors that go to the table through Python: in the first step, and later where nothing is compiled."""
+"""Tensors that are measured in Python: in the first step, and always if the C++ part was not built."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""Units of what modules return: exact over calls and micro-batches, at their own schedule, by every way of measuring."""
+"""Statistics of units: exact over calls and micro-batches, at their own schedule, in Python and in the compiled writer."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def net():
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 10), nn.Tanh())
     with torch.no_grad():
         model[0].weight[2] = 0.0
-        model[0].bias[2] = -1.0  # behind the rectifier this channel is dead
+        model[0].bias[2] = -1.0  # makes this channel dead after the ReLU
         model[3].weight[7] *= 1e4
     return model
 
@@ -35,7 +35,7 @@ AXES = {"0": 1, "1": 1, "2": 1, "3": 1, "4": 1}
 
 
 def expected(tensors, axis, stat, heads=None):
-    """A statistic of all elements of a step, each of a float64 computation of its own."""
+    """A statistic over all elements of a step, computed separately in float64."""
     every = torch.cat([tensor.movedim(axis, -1).reshape(-1, tensor.shape[axis]) for tensor in tensors])
     if heads is not None:
         every = every.unflatten(1, (heads, -1)).movedim(1, -1).reshape(-1, heads)
@@ -62,7 +62,7 @@ def train(model, watch, steps=3, **options):
 def test_every_statistic_is_that_of_all_elements_of_the_step(heads):
     model = net()
     views = train(model, [Watch(modules="*", tensors="output", units="auto", heads=heads, every_n_steps=1)])
-    for step, view in enumerate(views):  # the first is measured in Python, the others by the compiled writer
+    for step, view in enumerate(views):  # Python measures the first step, the compiled writer the later ones.
         outputs = outputs_of(model, batches_of(step))
         for stat in NAMES:
             found = view.stat("output", stat)
@@ -97,7 +97,7 @@ def test_units_are_measured_at_every_tenth_step_and_the_rest_at_every_step():
 def test_gradients_of_outputs_have_units_too():
     model, views = net(), None
     views = train(model, [Watch(modules="*", tensors="output_grad", stats=["dead_units"], every_n_steps=1)])
-    assert views[-1].stat("output_grad", "dead_units").values[0] == 0.125  # nothing flows through the dead channel
+    assert views[-1].stat("output_grad", "dead_units").values[0] == 0.125  # No gradient flows through the dead channel.
     assert views[-1].stat("output_grad", "dead_units").measured.all()
 
 

@@ -1,0 +1,45 @@
+"""Where a `HealthMonitor` tells what it finds: the terminal, TensorBoard, and the monitor that measures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import ref
+
+from lightning_hooks.callbacks._terminal import print_above
+from lightning_hooks.health.text import Block, as_text
+
+if TYPE_CHECKING:
+    from lightning_hooks.callbacks._lightning import Trainer
+    from lightning_hooks.callbacks._loggers import LoggerWriter
+    from lightning_hooks.callbacks._run_context import TrainerContext
+
+
+class TrainerOutlet:
+    """The outlet of a reporter in a fit.
+
+    Args:
+        trainer: known weakly.
+        writer: of the monitor whose steps are diagnosed.
+        context: likewise.
+    """
+
+    def __init__(self, trainer: Trainer, writer: LoggerWriter, context: TrainerContext) -> None:
+        self._trainer, self._writer, self._context = ref(trainer), writer, context
+
+    def tell(self, block: Block) -> None:
+        """Show a block above the progress bar."""
+        self.tell_line(as_text([block]))
+
+    def tell_line(self, line: str) -> None:
+        """Show text above the progress bar."""
+        trainer = self._trainer()
+        if trainer is not None:
+            print_above(trainer, line)
+
+    def show(self, text: str, step: int) -> None:
+        """Write all findings to TensorBoard's Text tab."""
+        self._writer.write_text("hooks/findings", text, step)
+
+    def focus(self, steps: int) -> None:
+        """Ask the monitor to measure at every one of the next steps."""
+        self._context.focus(steps)

@@ -1,0 +1,33 @@
+"""Shows text in the terminal of a fit, above the progress bar of Lightning if there is one."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning_hooks.callbacks._lightning import Trainer
+
+
+def print_above(trainer: Trainer, text: str) -> None:
+    """Print lines of text without breaking the progress bar; without an active bar, on standard error.
+
+    Args:
+        trainer: of the fit.
+        text: one or several lines.
+    """
+    bar: Any = trainer.progress_bar_callback
+    if bar is not None and getattr(bar, "is_enabled", True) and _is_active(bar):
+        # Each kind of bar prints above itself: tqdm moves the bar down, and rich redirects what is printed.
+        bar.print(text)
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
+def _is_active(bar: Any) -> bool:
+    """Whether a bar is on the screen; a bar of another library is asked nothing."""
+    of_rich = getattr(bar, "progress", None)
+    of_tqdm = [getattr(bar, name, None) for name in ("_train_progress_bar", "_val_progress_bar")]
+    if of_rich is None and not any(each is not None for each in of_tqdm):
+        return False
+    return of_rich is not None or any(each is not None and not each.disable for each in of_tqdm)

@@ -1,0 +1,237 @@
+"""`HealthMonitor`: says in words what is wrong with a training, while it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from lightning_hooks.callbacks._checks import options_repr
+from lightning_hooks.callbacks._ours import Guest, OurCallback, our_callbacks
+from lightning_hooks.callbacks._outlet import TrainerOutlet
+from lightning_hooks.callbacks._replicas import parameters_apart
+from lightning_hooks.callbacks._run import run_of
+from lightning_hooks.callbacks._trainer import current_step, ends_window
+from lightning_hooks.callbacks.monitor import Resolved, StatsMonitor
+from lightning_hooks.errors import RuleError
+from lightning_hooks.health.actions import Actions
+from lightning_hooks.health.engine import Diagnosis
+from lightning_hooks.health.finding import Cause, Finding
+from lightning_hooks.health.reporter import Reporter
+from lightning_hooks.health.rule import HealthRule
+from lightning_hooks.health.rules.reading import as_health_rules
+from lightning_hooks.health.watching import fields_of_watch
+from lightning_hooks.plan.plan import Plan
+from lightning_hooks.records.limits import Limits, TablesOnly
+from lightning_hooks.rules import Watch
+from lightning_hooks.rules.fields import as_patterns
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from lightning_hooks.callbacks._checks import Earlier
+    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
+
+_COMPARE_EVERY = 100
+"""Steps between two comparisons of the replicas of the model."""
+
+
+class HealthMonitor(StatsMonitor):
+    """Say what is wrong with a training: in which layer, since which step, why, and what to try.
+
+    Findings appear in the terminal, in TensorBoard's Text tab, and in `findings.jsonl` beside the event file; `summary.json`
+    says at the end which rules ran. A healthy run prints one line at its end. Beside a `StatsMonitor` with the default rules,
+    the health rules read its rows; otherwise the monitor watches what they need, and writes tables without scalars.
+
+    Args:
+        rules: which health rules to use; default all that are on. A mapping changes fields of default rules, or turns a rule
+            off with False: `{"DeadUnits": {"patience": 30}, "LossSpike": False}`. A list uses only its entries: names, objects
+            of rules, or mappings with `class_path` and `init_args`.
+        accept: findings that are known and no problem: `DeadUnits/encoder.*`, or the name of a rule. `*` stands for any text.
+        actions: what to do about a new finding, by severity or by name of a rule: `log`, `warn`, `stop`, `checkpoint`, `raise`,
+            `{"call": function}`, `{"notify": URL}`, `{"focus": steps}`, or a list of these. Default: `info` is logged,
+            `warning` and `critical` warn.
+        every_n_steps: as of `StatsMonitor`; default 5. Beside a `StatsMonitor` its interval counts.
+        prefix: the prefix of tags, if it watches itself; default `health/`.
+        loggers: as of `StatsMonitor`.
+        logdir: as of `StatsMonitor`.
+        on_error: as of `StatsMonitor`, default `warn`.
+
+    Raises:
+        RuleError: an unknown rule, field, severity or action.
+
+    Example:
+        >>> HealthMonitor(accept="DeadUnits/head", actions={"critical": "stop"})
+        HealthMonitor(accept=['DeadUnits/head'], actions={'critical': 'stop'})
+    """
+
+    def __init__(
+        self,
+        rules: Mapping[str, Any] | Sequence[Any] | None = None,
+        accept: str | Sequence[str] | None = None,
+        actions: Mapping[str, Any] | None = None,
+        every_n_steps: int | Sequence[int] | Mapping[str, int] = 5,
+        prefix: str = "health/",
+        loggers: str | Sequence[str] = "all",
+        logdir: str | os.PathLike[str] | None = None,
+        on_error: str = "warn",
+    ) -> None:
+        super().__init__(every_n_steps=every_n_steps, prefix=prefix, loggers=loggers, logdir=logdir, on_error=on_error)
+        self.rules = rules
+        self._health_rules: list[HealthRule] = as_health_rules(rules)
+        self.accept = as_patterns("accept", accept)
+        self.actions = actions
+        self._actions = Actions.read(actions, [rule.name for rule in self._health_rules])
+        self._reporter: Reporter | None = None
+        self._is_guest = False
+        self._new_reporter().diagnosis  # noqa: B018 - refuses two rules with one name now
+
+    @override
+    def __repr__(self) -> str:
+        return options_repr(self, HealthMonitor, accept=[], loggers=("all",))
+
+    @override
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy or a pickle is not attached to anything, and has found nothing."""
+        return {**super().__getstate__(), "_reporter": None, "_is_guest": False}
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings of the current run, or of the last one, in the order in which they were found."""
+        return [] if self._reporter is None else self._reporter.diagnosis.findings
+
+    @property
+    def causes(self) -> list[Cause]:
+        """What most likely explains the findings."""
+        return [] if self._reporter is None else self._reporter.diagnosis.causes
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What `summary.json` says: the rules that ran, those that could not and why, findings, and causes."""
+        return self._new_reporter().diagnosis.summary() if self._reporter is None else self._reporter.diagnosis.summary()
+
+    @override
+    def guest_of(self, monitor: OurCallback, trainer: Trainer) -> Guest | None:
+        host = self._host(trainer)
+        if monitor is self and host is None:
+            return Guest((), partial(self._start_reporter, trainer))
+        if monitor is not host:
+            return None
+        rules = [Watch(**fields) for fields in fields_of_watch(self._health_rules, beside=True)]
+        return Guest(rules, partial(self._start_as_guest, trainer))
+
+    def _host(self, trainer: Trainer) -> StatsMonitor | None:
+        """The monitor whose steps the rules read; None if there is none that watches the same rows as often."""
+        for callback in our_callbacks(trainer):
+            if not isinstance(callback, StatsMonitor) or isinstance(callback, HealthMonitor) or callback.watch is not None:
+                continue
+            schedule = callback.schedule
+            is_dense = schedule.steps is None and schedule.every <= max(self.schedule.every, 1) and schedule.last is None
+            if is_dense and "train" in callback.stages:
+                return callback
+        return None
+
+    def _new_reporter(self, outlet: Any = None) -> Reporter:
+        return Reporter(Diagnosis(self._health_rules, self.accept), self._actions, outlet)
+
+    def _start_reporter(self, trainer: Trainer, writer: Any, context: Any) -> Reporter:
+        reporter = self._reporter = self._new_reporter(TrainerOutlet(trainer, writer, context))
+        saved = self._saved.pop("diagnosis", None)
+        if saved is not None:
+            self._continue_from(saved)
+        return reporter
+
+    def _start_as_guest(self, trainer: Trainer, writer: Any, context: Any) -> Reporter:
+        self._is_guest = True
+        return self._start_reporter(trainer, writer, context)
+
+    def _continue_from(self, saved: Any) -> None:
+        try:
+            assert self._reporter is not None
+            self._reporter.load_state_dict(saved)
+        except (RuleError, KeyError, TypeError, ValueError) as error:
+            self._warn_of_damage([f"the diagnosis ({error})"])
+
+    @override
+    def _watched(self, trainer: Trainer | None) -> Sequence[Watch]:
+        return [Watch(**fields) for fields in fields_of_watch(self._health_rules)]
+
+    @override
+    def _resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:
+        if trainer is not None and self._host(trainer) is not None:
+            return Resolved(Plan([], [], ()), {})
+        return super()._resolve(model, trainer, earlier)
+
+    @override
+    def _limits(self, plan: Plan, plans: dict[str, Plan]) -> Limits:
+        return TablesOnly({stage: each.index for stage, each in plans.items()}, 0, 0, ())
+
+    @override
+    def _attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._host(trainer) is None:
+            self._is_guest = False
+            super()._attach(trainer, pl_module)
+
+    @property
+    @override
+    def _fits(self) -> bool:
+        return self._is_guest or super()._fits
+
+    @override
+    def _state(self) -> dict[str, Any]:
+        state = super()._state()
+        return state if self._reporter is None else {**state, "diagnosis": self._reporter.state_dict()}
+
+    @override
+    def _load_state(self, state: dict[str, Any]) -> None:
+        super()._load_state(state)
+        if "diagnosis" in state and self._reporter is not None:
+            self._continue_from(state["diagnosis"])
+
+    @override
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Called with a checkpoint: continue the diagnosis from it."""
+        super().on_load_checkpoint(trainer, pl_module, checkpoint)
+        if self._is_guest and self._reporter is not None and "diagnosis" in self._saved:
+            self._continue_from(self._saved.pop("diagnosis"))
+
+    @override
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Called after a batch: end a step, compare replicas, and raise if an action says so."""
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        if trainer.world_size > 1 and (current_step(trainer)) % _COMPARE_EVERY == 0 and ends_window(trainer):
+            self._compare_replicas(trainer, pl_module)
+        self._raise_if_asked()
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called after the last batch: publish the last step, and raise if an action says so."""
+        super().on_train_end(trainer, pl_module)
+        self._raise_if_asked()
+
+    def _raise_if_asked(self) -> None:
+        if self._reporter is not None and self._reporter.error is not None:
+            error, self._reporter.error = self._reporter.error, None
+            raise error
+
+    def _compare_replicas(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        run = run_of(trainer, pl_module)
+        if run.is_live:
+            apart = parameters_apart(trainer, pl_module)
+            if apart is not None:
+                run.apart = apart
+
+    @override
+    def _leave(self, error: BaseException | None = None) -> None:
+        super()._leave(error)
+        self._is_guest = False
+
+    @property
+    @override
+    def _rules(self) -> str:
+        return "the health rules"

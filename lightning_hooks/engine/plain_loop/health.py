@@ -1,0 +1,74 @@
+"""The health rules of a plain loop: what they watch, and where they tell what they find."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from lightning_hooks.errors import RuleError, shown
+from lightning_hooks.health.actions import Actions
+from lightning_hooks.health.engine import Diagnosis
+from lightning_hooks.health.reporter import Reporter
+from lightning_hooks.health.rule import HealthRule
+from lightning_hooks.health.rules.reading import as_health_rules
+from lightning_hooks.health.text import Block, as_text
+from lightning_hooks.health.watching import fields_of_watch
+from lightning_hooks.rules import Watch
+
+
+class LoopOutlet:
+    """The outlet of a reporter in a plain loop: standard error.
+
+    Args:
+        focus: makes the monitor measure at every one of the next steps.
+    """
+
+    def __init__(self, focus: Callable[[int], None]) -> None:
+        self._focus = focus
+
+    def tell(self, block: Block) -> None:
+        """Print a block."""
+        self.tell_line(as_text([block]))
+
+    def tell_line(self, line: str) -> None:
+        """Print text."""
+        print(line, file=sys.stderr, flush=True)
+
+    def show(self, text: str, step: int) -> None:
+        """Do nothing: a plain loop has no loggers."""
+
+    def focus(self, steps: int) -> None:
+        """Measure at every one of the next steps."""
+        self._focus(steps)
+
+
+def loop_rules(health: Any) -> list[HealthRule] | None:
+    """The health rules of `instrument(health=…)`; None for none.
+
+    Raises:
+        RuleError: it is neither a bool nor rules.
+    """
+    if health is False or health is None:
+        return None
+    if isinstance(health, (int, str)) and health is not True:
+        raise RuleError(f"health must be True, or the rules of HealthMonitor(rules=…), got {shown(health)}")
+    return as_health_rules(None if health is True else health)
+
+
+def watch_rules(rules: list[HealthRule], *, has_optimizer: bool) -> list[Watch]:
+    """What a loop has to watch for health rules; `final_grad` and `update` only where an optimizer is known."""
+    listed = [fields for fields in fields_of_watch(rules) if "every_n_steps" not in fields or "last" not in _schedule(fields)]
+    needs_optimizer = ("final_grad", "update")
+    kept = [fields for fields in listed if has_optimizer or not set(fields["tensors"]) & set(needs_optimizer)]
+    return [Watch(**fields) for fields in kept]
+
+
+def _schedule(fields: dict[str, Any]) -> Any:
+    schedule = fields["every_n_steps"]
+    return schedule if isinstance(schedule, dict) else {}
+
+
+def loop_reporter(rules: list[HealthRule], focus: Callable[[int], None]) -> Reporter:
+    """The reporter of a plain loop."""
+    return Reporter(Diagnosis(rules), Actions.read(None), LoopOutlet(focus))

@@ -1,0 +1,226 @@
+"""Reporter: the consumer that diagnoses each training step, writes what it finds, tells it once, and asks for actions."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from typing_extensions import override
+
+from lightning_hooks.errors import HooksError, printable
+from lightning_hooks.health.actions import Action, Actions
+from lightning_hooks.health.engine import Diagnosis
+from lightning_hooks.health.finding import Cause, Event, Finding
+from lightning_hooks.health.journal import Journal
+from lightning_hooks.health.rule import Severity
+from lightning_hooks.health.text import Block, as_text, block_of_cause, block_of_finding
+from lightning_hooks.health.webhook import Webhook
+from lightning_hooks.plan.plan import Plan
+from lightning_hooks.records.consumer import StepConsumer
+from lightning_hooks.records.run_context import RunContext
+from lightning_hooks.records.step_view import StepView
+
+
+class HealthError(HooksError, RuntimeError):
+    """A finding ends the training, because an action says `raise`."""
+
+
+class Outlet(Protocol):
+    """Where a reporter tells what it finds, besides the files."""
+
+    def tell(self, block: Block) -> None:
+        """Show a block in the terminal."""
+
+    def tell_line(self, line: str) -> None:
+        """Show one sentence on the whole run."""
+
+    def show(self, text: str, step: int) -> None:
+        """Show all findings so far, as Markdown."""
+
+    def focus(self, steps: int) -> None:
+        """Measure at every one of the next steps."""
+
+
+class Reporter(StepConsumer):
+    """Diagnoses a run.
+
+    Args:
+        diagnosis: the rules and what they have found.
+        actions: what to do about new findings.
+        outlet: the terminal and the loggers of the run.
+        folder: where `findings.jsonl` goes; None for the folder of the run.
+
+    Attributes:
+        error: of an action `raise`; whoever drives the run raises it at the end of the step.
+    """
+
+    def __init__(self, diagnosis: Diagnosis, actions: Actions, outlet: Outlet, folder: Path | None = None) -> None:
+        self.diagnosis = diagnosis
+        self.error: HealthError | None = None
+        self._actions = actions
+        self._outlet = outlet
+        self._folder = folder
+        self._journal: Journal | None = None
+        self._run: RunContext | None = None
+        self._is_first = True
+        self._told_causes: set[str] = set()
+        self._told: set[int] = set()
+        self._acted: set[int] = set()
+        self._webhooks: dict[str, Webhook] = {}
+        self._failed = False
+
+    @override
+    def start(self, plan: Plan, run: RunContext) -> None:
+        """Open the journal in the folder of the run, on the first rank."""
+        self._run = run
+        self._is_first = run.facts.rank == 0
+        folder = self._folder or run.folder
+        if self._is_first and folder is not None:
+            self._journal = Journal(folder)
+
+    @override
+    def consume(self, view: StepView) -> None:
+        """Diagnose a training step. An error ends the diagnosis with a warning, and the training goes on."""
+        if self._failed or view.stage != "train":
+            return
+        try:
+            events = self.diagnosis.add(view)
+            if events:
+                self._report(events)
+        except Exception as error:
+            self._failed = True
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            said = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+            warnings.warn(f"the health rules stopped after {printable(said)}; training continues", stacklevel=2)
+
+    @override
+    def close(self, error: BaseException | None) -> None:
+        """Let all rules look once more, write the summary and tell it in one line."""
+        if not self._failed:
+            self._report(self.diagnosis.finish())
+        summary = self.diagnosis.summary()
+        if self._journal is not None:
+            if error is not None:
+                summary = {**summary, "error": printable(f"{type(error).__name__}: {error}")}
+            self._journal.write_summary(summary)
+            self._journal.close()
+        if self._is_first and summary["steps"] and error is None:
+            self._outlet.tell_line(summary["line"])
+        for webhook in self._webhooks.values():
+            webhook.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for a checkpoint: what was found, and what was told."""
+        return {
+            "diagnosis": self.diagnosis.state_dict(),
+            "told_causes": sorted(self._told_causes),
+            "told": sorted(self._told),
+            "acted": sorted(self._acted),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`.
+
+        Raises:
+            RuleError: the state is damaged.
+        """
+        self.diagnosis.load_state_dict(state["diagnosis"])
+        self._told_causes = {*map(str, state["told_causes"])}
+        self._told, self._acted = {*map(int, state["told"])}, {*map(int, state["acted"])}
+
+    def _report(self, events: Iterable[Event]) -> None:
+        events = list(events)
+        if self._journal is not None:
+            self._journal.write(events)
+        new = [event.finding for event in events if event.finding is not None and event.kind == "new"]
+        self._act(new)
+        if not self._is_first or not events:
+            return
+        self._tell([event.cause for event in events if event.cause is not None and event.kind == "cause"], new)
+        findings = self.diagnosis.findings
+        if any(finding.severity is not Severity.INFO for finding in findings):
+            self._outlet.show(markdown_of(self.diagnosis.causes, findings), self.diagnosis.evidence.step)
+
+    def _tell(self, causes: Iterable[Cause], new: Iterable[Finding]) -> None:
+        """Show each cause once, and each finding that no cause explains."""
+        findings = self.diagnosis.findings
+        by_number = {finding.number: finding for finding in findings}
+        for cause in causes:
+            if cause.name in self._told_causes or not any(self._warns(by_number.get(number)) for number in cause.numbers):
+                continue
+            self._told_causes.add(cause.name)
+            self._told.update(cause.numbers)
+            self._outlet.tell(block_of_cause(cause, findings))
+        for finding in new:
+            current = by_number.get(finding.number, finding)
+            if finding.number in self._told or not self._warns(current) or current.cause in self._told_causes:
+                continue
+            self._told.add(finding.number)
+            self._outlet.tell(block_of_finding(current))
+
+    def _warns(self, finding: Finding | None) -> bool:
+        return finding is not None and any(action.kind == "warn" for action in self._actions.of(finding))
+
+    def _act(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            if finding.number not in self._acted:
+                self._acted.add(finding.number)
+                for action in self._actions.of(finding):
+                    self._do(action, finding)
+
+    def _do(self, action: Action, finding: Finding) -> None:
+        if action.kind == "raise":
+            self.error = self.error or HealthError(as_text([block_of_finding(finding)]))
+        elif action.kind == "focus":
+            self._outlet.focus(action.argument)
+        elif action.kind in ("call", "notify"):
+            self._pass_on(action, finding)
+        elif self._run is not None and action.kind in ("stop", "checkpoint"):
+            try:
+                if action.kind == "stop":
+                    self._run.stop(finding.message)
+                else:
+                    self._run.save_checkpoint(_file_name(finding))
+            except HooksError as error:
+                warnings.warn(f"action {action.kind!r} for {finding.fingerprint}: {error}", stacklevel=2)
+
+    def _pass_on(self, action: Action, finding: Finding) -> None:
+        """Call a user's function on every rank, or post to a webhook from the first one."""
+        if action.kind == "notify":
+            if self._is_first:
+                webhook = self._webhooks.setdefault(action.argument, Webhook(action.argument))
+                webhook.post({"text": as_text([block_of_finding(finding)]), "finding": finding.to_dict()})
+            return
+        try:
+            action.argument(finding)
+        except Exception as error:
+            said = printable(f"{type(error).__name__}: {error}")
+            warnings.warn(f"action 'call' for {finding.fingerprint} failed: {said}; training continues", stacklevel=2)
+
+
+def _file_name(finding: Finding) -> str:
+    """The name of a checkpoint for a finding."""
+    safe = "".join(each if each.isalnum() or each in "._-" else "_" for each in finding.fingerprint)
+    return f"{safe}-step{finding.last_step}"[:150]
+
+
+def markdown_of(causes: Iterable[Cause], findings: Iterable[Finding]) -> str:
+    """Causes and findings for TensorBoard's Text tab, the worst first.
+
+    Example:
+        >>> markdown_of([], [])
+        'Nothing was found.'
+    """
+    listed = [*findings]
+    causes = [*causes]
+    alone = [finding for finding in listed if finding.cause is None and finding.severity is not Severity.INFO]
+    blocks = [block_of_cause(cause, listed) for cause in causes] + [block_of_finding(finding) for finding in alone]
+    parts = []
+    for block in sorted(blocks, key=lambda block: -block.severity.rank):
+        points = [f"- {text}" for text in (*block.why, *(f"**Next:** {step}" for step in block.next_steps))]
+        points += [f"- **Or:** {text}" for text in block.alternatives]
+        parts.append("\n".join([f"**{block.severity}** {printable(block.verdict)}", "", *map(printable, points)]))
+    return "\n\n".join(parts) or "Nothing was found."

@@ -1,0 +1,172 @@
+"""Rules on the learning rate, the weight decay and the loss scale of a step; and all rules of the family of facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.roles import percent
+from lightning_hooks.health.rule import HealthRule, Severity, Sign
+from lightning_hooks.health.rules import flow, membership, modes
+from lightning_hooks.health.rules.membership import NO_FACTS, NO_OPTIMIZER
+from lightning_hooks.records.facts import GroupFacts, StepFacts
+
+_DECOUPLED: Final = ("SGD", "AdamW", "Lion", "Adafactor", "Muon", "LAMB", "NAdamW", "StableAdamW")
+"""Optimizers in which lr · weight_decay is the share of the weight that a step takes away."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OptimizerRule(HealthRule):
+    """A rule on the parameter groups of the optimizers."""
+
+    family: ClassVar[str] = "facts"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        if evidence.facts is None:
+            return NO_FACTS
+        return None if evidence.facts.optimizers else NO_OPTIMIZER
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningRateZero(_OptimizerRule):
+    """The learning rate of a parameter group is 0 long before the training ends.
+
+    Args:
+        budget: the share of the steps of the fit after which a rate of 0 is the end of a schedule.
+    """
+
+    budget: float = 0.9
+    patience: int = 4
+    every: int = 1
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at the number of steps that the schedule was given, and at how often it is stepped (interval step or epoch).",
+        "If the group is frozen on purpose, call `requires_grad_(False)` on its parameters.",
+    )
+    source: ClassVar[str] = "ours: four steps in a row, so that a warm-up may begin at 0; 90 % of the steps of the fit"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        for step in evidence.new_steps.tolist():
+            facts = evidence.facts_at(step)
+            if facts is None or not _zero_groups(facts) or not self._is_early(evidence, facts, step):
+                continue
+            for number, index, group in _zero_groups(facts):
+                several = len(facts.optimizers[number].groups) > 1 or len(facts.optimizers) > 1
+                which = f"group {index} of optimizer {number}" if several else "the optimizer"
+                text = f"the learning rate of {which} is 0 ({len(group.params)} parameters, first {group.params[0]})"
+                yield Sign(group.params[0] if several else "", "", step, 0.0, 0.0, text)
+
+    def _is_early(self, evidence: Evidence, facts: StepFacts, step: int) -> bool:
+        if facts.last_step is not None:
+            return step < self.budget * facts.last_step
+        # Nobody knows when the run ends: only a rate that was 0 from its first step on is told.
+        first = evidence.facts_at(int(evidence.steps[0]))
+        return first is not None and int(evidence.steps[0]) == evidence.first_step and bool(_zero_groups(first))
+
+
+def _zero_groups(facts: StepFacts) -> list[tuple[int, int, GroupFacts]]:
+    """The groups with a rate of 0 and a parameter that is not frozen, each with the numbers of its optimizer and itself."""
+    frozen: set[str] | None = None
+    found = []
+    for number, optimizer in enumerate(facts.optimizers):
+        for index, group in enumerate(optimizer.groups):
+            if group.lr == 0 and group.params:
+                frozen = set(facts.frozen) if frozen is None else frozen
+                if not frozen.issuperset(group.params):
+                    found.append((number, index, group))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightDecayTooLarge(_OptimizerRule):
+    """Weight decay takes a large share of the weights away at each step.
+
+    Args:
+        most: the largest product of learning rate and weight decay.
+    """
+
+    most: float = 0.01
+    patience: int = 10
+    every: int = 5
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Divide weight_decay by 10: in AdamW and SGD the weights shrink by lr · weight_decay at each step.",
+    )
+    source: ClassVar[str] = "ours: 1 % a step halves a weight in 69 steps; healthy trainings have 0.1 % at most"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        for step in evidence.new_steps.tolist():
+            facts = evidence.facts_at(step)
+            for optimizer in () if facts is None else facts.optimizers:
+                for group in optimizer.groups if optimizer.type in _DECOUPLED else ():
+                    share = (group.lr or 0.0) * (group.weight_decay or 0.0)
+                    if share > self.most and group.params:
+                        text = (
+                            f"lr {group.lr:.3g} · weight_decay {group.weight_decay:.3g} takes {percent(share)} of the weights"
+                        )
+                        yield Sign(group.params[0], "", step, share, self.most, f"{text} away at each step")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleCollapse(HealthRule):
+    """The loss scale falls although the training has run with a far larger one, or falls below 1.
+
+    Args:
+        share: the share of the largest scale at which a step was taken.
+        window: the number of last steps of which this is the largest scale.
+    """
+
+    share: float = 0.07
+    window: int = 64
+    patience: int = 1
+    every: int = 5
+    family: ClassVar[str] = "facts"
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at the first gradient that is not finite at a step that was skipped.",
+        "Train in bfloat16, which needs no loss scale.",
+    )
+    source: ClassVar[str] = (
+        "ours: four halvings after a good step are no search for the scale; below 1 a scale only loses digits"
+    )
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        if evidence.facts is None:
+            return NO_FACTS
+        uses_scaler = evidence.facts.precision == "16-mixed" or evidence.facts.loss_scale not in (None, 1.0)
+        return None if uses_scaler else "there is no loss scaler"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        known = [(step, _scale(evidence.facts_at(step))) for step in evidence.steps.tolist()]
+        first = int(evidence.new_steps[0]) if len(evidence.new_steps) else evidence.step + 1
+        for i, (step, scale) in enumerate(known):
+            if step < first or scale is None:
+                continue
+            if scale < 1.0:
+                yield Sign("", "", step, scale, 1.0, f"the loss scale has fallen to {scale:.3g}")
+                continue
+            before = [each for _, each in known[max(0, i - self.window) : i + 1] if each is not None]
+            # A step was taken, not skipped, if the scale of the next one is not smaller.
+            good = max((one for one, two in zip(before, before[1:], strict=False) if two >= one), default=0.0)
+            if scale < self.share * good:
+                text = f"the loss scale has fallen to {scale:.3g}, after steps with {good:.3g}"
+                yield Sign("", "", step, scale, self.share * good, text)
+
+
+def _scale(facts: StepFacts | None) -> float | None:
+    return facts.loss_scale if facts is not None else None
+
+
+RULES: Final[tuple[HealthRule, ...]] = (
+    *membership.RULES,
+    *flow.RULES,
+    *modes.RULES,
+    LearningRateZero(),
+    WeightDecayTooLarge(),
+    ScaleCollapse(severity=Severity.WARNING),
+)
+"""The rules on facts, with their defaults."""

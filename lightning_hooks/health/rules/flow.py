@@ -1,0 +1,255 @@
+"""Rules on what reaches a parameter: no gradient, no change although there is a gradient, a module that does not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.roles import Mask, Roles, aligned, columns_of, roles_of
+from lightning_hooks.health.rule import HealthRule, Severity, Sign
+from lightning_hooks.health.rules.base import Needs
+from lightning_hooks.health.rules.membership import FactRule
+from lightning_hooks.health.usage import gap_at_end, has_any, is_named_copy, membership_of
+
+_EPS: Final = {"float64": 2.3e-16, "float32": 1.2e-7, "float16": 9.8e-4, "bfloat16": 7.9e-3}
+"""The relative distance of neighbouring numbers of a dtype."""
+_COUPLED: Final = ("LBFGS",)
+"""Optimizers that may leave a parameter as it is although it has a gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoGradient(FactRule):
+    """No gradient reaches a parameter that an optimizer holds and whose module runs.
+
+    The gradient is missing, or that of a weight is exactly 0 while other parameters of the same optimizer have one. It must
+    have been missing from the start on, or have been there at every step before.
+
+    Args:
+        least: the number of steps without a gradient, for a parameter that had one.
+        least_at_start: the number of steps without a gradient, for a parameter that never had one.
+        history: the number of steps in a row at which a parameter had a gradient that it lost.
+    """
+
+    least: int = 2
+    least_at_start: int = 5
+    history: int = 20
+    needs: ClassVar[Needs] = (("grad", "abs_max"), ("update", "abs_max"), ("param", "norm"), ("output", "count"))
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Search between the module and the loss for `detach()`, `torch.no_grad()`, `.data`, `.item()` and argmax.",
+        "If no gradient is to reach the parameter, call `requires_grad_(False)` on it.",
+    )
+    source: ClassVar[str] = "a definition; the optimizer must hold the parameter and its module must run"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        reason = super().can_run(evidence)
+        # The outputs of modules are one witness of several: a rule on parameters alone has none.
+        return None if reason is not None and "output" in reason else reason
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        grad, update, roles = evidence.track("grad", "abs_max"), evidence.track("update", "abs_max"), roles_of(evidence)
+        if grad is None or update is None or roles is None or evidence.facts is None:
+            return
+        columns = columns_of(update.names, grad.names)
+        stepped: Mask = (columns >= 0) & ~np.isnan(update.values[:, columns])
+        weights = roles.are_weights(grad.names) & ~roles.have_role(_owners(roles, grad.names), ("embedding",))
+        are_zero = (grad.values == 0) & weights & self._others_have(evidence, grad)
+        has: Mask = np.isfinite(grad.values) & ~are_zero
+        for column in np.flatnonzero(np.logical_and(stepped[-1], ~has[-1])).tolist():
+            yield from self._signs(evidence, grad, column, stepped[:, column], has[:, column])
+
+    def _others_have(self, evidence: Evidence, grad: Track) -> Mask:
+        """At which steps another parameter of the same optimizer has a gradient other than 0, [window, rows]."""
+        facts = evidence.facts
+        held = membership_of(facts).optimizer_of if facts is not None else {}
+        numbers = np.array([held.get(name, -1) for name in grad.names])
+        found = np.zeros(grad.values.shape, dtype=np.bool_)
+        for number in np.unique(numbers[numbers >= 0]).tolist():
+            of_optimizer = numbers == number
+            with np.errstate(invalid="ignore"):
+                found[:, of_optimizer] = (grad.values[:, of_optimizer] > 0).any(axis=1)[:, None]
+        return found
+
+    def _signs(self, evidence: Evidence, grad: Track, column: int, stepped: Mask, has: Mask) -> Iterator[Sign]:
+        name, facts, structure = grad.names[column], evidence.facts, evidence.structure
+        if facts is None or structure is None or name in facts.frozen or name not in membership_of(facts).optimizer_of:
+            return
+        measured = np.flatnonzero(stepped)
+        gap = gap_at_end(has[measured])
+        before = len(measured) - gap
+        # A module that is used now and then has no gradient at some of the steps before.
+        is_lost = before >= self.history and gap >= self.least and bool(has[measured[:before]].all())
+        is_without = before == 0 and gap >= self.least_at_start
+        if not (is_without or is_lost) or is_named_copy(name):
+            return
+        runs = has_any(evidence.track("output", "count"), _module_of(evidence, name))
+        begin = int(grad.steps[measured[before]])
+        if (runs is not None and not runs[measured[before:]].all()) or self._moves(evidence, name, begin):
+            return
+        value = grad.values[measured[-1], column]
+        text = (
+            "its gradient is exactly 0, while others are not" if value == 0 else "the optimizer holds it and gets no gradient"
+        )
+        for step in grad.steps[measured[before:]].tolist():
+            if step >= int(grad.steps[grad.new.start]):
+                yield Sign(name, "update", step, 0.0, 1.0, f"{text} ({'since the start' if before == 0 else 'lost'})", begin)
+
+    def _moves(self, evidence: Evidence, name: str, begin: int) -> bool:
+        """Whether something else than the optimizer changes the parameter, as with a moving average."""
+        param, update = evidence.track("param", "norm"), evidence.track("update", "abs_max")
+        if param is None or update is None or name not in param.names:
+            return False
+        since = param.steps >= begin
+        norms = param.values[since, param.names.index(name)]
+        changes = update.values[since, update.names.index(name)]
+        norms = norms[~np.isnan(norms)]
+        return len(norms) > 1 and bool(np.ptp(norms) > 1e-6 * abs(norms[0])) and not bool(np.nanmax(changes) > 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnchangedParameter(FactRule):
+    """A parameter with a gradient does not change, while others of the same optimizer do.
+
+    Only where the expected change is above what its number format resolves: the learning rate times the largest element of the
+    gradient, or times 1 if that is less.
+    """
+
+    patience: int = 3
+    needs: ClassVar[Needs] = (("update", "abs_max"), ("grad", "abs_max"), ("param", "abs_max"))
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Search for code that restores the weight after the step, or that sets its gradient to 0 before it.",
+        "Look whether the forward pass uses another tensor than the parameter that the optimizer holds.",
+    )
+    source: ClassVar[str] = "smdebug UnchangedTensor: 3 steps; here only where the change must be visible in the number format"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        update, grad, param = (evidence.track(tensor, "abs_max") for tensor, _ in self.needs)
+        structure = evidence.structure
+        if update is None or grad is None or param is None or structure is None:
+            return
+        eps = {each.name: _EPS.get(each.dtype, 1.0) for each in structure.parameters}
+        steps = update.steps.tolist()
+        for i in range(update.new.start, update.new.stop):
+            still = np.flatnonzero(update.values[i] == 0).tolist()
+            facts = evidence.facts_at(steps[i]) if still else None
+            if facts is None:
+                continue
+            members = membership_of(facts)
+            moving = {members.optimizer_of.get(update.names[c]) for c in np.flatnonzero(update.values[i] > 0).tolist()}
+            names = [update.names[column] for column in still]
+            slopes, sizes = aligned(grad.values[i], grad.names, names), aligned(param.values[i], param.names, names)
+            for name, slope, size in zip(names, slopes.tolist(), sizes.tolist(), strict=True):
+                number, rate = members.optimizer_of.get(name), members.lr_of.get(name)
+                if number is None or number not in moving or rate is None or not np.isfinite(slope):
+                    continue
+                expected, visible = rate * min(slope, 1.0), eps.get(name, 1.0) * size
+                if facts.optimizers[number].type not in _COUPLED and expected > 4 * visible:
+                    text = f"the step changes nothing of it, although its gradient reaches {slope:.2g}"
+                    yield Sign(name, "update", steps[i], 0.0, visible, text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotCalledAnyMore(FactRule):
+    """A module with parameters that an optimizer holds ran at every step and runs no longer.
+
+    If other modules begin to run at the same time, training has changed to another phase on purpose.
+
+    Args:
+        least: the number of steps at which it does not run.
+        history: the number of steps, all from the start of the run or of the window, at which it ran.
+    """
+
+    least: int = 4
+    history: int = 40
+    every: int = 2
+    needs: ClassVar[Needs] = (("output", "count"),)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at the branches of `forward` that depend on the step, the epoch or the data.",
+        "If it is left out on purpose from this step on, freeze its parameters, or accept the finding.",
+    )
+    source: ClassVar[str] = "ours: 40 steps without a gap, so that layers that are dropped at random do not count"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        output, facts = evidence.track("output", "count"), evidence.facts
+        if output is None or facts is None or evidence.structure is None or len(output.steps) < self.history + self.least:
+            return
+        ran = output.values > 0
+        absent = np.flatnonzero(~ran[-self.least :].any(axis=0) & ran[: -self.least].any(axis=0)).tolist()
+        if not absent or not ran[-1].any():
+            return
+        held = _modules_held(evidence)
+        for column in absent:
+            gap = gap_at_end(ran[:, column])
+            before, name = len(ran) - gap, output.names[column]
+            if before < self.history or not ran[:before, column].all() or name not in held:
+                continue
+            first_runs = np.where(ran.any(axis=0), ran.argmax(axis=0), -1)
+            if (np.abs(first_runs - before) <= self.least).any():
+                continue
+            begin = int(output.steps[before])
+            text = f"it ran at each of the {before} steps before, and has not run since step {begin}"
+            yield Sign(name, "", evidence.step, float(gap), float(self.least), text, begin)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeverCalled(FactRule):
+    """A module with parameters that an optimizer holds has never run. An unused head is no fault, so this is information.
+
+    Args:
+        least: the number of steps of the run.
+    """
+
+    severity: Severity = Severity.INFO
+    least: int = 5
+    needs: ClassVar[Needs] = (("output", "count"),)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "If the model should use the module, look for it in `forward`.",
+        "Otherwise leave its parameters out of the optimizer.",
+    )
+    source: ClassVar[str] = "a definition: no threshold"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        output = evidence.track("output", "count")
+        steps = evidence.steps
+        if output is None or len(steps) < self.least or int(steps[0]) != evidence.first_step:
+            return
+        ran = (output.values > 0).any(axis=0)
+        if not ran.any() or ran.all():
+            return
+        held = _modules_held(evidence)
+        for column in np.flatnonzero(~ran).tolist():
+            if output.names[column] in held:
+                text = f"an optimizer holds its parameters, and it has not run in {len(steps)} steps"
+                yield Sign(output.names[column], "", evidence.step, 0.0, 1.0, text, evidence.first_step)
+
+
+def _modules_held(evidence: Evidence) -> set[str]:
+    """The modules with a parameter of their own that an optimizer holds and that is not frozen."""
+    facts, structure = evidence.facts, evidence.structure
+    if facts is None or structure is None:
+        return set()
+    held, frozen = membership_of(facts).optimizer_of, set(facts.frozen)
+    return {each.module for each in structure.parameters if each.name in held and each.name not in frozen}
+
+
+def _module_of(evidence: Evidence, parameter: str) -> str:
+    roles = roles_of(evidence)
+    return _owners(roles, (parameter,))[0] if roles else parameter.rpartition(".")[0]
+
+
+def _owners(roles: Roles, parameters: tuple[str, ...]) -> tuple[str, ...]:
+    """The modules that hold these parameters."""
+    known = roles.parameters
+    return tuple(known[name].module if name in known else name.rpartition(".")[0] for name in parameters)
+
+
+RULES: Final[tuple[HealthRule, ...]] = (NoGradient(), UnchangedParameter(), NotCalledAnyMore(), NeverCalled())
+"""The rules on what reaches a parameter, with their defaults."""

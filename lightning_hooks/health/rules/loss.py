@@ -1,0 +1,244 @@
+"""Rules on the loss: spikes, a loss that has diverged, one that has never moved. Two published rules are off by default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.roles import Array
+from lightning_hooks.health.rule import HealthRule, Severity, Sign
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LossRule(HealthRule):
+    """A rule on the loss of each step."""
+
+    family: ClassVar[str] = "loss"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        return "no row has `loss`" if evidence.loss() is None else super().can_run(evidence)
+
+
+def _known(evidence: Evidence) -> tuple[Array, list[int], int]:
+    """The finite losses of the window, their steps, and the number of them that the rule has judged before."""
+    loss = evidence.loss()
+    if loss is None or not loss.values.shape[1]:
+        return np.empty(0), [], 0
+    values = loss.values[:, 0]
+    finite = np.isfinite(values)
+    return values[finite], loss.steps[finite].tolist(), int(finite[: loss.new.start].sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSpike(_LossRule):
+    """The loss of one step is far above those before, both by their standard deviation and by the largest of them.
+
+    Args:
+        sigmas: how many standard deviations above the mean of the last steps.
+        window: the number of these steps.
+        least: the number of steps before the rule judges.
+        recent: the number of last steps whose largest deviation from their median the spike exceeds twice.
+    """
+
+    sigmas: float = 6.0
+    window: int = 128
+    least: int = 64
+    recent: int = 32
+    patience: int = 1
+    every: int = 5
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at the batch of this step: labels, missing values, and the scale of its inputs.",
+        "If spikes become more frequent, lower the learning rate or clip the norm of the gradient.",
+    )
+    source: ClassVar[str] = (
+        "OLMo-core StabilityMonitor: 6 σ of the last 128 steps, after 64; twice the largest recent one: ours"
+    )
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        values, steps, judged = _known(evidence)
+        for i in range(max(judged, self.least), len(values)):
+            last = values[max(0, i - self.window) : i]
+            limit = float(last.mean() + self.sigmas * last.std())
+            if values[i] <= limit:
+                continue
+            near = last[-self.recent :]
+            middle = float(np.median(near))
+            if values[i] - middle > 2 * float((near - middle).max()):
+                text = f"the loss jumps to {values[i]:.4g}, from {middle:.4g}"
+                yield Sign("", "", steps[i], float(values[i]), limit, text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossDiverged(_LossRule):
+    """The loss stays far above its start, or falls without end below 0.
+
+    A multiple of the *minimum* is no sign of divergence: losses that have nearly reached 0 exceed it at all times.
+
+    Args:
+        most: the multiple of the largest of the first losses.
+        first: the number of first losses.
+        bottomless: the multiple of the magnitude of the first losses below which a negative loss has no bound.
+    """
+
+    most: float = 4.0
+    first: int = 5
+    bottomless: float = 1e3
+    patience: int = 1
+    every: int = 10
+    last: int = 10
+    severity: Severity = Severity.CRITICAL
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Divide the learning rate by 10, or warm it up; clip the norm of the gradient.",
+        "If the loss may be negative, look whether it has a lower bound, and whether its sign is right.",
+    )
+    source: ClassVar[str] = (
+        "TheDeepChecker warns at 2 × the minimum, which fires on healthy trainings; 4 × the start at ten steps in a row: ours"
+    )
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        values, steps, judged = _known(evidence)
+        start = evidence.start("loss", "mean")
+        if start is None or len(values) < self.last + self.first or judged >= len(values):
+            return
+        begin = float(start[0])
+        if int(evidence.steps[0]) == evidence.first_step:
+            begin = max(begin, float(values[: self.first].min()))
+        last = values[-self.last :]
+        if begin > 0 and last.min() > self.most * begin:
+            since = self._since(values, steps, self.most * begin)
+            text = f"the loss stays above {last.min():.4g}, and it began at {begin:.4g}"
+            yield Sign("", "", steps[-1], float(last.min()), self.most * begin, text, since)
+        elif last.max() < -self.bottomless * max(abs(begin), 1e-3) and evidence.loss_falls():
+            text = f"the loss has fallen to {last[-1]:.4g}, began at {begin:.4g}, and still falls"
+            yield Sign("", "", steps[-1], -float(last.max()), self.bottomless * abs(begin), text)
+
+    def _since(self, values: Array, steps: list[int], limit: float) -> int:
+        below = np.flatnonzero(values <= limit)
+        return steps[int(below[-1]) + 1 if len(below) else 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConstant(_LossRule):
+    """The loss has not moved since the training began.
+
+    Its median has not fallen from the first to the last quarter, and it varies by less than a small share from step to step.
+    Trainings with several optimizers, whose losses balance, and those whose rate still rises are left out.
+
+    Args:
+        spread: the largest standard deviation as a share of the loss.
+        least: the smallest relative fall that counts as learning.
+        steps: the number of first steps that are compared.
+    """
+
+    spread: float = 0.05
+    least: float = 0.005
+    steps: int = 50
+    patience: int = 1
+    every: int = 10
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Try to overfit a single batch: if the loss of it does not fall, the model or the loss is at fault, not the data.",
+        "Look which layers have small updates, no gradient or constant outputs.",
+    )
+    source: ClassVar[str] = (
+        "smdebug LossNotDecreasing (0.1 % in 10 steps) fires on every healthy training; no fall in the first 50 steps: ours"
+    )
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        if evidence.facts is not None and len(evidence.facts.optimizers) > 1:
+            return "several optimizers train with losses that may balance"
+        return super().can_run(evidence)
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        values, steps, judged = _known(evidence)
+        if len(values) < self.steps or judged >= len(values) or int(evidence.steps[0]) != evidence.first_step:
+            return
+        quarter = self.steps // 4
+        first, last = float(np.median(values[:quarter])), float(np.median(values[-quarter:]))
+        best = min(float(np.median(values[i : i + quarter])) for i in range(quarter, len(values) - quarter + 1, 5))
+        middle = abs(first)
+        # A loss of 0 has nothing to learn.
+        if middle < 1e-8 or min(best, last) < first - self.least * middle or self._rises(evidence, steps):
+            return
+        spread = float(np.std(np.diff(values))) / np.sqrt(2)
+        if spread < self.spread * middle:
+            text = f"the loss was {first:.5g} in the first {quarter} steps and is {last:.5g} in the last {quarter}"
+            yield Sign("", "", steps[-1], max(0.0, 1 - best / first), self.least, text, steps[0])
+
+    def _rises(self, evidence: Evidence, steps: list[int]) -> bool:
+        """Whether the learning rate has risen in the second half of the steps, as in a warm-up."""
+        before, now = evidence.facts_at(steps[len(steps) // 2]), evidence.facts
+        if before is None or now is None:
+            return False
+        return _largest_rate(now.optimizers) > 1.001 * _largest_rate(before.optimizers)
+
+
+def _largest_rate(optimizers: Iterable[object]) -> float:
+    groups = [group for each in optimizers for group in each.groups]  # type: ignore[attr-defined]
+    return max((group.lr for group in groups if group.lr is not None), default=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossNotDecreasing(_LossRule):
+    """The loss has not fallen by a small share within a number of steps. Off: it fires on every healthy training.
+
+    Args:
+        least: the relative fall.
+        steps: the number of steps.
+    """
+
+    least: float = 1e-3
+    steps: int = 10
+    patience: int = 1
+    is_on: bool = False
+    severity: Severity = Severity.INFO
+    next_steps: ClassVar[tuple[str, ...]] = ("Compare with the validation loss: training may simply have converged.",)
+    source: ClassVar[str] = "smdebug LossNotDecreasing: 10 steps, 0.1 %"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        values, steps, judged = _known(evidence)
+        for i in range(max(judged, self.steps), len(values)):
+            before = float(values[i - self.steps])
+            fall = (before - float(values[i])) / max(abs(before), 1e-30)
+            if fall < self.least:
+                yield Sign("", "", steps[i], fall, self.least, f"the loss fell by {100 * fall:.2g} % in {self.steps} steps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossOscillating(_LossRule):
+    """The loss changes its direction at most steps. Off: that is usual with small batches.
+
+    Args:
+        most: the share of steps at which the loss turns.
+        steps: the number of steps.
+    """
+
+    most: float = 0.5
+    steps: int = 50
+    patience: int = 1
+    is_on: bool = False
+    severity: Severity = Severity.INFO
+    next_steps: ClassVar[tuple[str, ...]] = ("Use larger batches, or lower the learning rate.",)
+    source: ClassVar[str] = "TheDeepChecker: more than 50 % sign changes in 50 steps"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        values, steps, judged = _known(evidence)
+        turns = np.diff(np.sign(np.diff(values))) != 0
+        for i in range(max(judged, self.steps), len(values)):
+            share = float(turns[i - self.steps : i - 1].mean())
+            if share > self.most:
+                yield Sign("", "", steps[i], share, self.most, f"the loss turns at {100 * share:.0f} % of {self.steps} steps")
+
+
+RULES: Final[tuple[HealthRule, ...]] = (LossSpike(), LossDiverged(), LossConstant(), LossNotDecreasing(), LossOscillating())
+"""The rules on the loss, with their defaults."""

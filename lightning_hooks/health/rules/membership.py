@@ -1,0 +1,214 @@
+"""Rules on membership: the optimizers hold the parameters that the model trains, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.roles import NO_STRUCTURE
+from lightning_hooks.health.rule import HealthRule, Severity, Sign
+from lightning_hooks.health.rules.base import Needs
+from lightning_hooks.health.usage import has_any, is_named_copy, membership_of, trainable
+from lightning_hooks.records.facts import StepFacts
+
+NO_FACTS: Final = "it is not known how the steps train"
+NO_OPTIMIZER: Final = "no optimizer is known"
+
+
+def why_no_optimizer(evidence: Evidence) -> str | None:
+    """Why a rule on optimizers cannot run; None if it can."""
+    if evidence.facts is None:
+        return NO_FACTS
+    if not evidence.facts.optimizers:
+        return NO_OPTIMIZER
+    return NO_STRUCTURE if evidence.structure is None else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactRule(HealthRule):
+    """A rule on the optimizers and their parameters."""
+
+    family: ClassVar[str] = "facts"
+    patience: int = 1
+    every: int = 5
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        return why_no_optimizer(evidence) or super().can_run(evidence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotInOptimizer(FactRule):
+    """A gradient reaches a trainable parameter that no optimizer holds.
+
+    The gradient of the module's output is the witness: a target network, which no gradient reaches, is left out on purpose.
+    Modules whose names say so (`teacher`, `lpips`, …) are left out too.
+    """
+
+    needs: ClassVar[Needs] = (("output_grad", "abs_max"),)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Create the optimizer from `self.parameters()`, after the last change of the model.",
+        "If the parameter is to stay as it is, call `requires_grad_(False)` on it.",
+    )
+    source: ClassVar[str] = "a definition: no threshold"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        flow, structure = evidence.track("output_grad", "abs_max"), evidence.structure
+        if flow is None or structure is None:
+            return
+        modules = {each.name: each.module for each in structure.parameters}
+        reached: dict[str, dict[int, bool]] = {}
+        for step in evidence.new_steps.tolist():
+            facts = evidence.facts_at(step)
+            if facts is None or not facts.optimizers:
+                continue
+            held = membership_of(facts).optimizer_of
+            for name in trainable(structure, facts):
+                if name in held or is_named_copy(name):
+                    continue
+                module = modules[name]
+                if module not in reached:
+                    above = has_any(flow, module)
+                    steps = flow.steps.tolist()
+                    reached[module] = {} if above is None else dict(zip(steps, above.tolist(), strict=True))
+                if reached[module].get(step, False):
+                    yield Sign(name, "", step, 0.0, 1.0, "no optimizer holds this parameter, which gets a gradient")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrangerInOptimizer(FactRule):
+    """An optimizer holds parameters that are not in the model.
+
+    An optimizer that holds nothing of the model is no fault by itself: it may train the temperature of SAC. It is one if at
+    the same time no optimizer holds some trainable parameters of the model. In a plain loop the model may be a part of what is
+    trained, so only the latter counts there.
+    """
+
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Create the optimizer after the last change of the model: a layer may have been replaced or copied since.",
+        "Assign a layer that belongs to the model as its attribute, so that it is saved and moved with the model.",
+    )
+    source: ClassVar[str] = "a definition: no threshold"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        for step in evidence.new_steps.tolist():
+            facts = evidence.facts_at(step)
+            strangers = () if facts is None else membership_of(facts).strangers
+            if facts is None or not any(strangers):
+                continue
+            held = membership_of(facts).optimizer_of
+            left = self._count_left(evidence, facts)
+            for number, count in enumerate(strangers):
+                is_mixed = facts.precision is not None and number in held.values()
+                if count and (left or is_mixed):
+                    yield Sign("", "", step, float(count), 0.0, _strange(number, facts, count, left))
+
+    def _count_left(self, evidence: Evidence, facts: StepFacts) -> int:
+        """The number of trainable parameters of the model that no optimizer holds."""
+        if evidence.structure is None:
+            return 0
+        held = membership_of(facts).optimizer_of
+        return sum(name not in held and not is_named_copy(name) for name in trainable(evidence.structure, facts))
+
+
+def _strange(number: int, facts: StepFacts, count: int, left: int) -> str:
+    which = f"optimizer {number} ({facts.optimizers[number].type})"
+    text = f"{which} holds {_count(count)} that the model does not have"
+    return f"{text}, while no optimizer holds {_count(left)} of the model" if left else text
+
+
+def _count(number: int) -> str:
+    return f"{number} parameter" if number == 1 else f"{number} parameters"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenMoves(FactRule):
+    """A frozen parameter changes, while others of the same part of the model are trained.
+
+    A part of the model that is frozen as a whole may be the average of another part (BYOL, MoCo), and is not judged.
+
+    Args:
+        least: the smallest relative change of the norm that is no rounding.
+    """
+
+    least: float = 1e-6
+    needs: ClassVar[Needs] = (("param", "norm"),)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Search for code that writes to the weight: `copy_`, `mul_`, `data`, a moving average, tied weights.",
+        "Give the optimizer only parameters with `requires_grad=True`, because weight decay may act on the others.",
+    )
+    source: ClassVar[str] = "a definition; 1e-6 is above the rounding of float32"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        reason = super().can_run(evidence)
+        track = evidence.track("param", "norm")
+        if reason is None and evidence.facts is not None and track is not None:
+            frozen = set(evidence.facts.frozen)
+            if not frozen:
+                return "no parameter is frozen"
+            if not frozen.intersection(track.names):
+                return "`param` of frozen parameters is not measured"
+        return reason
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        track = evidence.track("param", "norm")
+        if track is None or evidence.structure is None:
+            return
+        steps = track.steps.tolist()
+        for i in range(max(track.new.start, 1), track.new.stop):
+            now, before = evidence.facts_at(steps[i]), evidence.facts_at(steps[i - 1])
+            if now is None or before is None or not now.frozen:
+                continue
+            frozen = set(now.frozen) & set(before.frozen)
+            mixed = {_part(name) for name in trainable(evidence.structure, now)}
+            with np.errstate(invalid="ignore", divide="ignore"):
+                changes = np.abs(track.values[i] / track.values[i - 1] - 1)
+            for column in np.flatnonzero(changes > self.least).tolist():
+                name, change = track.names[column], float(changes[column])
+                if name in frozen and _part(name) in mixed and not is_named_copy(name):
+                    text = f"the norm of this frozen parameter changes by {change:.2g} of it in one step"
+                    yield Sign(name, "", steps[i], change, self.least, text)
+
+
+def _part(name: str) -> str:
+    return name.partition(".")[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicasDiffer(HealthRule):
+    """Parameters differ between ranks that are to train the same model."""
+
+    severity: Severity = Severity.CRITICAL
+    patience: int = 1
+    every: int = 1
+    family: ClassVar[str] = "facts"
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look for a change of weights that only some ranks make, and for branches on the rank in the training step.",
+        "Resume from a checkpoint that was saved before the ranks differed.",
+    )
+    source: ClassVar[str] = "a definition: checksums of parameters must be equal on all ranks"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        if evidence.facts is None:
+            return NO_FACTS
+        return "there is one rank only" if evidence.ranks < 2 and not evidence.facts.apart else None
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        for step in evidence.new_steps.tolist():
+            facts = evidence.facts_at(step)
+            for name in () if facts is None else facts.apart:
+                yield Sign(name, "", step, 1.0, 0.0, "this parameter is not the same on all ranks")
+
+
+RULES: Final[tuple[HealthRule, ...]] = (NotInOptimizer(), StrangerInOptimizer(), FrozenMoves(), ReplicasDiffer())
+"""The rules on membership, with their defaults."""

@@ -1,0 +1,140 @@
+"""Rules on training and evaluation mode: norms that use old statistics or those of a few numbers, dropout that does nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.roles import NO_STRUCTURE
+from lightning_hooks.health.rule import HealthRule, Severity, Sign
+from lightning_hooks.health.rules.base import Needs
+from lightning_hooks.health.rules.membership import NO_FACTS, FactRule
+from lightning_hooks.health.usage import is_named_copy, membership_of
+from lightning_hooks.records.facts import ModuleFacts, StepFacts, Structure
+
+_BATCH_NORM: Final = re.compile(r"BatchNorm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormStatistics(FactRule):
+    """A batch norm normalises with statistics that are not those of enough data.
+
+    It is in evaluation mode although an optimizer trains its own parameters; or it is in training mode and each channel has
+    only a few numbers in a step. A norm of a frozen part of the model is left out.
+
+    Args:
+        least: the smallest number of elements of a channel.
+        steps: the number of steps in a row at which there are fewer.
+    """
+
+    least: float = 4.0
+    steps: int = 10
+    patience: int = 2
+    needs: ClassVar[Needs] = (("output", "count"),)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Call `model.train()` after each evaluation that your code makes inside the training step.",
+        "For small batches use GroupNorm or LayerNorm, or batch norms that are synchronised between ranks.",
+    )
+    source: ClassVar[str] = "evaluation mode: a definition; 4 elements: ours, with 2 only the signs of a difference are left"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        reason = FactRule.can_run(self, evidence)
+        if evidence.structure is not None and not _batch_norms(evidence.structure):
+            return "the model has no batch norm"
+        return None if reason is not None and "output" in reason else reason
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        structure = evidence.structure
+        if structure is None:
+            return
+        norms = _batch_norms(structure)
+        for step in evidence.new_steps.tolist():
+            facts = evidence.facts_at(step)
+            if facts is None or not facts.evaluating:
+                continue
+            evaluating, trained = set(facts.evaluating), _trained_modules(structure, facts)
+            for name in norms:
+                if name in evaluating and name in trained and not is_named_copy(name):
+                    text = "a batch norm whose parameters are trained is in evaluation mode and uses its stored statistics"
+                    yield Sign(name, "", step, 1.0, 0.0, text)
+        yield from self._few(evidence, norms)
+
+    def _few(self, evidence: Evidence, norms: dict[str, int]) -> Iterator[Sign]:
+        output, facts = evidence.track("output", "count"), evidence.facts
+        if output is None or facts is None:
+            return
+        evaluating = set(facts.evaluating)
+        for column, name in enumerate(output.names):
+            channels = norms.get(name, 0)
+            if not channels or name in evaluating:
+                continue
+            counts = output.values[:, column]
+            last = counts[counts > 0][-self.steps :] / (channels * (facts.accumulate or 1) * evidence.ranks)
+            if len(last) == self.steps and last.max() < self.least and counts[-1] > 0:
+                text = f"this batch norm takes the mean and variance of {last.max():.3g} numbers in each channel"
+                begin = int(output.steps[counts > 0][-self.steps])
+                for step in evidence.new_steps.tolist():
+                    yield Sign(name, "", step, float(last.max()), self.least, text, min(begin, step))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationMode(HealthRule):
+    """Dropout or batch norms are in evaluation mode while other modules train. That may be meant, so this is information."""
+
+    severity: Severity = Severity.INFO
+    patience: int = 2
+    every: int = 5
+    family: ClassVar[str] = "facts"
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "If the module should act as in training, call `train()` on it after the code that evaluates.",
+    )
+    source: ClassVar[str] = "a definition: no threshold"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        if evidence.structure is None:
+            return NO_STRUCTURE
+        return NO_FACTS if evidence.facts is None else None
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        structure = evidence.structure
+        modes = [] if structure is None else [each.name for each in structure.modules if _has_mode(each)]
+        for step in evidence.new_steps.tolist() if modes else ():
+            facts = evidence.facts_at(step)
+            evaluating = set(facts.evaluating) if facts is not None else set()
+            for name in modes:
+                if name in evaluating:
+                    yield Sign(name, "", step, 1.0, 0.0, "this module is in evaluation mode during training")
+
+
+def _has_mode(module: ModuleFacts) -> bool:
+    return module.role == "dropout" or _BATCH_NORM.search(module.type) is not None
+
+
+def _batch_norms(structure: Structure) -> dict[str, int]:
+    """The batch norms of a model, each with its number of channels; 0 if it has no parameters."""
+    names = {each.name for each in structure.modules if _BATCH_NORM.search(each.type)}
+    channels = dict.fromkeys(names, 0)
+    for each in structure.parameters:
+        if each.module in names and len(each.shape) == 1:
+            channels[each.module] = each.shape[0]
+    return channels
+
+
+def _trained_modules(structure: Structure, facts: StepFacts) -> set[str]:
+    """The modules of which a parameter is held by an optimizer with a rate above 0, and not frozen."""
+    members, frozen = membership_of(facts), set(facts.frozen)
+    rates = members.lr_of
+    return {
+        each.module for each in structure.parameters if each.name in rates and rates[each.name] != 0 and each.name not in frozen
+    }
+
+
+RULES: Final[tuple[HealthRule, ...]] = (NormStatistics(), EvaluationMode())
+"""The rules on modes, with their defaults."""

@@ -1,0 +1,185 @@
+"""The rule on numbers that are not finite. An overflow that a loss scaler handles is no finding, nor is a mask of -inf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Final, NamedTuple
+
+import numpy as np
+
+from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.roles import Mask, columns_of
+from lightning_hooks.health.rule import HealthRule, Severity, Sign
+from lightning_hooks.health.rules.base import Needs
+
+_HALF_MAX: Final = 65504.0
+_MOST_ROWS: Final = 8
+
+
+class _Bad(NamedTuple):
+    """Where a tensor is not finite.
+
+    Args:
+        track: the number of such elements.
+        rows: bool [window, rows].
+    """
+
+    track: Track
+    rows: Mask
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonFinite(HealthRule):
+    """The loss, a parameter, or a gradient that an optimizer uses is not finite.
+
+    A gradient that is not finite and that changes no parameter was skipped on purpose, by a loss scaler or by a rule of the
+    user. Under a loss scaler it is a fault only if the scale cannot be the reason: at `overflows` steps in a row, while all
+    finite gradients, multiplied by the scale, are far below what float16 holds. NaN in an output is told where one of these is
+    bad as well; infinities of outputs are usual (masks).
+
+    Args:
+        overflows: the number of steps in a row at which a scaler is expected to find another scale.
+        headroom: how far below the largest float16 the finite gradients then are.
+    """
+
+    severity: Severity = Severity.CRITICAL
+    patience: int = 1
+    every: int = 1
+    overflows: int = 4
+    headroom: float = 1e3
+    family: ClassVar[str] = "numerics"
+    needs: ClassVar[Needs] = (
+        ("", "hooks/nonfinite"),
+        ("loss", "nonfinite"),
+        ("param", "nonfinite"),
+        ("grad", "nonfinite"),
+        ("update", "nonfinite"),
+        ("grad", "abs_max"),
+        ("output", "nonfinite"),
+        ("output", "max"),
+        ("input", "nonfinite"),
+    )
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at the row that is named first: a logarithm or root of 0, a division by 0, the exponential of a large number.",
+        "Look at the batch of this step for values that are not finite.",
+        "Resume from a checkpoint before this step; weights that are not finite never recover.",
+    )
+    source: ClassVar[str] = "tfdbg2 and Megatron: any; a scaler's overflow excepted"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        rows = {"loss", "param", "grad"}.intersection(evidence.tensors)
+        return None if rows else "no row has `loss`, `param` or `grad`"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        total = evidence.track("", "hooks/nonfinite")
+        if total is not None and bool((total.values[total.new] == 0).all()):
+            return
+        bad = {tensor: found for tensor in ("loss", "param") if (found := _bad(evidence, tensor)) is not None}
+        grad = _bad(evidence, "grad")
+        if grad is not None:
+            bad["grad"] = grad._replace(rows=self._faulty(evidence, grad))
+        if not bad:
+            return
+        alarm: Mask = np.any([found.rows.any(axis=1) for found in bad.values()], axis=0)
+        steps, new = evidence.steps, next(iter(bad.values())).track.new
+        if not alarm[new].any():
+            return
+        for begin, end in _runs(alarm):
+            if end <= new.start:
+                continue
+            for tensor, column, counts in self._origins(evidence, bad, begin):
+                for i in range(max(begin, new.start), end):
+                    if counts.rows[i, column]:
+                        count = float(counts.track.values[i, column])
+                        name = counts.track.names[column]
+                        row = "" if tensor == "loss" else name
+                        yield Sign(row, tensor, int(steps[i]), count, 0.0, _text(tensor, count))
+
+    def _origins(self, evidence: Evidence, bad: dict[str, _Bad], step: int) -> Iterator[tuple[str, int, _Bad]]:
+        """The rows that were bad at the first bad step, as (tensor, column, where it is bad); those of activations last."""
+        for tensor, found in bad.items():
+            columns = np.flatnonzero(found.rows[step])
+            if tensor == "grad" and len(columns) > 1:
+                # A gradient runs backwards, so the parameter of the last module that ran is nearest to the origin.
+                position = {name: i for i, name in enumerate(evidence.order)}
+                places = [position.get(found.track.names[c].rpartition(".")[0], -1) for c in columns.tolist()]
+                columns = columns[np.argsort(places, kind="stable")[::-1]]
+            yield from ((tensor, column, found) for column in columns[:_MOST_ROWS].tolist())
+        order = {name: i for i, name in enumerate(evidence.order)}
+        first = len(order)
+        output, largest = _bad(evidence, "output"), evidence.track("output", "max")
+        if output is not None and largest is not None:
+            is_nan = output._replace(rows=output.rows & np.isnan(largest.values))
+            found_at = np.flatnonzero(is_nan.rows[step]).tolist()
+            if found_at:
+                column = min(found_at, key=lambda c: order.get(output.track.names[c], first))
+                first = order.get(output.track.names[column], first)
+                yield "output", column, is_nan
+        inputs = _bad(evidence, "input")
+        if inputs is not None and len(inputs.rows) > step:
+            at_first = [c for c in np.flatnonzero(inputs.rows[step]).tolist() if order.get(inputs.track.names[c], -1) == 0]
+            yield from (("input", column, inputs) for column in at_first)
+
+    def _faulty(self, evidence: Evidence, grad: _Bad) -> Mask:
+        """At which steps and rows a gradient that is not finite is a fault, bool [window, rows]."""
+        update = _bad(evidence, "update")
+        if update is None:
+            used = np.zeros_like(grad.rows)
+        else:
+            columns = columns_of(update.track.names, grad.track.names)
+            used = np.where(columns >= 0, update.rows[:, columns], False)
+        faulty: Mask = grad.rows & (used | self._beyond_scaling(evidence, grad))
+        return faulty
+
+    def _beyond_scaling(self, evidence: Evidence, grad: _Bad) -> Mask:
+        """Gradients that no loss scale would make finite, bool [window, rows]."""
+        found = np.zeros_like(grad.rows)
+        facts, largest = evidence.facts, evidence.track("grad", "abs_max")
+        if largest is None or facts is None or not (facts.precision == "16-mixed" or facts.loss_scale not in (None, 1.0)):
+            return found
+        steps = grad.track.steps.tolist()
+        for i in np.flatnonzero(grad.rows.any(axis=1)).tolist():
+            if i + 1 < self.overflows:
+                continue
+            at_step = evidence.facts_at(steps[i])
+            scale = at_step.loss_scale if at_step is not None and at_step.loss_scale is not None else 1.0
+            finite = np.where(np.isfinite(largest.values[i]), largest.values[i], 0.0)
+            is_far = finite.any() and finite.max() * scale < _HALF_MAX / self.headroom
+            if is_far or scale <= 1.0:
+                found[i] = grad.rows[i - self.overflows + 1 : i + 1].all(axis=0)
+        return found
+
+
+def _bad(evidence: Evidence, tensor: str) -> _Bad | None:
+    track = evidence.track(tensor, "nonfinite")
+    if track is None:
+        return None
+    with np.errstate(invalid="ignore"):
+        return _Bad(track, track.values > 0)
+
+
+def _runs(holds: Mask) -> Iterator[tuple[int, int]]:
+    """The begin and end of each run of True.
+
+    Example:
+        >>> list(_runs(np.array([True, False, True, True])))
+        [(0, 1), (2, 4)]
+    """
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], holds, [False]]).astype(np.int8)))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+def _text(tensor: str, count: float) -> str:
+    if tensor == "loss":
+        return "the loss is not finite"
+    what = {"param": "weight", "grad": "gradient", "output": "output (the first in order of execution)", "input": "batch"}[
+        tensor
+    ]
+    return f"{int(count)} elements of the {what} are not finite"
+
+
+RULES: Final[tuple[HealthRule, ...]] = (NonFinite(),)
+"""The rules on numbers that are not finite, with their defaults."""

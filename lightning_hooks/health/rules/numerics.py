@@ -1,0 +1,132 @@
+"""Rules on the range and resolution of number formats: gradients below float16, updates that change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.roles import Array, Mask, columns_of, percent, roles_of
+from lightning_hooks.health.rule import HealthRule, Sign, signs_where
+from lightning_hooks.health.rules import nonfinite
+from lightning_hooks.health.rules.base import Needs, StructureRule
+
+_SMALLEST: Final = 2.0**-14
+"""The smallest normal number of float16; smaller ones lose digits, and below 6e-8 they are 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Underflow(StructureRule):
+    """The whole gradient of a float16 tensor is below the smallest normal number of float16, or is 0 for this reason.
+
+    A gradient of exactly 0 counts only where a gradient of another row is below the range and not 0.
+
+    Args:
+        smallest: the smallest magnitude that float16 holds with all its digits.
+    """
+
+    smallest: float = _SMALLEST
+    patience: int = 10
+    every: int = 10
+    family: ClassVar[str] = "numerics"
+    needs: ClassVar[Needs] = (("grad", "abs_max"),)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Train in bfloat16, whose range is that of float32.",
+        "Use a loss scaler (precision 16-mixed), and do not divide the loss by a large number.",
+    )
+    source: ClassVar[str] = "the format: 2^-14 is the smallest normal float16; TransformerEngine counts elements below it"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        reason = super().can_run(evidence)
+        return reason or (None if self._half(evidence).any() else "no parameter is computed in float16")
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        track, half = evidence.track("grad", "abs_max"), self._half(evidence)
+        if track is None or not half.any():
+            return ()
+        scaled = track.values * _scales(evidence, track.steps.tolist())[:, None]
+        with np.errstate(invalid="ignore"):
+            small: Mask = half & (scaled < self.smallest)
+            # A dead layer has zeros as well; numbers just above 0 tell that the range is the reason.
+            is_near = np.any(small & (scaled > 0), axis=1)[:, None]
+        text = "the largest element of the gradient, times the loss scale, is {:.2g}"
+        return signs_where(
+            track._replace(values=scaled), small & ((scaled > 0) | is_near), self.smallest, lambda value: text.format(value)
+        )
+
+    def _half(self, evidence: Evidence) -> Mask:
+        """Which rows of `grad` are weights whose gradient is computed in float16."""
+        track, roles = evidence.track("grad", "abs_max"), roles_of(evidence)
+        if track is None or roles is None:
+            return np.zeros(0, dtype=np.bool_)
+        weights = roles.are_weights(track.names)
+        if evidence.facts is not None and evidence.facts.precision == "16-mixed":
+            return weights
+        dtypes = [roles.parameters[name].dtype if name in roles.parameters else "" for name in track.names]
+        half: Mask = weights & np.array([dtype == "float16" for dtype in dtypes], dtype=np.bool_)
+        return half
+
+
+def _scales(evidence: Evidence, steps: list[int]) -> Array:
+    found = [facts.loss_scale if (facts := evidence.facts_at(step)) is not None else None for step in steps]
+    return np.array([1.0 if scale is None else scale for scale in found])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostUpdates(StructureRule):
+    """Most elements of a weight stay as they are although they have a gradient, and the loss does not fall.
+
+    Args:
+        most: the share of elements with a gradient that may stay bit-equal.
+    """
+
+    most: float = 0.5
+    patience: int = 10
+    warmup: int = 10
+    every: int = 10
+    family: ClassVar[str] = "numerics"
+    needs: ClassVar[Needs] = (("update", "zero_fraction"), ("grad", "zero_fraction"))
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Keep the weights in float32 (precision bf16-mixed instead of bf16-true), or round stochastically.",
+        "If the weights are in float32, raise the learning rate: updates are below the resolution of the format.",
+    )
+    source: ClassVar[str] = (
+        "ours: half the elements; in bfloat16 that is usual in healthy training, hence the loss as second witness"
+    )
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        return "no row has `loss`" if evidence.loss() is None else super().can_run(evidence)
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        update, grad, roles = evidence.track(*self.needs[0]), evidence.track(*self.needs[1]), roles_of(evidence)
+        if update is None or grad is None or roles is None or evidence.loss_falls() is not False:
+            return ()
+        columns = columns_of(grad.names, update.names)
+        zeros = np.where(columns >= 0, grad.values[:, columns], np.nan)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            # Of the elements with a gradient, the share that the step left as they were.
+            lost = np.where(zeros < 1, (update.values - zeros) / (1 - zeros), np.nan)
+            holds = roles.are_weights(update.names) & (lost > self.most) & _has_rate(evidence, update.names)
+        return signs_where(update._replace(values=lost), holds, self.most, _lost, holds)
+
+
+def _lost(share: float) -> str:
+    return f"the step changes no bit of {percent(share)} of the elements that have a gradient, and the loss does not fall"
+
+
+def _has_rate(evidence: Evidence, names: tuple[str, ...]) -> Mask:
+    """Which parameters have a learning rate above 0, as far as anybody knows."""
+    groups = [] if evidence.facts is None else [group for each in evidence.facts.optimizers for group in each.groups]
+    still = {name for group in groups if group.lr == 0 for name in group.params}
+    return np.array([name not in still for name in names], dtype=np.bool_)
+
+
+RULES: Final[tuple[HealthRule, ...]] = (*nonfinite.RULES, Underflow(), LostUpdates())
+"""The rules on numerics, with their defaults."""

@@ -1,0 +1,126 @@
+"""Usage: which optimizer holds a parameter, and which rows tell whether its module runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.health.evidence import Track
+from lightning_hooks.records.facts import StepFacts, Structure
+
+COPIES: Final = (
+    "target",
+    "targets",
+    "teacher",
+    "ema",
+    "momentum",
+    "averaged",
+    "frozen",
+    "reference",
+    "ref",
+    "old",
+    "swa",
+    "perceptual",
+    "lpips",
+)
+"""Words in the names of modules that another rule than the gradient trains, or that are kept as they are on purpose."""
+_WORDS: Final = re.compile(r"[._]")
+
+
+class Membership(NamedTuple):
+    """Which parameters the optimizers of a step hold.
+
+    Args:
+        optimizer_of: the number of the optimizer that holds a parameter, by its name.
+        lr_of: the learning rate of its group; None if only the device knows it.
+        strangers: the number of parameters of each optimizer that are not in the model.
+    """
+
+    optimizer_of: dict[str, int]
+    lr_of: dict[str, float | None]
+    strangers: tuple[int, ...]
+
+
+_known: list[tuple[StepFacts, Membership]] = []
+
+
+def membership_of(facts: StepFacts) -> Membership:
+    """The parameters that the optimizers hold.
+
+    Example:
+        >>> from lightning_hooks.records.facts import GroupFacts, OptimizerFacts
+        >>> membership_of(StepFacts((OptimizerFacts("SGD", (GroupFacts(0.1, 0.0, ("a", "b"), strangers=1),)),)))
+        Membership(optimizer_of={'a': 0, 'b': 0}, lr_of={'a': 0.1, 'b': 0.1}, strangers=(1,))
+    """
+    # Rules ask for the facts of the same step one after the other.
+    for known, membership in _known:
+        if known is facts:
+            return membership
+    optimizer_of: dict[str, int] = {}
+    lr_of: dict[str, float | None] = {}
+    for number, optimizer in enumerate(facts.optimizers):
+        for group in optimizer.groups:
+            optimizer_of.update(dict.fromkeys(group.params, number))
+            lr_of.update(dict.fromkeys(group.params, group.lr))
+    strangers = tuple(sum(group.strangers for group in each.groups) for each in facts.optimizers)
+    _known[3:] = []
+    _known.insert(0, (facts, Membership(optimizer_of, lr_of, strangers)))
+    return _known[0][1]
+
+
+def trainable(structure: Structure, facts: StepFacts) -> list[str]:
+    """The names of the parameters that are not frozen."""
+    frozen = set(facts.frozen)
+    return [each.name for each in structure.parameters if each.name not in frozen]
+
+
+def is_named_copy(name: str, words: Collection[str] = COPIES) -> bool:
+    """Whether a word in a dotted name says that the module is a copy or is kept as it is.
+
+    Example:
+        >>> is_named_copy("target_encoder.0.weight"), is_named_copy("schema.weight")
+        (True, False)
+    """
+    return any(word in words for word in _WORDS.split(name.lower()))
+
+
+def columns_for(module: str, names: Sequence[str]) -> NDArray[np.intp]:
+    """The rows that tell whether a module runs: its own; else those of the modules inside it; else those of what holds it.
+
+    Example:
+        >>> columns_for("encoder", ["encoder.0", "encoder.1", "head"]).tolist(), columns_for("head.out", ["x", "head"]).tolist()
+        ([0, 1], [1])
+    """
+    while True:
+        found = [i for i, name in enumerate(names) if name == module]
+        found = found or [i for i, name in enumerate(names) if not module or name.startswith(f"{module}.")]
+        if found or not module:
+            return np.array(found, dtype=np.intp)
+        module = module.rpartition(".")[0]
+
+
+def has_any(track: Track | None, module: str) -> NDArray[np.bool_] | None:
+    """Whether the module has a number above 0 at each step, bool [window]; None if no row tells."""
+    if track is None:
+        return None
+    columns = columns_for(module, track.names)
+    if not len(columns):
+        return None
+    with np.errstate(invalid="ignore"):
+        above: NDArray[np.bool_] = np.any(track.values[:, columns] > 0, axis=1)
+    return above
+
+
+def gap_at_end(holds: NDArray[np.bool_]) -> int:
+    """The number of steps at the end at which a condition does not hold.
+
+    Example:
+        >>> gap_at_end(np.array([True, False, False])), gap_at_end(np.array([False, True]))
+        (2, 0)
+    """
+    found = np.flatnonzero(holds)
+    return len(holds) - (int(found[-1]) + 1 if len(found) else 0)
