@@ -39,3 +39,17 @@ def held(track: Track, pattern: Mask, least: int) -> Mask:
         counts = np.where(measured[i], np.where(pattern[i], counts + 1, 0), counts)
         holds[i] = measured[i] & (counts >= least)
     return holds
+
+
+def lasted(track: Track, pattern: Mask, steps: int) -> Mask:
+    """Where a pattern has held at all measured steps of a row for at least so many steps, bool [window, rows]."""
+    measured = ~np.isnan(track.values)
+    since = np.full(pattern.shape[1], np.inf)
+    holds = np.zeros(pattern.shape, dtype=np.bool_)
+    if not pattern[track.new].any():
+        return holds
+    for i in np.flatnonzero(measured.any(axis=1)).tolist():
+        step = float(track.steps[i])
+        since = np.where(measured[i], np.where(pattern[i], np.minimum(since, step), np.inf), since)
+        holds[i] = measured[i] & (step - since >= steps - 1)
+    return holds

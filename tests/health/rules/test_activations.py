@@ -61,6 +61,13 @@ def test_a_layer_that_is_not_dead_for_good_or_off_the_main_path_is_no_finding(ma
     assert found(DeadLayer(), run(NETWORK, network(net_1=made), **options)) == {}
 
 
+def test_an_input_that_is_measured_at_every_tenth_step_is_told_after_twenty():
+    inputs = lambda step: (ZEROS if step >= 60 else Made()) if step % 10 == 9 else None  # noqa: E731
+    tensors = network() | {("input", "net.2"): inputs}
+    assert found(DeadLayer(), run(NETWORK, tensors, 90)) == {"net.2": 69}
+    assert found(DeadLayer(), run(NETWORK, tensors, 79)) == {}
+
+
 def test_a_linear_layer_of_zeros_is_not_called_a_dead_activation():
     assert found(DeadLayer(), run(NETWORK, network(net_2=ZEROS))) == {}
 
