@@ -169,8 +169,11 @@ def percent(share: float) -> str:
 
 
 def stalls(evidence: Evidence) -> bool:
-    """The second witness of patterns that also occur in healthy training: the loss does not fall, or nobody measures it."""
-    return evidence.loss() is None or evidence.loss_falls() is False
+    """The second witness of patterns that also occur in healthy training: the loss does not fall, or nobody measures it.
+
+    A loss that is lower than 50 steps ago, but not lower than 150 steps ago, fluctuates.
+    """
+    return evidence.loss() is None or evidence.loss_falls() is False or evidence.loss_falls(150) is False
 
 
 def known_median(values: Array) -> float:

@@ -12,7 +12,7 @@ from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import elements_per_unit, layers_of
 from lightning_hooks.health.roles import Array, Mask, percent, roles_of, stalls
 from lightning_hooks.health.rule import HealthRule, Severity, Sign, signs_where
-from lightning_hooks.health.rules.base import Needs, StructureRule, is_new
+from lightning_hooks.health.rules.base import Needs, StructureRule, held, is_new
 from lightning_hooks.health.rules.dead import DeadLayer, DeadUnits
 
 _SIGMOIDS: Final = ("Sigmoid",)
@@ -92,11 +92,14 @@ class ConstantOutput(StructureRule):
     Args:
         least: the smallest usual variation of units over the samples of a step, relative to their size.
         least_elements: the smallest number of elements of a unit in a step.
+        lasting: the number of measured steps in a row at which the output must be constant. A healthy model may be constant for
+            30 steps, while it learns how frequent classes are.
     """
 
     least: float = 0.002
     least_elements: int = 4
-    patience: int = 5
+    lasting: int = 5
+    patience: int = 2
     family: ClassVar[str] = "activations"
     needs: ClassVar[Needs] = (("output", "unit_variation"), ("output", "count"))
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -119,7 +122,7 @@ class ConstantOutput(StructureRule):
         few = elements_per_unit(roles, layers, track.names, counts.values) < self.least_elements
         pattern = (track.values < self.least) & ~roles.have_role(track.names, ("embedding", "dropout", "loss")) & ~few
         is_last = np.array([name == layers.last for name in track.names], dtype=np.bool_)
-        holds = pattern & (stalls(evidence) | (is_last & (first > 10 * self.least)))
+        holds = held(track, pattern, self.lasting) & (stalls(evidence) | (is_last & (first > 10 * self.least)))
         return signs_where(track, holds, self.least, _constant, pattern)
 
 

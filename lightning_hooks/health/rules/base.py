@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_hooks.health.evidence import Evidence, Track
-from lightning_hooks.health.roles import NO_STRUCTURE, roles_of
+from lightning_hooks.health.roles import NO_STRUCTURE, Mask, roles_of
 from lightning_hooks.health.rule import HealthRule
 
 Needs = tuple[tuple[str, str], ...]
@@ -25,3 +25,31 @@ class StructureRule(HealthRule):
 def is_new(track: Track) -> bool:
     """Whether a statistic was measured at a step that the rule has not judged: units are measured at every tenth step."""
     return bool(np.isfinite(track.values[track.new]).any())
+
+
+def held(track: Track, pattern: Mask, least: int) -> Mask:
+    """Where a pattern has held at the last `least` measured steps of a row, bool [window, rows].
+
+    A rule with a second witness needs it: the patience of the engine counts the steps at which the witness agrees.
+    """
+    measured = ~np.isnan(track.values)
+    counts = np.zeros(pattern.shape[1], dtype=np.intp)
+    holds = np.zeros(pattern.shape, dtype=np.bool_)
+    for i in np.flatnonzero(measured.any(axis=1)).tolist():
+        counts = np.where(measured[i], np.where(pattern[i], counts + 1, 0), counts)
+        holds[i] = measured[i] & (counts >= least)
+    return holds
+
+
+def lasted(track: Track, pattern: Mask, steps: int) -> Mask:
+    """Where a pattern has held at all measured steps of a row for at least so many steps, bool [window, rows]."""
+    measured = ~np.isnan(track.values)
+    since = np.full(pattern.shape[1], np.inf)
+    holds = np.zeros(pattern.shape, dtype=np.bool_)
+    if not pattern[track.new].any():
+        return holds
+    for i in np.flatnonzero(measured.any(axis=1)).tolist():
+        step = float(track.steps[i])
+        since = np.where(measured[i], np.where(pattern[i], np.minimum(since, step), np.inf), since)
+        holds[i] = measured[i] & (step - since >= steps - 1)
+    return holds

@@ -12,7 +12,7 @@ from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.layers import Layers, elements_per_unit, layers_of, roots_of_fan_in
 from lightning_hooks.health.roles import NO_STRUCTURE, WEIGHTED, Mask, Roles, columns_of, percent, roles_of, stalls, starts
 from lightning_hooks.health.rule import Severity, Sign, missing, signs_where
-from lightning_hooks.health.rules.base import Needs, StructureRule, is_new
+from lightning_hooks.health.rules.base import Needs, StructureRule, is_new, lasted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +20,15 @@ class DeadLayer(StructureRule):
     """Every element of an activation, or of the input of a layer with weights, is 0, and the loss does not fall.
 
     While the loss falls, the layer is off the main path, as the gate of a block that starts at zero.
+
+    Args:
+        lasting: the number of steps for which it must be so. Inputs are measured less often than outputs.
     """
 
+    lasting: int = 10
     severity: Severity = Severity.CRITICAL
-    patience: int = 10
+    patience: int = 2
+    every: int = 10
     family: ClassVar[str] = "activations"
     needs: ClassVar[Needs] = (("output", "zero_fraction"), ("input", "zero_fraction"))
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -52,7 +57,8 @@ class DeadLayer(StructureRule):
             if tensor == "output":
                 judged = judged | roles.are_rectifiers(track.names)
             dead = (track.values >= 1.0) & judged
-            yield from signs_where(track, dead, 1.0, _OF_ZEROS[tensor], dead)
+            lasts = lasted(track, dead, self.lasting)
+            yield from signs_where(track, lasts, 1.0, _OF_ZEROS[tensor], dead)
 
 
 _OF_ZEROS: Final = {

@@ -61,6 +61,13 @@ def test_a_layer_that_is_not_dead_for_good_or_off_the_main_path_is_no_finding(ma
     assert found(DeadLayer(), run(NETWORK, network(net_1=made), **options)) == {}
 
 
+def test_an_input_that_is_measured_at_every_tenth_step_is_told_after_twenty():
+    inputs = lambda step: (ZEROS if step >= 60 else Made()) if step % 10 == 9 else None  # noqa: E731
+    tensors = network() | {("input", "net.2"): inputs}
+    assert found(DeadLayer(), run(NETWORK, tensors, 90)) == {"net.2": 69}
+    assert found(DeadLayer(), run(NETWORK, tensors, 79)) == {}
+
+
 def test_a_linear_layer_of_zeros_is_not_called_a_dead_activation():
     assert found(DeadLayer(), run(NETWORK, network(net_2=ZEROS))) == {}
 
@@ -163,6 +170,13 @@ def test_an_output_that_does_not_depend_on_the_input_is_told_if_the_loss_does_no
     assert finding.message == "net.2: units vary by 0.1 % of their size over the samples of the step."
     assert found(ConstantOutput(), run(NETWORK, network(net_2=units(unit_variation=0.0021)))) == {}
     assert found(ConstantOutput(), run(NETWORK, network(net_2=units(unit_variation=0.001)), loss=falling)) == {}
+
+
+def test_a_constant_output_is_told_within_60_steps_and_a_short_one_not_at_all():
+    constant = run(NETWORK, network(net_2=units(unit_variation=0.001)), 60)
+    assert found(ConstantOutput(), constant) == {"net.2": 9}
+    for_a_while = units(unit_variation=lambda step: 0.001 if 60 <= step < 100 else 0.3)
+    assert found(ConstantOutput(), run(NETWORK, network(net_2=for_a_while), 200)) == {}
 
 
 def test_an_output_of_the_model_that_collapses_is_told_while_the_loss_falls():
