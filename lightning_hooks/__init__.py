@@ -30,9 +30,6 @@ if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A a
     from lightning_hooks.errors import RuleError as RuleError
     from lightning_hooks.errors import TransformError as TransformError
     from lightning_hooks.errors import UnsupportedError as UnsupportedError
-    from lightning_hooks.health.finding import Cause as Cause
-    from lightning_hooks.health.finding import Finding as Finding
-    from lightning_hooks.health.rule import HealthRule as HealthRule
     from lightning_hooks.hooks.hook_point import HookPoint as HookPoint
     from lightning_hooks.hooks.ready_made import breakpoint_if_nonfinite as breakpoint_if_nonfinite
     from lightning_hooks.hooks.ready_made import print_shapes as print_shapes
@@ -113,8 +110,6 @@ _PUBLIC = {
         "TransformError",
         "UnsupportedError",
     ),
-    "health.finding": ("Cause", "Finding"),
-    "health.rule": ("HealthRule",),
     "hooks.hook_point": ("HookPoint",),
     "hooks.ready_made": ("breakpoint_if_nonfinite", "print_shapes", "print_stats", "save_to"),
     "records": ("RunContext", "RunFacts", "StepConsumer", "StepView"),

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.evidence import Evidence
 
+FIRST_STEPS: Final = 25
+"""The steps of the start that are compared with later ones."""
 _UNSTABLE: Final = (
     "LossSpike",
     "LossDiverged",
@@ -21,6 +25,20 @@ _STUCK: Final = ("LossConstant", "UpdateTooSmall", "VanishingGradient", "Unchang
 """What a training shows that does not learn, for whatever reason."""
 _DULL: Final = ("DeadUnits", "DeadLayer", "SaturatedActivation", "ConstantOutput", "MassiveActivation", "UnitCollapse")
 """What activations show in the end, for whatever reason."""
+
+
+FAR: Final = 0.5
+"""A step that changes a weight by this share of it has gone too far; healthy trainings stay below a tenth after their start."""
+
+
+def _has_stepped_too_far(evidence: Evidence) -> bool:
+    """Whether an early step has changed most weights by a large share of them."""
+    ratio = evidence.track("update", "ratio") if ("update", "ratio") in evidence.needs else None
+    if ratio is None or not len(ratio.values):
+        return False
+    shares = ratio.values[:FIRST_STEPS]
+    finite = np.where(np.isfinite(shares), shares, 0.0)
+    return bool(np.median(finite.max(axis=0)) > FAR)
 
 
 def _has_modules_in_evaluation(evidence: Evidence) -> bool:
@@ -76,8 +94,8 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
         name="NumericalRange",
         message="The number format cannot hold what the training computes: {where}, since step {step}.",
-        any_of=("ScaleCollapse", "Underflow", "LostUpdates"),
-        supporting=("NonFinite", *_STUCK, "NoGradient"),
+        any_of=("ScaleCollapse", "Underflow"),
+        supporting=("NonFinite", "LostUpdates", *_STUCK, "NoGradient"),
         excluding=("UpdateTooLarge", "LossDiverged", "InputNotNormalised"),
         next_steps=(
             "Train in bfloat16, or keep the layer that is named in float32.",
@@ -165,6 +183,15 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         alternatives=("A learning rate that is too high: then updates were large before the saturation began.",),
     ),
     CauseRule(
+        name="LearningRateTooHigh",
+        message="A step has changed most weights by more than half of them, and then units died: {where}, by step {step}.",
+        any_of=("DeadLayer", "DeadUnits"),
+        supporting=(*_UNSTABLE, *_STUCK, "NoGradient", "ConstantOutput"),
+        next_steps=("Divide the learning rate by 10, or warm it up over some hundred steps.", "Clip the norm of the gradient."),
+        alternatives=("Units that were dead from the start: then `zero_fraction` of their output is 1 at step 0 already.",),
+        condition=_has_stepped_too_far,
+    ),
+    CauseRule(
         name="ActivationsDead",
         message="Units give zero for every sample, so no gradient passes them: {where}, since step {step}.",
         any_of=("DeadLayer", "DeadUnits"),
@@ -194,13 +221,28 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
         name="LearningRateTooLow",
         message="The steps are too small for the model to learn, since step {step}.",
-        any_of=("LearningRateZero", "UpdateTooSmall"),
+        any_of=("LearningRateZero", "UpdateTooSmall", "LostUpdates"),
         supporting=("LossConstant", "UnchangedParameter"),
         excluding=("VanishingGradient",),
         next_steps=("Multiply the learning rate by 10.", "Look at what the schedule does at this step."),
         alternatives=(
             "A gradient that vanishes: then the updates of early layers are far smaller than those of late ones.",
             "Fine-tuning on purpose: then the loss falls.",
+            "Weights in bfloat16 or float16: then the optimizer needs a copy of the weights in float32.",
+        ),
+    ),
+    CauseRule(
+        name="NumericalRange",
+        message="An operation gave a number that is not finite, from weights and gradients that were: {where}, at step {step}.",
+        required=("NonFinite",),
+        excluding=("NonFinite@input", "NonFinite@param", *_UNSTABLE[:-1]),
+        next_steps=(
+            "Search for a logarithm or root of 0, a division by 0, and the exponential of a large number.",
+            "Look at the batch of this step: values that are not finite, or far from all others.",
+        ),
+        alternatives=(
+            "A batch that is not finite: then the output of the first module is not finite either.",
+            "A number format that is too narrow: then the same step in float32 is finite.",
         ),
     ),
     CauseRule(

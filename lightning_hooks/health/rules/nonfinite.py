@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 
@@ -118,10 +118,21 @@ class NonFinite(HealthRule):
                 column = min(found_at, key=lambda c: order.get(output.track.names[c], first))
                 first = order.get(output.track.names[column], first)
                 yield "output", column, is_nan
+            yield from self._of_batch(evidence, bad, output, order, step)
         inputs = _bad(evidence, "input")
         if inputs is not None and len(inputs.rows) > step:
             at_first = [c for c in np.flatnonzero(inputs.rows[step]).tolist() if order.get(inputs.track.names[c], -1) == 0]
             yield from (("input", column, inputs) for column in at_first)
+
+    def _of_batch(
+        self, evidence: Evidence, bad: dict[str, _Bad], output: _Bad, order: Mapping[str, int], step: int
+    ) -> Iterator[tuple[str, int, _Bad]]:
+        """The output of the first module if it is not finite although all weights are: then the batch is not."""
+        if "param" in bad and bad["param"].rows[step].any():
+            return
+        for column in np.flatnonzero(output.rows[step]).tolist():
+            if order.get(output.track.names[column], -1) == 0:
+                yield "input", column, output
 
     def _faulty(self, evidence: Evidence, grad: _Bad) -> Mask:
         """At which steps and rows a gradient that is not finite is a fault, bool [window, rows]."""
@@ -175,9 +186,12 @@ def _runs(holds: Mask) -> Iterator[tuple[int, int]]:
 def _text(tensor: str, count: float) -> str:
     if tensor == "loss":
         return "the loss is not finite"
-    what = {"param": "weight", "grad": "gradient", "output": "output (the first in order of execution)", "input": "batch"}[
-        tensor
-    ]
+    what = {
+        "param": "weight",
+        "grad": "gradient",
+        "output": "output (the first in order of execution)",
+        "input": "first module's output, whose weights are finite,",
+    }[tensor]
     return f"{int(count)} elements of the {what} are not finite"
 
 

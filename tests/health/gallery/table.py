@@ -34,9 +34,9 @@ def page(results: list[dict[str, Any]]) -> str:
     parts = [
         (Path(__file__).parent / "introduction.md").read_text(encoding="utf-8").rstrip(),
         "## Rules",
-        'You can change each threshold: `HealthMonitor(rules={"LossSpike": {"sigmas": 8}})`. *Patience* is the number of measured '
-        "steps in a row at which the condition holds, *looks* how often the rule looks, in steps. A rule whose severity is "
-        "`info` is never printed.",
+        'You can change each threshold: `HealthMonitor(rules={"LossSpike": {"sigmas": 8}})`. *Patience* is the number of '
+        "measured steps in a row at which the condition holds, *looks* how often the rule looks, in steps. A rule whose "
+        "severity is `info` is never printed.",
         rules_table(),
         "## Causes",
         "A cause joins findings. The package knows these; a finding belongs to one of them at most.",
@@ -46,12 +46,12 @@ def page(results: list[dict[str, Any]]) -> str:
         "### Healthy trainings",
         healthy_table(results),
         "### Trainings with a fault",
-        "*After* is the number of steps from the onset of the fault to the first finding that names it, the median over the seeds; "
-        "`-` where no seed found it.",
+        "*After* is the number of steps from the onset of the fault to the first finding that names it, the median over the "
+        "seeds; `-` where no seed found it.",
         faults_table(results),
         "### What layers cannot show",
-        "These faults leave no trace in the numbers of layers, the loss, or the facts of a step. The last column says what would "
-        "see them.",
+        "These faults leave no trace in the numbers of layers, the loss, or the facts of a step. The last column says what "
+        "would see them.",
         invisible_table(results),
     ]
     return "\n\n".join(parts) + "\n"
