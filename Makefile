@@ -8,6 +8,7 @@
 #   make gpu     on a machine with a CUDA GPU: its tests, then what watching costs there; DEVICE=cpu tries it without one
 #   make wheels  build the compiled and the pure wheel, check them, run each in a bare environment; AARCH64=1 emulates that too
 #   make clients train packages built on Lightning, plain and watched, into docs/clients.md; CLIENTS="darts gluonts" for some
+#   make gallery  all healthy and faulty trainings at three seeds, into docs/health.md; SEEDS=0 for one seed
 #   make clean   remove what the targets made
 
 PYTHON ?= python3
@@ -28,13 +29,15 @@ FALLBACK := $(wildcard tests/stats/test_*.py tests/engine/test_*.py) tests/hooks
 	tests/engine/watching $(patsubst %,tests/callbacks/test_%.py,monitor overhead stages noise) \
 	$(patsubst %,tests/conformance/test_%.py,accumulation checkpointing copies sharing tensor_kinds torch_func)
 
-.PHONY: demo test bench matrix gpu wheels clients clean
+.PHONY: demo test bench matrix gpu wheels clients gallery clean
 
 demo: $(READY)
 	rm -rf runs/digits
 	$(BIN)/lightning-hooks fit --config configs/digits.yaml
 	@echo
 	$(BIN)/python examples/findings.py runs/digits
+	@echo
+	$(BIN)/lightning-hooks findings runs/digits
 	@echo
 	$(BIN)/lightning-hooks report runs/digits
 	@echo "See the run: open runs/digits/report.html, or run $(BIN)/lightning-hooks view runs, or $(BIN)/tensorboard --logdir runs (tab Hooks)"
@@ -65,6 +68,11 @@ wheels:
 
 clients: $(READY)
 	$(BIN)/python -m tests.environments.clients $(CLIENTS)
+
+SEEDS ?= 0,1,2
+gallery: $(READY)
+	$(BIN)/python -m tests.health.gallery.run --seeds $(SEEDS)
+	$(BIN)/python -m tests.health.gallery.table
 
 # Rebuilt when the versions, the metadata (entry points, dependencies) or the compiled part change.
 $(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/backends/src/*)
