@@ -70,12 +70,11 @@ class PoorInitialization(_StartRule):
         yield from signs_where(_with(outputs, gain), (gain > self.most_gain) & stays, self.most_gain, _gain)
         size = np.where(roles.have_role(outputs.names, ("embedding",)), after, np.nan)
         yield from signs_where(_with(outputs, size), (size > self.most_gain) & stays, self.most_gain, _embedding)
-        reach, began = self._reach(evidence, roles, inputs.names), starts(evidence, "input", "rms", inputs.names)
+        reach = self._reach(evidence, roles, outputs.names, after)
         least = 1 / self.most_growth
-        grown = (reach > self.most_growth) & (inputs.values > began / 2)
-        faded = (reach < least) & (inputs.values < 2 * began)
-        yield from signs_where(_with(inputs, reach), grown, self.most_growth, _reach_text)
-        yield from signs_where(_with(inputs, reach), faded, least, _reach_text)
+        yield from signs_where(_with(outputs, reach), (reach > self.most_growth) & stays, self.most_growth, _reach_text)
+        faded = (reach < least) & (outputs.values < 2 * after)
+        yield from signs_where(_with(outputs, reach), faded, least, _reach_text)
 
     def _gains(self, evidence: Evidence, roles: Roles, names: tuple[str, ...], after: Array) -> Array:
         """The output of each layer with weights over its input, unless the bias makes it large: then its weights are small."""
@@ -87,24 +86,24 @@ class PoorInitialization(_StartRule):
         gains: Array = np.divide(after, before, out=np.full(len(names), np.nan), where=is_judged)
         return gains
 
-    def _reach(self, evidence: Evidence, roles: Roles, names: tuple[str, ...]) -> Array:
-        """The input of each layer with weights over that of the first layer of its row; NaN for the first ones and others."""
+    def _reach(self, evidence: Evidence, roles: Roles, names: tuple[str, ...], after: Array) -> Array:
+        """The output of each layer that feeds another one, over that of the first layer of its row; NaN for all others."""
+        outputs = dict(zip(names, after.tolist(), strict=True))
         inputs = dict(zip(names, starts(evidence, "input", "rms", names).tolist(), strict=True))
-        outputs = dict(zip(names, starts(evidence, "output", "rms", names).tolist(), strict=True))
         reach: dict[str, float] = {}
-        first = before = np.nan
+        first = before = ""
         for name in evidence.order:
             role = roles.role(name)
             if role not in WEIGHTED:
                 if role in ("norm", "embedding", "attention", "recurrent"):
-                    first = np.nan
+                    first = before = ""
                 continue
-            size = inputs.get(name, np.nan)
-            if first > 0 and size > 0 and before / _LINK < size < before * _LINK:
-                reach[name] = size / first
-            else:
-                first = size
-            before = outputs.get(name, np.nan)
+            size, source = inputs.get(name, np.nan), outputs.get(before, np.nan)
+            # An input that was never finite says nothing about where it comes from.
+            is_fed = before != "" and source > 0 and not (size < source / _LINK or size > source * _LINK)
+            if is_fed and first != before:
+                reach[before] = source / outputs[first]
+            first, before = (first, name) if is_fed else (name, name)
         return np.array([reach.get(name, np.nan) for name in names])
 
 
@@ -122,7 +121,7 @@ def _embedding(rms: float) -> str:
 
 
 def _reach_text(reach: float) -> str:
-    return f"at the start the input was {reach:.2g} times as large as that of the first layer before it"
+    return f"at the start the output was {reach:.2g} times as large as that of the first layer before it"
 
 
 @dataclass(frozen=True, kw_only=True)

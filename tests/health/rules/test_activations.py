@@ -165,24 +165,24 @@ def test_a_closed_gate_and_the_last_activation_of_a_network_may_be_saturated():
 
 
 def test_an_output_that_does_not_depend_on_the_input_is_told_if_the_loss_does_not_fall():
-    (finding,) = diagnosed(ConstantOutput(), run(NETWORK, network(net_2=units(unit_variation=0.001)))).findings
+    (finding,) = diagnosed(ConstantOutput(), run(NETWORK, network(net_2=units(unit_variation=0.0004)))).findings
     assert (finding.rows, finding.first_step) == (("net.2",), 9)
-    assert finding.message == "net.2: units vary by 0.1 % of their size over the samples of the step."
-    assert found(ConstantOutput(), run(NETWORK, network(net_2=units(unit_variation=0.0021)))) == {}
-    assert found(ConstantOutput(), run(NETWORK, network(net_2=units(unit_variation=0.001)), loss=falling)) == {}
+    assert finding.message == "net.2: units vary by 0.04 % of their size over the samples of the step."
+    assert found(ConstantOutput(), run(NETWORK, network(net_2=units(unit_variation=0.00051)))) == {}
+    assert found(ConstantOutput(), run(NETWORK, network(net_2=units(unit_variation=0.0004)), loss=falling)) == {}
 
 
 def test_a_constant_output_is_told_within_60_steps_and_a_short_one_not_at_all():
-    constant = run(NETWORK, network(net_2=units(unit_variation=0.001)), 60)
+    constant = run(NETWORK, network(net_2=units(unit_variation=0.0004)), 60)
     assert found(ConstantOutput(), constant) == {"net.2": 9}
-    for_a_while = units(unit_variation=lambda step: 0.001 if 60 <= step < 100 else 0.3)
+    for_a_while = units(unit_variation=lambda step: 0.0004 if 60 <= step < 100 else 0.3)
     assert found(ConstantOutput(), run(NETWORK, network(net_2=for_a_while), 200)) == {}
 
 
 def test_an_output_of_the_model_that_collapses_is_told_while_the_loss_falls():
-    collapses = units(unit_variation=lambda step: 0.3 if step < 60 else 0.001)
+    collapses = units(unit_variation=lambda step: 0.3 if step < 60 else 0.0004)
     assert found(ConstantOutput(), run(NETWORK, network(head=collapses), 140, loss=falling)) == {"head": 69}
-    assert found(ConstantOutput(), run(NETWORK, network(head=units(unit_variation=0.001)), loss=falling)) == {}
+    assert found(ConstantOutput(), run(NETWORK, network(head=units(unit_variation=0.0004)), loss=falling)) == {}
 
 
 def test_the_output_for_single_samples_is_not_called_constant():

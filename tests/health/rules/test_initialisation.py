@@ -33,8 +33,9 @@ def test_a_layer_whose_bias_makes_the_output_large_is_not_called_poorly_initiali
 
 
 def test_a_signal_that_fades_or_grows_from_layer_to_layer_is_told():
-    assert found(PoorInitialization(), run(DEEP, signal([1.0, 0.1, 1e-2, 1.1e-3, 9e-5, 1e-5]))) == {"head": 0}
-    assert found(PoorInitialization(), run(DEEP, signal([1.0, 8.0, 64.0, 512.0, 4096.0, 9.0]))) == {"head": 0}
+    assert found(PoorInitialization(), run(DEEP, signal([1.0, 0.1, 1e-2, 1.1e-3, 9e-5, 1e-5]))) == {"net.6": 0}
+    assert found(PoorInitialization(), run(DEEP, signal([1.0, 11.0, 121.0, 1331.0, 14641.0, 9.0]))) == {"net.6": 0}
+    assert found(PoorInitialization(), run(DEEP, signal([1.0, 8.0, 64.0, 512.0, 4096.0, 9.0]))) == {}
 
 
 def test_a_signal_that_a_norm_restores_is_no_finding():
