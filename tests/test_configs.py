@@ -20,6 +20,7 @@ from tests._configs import folder as folder
 CONFIGS = {  # callback, rules in it, further words that it must name
     "stats_monitor": ("StatsMonitor", Watch, (*NAMES, *PAIR_STATS)),
     "gradient_transforms": ("GradientTransforms", Apply, ()),
+    "health_monitor": ("HealthMonitor", None, ("info", "warning", "critical")),
     "transforms/activations": ("ActivationTransforms", Apply, ()),
     "custom_hooks": ("CustomHooks", Hook, (*MODULE_KINDS, *PARAM_KINDS, *OPTIMIZER_KINDS)),
     "activation_capture": ("ActivationCapture", None, ()),

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from lightning_hooks.callbacks._checkpointed import CheckpointedCallback
 from lightning_hooks.callbacks._checks import setting_of
 from lightning_hooks.callbacks._lightning import refuse_old_trainer
-from lightning_hooks.callbacks._ours import OurCallback, for_each_stage, our_callbacks, take_part_once
+from lightning_hooks.callbacks._ours import for_each_stage, our_callbacks, take_part_once
 from lightning_hooks.callbacks._run import LightningRun, run_of
 from lightning_hooks.callbacks._trainer import (
-    SkippedSteps,
     all_callbacks,
     batch_number,
     current_step,
@@ -29,29 +29,22 @@ from lightning_hooks.callbacks._trainer import (
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.records.consumer import Publisher
-from lightning_hooks.saved_state import read_mapping, starting_again
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
-    from lightning_hooks.engine.running.hook_manager import HookManager
 
 
-class HooksCallback(OurCallback):
+class HooksCallback(CheckpointedCallback):
     """Base of the callbacks: the life of their participants within a fit, or within a run of another stage.
 
-    A subclass defines `_resolve`, `_lines`, `_build` and `_rules`, and may override `_check_resolved` and the methods up to
-    `_load_state`. State is saved in `on_save_checkpoint`, not in `state_dict`: Lightning refuses two callbacks with the same
-    `state_key`, and if the key contained the rules, changing one rule would lose the state of all rules.
+    A subclass defines `_resolve`, `_lines`, `_build` and `_rules`, and may override `_check_resolved`, the methods up to
+    `_after_run`, `_state` and `_load_state`.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._run: LightningRun | None = None  # the run in which the callback takes part
         self._participants: list[Participant] = []  # the participants that the callback adds to the run
         self._publisher: Publisher | None = None  # passes step views to consumers; closed with the run
-        self._skipped = SkippedSteps()
-        self._saved: dict[str, Any] = {}  # the state from a checkpoint, until the run begins
-        self._last: dict[str, Any] = {}  # the state at the end of the last fit, for a checkpoint that is saved after the fit
 
     def _build(self, trainer: Trainer, run: LightningRun, resolved: Any) -> Sequence[Participant]:
         """Create the participants; none if no rule matches anything. All checks that may raise come before any hook."""
@@ -71,23 +64,6 @@ class HooksCallback(OurCallback):
     def _after_run(self, trainer: Trainer, stage: str) -> None:
         """Called when a run of a stage other than `train` ends: one validation, for example."""
 
-    def _state(self) -> dict[str, Any]:
-        """The state of the current fit for a checkpoint; empty if there is no fit."""
-        return {}
-
-    def _load_state(self, state: dict[str, Any]) -> None:
-        """Continue the current fit from the state of a checkpoint, which is empty if the checkpoint has none."""
-
-    @property
-    def _hook_manager(self) -> HookManager | None:
-        """The hook manager of the run in which the callback takes part."""
-        return None if self._run is None else self._run.hook_manager
-
-    @property
-    def _fits(self) -> bool:
-        """Whether the callback takes part in a fit."""
-        return self._run is not None and self._run.is_fit
-
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle belongs to no run."""
         return {**self.__dict__, "_run": None, "_participants": [], "_publisher": None}
@@ -105,12 +81,7 @@ class HooksCallback(OurCallback):
             return
         take_part_once(self, trainer)
         self._detach()
-        # The state that an earlier run read from a checkpoint, and perhaps did not use, does not belong to this run.
-        self._saved = {}
-        # In a run that is no fit keep the state of the last fit: a checkpoint saved afterwards has it, like the optimizers'.
-        if in_fit(trainer):
-            self._last = {}
-            self._skipped.forget()
+        self._forget_state(trainer)
 
     def _is_in_use(self, trainer: Trainer) -> bool:
         """Whether a run of another Trainer, which has not ended, uses the callback; if so, warn."""
@@ -283,56 +254,10 @@ class HooksCallback(OurCallback):
         """Called last: remove all hooks, whichever other methods Lightning did not call."""
         self._leave()
 
-    @override
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Called when a checkpoint is saved: add the state that continues from step to step."""
-        self._skipped.save(checkpoint, self._hook_manager)
-        state = (self._state() if self._fits else None) or self._last or self._saved
-        if state:
-            checkpoint.setdefault(self._saved_as, {})[self._saved_at(trainer)] = state
-
-    @override
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Called when a checkpoint is loaded, before or after the fit starts: continue from its state."""
-        if in_fit(trainer):
-            self._warn_of_damage(self._skipped.load(checkpoint, self._hook_manager))
-        state: dict[str, Any] = {}
-        damaged: list[str] = []
-        with starting_again(damaged):
-            saved, at = read_mapping(checkpoint.get(self._saved_as, {}), self._saved_as), self._saved_at(trainer)
-            state = read_mapping(saved.get(at, {}), f"{self._saved_as}[{at!r}]")
-        self._warn_of_damage(damaged)
-        if self._run is None:
-            self._saved = state
-        else:
-            self._load_state(state)
-
-    def _warn_of_damage(self, damaged: Sequence[str]) -> None:
-        """Warn once of the damaged entries of a checkpoint, whose state has started again."""
-        if damaged:
-            name = self._label or f"{type(self).__name__}: "
-            warnings.warn(
-                f"{name}the checkpoint is damaged; what is damaged starts again, and all else continues: {'; '.join(damaged)}",
-                stacklevel=2,
-            )
-
-    @property
-    def _saved_as(self) -> str:
-        """The key of a checkpoint for callbacks of this class. A user's subclass has the key of its base in this package."""
-        return next(f"lightning_hooks.{k.__name__}" for k in type(self).__mro__ if k.__module__.startswith("lightning_hooks."))
-
-    def _saved_at(self, trainer: Trainer) -> str:
-        """The key of this callback in a checkpoint among those of its class."""
-        ours = [callback for callback in our_callbacks(trainer) if isinstance(callback, HooksCallback)]
-        same = [each for each in ours if each._saved_as == self._saved_as and each.prefix == self.prefix]
-        return f"{self.prefix}{same.index(self)}"
-
     def _detach(self, error: BaseException | None = None) -> None:
         """Remove all hooks and close the consumers; a second call does nothing."""
         try:
-            state = self._state()  # Call it in every run, because it publishes pending steps.
-            if self._fits:
-                self._last = state
+            self._keep_state()
         finally:
             self._skipped.stop(self._hook_manager)
             run, participants, publisher = self._run, self._participants, self._publisher

@@ -38,7 +38,10 @@ class Layers:
 
 def layers_of(evidence: Evidence, roles: Roles) -> Layers:
     """The layers of a model in the order of execution."""
-    order = evidence.order
+    return roles.remember("layers", evidence.order, lambda: _in_order(evidence.order, roles))
+
+
+def _in_order(order: tuple[str, ...], roles: Roles) -> Layers:
     weighted: dict[str, str] = {}
     before: dict[str, str] = {}
     ends: dict[str, int] = {}
@@ -59,14 +62,13 @@ def _child(name: str) -> str:
     return child if dot else ""
 
 
-def elements_per_unit(roles: Roles, layers: Layers, names: Sequence[str], counts: Array) -> Array:
+def elements_per_unit(roles: Roles, layers: Layers, names: tuple[str, ...], counts: Array) -> Array:
     """The number of elements that each unit of a tensor has, float64 of the shape of `counts`; NaN if nobody knows the units.
 
     The units of a module are taken to be those of the last layer with weights.
     """
-    units = [units_of(roles, layers.weighted.get(name, "")) for name in names]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        per_unit: Array = counts / np.array(units, dtype=np.float64)
+    units = roles.remember("units", names, lambda: np.array([units_of(roles, layers.weighted.get(name, "")) for name in names]))
+    per_unit: Array = counts / units
     return per_unit
 
 
@@ -78,17 +80,17 @@ def units_of(roles: Roles, layer: str) -> float:
     return float(weight.shape[_is_transposed(roles, layer)])
 
 
-def roots_of_fan_in(roles: Roles, layers: Sequence[str]) -> Array:
+def roots_of_fan_in(roles: Roles, layers: tuple[str, ...]) -> Array:
     """The square root of the number of inputs of each output, float64 [layers]; NaN for modules without a weight.
 
     The root mean square of a weight times this number is the factor by which the layer scales inputs that are independent.
     """
-    roots = []
-    for layer in layers:
-        weight = roles.weight(layer)
-        inputs = np.nan if weight is None else np.prod(weight.shape) / weight.shape[_is_transposed(roles, layer)]
-        roots.append(float(np.sqrt(inputs)))
-    return np.array(roots, dtype=np.float64)
+    return roles.remember("fan in", layers, lambda: np.sqrt([_fan_in(roles, layer) for layer in layers]))
+
+
+def _fan_in(roles: Roles, layer: str) -> float:
+    weight = roles.weight(layer)
+    return float("nan") if weight is None else float(np.prod(weight.shape)) / weight.shape[_is_transposed(roles, layer)]
 
 
 def _is_transposed(roles: Roles, layer: str) -> bool:

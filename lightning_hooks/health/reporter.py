@@ -6,7 +6,7 @@ import traceback
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
@@ -22,6 +22,9 @@ from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.records.step_view import StepView
+
+CAUSE_AFTER: Final = 40
+"""Steps after the beginning of its findings at which a cause that is not certain is shown."""
 
 
 class HealthError(HooksError, RuntimeError):
@@ -68,6 +71,7 @@ class Reporter(StepConsumer):
         self._is_first = True
         self._told_causes: set[str] = set()
         self._told: set[int] = set()
+        self._waiting: dict[str, int] = {}  # causes that are not certain, with the step at which they are told
         self._acted: set[int] = set()
         self._webhooks: dict[str, Webhook] = {}
         self._failed = False
@@ -90,6 +94,8 @@ class Reporter(StepConsumer):
             events = self.diagnosis.add(view)
             if events:
                 self._report(events)
+            elif self._waiting:
+                self._tell_causes(view.step)
         except Exception as error:
             self._failed = True
             where = traceback.extract_tb(error.__traceback__)[-1]
@@ -101,6 +107,8 @@ class Reporter(StepConsumer):
         """Let all rules look once more, write the summary and tell it in one line."""
         if not self._failed:
             self._report(self.diagnosis.finish())
+            if self._is_first:
+                self._tell_causes(None)
         summary = self.diagnosis.summary()
         if self._journal is not None:
             if error is not None:
@@ -119,6 +127,7 @@ class Reporter(StepConsumer):
             "told_causes": sorted(self._told_causes),
             "told": sorted(self._told),
             "acted": sorted(self._acted),
+            "waiting": dict(self._waiting),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -130,6 +139,7 @@ class Reporter(StepConsumer):
         self.diagnosis.load_state_dict(state["diagnosis"])
         self._told_causes = {*map(str, state["told_causes"])}
         self._told, self._acted = {*map(int, state["told"])}, {*map(int, state["acted"])}
+        self._waiting = {str(name): int(step) for name, step in dict(state["waiting"]).items()}
 
     def _report(self, events: Iterable[Event]) -> None:
         events = list(events)
@@ -145,21 +155,39 @@ class Reporter(StepConsumer):
             self._outlet.show(markdown_of(self.diagnosis.causes, findings), self.diagnosis.evidence.step)
 
     def _tell(self, causes: Iterable[Cause], new: Iterable[Finding]) -> None:
-        """Show each cause once, and each finding that no cause explains."""
-        findings = self.diagnosis.findings
-        by_number = {finding.number: finding for finding in findings}
+        """Show each cause once, and each finding that no cause explains.
+
+        A fact is shown at once. A cause that is not certain waits until the rules on patterns have looked, because they may
+        find what explains the fact better.
+        """
+        step = self.diagnosis.evidence.step
         for cause in causes:
-            if cause.name in self._told_causes or not any(self._warns(by_number.get(number)) for number in cause.numbers):
-                continue
-            self._told_causes.add(cause.name)
-            self._told.update(cause.numbers)
-            self._outlet.tell(block_of_cause(cause, findings))
+            is_certain = cause.confidence == "certain"
+            self._waiting.setdefault(cause.name, step if is_certain else max(step, cause.first_step + CAUSE_AFTER))
+        self._tell_causes(step)
+        findings = {finding.number: finding for finding in self.diagnosis.findings}
         for finding in new:
-            current = by_number.get(finding.number, finding)
-            if finding.number in self._told or not self._warns(current) or current.cause in self._told_causes:
+            current = findings.get(finding.number, finding)
+            is_fact = self.diagnosis.rules[current.rule].family in ("facts", "numerics")
+            if finding.number in self._told or not self._warns(current) or not (is_fact or current.cause is None):
                 continue
             self._told.add(finding.number)
             self._outlet.tell(block_of_finding(current))
+
+    def _tell_causes(self, step: int | None) -> None:
+        """Show the causes that have waited until a step; None for all."""
+        due = {name for name, when in self._waiting.items() if step is None or when <= step}
+        findings = self.diagnosis.findings
+        by_number = {finding.number: finding for finding in findings}
+        for cause in self.diagnosis.causes if due else ():
+            if cause.name not in due or cause.name in self._told_causes:
+                continue
+            if any(self._warns(by_number.get(number)) for number in cause.numbers):
+                self._told_causes.add(cause.name)
+                self._told.update(cause.numbers)
+                self._outlet.tell(block_of_cause(cause, findings))
+        for name in due:
+            del self._waiting[name]
 
     def _warns(self, finding: Finding | None) -> bool:
         return finding is not None and any(action.kind == "warn" for action in self._actions.of(finding))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,13 @@ from lightning_hooks.records.facts import ModuleFacts, ParameterFacts, Structure
 
 Mask = NDArray[np.bool_]
 Array = NDArray[np.float64]
+T = TypeVar("T")
 NO_STRUCTURE: Final = "the structure of the model is not known"
 WEIGHTED: Final = ("linear", "convolution")
 """The roles of modules that multiply their input with a weight."""
+EXPERT: Final = re.compile(r"(?P<list>(?:.*\.)?\w*experts?\w*)\.(?P<index>\d+)(?:\.|$)", re.IGNORECASE)
+"""The name of a module inside a member of a list of experts."""
+_MOST_KNOWN: Final = 64
 _RECTIFIER: Final = re.compile(r"relu", re.IGNORECASE)
 _LEAKY: Final = re.compile(r"leaky|prelu|rrelu", re.IGNORECASE)
 
@@ -43,7 +47,7 @@ class Roles:
     def __init__(self, structure: Structure) -> None:
         self.modules: dict[str, ModuleFacts] = {each.name: each for each in structure.modules}
         self.parameters: dict[str, ParameterFacts] = {each.name: each for each in structure.parameters}
-        self._masks: dict[tuple[str, tuple[str, ...]], Mask] = {}
+        self._known: dict[tuple[str, tuple[str, ...]], Any] = {}
         self._weights: dict[str, ParameterFacts] = {}
         for each in structure.parameters:
             if is_weight(each.shape):
@@ -62,6 +66,10 @@ class Roles:
         """Which modules are activations that give exactly 0 for every negative input."""
         return self._mask("rectifiers", names, lambda name: is_rectifier(self.modules.get(name)))
 
+    def are_experts(self, names: tuple[str, ...]) -> Mask:
+        """Which modules belong to a member of a list of experts, `experts.3`, by the name of the list."""
+        return self._mask("experts", names, lambda name: EXPERT.match(name) is not None)
+
     def have_type(self, names: tuple[str, ...], types: Sequence[str]) -> Mask:
         """Which modules have a class with one of these names."""
         named = {name for name, module in self.modules.items() if module.type in types}
@@ -75,12 +83,17 @@ class Roles:
         """The first weight of a module; None if it has none."""
         return self._weights.get(module)
 
-    def _mask(self, key: str, names: tuple[str, ...], holds: Callable[[str], bool]) -> Mask:
-        if (key, names) not in self._masks:
-            if len(self._masks) > 64:  # the rows of a run may change
-                self._masks.clear()
-            self._masks[key, names] = np.array([holds(name) for name in names], dtype=np.bool_)
-        return self._masks[key, names]
+    def remember(self, what: str, names: tuple[str, ...], compute: Callable[[], T]) -> T:
+        """What follows from the structure and some names, computed once: the names of a run hardly ever change."""
+        key = what, names
+        if key not in self._known:
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = compute()
+        return cast(T, self._known[key])
+
+    def _mask(self, what: str, names: tuple[str, ...], holds: Callable[[str], bool]) -> Mask:
+        return self.remember(what, names, lambda: np.array([holds(name) for name in names], dtype=np.bool_))
 
 
 _known: list[tuple[Structure, Roles]] = []

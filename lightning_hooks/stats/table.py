@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_hooks.stats import kernels
@@ -23,29 +21,9 @@ from lightning_hooks.stats.processes import world_size
 from lightning_hooks.stats.ranks import merge_ranks
 from lightning_hooks.stats.replicas import replicas
 from lightning_hooks.stats.requests import FACTOR, STOP
+from lightning_hooks.stats.row_offsets import RowOffsets
 from lightning_hooks.stats.sections import Sections, rescale_sections
 from lightning_hooks.stats.user_statistics import UserStatistic
-
-
-class RowOffsets(NamedTuple):
-    """The offsets in a table's state of rows that are written together at every step; `Table.offsets` computes them.
-
-    Args:
-        rows: the indices of the rows.
-        moments: the offset of the moments of each row, int64 [rows].
-        histograms: the offset of the histogram of each row, int64 [rows], `NO_HISTOGRAM` for a row without one; None if no row
-            has a histogram.
-        is_direct: whether the kernel in host memory can write everything that these rows keep.
-
-    Example:
-        >>> Table(3).offsets([0, 2]).moments.tolist()
-        [0, 18]
-    """
-
-    rows: Sequence[int]
-    moments: NDArray[np.int64]
-    histograms: NDArray[np.int64] | None
-    is_direct: bool
 
 
 class Table:
@@ -265,12 +243,7 @@ class Table:
 
     def offsets(self, rows: Sequence[int]) -> RowOffsets:
         """The offsets of rows in the state. Compute them once, and pass them to `measure_all` at every step."""
-        histograms = None
-        offsets = [self._histogram_offset(row) for row in rows]
-        if any(offset is not None for offset in offsets):
-            histograms = np.array([kernels.NO_HISTOGRAM if offset is None else offset for offset in offsets], dtype=np.int64)
-        is_direct = self._python_rows.isdisjoint(rows)
-        return RowOffsets(rows, np.array(rows, dtype=np.int64) * MOMENTS, histograms, is_direct)
+        return RowOffsets.of(rows, [self._histogram_offset(row) for row in rows], self._python_rows.isdisjoint(rows))
 
     def measure_all(
         self, rows: Sequence[int] | RowOffsets, tensors: Sequence[Tensor], subtracted: Sequence[Tensor] | None = None

@@ -20,7 +20,8 @@ from lightning_hooks.plan.rows import Due, Row
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.measurement import Measurement, UnscaledMeasurement, measure_all
-from lightning_hooks.stats.table import RowOffsets, Table
+from lightning_hooks.stats.row_offsets import RowOffsets
+from lightning_hooks.stats.table import Table
 from lightning_hooks.tensor_kinds import is_sharded
 from lightning_hooks.transforms._batch import foreach
 

@@ -33,7 +33,6 @@ class SaturatedActivation(StructureRule):
     at_start: float = 0.1
     later: float = 0.03
     patience: int = 10
-    every: int = 10
     family: ClassVar[str] = "activations"
     needs: ClassVar[Needs] = (("output", "mean"), ("output", "rms"), ("output", "min"), ("output", "max"))
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -97,7 +96,7 @@ class ConstantOutput(StructureRule):
 
     least: float = 0.002
     least_elements: int = 4
-    patience: int = 3
+    patience: int = 5
     family: ClassVar[str] = "activations"
     needs: ClassVar[Needs] = (("output", "unit_variation"), ("output", "count"))
     next_steps: ClassVar[tuple[str, ...]] = (

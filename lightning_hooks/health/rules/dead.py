@@ -24,7 +24,6 @@ class DeadLayer(StructureRule):
 
     severity: Severity = Severity.CRITICAL
     patience: int = 10
-    every: int = 10
     family: ClassVar[str] = "activations"
     needs: ClassVar[Needs] = (("output", "zero_fraction"), ("input", "zero_fraction"))
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -67,8 +66,8 @@ class DeadUnits(StructureRule):
     """Units are 0 for all samples of a step, at step after step.
 
     Not judged: rectifiers behind an input that hardly varies or is smaller than the layer's bias, since the sign of a unit is
-    then that of its bias (squeeze and excitation); units with few elements in a step, such as those of an expert; and linear
-    layers whose weight started at zero.
+    then that of its bias (squeeze and excitation); units with few elements in a step; experts, whose elements change from step
+    to step; and linear layers whose weight started at zero.
 
     Args:
         at_start: the share of a rectifier's units that may be dead in the first steps.
@@ -121,6 +120,7 @@ class DeadUnits(StructureRule):
             return
         layers = layers_of(evidence, roles)
         many = elements_per_unit(roles, layers, track.names, counts.values) >= self.least_elements
+        many &= ~roles.are_experts(track.names)
         began_dead = (first >= self.at_start) & (evidence.first_step <= self.start)
         limit = np.where(began_dead | (track.steps[:, None] <= self.start), self.at_start, self.later)
         rectifiers = roles.are_rectifiers(track.names) & many & self._are_driven(evidence, roles, layers, track)

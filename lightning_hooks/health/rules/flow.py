@@ -80,7 +80,8 @@ class NoGradient(FactRule):
         for number in np.unique(numbers[numbers >= 0]).tolist():
             of_optimizer = numbers == number
             with np.errstate(invalid="ignore"):
-                found[:, of_optimizer] = (grad.values[:, of_optimizer] > 0).any(axis=1)[:, None]
+                some: Mask = np.any(grad.values[:, of_optimizer] > 0, axis=1)
+            found[:, of_optimizer] = some[:, None]
         return found
 
     def _signs(self, evidence: Evidence, grad: Track, column: int, stepped: Mask, has: Mask) -> Iterator[Sign]:

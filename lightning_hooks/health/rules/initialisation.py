@@ -27,7 +27,6 @@ _LINK: Final = 20.0
 class _StartRule(StructureRule):
     """A rule on the first measurement of each row."""
 
-    every: int = 5
     family: ClassVar[str] = "activations"
 
     def can_run(self, evidence: Evidence) -> str | None:
@@ -172,7 +171,7 @@ class OddInitialization(_StartRule):
             is_odd = distance > np.log(self.most)
             if not is_odd.any() or is_odd.sum() * 3 > len(columns) or (distance[~is_odd] > np.log(self.alike)).any():
                 continue
-            root = roots_of_fan_in(roles, [roles.parameters[names[columns[0]]].module])[0]
+            root = roots_of_fan_in(roles, (roles.parameters[names[columns[0]]].module,))[0]
             odd_gain, other_gain = (np.median(sizes[each]) * root for each in (is_odd, ~is_odd))
             # If most of the equal layers are far from what any usual initialisation gives, then they are the odd ones.
             if abs(np.log(odd_gain)) < abs(np.log(other_gain)) and not _USUAL_GAIN[0] < other_gain < _USUAL_GAIN[1]:

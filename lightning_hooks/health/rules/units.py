@@ -10,10 +10,9 @@ from typing import ClassVar, Final
 import numpy as np
 
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.roles import NO_STRUCTURE, Array, Roles, percent, roles_of
+from lightning_hooks.health.roles import EXPERT, NO_STRUCTURE, Array, Roles, percent, roles_of
 from lightning_hooks.health.rule import HealthRule, Sign, signs_where
 
-_EXPERT: Final = re.compile(r"(?P<list>(?:.*\.)?\w*experts?\w*)\.(?P<index>\d+)(?:\.|$)", re.IGNORECASE)
 _ROUTER: Final = re.compile(r"router|gate|gating|switch", re.IGNORECASE)
 
 
@@ -37,7 +36,6 @@ class UnitCollapse(HealthRule):
     effective: float = 1.2
     patience: int = 10
     warmup: int = 20
-    every: int = 10
     family: ClassVar[str] = "activations"
     needs: ClassVar[tuple[tuple[str, str], ...]] = (("output", "count"), ("output", "effective_units"))
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -90,13 +88,13 @@ def _experts(evidence: Evidence, least: int) -> list[np.ndarray]:
         return []
     many: dict[str, set[str]] = {}
     for module in structure.modules:
-        match = _EXPERT.match(module.name)
+        match = EXPERT.match(module.name)
         if match:
             many.setdefault(match["list"], set()).add(match["index"])
     firsts: dict[str, dict[str, int]] = {}
     positions = {name: column for column, name in enumerate(track.names)}
     for name in (*(name for name in evidence.order if name in positions), *track.names):
-        match = _EXPERT.match(name)
+        match = EXPERT.match(name)
         if match:
             firsts.setdefault(match["list"], {}).setdefault(match["index"], positions[name])
     return [np.array(list(each.values())) for name, each in firsts.items() if len(many.get(name, ())) >= least]

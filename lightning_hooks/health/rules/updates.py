@@ -50,7 +50,6 @@ class UpdateTooLarge(_UpdateRule):
     most: float = 0.1
     patience: int = 10
     warmup: int = 20
-    every: int = 10
     next_steps: ClassVar[tuple[str, ...]] = (
         "Divide the learning rate of the layer by 10, or warm it up over some hundred steps.",
         "Look at the update ratio over time: a ratio that is large only at the start needs a warm-up, not a lower rate.",
@@ -75,16 +74,17 @@ class UpdateTooSmall(_UpdateRule):
 
     Args:
         least: the smallest ratio of the norms of update and weight at which a loss that does not fall is no surprise.
+        most_of_others: the multiple of `least` that no weight exceeds if all of them move too little.
         least_alone: a ratio below this is also told while the loss falls, if another weight changes far more.
         least_share: the share of the largest ratio below which a weight changes far less than another one.
     """
 
     least: float = 3e-5
+    most_of_others: float = 10.0
     least_alone: float = 1e-6
     least_share: float = 1e-3
     patience: int = 10
     warmup: int = 20
-    every: int = 10
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the learning rate of the parameter group, and at what the schedule does with it.",
         "Compare `grad` with `final_grad`: clipping may leave almost nothing.",
@@ -105,11 +105,12 @@ class UpdateTooSmall(_UpdateRule):
         moving = np.where(weights & (track.values > 0), track.values, np.nan)
         # A weight that moved at first and stands still later was annealed on purpose, or learned what there is to learn.
         always = ~(early >= self.least)
-        if evidence.loss_falls() is False:
-            small = (moving < self.least) & always
-            yield from signs_where(track, small, self.least, _of_weight, small)
         with np.errstate(invalid="ignore"):
             largest = np.fmax.reduce(moving, axis=1, initial=-np.inf)[:, None]
+            # If another weight moves as usual, this one may have a small rate of its own, as a pretrained backbone has.
+            small = (moving < self.least) & always & (largest < self.most_of_others * self.least)
+            if evidence.loss_falls() is False:
+                yield from signs_where(track, small, self.least, _of_weight, small)
             alone = (moving < self.least_alone) & (moving < self.least_share * largest) & ~(early >= self.least_alone)
         yield from signs_where(track, alone, np.minimum(self.least_alone, self.least_share * largest), _alone)
 
@@ -177,7 +178,6 @@ class ClippingAlways(HealthRule):
     window: int = 50
     severity: Severity = Severity.INFO
     patience: int = 1
-    every: int = 10
     family: ClassVar[str] = "updates"
     needs: ClassVar[Needs] = (("grad", "norm"), ("final_grad", "norm"))
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -199,14 +199,15 @@ class ClippingAlways(HealthRule):
         if grad is None or final is None or not len(evidence.new_steps):
             return
         kept = _kept(grad, final)
-        known = kept[np.isfinite(kept)][-self.window :]
+        is_known = np.isfinite(kept)
+        known, steps = kept[is_known][-self.window :], grad.steps[is_known][-self.window :]
         if len(known) < self.window or not np.isfinite(kept[-1]):
             return
         share = float(np.mean(known < 0.99))
         if share >= self.share:
             left = percent(float(np.median(known)))
             text = f"clipping cut the gradient at {percent(share)} of the last {self.window} steps, to {left} of its norm"
-            yield Sign("", "", evidence.step, share, self.share, text)
+            yield Sign("", "", evidence.step, share, self.share, text, since=int(steps[0]))
 
 
 def _kept(grad: Track, final: Track) -> Array:

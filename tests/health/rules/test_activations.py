@@ -167,7 +167,7 @@ def test_an_output_that_does_not_depend_on_the_input_is_told_if_the_loss_does_no
 
 def test_an_output_of_the_model_that_collapses_is_told_while_the_loss_falls():
     collapses = units(unit_variation=lambda step: 0.3 if step < 60 else 0.001)
-    assert found(ConstantOutput(), run(NETWORK, network(head=collapses), loss=falling)) == {"head": 69}
+    assert found(ConstantOutput(), run(NETWORK, network(head=collapses), 140, loss=falling)) == {"head": 69}
     assert found(ConstantOutput(), run(NETWORK, network(head=units(unit_variation=0.001)), loss=falling)) == {}
 
 
