@@ -78,6 +78,24 @@ def trainable(structure: Structure, facts: StepFacts) -> list[str]:
     return [each.name for each in structure.parameters if each.name not in frozen]
 
 
+_unheld: list[tuple[Structure, tuple[int, ...], tuple[str, ...], list[str]]] = []
+
+
+def unheld(structure: Structure, facts: StepFacts) -> list[str]:
+    """The names of the parameters that are neither frozen nor held by an optimizer, without those of copies."""
+    # A learning rate that changes makes new facts at every step, which hold the same tuples of names.
+    groups = [group.params for each in facts.optimizers for group in each.groups]
+    ids = tuple(map(id, groups))
+    for known, known_ids, frozen, names in _unheld:
+        if known is structure and known_ids == ids and frozen is facts.frozen:
+            return names
+    held = {name for group in groups for name in group}
+    names = [name for name in trainable(structure, facts) if name not in held and not is_named_copy(name)]
+    _unheld[3:] = []
+    _unheld.insert(0, (structure, ids, facts.frozen, names))
+    return names
+
+
 def is_named_copy(name: str, words: Collection[str] = COPIES) -> bool:
     """Whether a word in a dotted name says that the module is a copy or is kept as it is.
 

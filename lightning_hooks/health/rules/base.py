@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -20,6 +21,10 @@ class StructureRule(HealthRule):
     def can_run(self, evidence: Evidence) -> str | None:
         """As of `HealthRule`."""
         return NO_STRUCTURE if roles_of(evidence) is None else super().can_run(evidence)
+
+
+WITNESS: Final = 32
+"""The number of losses that a second witness judges: 60 steps, if all of the first 25 are watched and then every fifth."""
 
 
 def is_new(track: Track) -> bool:

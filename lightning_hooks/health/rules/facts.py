@@ -39,13 +39,14 @@ class LearningRateZero(_OptimizerRule):
     """
 
     budget: float = 0.9
-    patience: int = 4
+    patience: int = 2
+    warmup: int = 2
     every: int = 1
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the number of steps that the schedule was given, and at how often it is stepped (interval step or epoch).",
         "If the group is frozen on purpose, call `requires_grad_(False)` on its parameters.",
     )
-    source: ClassVar[str] = "ours: four steps in a row, so that a warm-up may begin at 0; 90 % of the steps of the fit"
+    source: ClassVar[str] = "ours: not in the first two steps, since a warm-up may begin at 0; 90 % of the steps of the fit"
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         """As of `HealthRule`."""
@@ -122,7 +123,7 @@ class ScaleCollapse(HealthRule):
     share: float = 0.07
     window: int = 64
     patience: int = 1
-    every: int = 5
+    every: int = 2
     family: ClassVar[str] = "facts"
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the first gradient that is not finite at a step that was skipped.",

@@ -37,7 +37,14 @@ class NoGradient(FactRule):
     least: int = 2
     least_at_start: int = 5
     history: int = 20
-    needs: ClassVar[Needs] = (("grad", "abs_max"), ("update", "abs_max"), ("param", "norm"), ("output", "count"))
+    needs: ClassVar[Needs] = (
+        ("grad", "nonfinite"),
+        ("grad", "abs_max"),
+        ("update", "nonfinite"),
+        ("param", "norm"),
+        ("output", "count"),
+    )
+    every: int = 2
     next_steps: ClassVar[tuple[str, ...]] = (
         "Search between the module and the loss for `detach()`, `torch.no_grad()`, `.data`, `.item()` and argmax.",
         "If no gradient is to reach the parameter, call `requires_grad_(False)` on it.",
@@ -52,15 +59,16 @@ class NoGradient(FactRule):
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         """As of `HealthRule`."""
-        grad, update, roles = evidence.track("grad", "abs_max"), evidence.track("update", "abs_max"), roles_of(evidence)
-        if grad is None or update is None or roles is None or evidence.facts is None:
+        grad, update, roles = evidence.track("grad", "abs_max"), evidence.track("update", "nonfinite"), roles_of(evidence)
+        count = evidence.track("grad", "nonfinite")
+        if grad is None or count is None or update is None or roles is None or evidence.facts is None:
             return
         columns = columns_of(update.names, grad.names)
         stepped: Mask = (columns >= 0) & ~np.isnan(update.values[:, columns])
         weights = roles.are_weights(grad.names) & ~roles.have_role(_owners(roles, grad.names), ("embedding",))
         are_zero = (grad.values == 0) & weights & self._others_have(evidence, grad)
-        has: Mask = np.isfinite(grad.values) & ~are_zero
-        for column in np.flatnonzero(np.logical_and(stepped[-1], ~has[-1])).tolist():
+        has: Mask = ~np.isnan(count.values) & ~are_zero
+        for column in np.flatnonzero(np.logical_and(stepped, ~has)[-1]).tolist():
             yield from self._signs(evidence, grad, column, stepped[:, column], has[:, column])
 
     def _others_have(self, evidence: Evidence, grad: Track) -> Mask:
@@ -89,10 +97,9 @@ class NoGradient(FactRule):
         if not (is_without or is_lost) or is_named_copy(name):
             return
         runs = has_any(evidence.track("output", "count"), _module_of(evidence, name))
-        begin = int(grad.steps[measured[before]])
-        if (runs is not None and not runs[measured[before:]].all()) or self._moves(evidence, name, begin):
+        begin, value = int(grad.steps[measured[before]]), grad.values[measured[-1], column]
+        if (runs is not None and not runs[measured[before:]].all()) or (not value == 0 and self._moves(evidence, name, begin)):
             return
-        value = grad.values[measured[-1], column]
         text = (
             "its gradient is exactly 0, while others are not" if value == 0 else "the optimizer holds it and gets no gradient"
         )
@@ -102,14 +109,13 @@ class NoGradient(FactRule):
 
     def _moves(self, evidence: Evidence, name: str, begin: int) -> bool:
         """Whether something else than the optimizer changes the parameter, as with a moving average."""
-        param, update = evidence.track("param", "norm"), evidence.track("update", "abs_max")
-        if param is None or update is None or name not in param.names:
+        param = evidence.track("param", "norm")
+        if param is None or name not in param.names:
             return False
         since = param.steps >= begin
         norms = param.values[since, param.names.index(name)]
-        changes = update.values[since, update.names.index(name)]
-        norms = norms[~np.isnan(norms)]
-        return len(norms) > 1 and bool(np.ptp(norms) > 1e-6 * abs(norms[0])) and not bool(np.nanmax(changes) > 0)
+        norms = norms[np.isfinite(norms)]
+        return len(norms) > 1 and bool(np.ptp(norms) > 1e-6 * abs(norms[0]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +127,7 @@ class UnchangedParameter(FactRule):
     """
 
     patience: int = 3
+    every: int = 2
     needs: ClassVar[Needs] = (("update", "abs_max"), ("grad", "abs_max"), ("param", "abs_max"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Search for code that restores the weight after the step, or that sets its gradient to 0 before it.",
@@ -166,15 +173,14 @@ class NotCalledAnyMore(FactRule):
         history: the number of steps, all from the start of the run or of the window, at which it ran.
     """
 
-    least: int = 4
-    history: int = 40
-    every: int = 2
+    least: int = 2
+    history: int = 30
     needs: ClassVar[Needs] = (("output", "count"),)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the branches of `forward` that depend on the step, the epoch or the data.",
         "If it is left out on purpose from this step on, freeze its parameters, or accept the finding.",
     )
-    source: ClassVar[str] = "ours: 40 steps without a gap, so that layers that are dropped at random do not count"
+    source: ClassVar[str] = "ours: 30 steps without a gap at any module, so that layers that are dropped at random do not count"
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         """As of `HealthRule`."""
@@ -186,6 +192,9 @@ class NotCalledAnyMore(FactRule):
         if not absent or not ran[-1].any():
             return
         held = _modules_held(evidence)
+        before = len(ran) - self.least
+        if _has_gaps(ran[: before - self.least]):
+            return
         for column in absent:
             gap = gap_at_end(ran[:, column])
             before, name = len(ran) - gap, output.names[column]
@@ -239,6 +248,12 @@ def _modules_held(evidence: Evidence) -> set[str]:
         return set()
     held, frozen = membership_of(facts).optimizer_of, set(facts.frozen)
     return {each.module for each in structure.parameters if each.name in held and each.name not in frozen}
+
+
+def _has_gaps(ran: Mask) -> bool:
+    """Whether a module has run again after steps at which it did not run."""
+    starts = np.logical_and(ran[1:], ~ran[:-1]).sum(axis=0) + ran[:1].sum(axis=0)
+    return bool((starts > 1).any())
 
 
 def _module_of(evidence: Evidence, parameter: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Array
 from lightning_hooks.health.rule import HealthRule, Severity, Sign
+from lightning_hooks.health.rules.base import WITNESS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class LossSpike(_LossRule):
 
     sigmas: float = 6.0
     window: int = 128
-    least: int = 64
+    least: int = 40
     recent: int = 32
     patience: int = 1
     every: int = 5
@@ -56,7 +57,7 @@ class LossSpike(_LossRule):
         "If spikes become more frequent, lower the learning rate or clip the norm of the gradient.",
     )
     source: ClassVar[str] = (
-        "OLMo-core StabilityMonitor: 6 σ of the last 128 steps, after 64; twice the largest recent one: ours"
+        "OLMo-core StabilityMonitor: 6 σ of the last 128 steps, after 64 (here 40); twice the largest recent one: ours"
     )
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
@@ -90,7 +91,7 @@ class LossDiverged(_LossRule):
     first: int = 5
     bottomless: float = 1e3
     patience: int = 1
-    every: int = 10
+    every: int = 5
     last: int = 10
     severity: Severity = Severity.CRITICAL
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -115,7 +116,7 @@ class LossDiverged(_LossRule):
             since = self._since(values, steps, self.most * begin)
             text = f"the loss stays above {last.min():.4g}, and it began at {begin:.4g}"
             yield Sign("", "", steps[-1], float(last.min()), self.most * begin, text, since)
-        elif last.max() < -self.bottomless * max(abs(begin), 1e-3) and evidence.loss_falls():
+        elif last.max() < -self.bottomless * max(abs(begin), 1e-3) and evidence.loss_falls(WITNESS):
             text = f"the loss has fallen to {last[-1]:.4g}, began at {begin:.4g}, and still falls"
             yield Sign("", "", steps[-1], -float(last.max()), self.bottomless * abs(begin), text)
 
@@ -134,14 +135,16 @@ class LossConstant(_LossRule):
     Args:
         spread: the largest standard deviation as a share of the loss.
         least: the smallest relative fall that counts as learning.
-        steps: the number of first steps that are compared.
+        steps: the number of first steps in which nothing has moved.
+        count: the number of measured losses among them.
     """
 
     spread: float = 0.05
     least: float = 0.005
     steps: int = 50
+    count: int = 32
     patience: int = 1
-    every: int = 10
+    every: int = 5
     next_steps: ClassVar[tuple[str, ...]] = (
         "Try to overfit a single batch: if the loss of it does not fall, the model or the loss is at fault, not the data.",
         "Look which layers have small updates, no gradient or constant outputs.",
@@ -159,9 +162,11 @@ class LossConstant(_LossRule):
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         """As of `HealthRule`."""
         values, steps, judged = _known(evidence)
-        if len(values) < self.steps or judged >= len(values) or int(evidence.steps[0]) != evidence.first_step:
+        if len(values) < self.count or judged >= len(values) or int(evidence.steps[0]) != evidence.first_step:
             return
-        quarter = self.steps // 4
+        if steps[-1] - steps[0] < self.steps:
+            return
+        quarter = self.count // 4
         first, last = float(np.median(values[:quarter])), float(np.median(values[-quarter:]))
         best = min(float(np.median(values[i : i + quarter])) for i in range(quarter, len(values) - quarter + 1, 5))
         middle = abs(first)

@@ -12,7 +12,7 @@ from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import NO_STRUCTURE
 from lightning_hooks.health.rule import HealthRule, Severity, Sign
 from lightning_hooks.health.rules.base import Needs
-from lightning_hooks.health.usage import has_any, is_named_copy, membership_of, trainable
+from lightning_hooks.health.usage import has_any, is_named_copy, membership_of, trainable, unheld
 from lightning_hooks.records.facts import StepFacts
 
 NO_FACTS: Final = "it is not known how the steps train"
@@ -34,7 +34,7 @@ class FactRule(HealthRule):
 
     family: ClassVar[str] = "facts"
     patience: int = 1
-    every: int = 5
+    every: int = 1
 
     def can_run(self, evidence: Evidence) -> str | None:
         """As of `HealthRule`."""
@@ -67,10 +67,7 @@ class NotInOptimizer(FactRule):
             facts = evidence.facts_at(step)
             if facts is None or not facts.optimizers:
                 continue
-            held = membership_of(facts).optimizer_of
-            for name in trainable(structure, facts):
-                if name in held or is_named_copy(name):
-                    continue
+            for name in unheld(structure, facts):
                 module = modules[name]
                 if module not in reached:
                     above = has_any(flow, module)
@@ -103,18 +100,11 @@ class StrangerInOptimizer(FactRule):
             if facts is None or not any(strangers):
                 continue
             held = membership_of(facts).optimizer_of
-            left = self._count_left(evidence, facts)
+            left = 0 if evidence.structure is None else len(unheld(evidence.structure, facts))
             for number, count in enumerate(strangers):
                 is_mixed = facts.precision is not None and number in held.values()
                 if count and (left or is_mixed):
                     yield Sign("", "", step, float(count), 0.0, _strange(number, facts, count, left))
-
-    def _count_left(self, evidence: Evidence, facts: StepFacts) -> int:
-        """The number of trainable parameters of the model that no optimizer holds."""
-        if evidence.structure is None:
-            return 0
-        held = membership_of(facts).optimizer_of
-        return sum(name not in held and not is_named_copy(name) for name in trainable(evidence.structure, facts))
 
 
 def _strange(number: int, facts: StepFacts, count: int, left: int) -> str:

@@ -12,7 +12,7 @@ from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Array, Mask, columns_of, percent, roles_of
 from lightning_hooks.health.rule import HealthRule, Sign, signs_where
 from lightning_hooks.health.rules import nonfinite
-from lightning_hooks.health.rules.base import Needs, StructureRule
+from lightning_hooks.health.rules.base import WITNESS, Needs, StructureRule
 
 _SMALLEST: Final = 2.0**-14
 """The smallest normal number of float16; smaller ones lose digits, and below 6e-8 they are 0."""
@@ -30,7 +30,7 @@ class Underflow(StructureRule):
 
     smallest: float = _SMALLEST
     patience: int = 10
-    every: int = 10
+    every: int = 5
     family: ClassVar[str] = "numerics"
     needs: ClassVar[Needs] = (("grad", "abs_max"),)
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -88,7 +88,7 @@ class LostUpdates(StructureRule):
     most: float = 0.5
     patience: int = 10
     warmup: int = 10
-    every: int = 10
+    every: int = 5
     family: ClassVar[str] = "numerics"
     needs: ClassVar[Needs] = (("update", "zero_fraction"), ("grad", "zero_fraction"))
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -106,7 +106,7 @@ class LostUpdates(StructureRule):
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         """As of `HealthRule`."""
         update, grad, roles = evidence.track(*self.needs[0]), evidence.track(*self.needs[1]), roles_of(evidence)
-        if update is None or grad is None or roles is None or evidence.loss_falls() is not False:
+        if update is None or grad is None or roles is None or evidence.loss_falls(WITNESS) is not False:
             return ()
         columns = columns_of(grad.names, update.names)
         zeros = np.where(columns >= 0, grad.values[:, columns], np.nan)
