@@ -1,233 +1,243 @@
-"""Rules on gradients: spikes, explosion, vanishing, and gradients that are never set to zero."""
+"""Rules on gradients: spikes, gradients that explode or vanish, and gradients that add up because nobody clears them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightning_hooks.health.evidence import Evidence, Track
-from lightning_hooks.health.roles import Array, Mask, known_median, roles_of, starts
-from lightning_hooks.health.rule import Sign, signs_where
-from lightning_hooks.health.rules.base import WITNESS, Needs, StructureRule
+from lightning_hooks.health.rule import HealthRule, Severity, Sign, missing, signs_where
+from lightning_hooks.health.rules.spikes import Array, six_sigma, spikes
 
-
-def _weights(evidence: Evidence, track: Track) -> Mask:
-    """Which rows are weights: a bias in front of a norm has no gradient by mathematics."""
-    roles = roles_of(evidence)
-    return np.zeros(len(track.names), dtype=np.bool_) if roles is None else roles.are_weights(track.names)
+_WHOLE: Final = ("", "hooks/grad_norm")
+_NO_STRUCTURE: Final = "nobody knows which parameters are weights"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _GradientRule(StructureRule):
-    """A rule on the gradients of weights."""
+class _WeightGradientRule(HealthRule):
+    """A rule on the gradients of weights. A bias in front of a norm has no gradient by mathematics, so only weights count."""
 
     family: ClassVar[str] = "gradients"
-    needs: ClassVar[Needs] = (("grad", "norm"),)
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        return _NO_STRUCTURE if evidence.structure is None else super().can_run(evidence)
+
+
+def _are_weights(evidence: Evidence, names: Iterable[str], without: tuple[str, ...] = ()) -> NDArray[np.bool_]:
+    """Whether each row is a parameter of two or more dimensions that is not frozen, and not of a module with such a role."""
+    structure, facts = evidence.structure, evidence.facts
+    if structure is None:
+        return np.zeros(len(tuple(names)), dtype=np.bool_)
+    left_out = {module.name for module in structure.modules if module.role in without}
+    weights = {each.name for each in structure.parameters if len(each.shape) >= 2 and each.module not in left_out}
+    weights -= set(facts.frozen) if facts is not None else set()
+    return np.array([name in weights for name in names], dtype=np.bool_)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientSpike(_GradientRule):
-    """The gradient of a weight is far above those before: by the deviation of its logarithm, and by the largest of them.
+class GradientSpike(_WeightGradientRule):
+    """The gradient of a weight jumps at a single step far above all that came before, and comes back within a few steps.
 
     Args:
-        sigmas: how many standard deviations of the logarithm above its mean.
-        times: the multiple of the largest of the steps before.
-        window: the number of these steps.
-        least: the number of measured steps before the rule judges.
+        sigmas: the smallest distance from the mean of the last 128 steps, in standard deviations of the logarithm.
+        times: the smallest multiple of the largest of these steps.
+        settle: the number of steps within which the gradient must come back by half.
     """
 
     sigmas: float = 6.0
     times: float = 5.0
-    window: int = 128
-    least: int = 40
+    settle: int = 2
     patience: int = 1
-    every: int = 5
+    needs: ClassVar[tuple[tuple[str, str], ...]] = (("grad", "norm"),)
     next_steps: ClassVar[tuple[str, ...]] = (
-        "Look at the batch of this step, and at the loss: a spike of both is a bad batch.",
-        "Clip the norm of the gradient.",
+        "Look at the batch of this step: labels, missing values, and the scale of its inputs.",
+        "Clip the norm of the gradient, so that one batch cannot undo what others have taught.",
     )
     source: ClassVar[str] = (
-        "OLMo-core: 6 σ of 128; alone it fires on healthy trainings, with 5 × the largest of them it does not"
+        "OLMo-core: 6 standard deviations of the last 128, here of the logarithm and per weight; alone it fires on healthy "
+        "trainings, with 5 times the largest it did not"
     )
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
-        track = evidence.track("grad", "norm")
-        if track is None:
+        track, early = evidence.track("grad", "norm"), evidence.early("grad", "norm")
+        if track is None or early is None or not len(track.steps):
             return
-        values = np.where(np.isfinite(track.values) & _weights(evidence, track), track.values, np.nan)
-        for i in range(max(track.new.start, self.least), track.new.stop):
-            last = values[max(0, i - self.window) : i]
-            largest = np.fmax.reduce(last, axis=0)
-            with np.errstate(invalid="ignore"):
-                candidates = np.flatnonzero(values[i] > self.times * largest)
-            for column in candidates.tolist():
-                known = last[:, column]
-                logs = np.log(known[known > 0])
-                if len(logs) < self.least or largest[column] <= 0:
-                    continue
-                value, limit = float(values[i, column]), self.times * float(largest[column])
-                if np.log(value) > logs.mean() + self.sigmas * logs.std():
-                    text = (
-                        f"the gradient jumps to {value:.3g}; the largest of {len(logs)} steps before was {largest[column]:.3g}"
-                    )
-                    yield Sign(track.names[column], "grad", int(track.steps[i]), value, limit, text)
+        for column in self._candidates(track, early, _are_weights(evidence, track.names)):
+            values = track.values[:, column]
+            for spike in spikes(values, track.new, self._limit_of, self.settle):
+                # A model that has learned its data has hard samples, whose gradients are no larger than those of the start.
+                if values[spike.at] > early[column]:
+                    yield _spike_sign(track, column, float(values[spike.at]), spike.at, spike.back, spike.limit)
+
+    def _candidates(self, track: Track, early: Array, weights: NDArray[np.bool_]) -> list[int]:
+        """The columns in which some recent number exceeds a multiple of the one before it, which is cheap to know."""
+        recent = track.values[max(track.new.start - self.settle - 1, 0) : track.new.stop]
+        with np.errstate(invalid="ignore"):
+            jumps = (recent[1:] > early) & ~(recent[1:] <= self.times * recent[:-1])
+        return [int(column) for column in np.flatnonzero(jumps.any(axis=0) & weights)]
+
+    def _limit_of(self, history: Array) -> float:
+        positive = history[history > 0]
+        if len(positive) < len(history) / 2:
+            return np.inf
+        return max(float(np.exp(six_sigma(np.log(positive), self.sigmas))), self.times * float(positive.max()))
+
+
+def _spike_sign(track: Track, column: int, value: float, at: int, back: int, limit: float) -> Sign:
+    step = int(track.steps[at])
+    text = f"the norm of the gradient jumps to {value:.3g} at step {step}, where {limit:.3g} would have been unusual"
+    return Sign(track.names[column], "grad", int(track.steps[back]), value, limit, text, since=step)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplodingGradient(_GradientRule):
-    """The gradient of a weight has grown to a large multiple of its early level, and so has the whole gradient.
-
-    Or the gradients of the first steps are already far larger than the weights themselves, and the loss does not fall.
+class ExplodingGradient(_WeightGradientRule):
+    """The gradient of a weight, and the whole gradient, are a large multiple of their early level, and the loss does not fall.
 
     Args:
-        times: the multiple of the early level (the median of the row's measurements 5 to 24).
-        from_start: the multiple of the norm of the weight.
+        times: the smallest multiple of the median of steps 5 to 24.
     """
 
+    severity: Severity = Severity.CRITICAL
     times: float = 50.0
-    from_start: float = 1e3
     patience: int = 10
-    every: int = 5
-    needs: ClassVar[Needs] = (("grad", "norm"), ("param", "norm"))
+    every: int = 10
+    needs: ClassVar[tuple[tuple[str, str], ...]] = (("grad", "norm"), _WHOLE)
     next_steps: ClassVar[tuple[str, ...]] = (
-        "Clip the norm of the gradient, and lower the learning rate.",
-        "In a recurrent network, scale the recurrent weights down or truncate the backward pass.",
+        "Clip the norm of the gradient.",
+        "Divide the learning rate by 10, or warm it up over some hundred steps.",
     )
-    source: ClassVar[str] = (
-        "AutoTrainer's ratio of 70 between layers fires on healthy trainings; 50 × the early level for ten steps did not"
-    )
+    source: ClassVar[str] = "AutoTrainer's ratio of 70 fires on healthy trainings; 50 times a weight's own early level does not"
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
         track, early = evidence.track("grad", "norm"), evidence.early("grad", "norm")
-        if track is None or early is None or not track.new.stop > track.new.start:
-            return
-        weights = _weights(evidence, track)
-        values = np.where(weights, track.values, np.nan)
-        grown = track._replace(values=values)
-        with np.errstate(invalid="ignore", over="ignore"):
-            whole = np.sqrt(np.nansum(np.square(values), axis=1))
-            whole_early = float(np.sqrt(np.nansum(np.square(early[weights]))))
-            holds = (values > self.times * early) & (early > 0) & (whole > self.times * whole_early)[:, None]
-        yield from signs_where(grown, holds, self.times * early, lambda value: f"the gradient has grown to {value:.3g}")
-        if evidence.loss_falls(WITNESS) is False:
-            start = starts(evidence, "param", "norm", track.names)
-            with np.errstate(invalid="ignore"):
-                huge = (values > self.from_start * start) & (start > 0) & (early > self.from_start * start)
-            yield from signs_where(grown, huge & ~holds, self.from_start * start, _huge, huge)
-
-
-def _huge(norm: float) -> str:
-    return f"the gradient ({norm:.3g}) has been far larger than the weight from the start on, and the loss does not fall"
+        whole, early_whole = evidence.track(*_WHOLE), evidence.early(*_WHOLE)
+        if track is None or early is None or whole is None or early_whole is None:
+            return ()
+        if evidence.loss() is not None and evidence.loss_falls() is not False:
+            return ()
+        weights = _are_weights(evidence, track.names)
+        limit = np.where(weights & (early > 0), self.times * early, np.inf)
+        with np.errstate(invalid="ignore"):
+            holds = (track.values > limit) & (whole.values > self.times * early_whole) & (early_whole > 0)
+            times = track.values / np.where(early > 0, early, np.nan)
+        grown = track._replace(stat="growth", values=times)
+        return signs_where(
+            grown, holds, self.times, lambda value: f"the gradient is {value:.3g} times as large as in early steps"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class VanishingGradient(_GradientRule):
-    """The gradient of a weight is a tiny share of that of another weight, element by element.
+class VanishingGradient(_WeightGradientRule):
+    """The gradient of a weight is a tiny share of that of another weight, for long.
 
-    A gradient of exactly 0 is `NoGradient`. Embeddings are left out, and weights that start at 0 (LoRA).
+    A gradient of exactly 0 is no gradient, which another rule tells. Not judged: embeddings, most of whose lines get no
+    gradient, weights whose gradient began at 0 (adapters, branches that start at 0), and gradients that have grown since.
 
     Args:
-        least: the share of the largest root mean square of all weights.
+        least: the smallest share of the largest weight's root mean square that is usual.
+        most_growth: a gradient that is so many times as large as at the start is growing out of a small start.
     """
 
     least: float = 1e-4
-    patience: int = 30
-    every: int = 5
-    needs: ClassVar[Needs] = (("grad", "rms"), ("param", "rms"))
+    most_growth: float = 10.0
+    patience: int = 40
+    needs: ClassVar[tuple[tuple[str, str], ...]] = (("grad", "rms"),)
     next_steps: ClassVar[tuple[str, ...]] = (
-        "Replace sigmoid and tanh between the layers by ReLU or GELU, or add residual connections and norms.",
-        "Look at the initial weights of the layers behind it.",
+        "Look at the activations between this weight and the loss: saturated ones let no gradient pass.",
+        "Use residual connections, norms, and activations that do not saturate.",
     )
-    source: ClassVar[str] = (
-        "AutoTrainer: first over last layer below 1e-3; absolute thresholds (1e-6, 1e-7) fire on healthy trainings; 1e-4 of "
-        "the largest for 30 measured steps: ours"
-    )
+    source: ClassVar[str] = "AutoTrainer's ratio of 1e-3, and a tenth of it, because a ratio alone says little"
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
-        track, roles = evidence.track("grad", "rms"), roles_of(evidence)
-        if track is None or roles is None:
+        track, start = evidence.track("grad", "rms"), evidence.start("grad", "rms")
+        if track is None or start is None:
             return ()
-        owners = tuple(roles.parameters[name].module if name in roles.parameters else "" for name in track.names)
-        weights = roles.are_weights(track.names) & ~roles.have_role(owners, ("embedding",))
-        start = starts(evidence, "param", "rms", track.names)
-        weights &= ~(start < 1e-3 * known_median(start[weights]))
+        weights = _are_weights(evidence, track.names)
+        judged = _are_weights(evidence, track.names, without=("embedding",)) & (start > 0)
+        known = np.where(weights & np.isfinite(track.values), track.values, np.nan)
+        largest = np.fmax.reduce(known, axis=1, initial=-np.inf)[:, None]
         with np.errstate(invalid="ignore", divide="ignore"):
-            largest = np.fmax.reduce(np.where(weights, track.values, np.nan), axis=1, initial=-np.inf)
-            share = np.where(weights & (track.values > 0), track.values / largest[:, None], np.nan)
-            holds = share < self.least
-        return signs_where(track._replace(values=share), holds, self.least, _tiny)
-
-
-def _tiny(share: float) -> str:
-    return f"the gradient is {share:.2g} of that of the weight with the largest, element by element"
+            share = np.where(largest > 0, track.values / largest, np.nan)
+            holds = judged & (share < self.least) & (share > 0) & (track.values < self.most_growth * start)
+        shares = track._replace(stat="share", values=share)
+        return signs_where(
+            shares, holds, self.least, lambda value: f"the gradient is {value:.2g} of the largest weight's (rms)"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientsRepeat(_GradientRule):
-    """Each gradient is nearly the one before, and gradients grow: they seem to add up from step to step.
+class GradientsRepeat(HealthRule):
+    """From the first step on, the gradient grows as a sum does: by about one gradient a step, as if none were ever cleared.
 
-    The means of the gradients of all weights, each divided by its root mean square, are a sketch of the direction of the
-    gradient. Data that hardly changes also repeats the direction; then the gradient does not grow.
+    If the `cosine` of `grad` is watched, gradients of successive steps must also point in the same direction.
 
     Args:
-        cosine: between the sketches of successive steps.
-        growth: of the whole gradient over its early level.
-        least: the number of weights that the sketch needs.
-        steps: the number of steps in a row at which the gradient repeats.
+        least_rate: the smallest growth in a step, in units of the first gradient, on average since the first step and
+            at each step since then: the second gradient of a training that clears them is hardly larger than the first.
+        most_rate: the largest one; what grows faster explodes.
+        most_change: the largest change in a single step, in the same unit: that of one batch.
+        rising: the smallest share of steps at which the norm rises.
+        least_cosine: the smallest median of the cosines.
+        until: the rule looks at so many steps from the first one; later the sum no longer grows evenly.
     """
 
-    cosine: float = 0.9
-    growth: float = 3.0
-    least: int = 6
-    steps: int = 15
-    patience: int = 1
-    every: int = 5
-    needs: ClassVar[Needs] = (("grad", "norm"), ("grad", "mean"), ("grad", "rms"))
+    severity: Severity = Severity.WARNING
+    least_rate: float = 0.4
+    most_rate: float = 1.5
+    most_change: float = 2.0
+    rising: float = 0.85
+    least_cosine: float = 0.8
+    until: int = 60
+    patience: int = 10
+    warmup: int = 12
+    every: int = 10
+    family: ClassVar[str] = "gradients"
+    needs: ClassVar[tuple[tuple[str, str], ...]] = (_WHOLE, ("grad", "cosine"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Call `optimizer.zero_grad()` before each backward pass, or once in each accumulation.",
     )
-    source: ClassVar[str] = "ours"
+    source: ClassVar[str] = "tried: sums of gradients grow by 0.45 to 1 first gradients a step, and no healthy training does"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """As of `HealthRule`."""
-        reason, track = super().can_run(evidence), evidence.track("grad", "norm")
-        if reason is None and track is not None and int(_weights(evidence, track).sum()) < self.least:
-            return f"there are fewer than {self.least} weights"
-        return reason
+        return missing(evidence, *_WHOLE) if evidence.track(*_WHOLE) is None else None
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
-        norm, mean, rms = (evidence.track("grad", stat) for stat in ("norm", "mean", "rms"))
-        early = evidence.early("grad", "norm")
-        if norm is None or mean is None or rms is None or early is None or len(norm.steps) < 2:
+    def check(self, evidence: Evidence) -> Iterator[Sign]:
+        track, start = evidence.track(*_WHOLE), evidence.start(*_WHOLE)
+        if track is None or start is None or not start[0] > 0 or int(track.steps[0]) != evidence.first_step:
             return
-        weights = _weights(evidence, norm)
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            sketch = np.where(weights & (rms.values > 0), mean.values / rms.values * (norm.values / rms.values), 0.0)
-            whole = np.sqrt(np.nansum(np.square(norm.values[:, weights]), axis=1))
-            growth = whole / float(np.sqrt(np.nansum(np.square(early[weights]))))
-            similar = _cosines(sketch)
-            repeats = similar > self.cosine
-        for i in range(max(norm.new.start, self.steps), norm.new.stop):
-            if growth[i] > self.growth and repeats[i - self.steps + 1 : i + 1].all():
-                text = (
-                    f"the gradient has grown {growth[i]:.3g} times and hardly turns from step to step (cosine {similar[i]:.2f})"
+        norms = track.values[: self.until, 0] / start[0]
+        changes = np.diff(norms)
+        if not len(changes):
+            return
+        counts = np.arange(1, len(norms) + 1)
+        with np.errstate(invalid="ignore"):
+            even = np.maximum.accumulate(np.abs(changes)) <= self.most_change
+            rising = np.cumsum(changes > 0) / counts[:-1] >= self.rising
+            rate = norms / counts
+            holds = np.logical_and.accumulate((rate >= self.least_rate) & (rate <= self.most_rate))
+        holds[1:] &= even & rising
+        holds[: self.warmup] = False
+        holds &= self._align(evidence)[: self.until]
+        for i in range(track.new.start, min(track.new.stop, len(norms))):
+            if holds[i]:
+                text = f"the norm of the gradient has grown evenly to {norms[i]:.3g} times the first in {counts[i]} steps"
+                yield Sign(
+                    "", "", int(track.steps[i]), float(norms[i]), self.least_rate * float(counts[i]), text, evidence.first_step
                 )
-                yield Sign("", "", int(norm.steps[i]), float(growth[i]), self.growth, text)
+
+    def _align(self, evidence: Evidence) -> NDArray[np.bool_]:
+        """At which steps gradients point in the direction of those of the step before, if that is watched."""
+        cosines = evidence.track("grad", "cosine")
+        if cosines is None:
+            return np.ones(len(evidence.steps), dtype=np.bool_)
+        known = np.where(np.isnan(cosines.values).all(axis=1, keepdims=True), 1.0, cosines.values)
+        aligned: NDArray[np.bool_] = np.nanmedian(known, axis=1) >= self.least_cosine
+        return aligned
 
 
-def _cosines(sketch: Array) -> Array:
-    """The cosine of each line and the one before, float64 [window]; NaN for the first."""
-    products = (sketch[1:] * sketch[:-1]).sum(axis=1)
-    norms = np.linalg.norm(sketch, axis=1)
-    return np.concatenate([[np.nan], products / (norms[1:] * norms[:-1])])
-
-
-RULES: Final = (GradientSpike(), ExplodingGradient(), VanishingGradient(), GradientsRepeat())
-"""The rules on gradients, with their defaults."""
+RULES: Final[tuple[HealthRule, ...]] = (GradientSpike(), ExplodingGradient(), VanishingGradient(), GradientsRepeat())
+"""The rules on gradients."""

@@ -8,10 +8,11 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.roles import Array
 from lightning_hooks.health.rule import HealthRule, Severity, Sign
 from lightning_hooks.health.rules.base import WITNESS
+from lightning_hooks.health.rules.spikes import largest_deviation, six_sigma, spikes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,42 +38,47 @@ def _known(evidence: Evidence) -> tuple[Array, list[int], int]:
 
 @dataclass(frozen=True, kw_only=True)
 class LossSpike(_LossRule):
-    """The loss of one step is far above those before, both by their standard deviation and by the largest of them.
+    """The loss of a single step is far above all that came before, and comes back within a few steps.
+
+    The largest deviation of the window counts as usual, so that losses with heavy tails, of games and of policies stay silent.
 
     Args:
-        sigmas: how many standard deviations above the mean of the last steps.
-        window: the number of these steps.
-        least: the number of steps before the rule judges.
-        recent: the number of last steps whose largest deviation from their median the spike exceeds twice.
+        sigmas: the smallest distance from the mean of the last 128 steps, in standard deviations.
+        times: the smallest multiple of the largest deviation in these steps from the level before it.
+        least_share: the smallest rise as a share of the early loss: ripples of a loss that is almost 0 do no harm.
+        settle: the number of steps within which the loss must come back by half.
     """
 
     sigmas: float = 6.0
-    window: int = 128
-    least: int = 40
-    recent: int = 32
+    times: float = 4.0
+    least_share: float = 0.1
+    settle: int = 2
     patience: int = 1
     every: int = 5
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the batch of this step: labels, missing values, and the scale of its inputs.",
-        "If spikes become more frequent, lower the learning rate or clip the norm of the gradient.",
+        "If spikes become more frequent, lower the learning rate or clip the gradient.",
     )
     source: ClassVar[str] = (
-        "OLMo-core StabilityMonitor: 6 σ of the last 128 steps, after 64 (here 40); twice the largest recent one: ours"
+        "OLMo-core skips steps at 6 standard deviations of the last 128; 4 times the largest deviation is ours"
     )
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         """As of `HealthRule`."""
-        values, steps, judged = _known(evidence)
-        for i in range(max(judged, self.least), len(values)):
-            last = values[max(0, i - self.window) : i]
-            limit = float(last.mean() + self.sigmas * last.std())
-            if values[i] <= limit:
-                continue
-            near = last[-self.recent :]
-            middle = float(np.median(near))
-            if values[i] - middle > 2 * float((near - middle).max()):
-                text = f"the loss jumps to {values[i]:.4g}, from {middle:.4g}"
-                yield Sign("", "", steps[i], float(values[i]), limit, text)
+        track, early = evidence.loss(), evidence.early(*LOSS)
+        if track is None or early is None or not np.isfinite(early[0]):
+            return
+        least = self.least_share * abs(float(early[0]))
+
+        def limit_of(history: Array) -> float:
+            level, deviation = largest_deviation(history)
+            return max(six_sigma(history, self.sigmas), level + self.times * deviation, level + least)
+
+        values = track.values[:, 0]
+        for spike in spikes(values, track.new, limit_of, self.settle):
+            value, step = float(values[spike.at]), int(track.steps[spike.at])
+            text = f"the loss jumps to {value:.4g} at step {step}, and had stayed below {spike.limit:.4g}"
+            yield Sign("", "", int(track.steps[spike.back]), value, spike.limit, text, since=step)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,138 @@
+"""The rules on gradients name the weight and the step of a fault, and are silent on gradients of healthy trainings."""
+
+import numpy as np
+import pytest
+
+from lightning_hooks.health.rules.gradients import RULES, ExplodingGradient, GradientSpike, GradientsRepeat, VanishingGradient
+from lightning_hooks.records.facts import StepFacts
+from tests.health.rules.evidence_for_tests import diagnosed, noisy, structure_of
+
+ROWS = [("grad", "a"), ("grad", "b")]
+TAG = "hooks/grad_norm"
+
+
+def found(rule, a, b, *, whole=None, structure=None, **options):
+    """The findings for two weights; the whole gradient is that of both."""
+    series = np.stack([a, b], axis=1)
+    whole = np.linalg.norm(series, axis=1) if whole is None else whole
+    options = {"structure": structure or structure_of("a", "b"), "summaries": whole, "tag": TAG, **options}
+    return diagnosed(rule, ROWS, series, **options).findings
+
+
+def with_jump(size, at=100, steps=150):
+    norms = noisy(1.0, steps)
+    norms[at] = size
+    return norms
+
+
+def test_a_spike_is_found_at_its_weight_and_step():
+    (finding,) = found(GradientSpike(), noisy(1.0, 150, seed=1), with_jump(8.0))
+    assert finding.rows == ("b",) and finding.first_step == 100 and "at step 100" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("norms", "structure"),
+    [
+        (with_jump(5.0), None),
+        (with_jump(8.0, at=50), None),
+        (np.concatenate([noisy(1.0, 100), noisy(8.0, 50)]), None),
+        (np.concatenate([noisy(1.0, 40), 1e-3 * with_jump(8.0)]), None),
+        (with_jump(8.0), structure_of("a", "b", biases=["b"])),
+        (np.exp(np.random.default_rng(0).normal(size=400)), None),
+    ],
+    ids=["just below", "too early", "stays", "below the early level", "a bias", "heavy tails"],
+)
+def test_usual_jumps_are_no_spikes(norms, structure):
+    assert not found(GradientSpike(), noisy(1.0, len(norms), seed=1), norms, structure=structure)
+
+
+def test_a_gradient_that_stays_a_large_multiple_explodes():
+    (finding,) = found(ExplodingGradient(), noisy(1.0, 150), np.concatenate([noisy(1.0, 80), noisy(100.0, 70)]))
+    assert finding.rows == ("b",) and finding.first_step == 80 and finding.severity == "critical"
+
+
+def test_a_gradient_does_not_explode_alone_nor_for_a_moment_nor_by_less():
+    grown = np.concatenate([noisy(1.0, 80), noisy(100.0, 70)])
+    assert not found(ExplodingGradient(), noisy(1.0, 150), grown, whole=noisy(100.0, 150))
+    assert not found(ExplodingGradient(), noisy(1.0, 150), np.concatenate([grown[:89], noisy(1.0, 61)]))
+    assert not found(ExplodingGradient(), noisy(1.0, 150), np.concatenate([noisy(1.0, 80), noisy(40.0, 70)]))
+
+
+def test_a_gradient_may_grow_while_the_loss_falls():
+    grown = np.concatenate([noisy(1.0, 80), noisy(100.0, 70)])
+    for losses, count in ((np.linspace(2.0, 1.0, 150), 0), (np.ones(150), 1)):
+        rows = [("grad", "a"), ("loss", "loss")]
+        options = {"structure": structure_of("a"), "summaries": grown, "tag": TAG}
+        assert len(diagnosed(ExplodingGradient(), rows, np.stack([grown, losses], axis=1), **options).findings) == count
+
+
+def test_a_gradient_vanishes_from_the_start():
+    (finding,) = found(VanishingGradient(), noisy(9e-6, 80), noisy(0.1, 80, share=0.0))
+    assert finding.rows == ("a",) and finding.first_step == 0 and "of the largest weight's" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("small", "options"),
+    [
+        (noisy(2e-5, 80), {}),
+        (noisy(9e-6, 39), {}),
+        (np.zeros(80), {}),
+        (np.concatenate([[0.0], noisy(9e-6, 79)]), {}),
+        (np.geomspace(1e-8, 9e-6, 80), {}),
+        (noisy(9e-6, 80), {"structure": structure_of("a", "b", biases=["a"])}),
+        (noisy(9e-6, 80), {"structure": structure_of("a", "b", embeddings=["a"])}),
+        (noisy(9e-6, 80), {"facts": StepFacts(frozen=("a",))}),
+    ],
+    ids=["just above", "too short", "unused", "starts at zero", "grows", "a bias", "an embedding", "frozen"],
+)
+def test_gradients_that_are_small_for_a_reason_do_not_vanish(small, options):
+    assert not found(VanishingGradient(), small, np.full(len(small), 0.1), **options)
+
+
+def sums(steps, seed=0):
+    """The norms of a sum of gradients that have a common direction."""
+    return np.linalg.norm(np.cumsum(np.random.default_rng(seed).normal(0.3, 0.3, (steps, 50)), axis=0), axis=1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gradients_that_are_never_cleared_repeat_from_the_first_step_on(seed):
+    (finding,) = found(GradientsRepeat(), noisy(1.0, 60), noisy(1.0, 60), whole=sums(60, seed))
+    assert finding.rule == "GradientsRepeat" and finding.first_step == 0 and "has grown evenly to" in finding.message
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        noisy(1.0, 60, share=0.5),
+        1.0 + 0.35 * np.arange(60),
+        np.geomspace(1.0, 100.0, 60),
+        np.minimum(sums(60), sums(60)[10]),
+        np.linspace(1.0, 0.1, 60),
+    ],
+    ids=["noise", "grows slowly", "explodes", "stops early", "falls"],
+)
+def test_gradients_that_are_cleared_do_not_repeat(whole):
+    assert not found(GradientsRepeat(), noisy(1.0, 60), noisy(1.0, 60), whole=whole)
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        (GradientSpike(), "nobody knows which parameters are weights"),
+        (GradientsRepeat(), "no step reports `hooks/grad_norm`"),
+    ],
+    ids=["structure", "norm"],
+)
+def test_a_rule_says_why_it_cannot_run(rule, reason):
+    diagnosis = diagnosed(rule, ROWS, np.ones((60, 2)))
+    assert diagnosis.summary()["could_not_run"][rule.name] == reason
+
+
+def test_a_missing_statistic_is_named():
+    diagnosis = diagnosed(ExplodingGradient(), ROWS, np.ones((60, 2)), structure=structure_of("a", "b"))
+    assert diagnosis.summary()["could_not_run"]["ExplodingGradient"] == "no step reports `hooks/grad_norm`"
+
+
+def test_rules_can_be_typed_back_in():
+    for rule in RULES:
+        assert eval(repr(rule)) == rule
