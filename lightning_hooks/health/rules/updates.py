@@ -175,10 +175,12 @@ class ClippingAlways(HealthRule):
     Args:
         share: the share of steps at which clipping acts.
         window: the number of steps of which this is a share.
+        least: the smallest number of measured steps among them.
     """
 
     share: float = 0.9
     window: int = 50
+    least: int = 5
     severity: Severity = Severity.INFO
     patience: int = 1
     family: ClassVar[str] = "updates"
@@ -202,9 +204,10 @@ class ClippingAlways(HealthRule):
         if grad is None or final is None or not len(evidence.new_steps):
             return
         kept = _kept(grad, final)
-        is_known = np.isfinite(kept)
-        known, steps = kept[is_known][-self.window :], grad.steps[is_known][-self.window :]
-        if len(known) < self.window or not np.isfinite(kept[-1]):
+        is_known = np.isfinite(kept) & (grad.steps > evidence.step - self.window)
+        known, steps = kept[is_known], grad.steps[is_known]
+        # Gradients after clipping are usually measured at every tenth step only.
+        if len(known) < self.least or evidence.step - evidence.first_step < self.window - 1 or not np.isfinite(kept[-1]):
             return
         share = float(np.mean(known < 0.99))
         if share >= self.share:
