@@ -31,6 +31,8 @@ _ENDINGS: Final = (
     ("loss", "Loss"),
 )
 """The role of a module of another library by the ending of the name of its class."""
+LOOK_EVERY: Final = 4
+"""Steps between two looks whether the model holds other parameters."""
 _ACTIVATIONS: Final = "torch.nn.modules.activation"
 
 
@@ -61,14 +63,21 @@ class ModelFacts:
         # By optimizer and group: the ids of its parameters, and their names with the number of strangers.
         self._members: dict[tuple[int, int], tuple[tuple[int, ...], tuple[str, ...], int]] = {}
         self.structure = structure_of(model)
+        self._calls = 0
         self._look_up()
 
     def forget(self) -> None:
         """Look up the modules and parameters of the model at the next step, because some may have been replaced."""
         self._is_stale = True
 
+    def _has_changed(self) -> bool:
+        """Whether the model holds other parameters than at the last look, as after a head was replaced within an epoch."""
+        model = self._model()
+        return model is not None and tuple(map(id, model.parameters())) != self._ids
+
     def _look_up(self) -> None:
         model = self._model()
+        self._ids = () if model is None else tuple(map(id, model.parameters()))
         self._is_stale = False
         self._members.clear()
         modules = [] if model is None else named_modules(model)
@@ -93,7 +102,8 @@ class ModelFacts:
             last_step: as of `StepFacts`.
             apart: as of `StepFacts`.
         """
-        if self._is_stale:
+        self._calls += 1
+        if self._is_stale or (self._calls % LOOK_EVERY == 0 and self._has_changed()):
             self._look_up()
         optimizers = tuple(self._of_optimizer(i, each) for i, each in enumerate(self._optimizers()) if _has_groups(each))
         frozen = tuple(name for name, known in self._parameters if (p := known()) is not None and not p.requires_grad)

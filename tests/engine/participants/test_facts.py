@@ -81,3 +81,13 @@ def test_the_loss_of_a_plain_loop() -> None:
     assert watched.record.facts is not None and watched.record.facts.optimizers[0].groups[0].params == ("weight", "bias")
     with pytest.raises(RuleError, match=r"note_loss\(\) was called after the with block"):
         watched.note_loss(torch.ones(()))
+
+
+def test_a_head_that_is_replaced_within_an_epoch_is_noticed_without_a_new_optimizer() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    facts = ModelFacts(model, lambda: [optimizer])
+    assert facts.of_step().optimizers[0].groups[0].strangers == 0
+    model[1] = nn.Linear(2, 1)
+    seen = [facts.of_step().optimizers[0].groups[0] for _ in range(4)][-1]
+    assert (seen.strangers, seen.params) == (2, ("0.weight", "0.bias"))

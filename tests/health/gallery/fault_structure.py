@@ -227,7 +227,7 @@ TRAININGS = [
         never_called,
         150,
         "set",
-        Expectation("fact", ("NoGradient", "UnchangedParameter"), "context*", "GradientCut"),
+        Expectation("fact", ("NeverCalled", "NoGradient", "UnchangedParameter"), "context*"),
         "The forward pass forgets a module that the optimizer holds.",
     ),
     Training(
