@@ -132,7 +132,7 @@ class ExplodingGradient(_WeightGradientRule):
 
 @dataclass(frozen=True, kw_only=True)
 class VanishingGradient(_WeightGradientRule):
-    """The gradient of a weight is a tiny share of that of another weight, for long.
+    """The gradient of a weight is a tiny share of that of another weight, for long, and the loss does not fall.
 
     A gradient of exactly 0 is no gradient, which another rule tells. Not judged: embeddings, most of whose lines get no
     gradient, weights whose gradient began at 0 (adapters, branches that start at 0), and gradients that have grown since.
@@ -155,6 +155,9 @@ class VanishingGradient(_WeightGradientRule):
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         track, start = evidence.track("grad", "rms"), evidence.start("grad", "rms")
         if track is None or start is None:
+            return ()
+        # Queries and keys of attention begin with gradients that small, in trainings that learn.
+        if evidence.loss() is not None and evidence.loss_falls() is not False:
             return ()
         weights = _are_weights(evidence, track.names)
         judged = _are_weights(evidence, track.names, without=("embedding",)) & (start > 0)
