@@ -91,7 +91,8 @@ def causes_table() -> str:
 def summary(results: list[dict[str, Any]]) -> str:
     """The numbers of the whole gallery, those of the held half apart."""
     trainings = {each.name: each for each in [*healthy(), *faulty()]}
-    lines = []
+    seeds = sorted({each["seed"] for each in results})
+    lines = [f"- Seeds: {', '.join(map(str, seeds))}; {len(results)} runs."]
     for half, said in (("set", "of the half on which thresholds could be set"), ("held", "of the half that was held back")):
         runs = [each for each in results if trainings[each["name"]].half == half]
         sound = [each for each in runs if trainings[each["name"]].expects is None]
