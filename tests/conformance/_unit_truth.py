@@ -16,6 +16,7 @@ UNIT_STATISTICS = (
     "effective_units",
     "top_unit",
     "busiest_unit",
+    "unit_variation",
 )
 
 
@@ -41,6 +42,7 @@ def unit_truth(tensors: Sequence[Tensor], axis: int = -1) -> dict[str, float]:
         "effective_units": math.exp(-sum(share * math.log(share) for share in shares if share != 0)),
         "top_unit": float(_first_largest(largest)),
         "busiest_unit": float(_first_largest(load)),
+        "unit_variation": math.sqrt(x.var(0).mean() / np.square(x).mean()) if np.square(x).mean() > 0 else math.nan,
     }
 
 
