@@ -68,7 +68,10 @@ class NoGradient(FactRule):
         weights = roles.are_weights(grad.names) & ~roles.have_role(_owners(roles, grad.names), ("embedding",))
         are_zero = (grad.values == 0) & weights & self._others_have(evidence, grad)
         has: Mask = ~np.isnan(count.values) & ~are_zero
-        for column in np.flatnonzero(np.logical_and(stepped, ~has)[-1]).tolist():
+        # With several optimizers, not every step is one of each parameter: judge the last one of each.
+        last = np.where(stepped.any(axis=0), len(stepped) - 1 - stepped[::-1].argmax(axis=0), -1)
+        lacks = (last >= grad.new.start) & ~np.take_along_axis(has, last[None], axis=0)[0]
+        for column in np.flatnonzero(lacks).tolist():
             yield from self._signs(evidence, grad, column, stepped[:, column], has[:, column])
 
     def _others_have(self, evidence: Evidence, grad: Track) -> Mask:
@@ -212,13 +215,15 @@ class NotCalledAnyMore(FactRule):
 class NeverCalled(FactRule):
     """A module with parameters that an optimizer holds has never run. An unused head is no fault, so this is information.
 
+    A module whose parameters get gradients is used without being called, as the output projection of nn.MultiheadAttention.
+
     Args:
         least: the number of steps of the run.
     """
 
     severity: Severity = Severity.INFO
     least: int = 5
-    needs: ClassVar[Needs] = (("output", "count"),)
+    needs: ClassVar[Needs] = (("output", "count"), ("grad", "nonfinite"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "If the model should use the module, look for it in `forward`.",
         "Otherwise leave its parameters out of the optimizer.",
@@ -234,9 +239,9 @@ class NeverCalled(FactRule):
         ran = (output.values > 0).any(axis=0)
         if not ran.any() or ran.all():
             return
-        held = _modules_held(evidence)
+        unused = _modules_held(evidence) - _modules_with_gradient(evidence)
         for column in np.flatnonzero(~ran).tolist():
-            if output.names[column] in held:
+            if output.names[column] in unused:
                 text = f"an optimizer holds its parameters, and it has not run in {len(steps)} steps"
                 yield Sign(output.names[column], "", evidence.step, 0.0, 1.0, text, evidence.first_step)
 
@@ -248,6 +253,15 @@ def _modules_held(evidence: Evidence) -> set[str]:
         return set()
     held, frozen = membership_of(facts).optimizer_of, set(facts.frozen)
     return {each.module for each in structure.parameters if each.name in held and each.name not in frozen}
+
+
+def _modules_with_gradient(evidence: Evidence) -> set[str]:
+    """The modules of which a parameter has had a gradient."""
+    grad, roles = evidence.track("grad", "nonfinite"), roles_of(evidence)
+    if grad is None or roles is None:
+        return set()
+    columns = np.flatnonzero(np.any(~np.isnan(grad.values), axis=0)).tolist()
+    return set(_owners(roles, tuple(grad.names[column] for column in columns)))
 
 
 def _has_gaps(ran: Mask) -> bool:

@@ -143,7 +143,8 @@ class FrozenMoves(FactRule):
             frozen = set(evidence.facts.frozen)
             if not frozen:
                 return "no parameter is frozen"
-            if not frozen.intersection(track.names):
+            columns = np.flatnonzero(np.any(~np.isnan(track.values), axis=0)).tolist()
+            if not frozen.intersection(track.names[column] for column in columns):
                 return "`param` of frozen parameters is not measured"
         return reason
 

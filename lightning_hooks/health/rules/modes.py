@@ -69,12 +69,16 @@ class NormStatistics(FactRule):
         if output is None or facts is None:
             return
         evaluating = set(facts.evaluating)
+        modules = evidence.structure.modules if evidence.structure is not None else ()
+        synchronised = {each.name for each in modules if each.type == "SyncBatchNorm"}
         for column, name in enumerate(output.names):
             channels = norms.get(name, 0)
             if not channels or name in evaluating:
                 continue
             counts = output.values[:, column]
-            last = counts[counts > 0][-self.steps :] / (channels * (facts.accumulate or 1) * evidence.ranks)
+            # A synchronised batch norm takes its statistics over all ranks.
+            parts = (facts.accumulate or 1) * (1 if name in synchronised else evidence.ranks)
+            last = counts[counts > 0][-self.steps :] / (channels * parts)
             if len(last) == self.steps and last.max() < self.least and counts[-1] > 0:
                 text = f"this batch norm takes the mean and variance of {last.max():.3g} numbers in each channel"
                 begin = int(output.steps[counts > 0][-self.steps])

@@ -47,7 +47,7 @@ class NonFinite(HealthRule):
     patience: int = 1
     every: int = 1
     overflows: int = 4
-    headroom: float = 1e3
+    headroom: float = 1e2
     family: ClassVar[str] = "numerics"
     needs: ClassVar[Needs] = (
         ("", "hooks/nonfinite"),

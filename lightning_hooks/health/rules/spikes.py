@@ -59,7 +59,7 @@ def spikes(values: Array, new: slice, limit_of: Callable[[Array], float], settle
             middle = (values[at] + np.median(history[-LOCAL:])) / 2
             below = np.flatnonzero(values[at + 1 : min(at + settle + 1, new.stop)] < middle)
             if len(below) and at + 1 + below[0] >= new.start:
-                yield Spike(at, int(at + 1 + below[0]), limit)
+                yield Spike(at, int(at + 1 + below[0]), float(limit))
 
 
 def six_sigma(history: Array, sigmas: float) -> float:

@@ -1,0 +1,141 @@
+"""Rules on what reaches a parameter: no gradient, no change, no call; each names the row and the step since which."""
+
+import pytest
+
+from lightning_hooks.health.rules.flow import NeverCalled, NoGradient, NotCalledAnyMore, UnchangedParameter
+from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
+from tests.health.rules.made import Made, diagnosed, found, of_rms, reason, run, structure_of
+
+MODEL = structure_of({"a": "Linear", "b": "Linear", "emb": "Embedding"})
+NAMES = ("a.weight", "b.weight", "emb.weight")
+ZERO = Made(std=0.0, low=0.0, high=0.0, zeros=1.0)
+
+
+def facts_of(names=NAMES, lr=0.1, **options):
+    return StepFacts((OptimizerFacts("SGD", (GroupFacts(lr, 0.0, tuple(names)),)),), **options)
+
+
+def steps_of(grad=None, *, update=None, param=None, output=None, facts=None, steps=60, rename=None):
+    """A run of healthy rows, some of which are replaced by name."""
+    modules = {each.name: (output or {}).get(each.name, of_rms(1.0)) for each in MODEL.modules}
+    tensors = {("output", name): made for name, made in modules.items()}
+    for tensor, changes in (("grad", grad), ("update", update), ("param", param)):
+        tensors |= {(tensor, name): (changes or {}).get(name, of_rms(1.0)) for name in NAMES}
+    return run(MODEL, tensors, steps=steps, facts=facts or facts_of())
+
+
+USUAL = of_rms(1.0)
+
+
+def from_step(step, then, before=USUAL):
+    return lambda now: then if now >= step else before
+
+
+def test_a_parameter_that_never_gets_a_gradient_is_told_after_five_steps():
+    assert found(NoGradient(), steps_of({"a.weight": None}, steps=6)) == {"a.weight": 0}
+    assert found(NoGradient(), steps_of({"a.weight": None}, steps=4)) == {}
+
+
+def test_a_gradient_that_is_lost_is_told_since_it_is_missing():
+    (finding,) = diagnosed(NoGradient(), steps_of({"b.weight": from_step(40, None)})).findings
+    assert finding.rows == ("b.weight",) and finding.first_step == 40
+    assert finding.message == "b.weight: the optimizer holds it and gets no gradient (lost)."
+
+
+def test_a_gradient_of_exactly_zero_counts_if_others_have_one():
+    assert found(NoGradient(), steps_of({"a.weight": ZERO})) == {"a.weight": 0}
+    assert found(NoGradient(), steps_of(dict.fromkeys(NAMES, ZERO))) == {}
+    assert found(NoGradient(), steps_of({"emb.weight": ZERO})) == {}
+
+
+def test_a_parameter_of_an_optimizer_that_steps_at_other_steps_is_judged_at_its_own():
+    even = {name: lambda step: of_rms(1.0) if step % 2 == 0 else None for name in ("a.weight",)}
+    odd = {"b.weight": lambda step: of_rms(1.0) if step % 2 else None}
+    views = steps_of({"a.weight": None, **odd}, update={**even, **odd})
+    assert found(NoGradient(), views) == {"a.weight": 0}
+    assert len(diagnosed(NoGradient(), views).findings) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"grad": {"a.weight": lambda step: None if step % 7 == 0 else of_rms(1.0)}},
+        {"grad": {"a.weight": None}, "output": {"a": None}},
+        {"grad": {"a.weight": None}, "facts": facts_of(NAMES, frozen=("a.weight",))},
+        {"grad": {"a.weight": None}, "facts": facts_of(("b.weight",))},
+        {"grad": {"a.weight": None}, "param": {"a.weight": lambda step: of_rms(1 + 0.01 * step)}},
+        {"grad": {"a.weight": None}, "update": {"a.weight": None}},
+        {"grad": {"a.weight": from_step(10, None)}},
+    ],
+    ids=["now and then", "not called", "frozen", "not held", "moves by itself", "no step of its optimizer", "short history"],
+)
+def test_a_gradient_that_is_missing_for_a_reason_is_no_finding(options):
+    assert found(NoGradient(), steps_of(**options)) == {}
+
+
+def test_a_parameter_that_does_not_change_is_told_since_it_stands_still():
+    views = steps_of(update={"a.weight": from_step(30, ZERO)})
+    (finding,) = diagnosed(UnchangedParameter(), views).findings
+    assert finding.rows == ("a.weight",) and finding.first_step == 30
+    assert finding.message == "a.weight: the step changes nothing of it, although its gradient reaches 3."
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"update": {"a.weight": lambda step: ZERO if step % 4 < 2 else of_rms(1.0)}},
+        {"update": {"a.weight": ZERO}, "facts": facts_of(lr=0.0)},
+        {"update": {"a.weight": ZERO}, "facts": facts_of(lr=None)},
+        {"update": {"a.weight": ZERO}, "facts": facts_of(lr=1e-6)},
+        {"update": {"a.weight": ZERO}, "grad": {"a.weight": ZERO}},
+        {"update": dict.fromkeys(NAMES, ZERO)},
+        {"update": {"a.weight": ZERO}, "facts": facts_of(("b.weight",))},
+    ],
+    ids=["two steps", "rate 0", "rate unknown", "below the resolution", "no gradient", "a skipped step", "not held"],
+)
+def test_a_parameter_that_stands_still_for_a_reason_is_no_finding(options):
+    assert found(UnchangedParameter(), steps_of(**options)) == {}
+
+
+def test_a_module_that_runs_no_longer_is_told_since_it_does_not_run():
+    (finding,) = diagnosed(NotCalledAnyMore(), steps_of(output={"b": from_step(41, None)})).findings
+    assert finding.rows == ("b",) and finding.first_step == 41
+    assert finding.message == "b: it ran at each of the 41 steps before, and has not run since step 41."
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"output": {"b": from_step(29, None)}},
+        {"output": {"b": from_step(59, None)}},
+        {"output": {"b": from_step(41, None), "a": from_step(41, of_rms(1.0), None)}},
+        {"output": {"b": from_step(41, None), "a": lambda step: None if step % 9 == 0 else of_rms(1.0)}},
+        {"output": {"b": from_step(41, None)}, "facts": facts_of(("a.weight",))},
+        {"output": {"b": from_step(41, None)}, "facts": facts_of(frozen=("b.weight",))},
+    ],
+    ids=["short history", "one step", "another phase", "layers at random", "not held", "frozen"],
+)
+def test_a_module_that_runs_no_longer_for_a_reason_is_no_finding(options):
+    assert found(NotCalledAnyMore(), steps_of(**options)) == {}
+
+
+def test_a_module_that_never_runs_is_information():
+    (finding,) = diagnosed(NeverCalled(), steps_of({"b.weight": None}, output={"b": None}, steps=6)).findings
+    assert finding.rows == ("b",) and finding.first_step == 0 and finding.severity == "info"
+
+
+def test_a_module_that_is_used_without_a_call_or_that_runs_later_is_no_finding():
+    assert found(NeverCalled(), steps_of(output={"b": None})) == {}
+    assert found(NeverCalled(), steps_of({"b.weight": None}, output={"b": from_step(4, of_rms(1.0), None)})) == {}
+
+
+@pytest.mark.parametrize("rule", [NoGradient(), UnchangedParameter()])
+def test_a_rule_says_which_tensor_is_not_measured(rule):
+    views = run(MODEL, {("param", "a.weight"): of_rms(1.0)}, facts=facts_of())
+    assert reason(rule, views) in ("no row has `grad`", "no row has `update`")
+
+
+def test_the_rules_run_without_outputs_where_they_can():
+    tensors = {(tensor, name): of_rms(1.0) for tensor in ("grad", "update", "param") for name in NAMES}
+    assert found(NoGradient(), run(MODEL, tensors | {("grad", "a.weight"): None}, facts=facts_of())) == {"a.weight": 0}
+    assert reason(NotCalledAnyMore(), run(MODEL, tensors, facts=facts_of())) == "no row has `output`"

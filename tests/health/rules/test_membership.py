@@ -1,0 +1,110 @@
+"""Rules on membership name the parameter that no optimizer holds, and know who leaves parameters out on purpose."""
+
+from dataclasses import replace
+
+import pytest
+
+from lightning_hooks.health.rules.membership import FrozenMoves, NotInOptimizer, ReplicasDiffer, StrangerInOptimizer
+from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
+from tests.health.rules.made import diagnosed, found, of_rms, reason, run, structure_of, without_structure
+
+MODEL = structure_of({"enc": "Linear", "target_enc": "Linear", "head": "Linear"})
+ENC, HEAD = ("enc.weight", "enc.bias"), ("head.weight", "head.bias")
+TARGET = ("target_enc.weight", "target_enc.bias")
+
+
+def facts_of(*groups, strangers=0, **options):
+    """The facts of one optimizer with these groups of names."""
+    made = tuple(GroupFacts(0.1, 0.0, tuple(names), strangers if i == 0 else 0) for i, names in enumerate(groups))
+    return StepFacts((OptimizerFacts("SGD", made),), **{"precision": "32-true", **options})
+
+
+def flowing(facts, steps=10, silent=()):
+    """A run in which a gradient reaches the output of each module, except for the silent ones."""
+    tensors = {("output_grad", each.name): None if each.name in silent else of_rms(1.0) for each in MODEL.modules}
+    return run(MODEL, tensors, steps=steps, facts=facts)
+
+
+def changed(views, step, facts):
+    """The same views with other facts from a step on."""
+    return [replace(view, facts=facts) if view.step >= step else view for view in views]
+
+
+def test_a_parameter_that_no_optimizer_holds_is_named_at_once():
+    assert found(NotInOptimizer(), flowing(facts_of(HEAD), steps=1)) == {"enc.weight": 0, "enc.bias": 0}
+
+
+def test_a_parameter_that_the_optimizer_loses_is_named_since_that_step():
+    views = changed(flowing(facts_of(ENC, HEAD), steps=20), 7, facts_of(ENC, ["head.weight"]))
+    assert found(NotInOptimizer(), views) == {"head.bias": 7}
+
+
+@pytest.mark.parametrize(
+    ("facts", "silent"),
+    [
+        (facts_of(ENC, HEAD), ()),  # the name of the other one says that it is a target
+        (facts_of(HEAD, frozen=(*ENC, *TARGET)), ()),
+        (facts_of(HEAD), ("enc",)),  # no gradient reaches it: under no_grad, or detached
+    ],
+    ids=["target by name", "frozen", "no gradient"],
+)
+def test_parameters_that_are_left_out_on_purpose_are_no_finding(facts, silent):
+    assert found(NotInOptimizer(), flowing(facts, silent=silent)) == {}
+
+
+def test_an_optimizer_with_parameters_of_a_copy_is_told_with_their_number():
+    (finding,) = diagnosed(StrangerInOptimizer(), flowing(facts_of(HEAD, strangers=2))).findings
+    assert finding.first_step == 0 and finding.message == (
+        "Optimizer 0 (SGD) holds 2 parameters that the model does not have, while no optimizer holds 2 parameters of the model."
+    )
+
+
+def test_a_stranger_beside_parameters_of_the_model_is_told_under_lightning_only():
+    facts = facts_of(ENC, HEAD, strangers=1)
+    assert found(StrangerInOptimizer(), flowing(facts)) == {"": 0}
+    assert found(StrangerInOptimizer(), flowing(replace(facts, precision=None))) == {}
+
+
+def test_an_optimizer_of_a_temperature_alone_is_no_finding():
+    temperature = OptimizerFacts("Adam", (GroupFacts(0.1, 0.0, (), strangers=1),))
+    facts = facts_of(ENC, HEAD)
+    assert found(StrangerInOptimizer(), flowing(replace(facts, optimizers=(*facts.optimizers, temperature)))) == {}
+
+
+PAIR = structure_of({"net.0": "Linear", "net.1": "Linear"})
+
+
+def frozen_run(size, frozen=("net.0.weight", "net.0.bias"), **options):
+    rows = {("param", "net.0.weight"): size, ("param", "net.1.weight"): lambda step: of_rms(1 + step)}
+    return run(PAIR, rows, steps=20, facts=facts_of(["net.1.weight", "net.1.bias"], frozen=frozen), **options)
+
+
+def test_a_frozen_parameter_that_moves_is_named_at_its_step():
+    assert found(FrozenMoves(), frozen_run(lambda step: of_rms(0.5 if step >= 12 else 1.0))) == {"net.0.weight": 12}
+
+
+def test_a_frozen_parameter_that_is_rounded_or_part_of_an_average_is_no_finding():
+    assert found(FrozenMoves(), frozen_run(lambda step: of_rms(1 + 5e-7 * (step % 2)))) == {}
+    assert found(FrozenMoves(), frozen_run(lambda step: of_rms(1 + step), [each.name for each in PAIR.parameters])) == {}
+
+
+def test_replicas_that_differ_are_named():
+    views = changed(flowing(facts_of(ENC, HEAD), steps=3), 1, facts_of(ENC, HEAD, apart=("enc.weight",)))
+    (finding,) = diagnosed(ReplicasDiffer(), views).findings
+    assert finding.rows == ("enc.weight",) and finding.first_step == 1 and finding.severity == "critical"
+
+
+@pytest.mark.parametrize(
+    ("rule", "views", "says"),
+    [
+        (NotInOptimizer(), flowing(None), "it is not known how the steps train"),
+        (NotInOptimizer(), flowing(StepFacts()), "no optimizer is known"),
+        (NotInOptimizer(), without_structure(flowing(facts_of(HEAD))), "the structure of the model is not known"),
+        (NotInOptimizer(), frozen_run(of_rms(1.0)), "no row has `output_grad`"),
+        (FrozenMoves(), frozen_run(of_rms(1.0), frozen=()), "no parameter is frozen"),
+        (FrozenMoves(), frozen_run(None), "`param` of frozen parameters is not measured"),
+        (ReplicasDiffer(), flowing(facts_of(HEAD)), "there is one rank only"),
+    ],
+)
+def test_a_rule_says_why_it_cannot_run(rule, views, says):
+    assert reason(rule, views) == says

@@ -1,0 +1,157 @@
+"""Rules on numerics: what is not finite is named at its origin, and what a loss scaler handles is no finding."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from lightning_hooks.health.rules.nonfinite import NonFinite
+from lightning_hooks.health.rules.numerics import LostUpdates, Underflow
+from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
+from tests.health.rules.made import Made, diagnosed, falling, found, of_rms, reason, run, structure_of
+
+MODEL = structure_of({"a": "Linear", "b": "Linear", "c": "Linear"})
+WEIGHTS = ("a.weight", "b.weight", "c.weight")
+
+
+@dataclass(frozen=True)
+class Broken(Made):
+    """A tensor with one element that is not finite: NaN, or infinity if `top` is."""
+
+    top: float = float("nan")
+
+    def moments(self):
+        moments = super().moments()
+        moments[[1, 2, 3, 5]], moments[7] = np.nan, 1
+        moments[5] = self.top
+        return moments
+
+
+NAN, INF = Broken(), Broken(top=float("inf"))
+
+
+def steps_of(changes=None, *, begin=0, steps=30, facts=None, loss=None):
+    """A run of finite rows, some of which are replaced from a step on."""
+    tensors = {("output", each.name): of_rms(1.0) for each in MODEL.modules}
+    tensors |= {(tensor, name): of_rms(1e-3) for tensor in ("param", "grad", "update") for name in WEIGHTS}
+    tensors["loss", "loss"] = of_rms(1.0)
+    for key, made in (changes or {}).items():
+        tensors[key] = lambda step, key=key, made=made, usual=tensors[key]: made if step >= begin else usual
+    return run(MODEL, tensors, steps=steps, facts=facts or StepFacts(), loss=loss)
+
+
+def rows_of(views, **options):
+    findings = diagnosed(NonFinite(**options), views).findings
+    return {(sign.tensor, row) for each in findings for row in each.rows for sign in each.evidence if sign.row == row}
+
+
+def test_a_loss_that_is_not_finite_is_critical_at_its_step():
+    (finding,) = diagnosed(NonFinite(), steps_of({("loss", "loss"): NAN}, begin=17)).findings
+    assert finding.severity == "critical" and finding.first_step == 17 and finding.message == "The loss is not finite."
+
+
+def test_the_weight_and_the_first_output_are_named_where_the_weight_breaks():
+    everything = {("param", "b.weight"): NAN, ("output", "b"): NAN, ("output", "c"): NAN, ("loss", "loss"): NAN}
+    assert rows_of(steps_of(everything, begin=9)) == {("param", "b.weight"), ("output", "b"), ("loss", "")}
+
+
+def test_rows_that_break_later_are_no_origin():
+    views = steps_of({("param", "b.weight"): NAN}, begin=9)
+    later = steps_of({("param", name): NAN for name in WEIGHTS}, begin=9)
+    assert found(NonFinite(), [*views[:10], *later[10:]]) == {"b.weight": 9}
+
+
+def test_a_gradient_that_the_optimizer_uses_is_named_from_the_last_module_on():
+    bad = {(tensor, name): NAN for tensor in ("grad", "update") for name in ("a.weight", "b.weight")}
+    views = steps_of(bad, begin=5, steps=6)
+    assert found(NonFinite(), views) == {"a.weight": 5, "b.weight": 5}
+
+
+def test_a_batch_that_is_not_finite_is_told_by_the_first_output_of_finite_weights():
+    assert ("input", "a") in rows_of(steps_of({("output", "a"): NAN, ("loss", "loss"): NAN}, begin=5))
+    broken = {("output", "a"): NAN, ("loss", "loss"): NAN, ("param", "a.weight"): NAN}
+    assert ("input", "a") not in rows_of(steps_of(broken, begin=5))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {("output", "b"): INF},
+        {("output", "b"): NAN},
+        {("grad", "b.weight"): NAN},
+        {("grad", "b.weight"): INF, ("update", "b.weight"): Made(std=0.0, zeros=1.0)},
+    ],
+    ids=["a mask", "an output that nothing uses", "a gradient that is repaired", "a step that is skipped"],
+)
+def test_what_reaches_neither_loss_nor_weights_is_no_finding(changes):
+    assert found(NonFinite(), steps_of(changes, begin=5)) == {}
+
+
+def scaled(scale):
+    return StepFacts(precision="16-mixed", loss_scale=scale)
+
+
+def test_a_scaler_has_four_steps_to_find_a_scale():
+    bad = {("grad", "b.weight"): INF}
+    assert found(NonFinite(), steps_of(bad, begin=5, steps=8, facts=scaled(128.0))) == {}
+    assert found(NonFinite(), steps_of(bad, begin=5, steps=9, facts=scaled(128.0))) == {"b.weight": 8}
+
+
+def test_an_overflow_that_the_scale_explains_is_no_finding_until_the_scale_is_one():
+    near = {("grad", "b.weight"): INF, ("grad", "a.weight"): of_rms(1.0)}
+    assert found(NonFinite(), steps_of(near, facts=scaled(4096.0))) == {}
+    assert found(NonFinite(), steps_of(near, facts=scaled(1.0))) == {"b.weight": 3}
+
+
+def halved(dtype="float16"):
+    return replace(MODEL, parameters=tuple(replace(each, dtype=dtype) for each in MODEL.parameters))
+
+
+def gradients(sizes, structure, facts=None):
+    tensors = {("grad", name): of_rms(size, low=-size, high=size) for name, size in zip(WEIGHTS, sizes, strict=True)}
+    return run(structure, tensors, steps=30, facts=facts)
+
+
+def test_a_gradient_below_the_range_of_float16_is_named():
+    assert found(Underflow(), gradients([1e-5, 1e-3, 0.0], halved())) == {"a.weight": 0, "c.weight": 0}
+    assert found(Underflow(), gradients([1e-6, 1e-3, 1e-3], MODEL, scaled(16.0))) == {"a.weight": 0}
+
+
+def test_a_gradient_in_range_by_itself_or_by_the_scale_is_no_finding():
+    assert found(Underflow(), gradients([6.2e-5, 1e-3, 1e-3], halved())) == {}
+    assert found(Underflow(), gradients([1e-6, 1e-3, 1e-3], MODEL, scaled(65536.0))) == {}
+    assert found(Underflow(), gradients([0.0, 1e-3, 1e-3], halved())) == {}
+    assert reason(Underflow(), gradients([1e-9] * 3, halved("bfloat16"))) == "no parameter is computed in float16"
+
+
+def updates(lost, zeros=0.0, loss=lambda step: 3.0, lr=0.1, **options):
+    tensors = {("grad", "a.weight"): Made(zeros=zeros), ("update", "a.weight"): Made(zeros=lost)}
+    facts = StepFacts((OptimizerFacts("SGD", (GroupFacts(lr, 0.0, ("a.weight",)),)),))
+    return run(MODEL, tensors, loss=loss, facts=facts, **options)
+
+
+def test_updates_that_are_lost_while_the_loss_stands_are_told_since_they_are_lost():
+    (finding,) = diagnosed(LostUpdates(), updates(0.8)).findings
+    assert finding.rows == ("a.weight",) and finding.first_step == 0
+    assert finding.message.startswith("a.weight: the step changes no bit of 80 % of the elements that have a gradient")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lost": 0.49},
+        {"lost": 0.8, "loss": falling},
+        {"lost": 0.8, "zeros": 0.75},
+        {"lost": 0.8, "lr": 0.0},
+        {"lost": 0.8, "loss": lambda step: 3.0 if step < 5 else 1.0},
+    ],
+    ids=["below", "the loss falls", "no gradient either", "rate 0", "has learned"],
+)
+def test_usual_updates_are_not_lost(options):
+    assert found(LostUpdates(), updates(**options)) == {}
+
+
+def test_a_rule_says_why_it_cannot_run():
+    assert reason(LostUpdates(), updates(0.8, loss=None)) == "no row has `loss`"
+    views = run(MODEL, {("output", "a"): of_rms(1.0)}, loss=None)
+    assert reason(NonFinite(), views) == "no row has `loss`, `param` or `grad`"
