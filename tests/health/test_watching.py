@@ -1,0 +1,76 @@
+"""What health rules need becomes fields of watch rules that a monitor accepts."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from lightning_hooks import Watch
+from lightning_hooks.health.rule import HealthRule
+from lightning_hooks.health.rules import DEFAULT_RULES
+from lightning_hooks.health.watching import RARELY, START, fields_of_watch
+
+FIRST_STEPS = {"every": 1, "last": START - 1}
+
+
+def needing(*pairs):
+    @dataclass(frozen=True, kw_only=True)
+    class Needing(HealthRule):
+        needs: ClassVar[tuple[tuple[str, str], ...]] = pairs
+
+    return Needing
+
+
+def brief(rules, **options):
+    """(target, tensor, statistics, schedule) of each watch rule."""
+    return [
+        ("modules" if "modules" in each else "params", *each["tensors"], each["stats"], each.get("every_n_steps"))
+        for each in fields_of_watch(rules, **options)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ((("grad", "abs_max"),), [("params", "grad", ["norm"], None), ("params", "grad", ["norm"], FIRST_STEPS)]),
+        (
+            (("update", "ratio"),),
+            [("params", "update", ["norm", "ratio"], None), ("params", "update", ["norm", "ratio"], FIRST_STEPS)],
+        ),
+        ((("output", "dead_units"),), [("modules", "output", ["dead_units"], None)]),
+        (
+            (("output", "dead_units"), ("output", "std")),
+            [
+                ("modules", "output", ["dead_units"], None),
+                ("modules", "output", ["norm"], None),
+                ("modules", "output", ["norm"], FIRST_STEPS),
+            ],
+        ),
+        (
+            (("grad", "cosine"), ("grad", "norm")),
+            [("params", "grad", ["norm", "cosine"], None), ("params", "grad", ["norm", "cosine"], FIRST_STEPS)],
+        ),
+        ((("input", "mean"),), [("modules", "input", ["norm"], RARELY)]),
+        ((("", "hooks/grad_norm"), ("loss", "nonfinite")), []),
+    ],
+    ids=["moments", "ratio", "units alone", "units and moments", "another accumulator", "rare tensor", "no tensor"],
+)
+def test_needs_become_watch_rules(pairs, expected):
+    assert brief([needing(*pairs)()]) == expected
+
+
+def test_needs_of_several_rules_are_watched_once_and_those_of_rules_that_are_off_are_not():
+    grad, update = needing(("grad", "norm")), needing(("update", "norm"))
+    assert brief([grad(), grad(), update(is_on=False)]) == brief([grad()])
+
+
+def test_beside_a_monitor_only_what_it_does_not_watch_is_added():
+    assert brief([needing(("grad", "norm"))()], beside=True) == []
+    assert brief([needing(("grad", "cosine"))()], beside=True) == [("params", "grad", ["cosine"], RARELY)]
+    assert brief([needing(("input", "mean"))()], beside=True) == [("modules", "input", ["norm"], RARELY)]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_needs_of_all_default_rules_are_valid_watch_rules(beside):
+    listed = fields_of_watch(DEFAULT_RULES, beside=beside)
+    assert listed and all(isinstance(Watch(**fields), Watch) and fields["strict"] is False for fields in listed)
