@@ -1,10 +1,15 @@
 """The rules on the loss name the step of a fault, and are silent on losses of healthy trainings."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from lightning_hooks.health.rules.loss import RULES, LossConstant, LossDiverged, LossSpike
+from lightning_hooks.health.rules.loss import RULES, LossConstant, LossDiverged, LossNotDecreasing, LossOscillating, LossSpike
+from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
 from tests.health.rules.evidence_for_tests import diagnosed, noisy
+from tests.health.rules.made import found as found_in
+from tests.health.rules.made import of_rms, reason, run
 
 ROWS = [("loss", "loss")]
 
@@ -58,3 +63,66 @@ def test_a_loss_that_never_moves_is_constant_and_one_that_falls_is_not():
 
 def test_two_rules_that_fire_on_healthy_trainings_are_off():
     assert [rule.name for rule in RULES if not rule.is_on] == ["LossNotDecreasing", "LossOscillating"]
+
+
+def test_a_loss_that_falls_without_end_below_zero_has_no_bound():
+    (finding,) = found(LossDiverged(), -np.geomspace(1.0, 1e5, 100))
+    assert finding.rule == "LossDiverged" and "still falls" in finding.message
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        -np.geomspace(1.0, 900.0, 100),
+        np.concatenate([noisy(1.0, 40), noisy(9.0, 9), noisy(1.0, 51)]),
+        np.concatenate([noisy(1.0, 40), 1e-6 * noisy(1.0, 40), 1e-3 * noisy(1.0, 40)]),
+    ],
+    ids=["a small negative loss", "nine steps", "far above its minimum"],
+)
+def test_a_loss_that_has_a_bound_or_comes_back_has_not_diverged(losses):
+    assert not found(LossDiverged(), losses)
+
+
+def with_rate(rate):
+    """A run whose loss stands, with a learning rate for each step."""
+
+    def facts(step):
+        return StepFacts((OptimizerFacts("SGD", (GroupFacts(rate(step), 0.0, ("a",)),)),))
+
+    return [replace(view, facts=facts(view.step)) for view in run(None, {}, steps=120, loss=lambda step: 2.3)]
+
+
+def test_a_loss_may_stand_while_the_rate_rises():
+    assert not found_in(LossConstant(), with_rate(lambda step: 1e-6 * step))
+    assert found_in(LossConstant(), with_rate(lambda step: 0.1))
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [np.linspace(2.3, 2.25, 120), np.zeros(120), noisy(2.3, 120, share=0.3), noisy(2.3, 45, share=0.005)],
+    ids=["falls by 2 %", "zero", "noise", "too short"],
+)
+def test_a_loss_that_moves_or_has_nothing_to_learn_is_not_constant(losses):
+    assert not found(LossConstant(), losses)
+
+
+def test_the_loss_has_not_fallen_within_ten_steps():
+    (finding,) = found(LossNotDecreasing(is_on=True), np.concatenate([np.geomspace(1.0, 0.5, 40), np.full(20, 0.5)]))
+    assert finding.first_step == 49
+    assert not found(LossNotDecreasing(is_on=True), np.geomspace(1.0, 0.5, 60))
+
+
+def test_a_loss_that_turns_at_most_steps_oscillates():
+    (finding,) = found(LossOscillating(is_on=True), 1.0 + 0.1 * (-1.0) ** np.arange(60))
+    assert finding.first_step == 50
+    assert not found(LossOscillating(is_on=True), np.tile([1.0, 1.1, 1.2, 1.3, 1.2, 1.1], 10))
+
+
+@pytest.mark.parametrize("rule", [replace(rule, is_on=True) for rule in RULES], ids=lambda rule: rule.name)
+def test_a_rule_says_that_nobody_measures_the_loss(rule):
+    assert reason(rule, run(None, {("grad", "a"): of_rms(1.0)}, loss=None)) == "no row has `loss`"
+
+
+def test_losses_of_several_optimizers_may_balance():
+    views = run(None, {}, facts=StepFacts((OptimizerFacts("Adam", ()), OptimizerFacts("Adam", ()))))
+    assert reason(LossConstant(), views) == "several optimizers train with losses that may balance"
