@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.distributions import Beta
 from torch.nn import functional
 from torch.optim import SGD, RMSprop
 from torch.optim.lr_scheduler import OneCycleLR
 
-from tests.health.gallery.faulty_parts import Learner, adamw, images, loader, sgd
+from tests.health.gallery.faulty_parts import Convnet, Learner, adamw, images, loader, sgd
 from tests.health.gallery.sound_parts import Classifier, Net
 from tests.health.gallery.training import Case, Training
 
@@ -135,6 +136,21 @@ def depthwise(seed: int) -> Case:
     return Case(Depthwise(), loader(*images(), seed=seed))
 
 
+class Mixup(Convnet):
+    """Learns convex combinations of pairs of images and of their labels."""
+
+    def loss(self, batch: Any) -> Tensor:
+        pixels, labels = batch
+        share, order = Beta(0.4, 0.4).sample(), torch.randperm(len(pixels))
+        logits = self(share * pixels + (1 - share) * pixels[order])
+        return share * functional.cross_entropy(logits, labels) + (1 - share) * functional.cross_entropy(logits, labels[order])
+
+
+def mixup(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Mixup(sgd(0.05, momentum=0.9, weight_decay=5e-4)), loader(*images(), seed=seed))
+
+
 TRAININGS = [
     Training("cnn-batchnorm", "cnn", batchnorm, 250, "set", None, "Convolutions with batch norm, SGD with one cycle."),
     Training("cnn-plain", "cnn", plain, 300, "held", None, "Convolutions without norms, SGD with momentum."),
@@ -142,4 +158,5 @@ TRAININGS = [
     Training("cnn-groupnorm", "cnn", groupnorm, 250, "held", None, "Group norms, random shifts and RMSprop."),
     Training("cnn-segmentation", "cnn", segmentation, 200, "set", None, "Noisy images are segmented, with a skip connection."),
     Training("cnn-depthwise", "cnn", depthwise, 250, "held", None, "Depthwise convolutions, gates and ReLU6."),
+    Training("cnn-mixup", "cnn", mixup, 250, "set", None, "Images are mixed in pairs, so that the loss stays high."),
 ]

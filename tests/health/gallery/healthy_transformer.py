@@ -83,6 +83,25 @@ def cosine_to_zero(seed: int) -> Case:
     return Case(module, loader(characters(seed, 32), seed=seed, batch=16), {"gradient_clip_val": 1.0})
 
 
+class LayerwiseDecay(Decoder):
+    """Trains each block at 0.75 of the rate of the block after it, and the embeddings at 0.75 of the rate of the first."""
+
+    def configure_optimizers(self) -> Any:
+        embeddings = [*self.embedding.parameters(), *self.position.parameters()]
+        last = [*self.norm.parameters(), *self.head.parameters()]
+        layers = [embeddings, *(list(block.parameters()) for block in self.blocks), last]
+        groups = [
+            {"params": parameters, "lr": 3e-3 * 0.75 ** (len(layers) - 1 - index)} for index, parameters in enumerate(layers)
+        ]
+        return scheduled(AdamW(groups, weight_decay=0.05), warmup(20))
+
+
+def layerwise(seed: int) -> Case:
+    torch.manual_seed(seed)
+    module = LayerwiseDecay(norm_first=True, depth=4)
+    return Case(module, loader(characters(seed, 32), seed=seed, batch=16), {"gradient_clip_val": 1.0})
+
+
 class Experts(nn.Module):
     """Sends each token to the better two of four experts, and says how unevenly they are used."""
 
@@ -164,4 +183,7 @@ TRAININGS = [
     ),
     Training("transformer-experts", "transformer", mixture, 250, "held", None, "Experts whose load a loss balances."),
     Training("transformer-padded", "transformer", padded, 250, "set", None, "Sequences of different lengths are classified."),
+    Training(
+        "transformer-layerwise-decay", "transformer", layerwise, 200, "held", None, "Early blocks have smaller rates; clipped."
+    ),
 ]
