@@ -90,10 +90,10 @@ class TrainerContext(RunContext):
     def fulfil(self, trainer: Trainer) -> None:
         """Stop and save as requested. All ranks must call `fulfil`, when they have published the same views."""
         # Saving publishes pending views, and a consumer of those may make further requests.
-        while self.has_requests:
+        while self._reasons or self._checkpoints:
             if self._reasons:
                 self._stop(trainer, self._reasons.pop(0))
-            elif self._checkpoints:
+            else:
                 assert self.folder is not None
                 trainer.save_checkpoint(self.folder / self._checkpoints.pop(0))
 

@@ -15,6 +15,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from lightning_hooks import RuleError, RunContext, RunFacts, StatsMonitor, StepConsumer, StepView, UnsupportedError, Watch
+from lightning_hooks.callbacks._run_context import TrainerContext
 from tests import late_copies
 from tests.callbacks.models import Gan, Memory, Net, ValNet, adamw, assert_clean, data, trainer_of
 
@@ -74,6 +75,16 @@ def test_a_run_without_a_folder_on_this_machine_has_none(tmp_path: Path) -> None
     with pytest.raises(UnsupportedError, match="save_checkpoint: 'first.ckpt' has no folder, because the Trainer's log folder"):
         fit(tmp_path, acts, logger=Elsewhere())
     assert acts.folder is None
+
+
+def test_a_request_to_focus_waits_for_the_monitor(tmp_path: Path) -> None:
+    """A consumer may ask for it while a checkpoint is saved, which publishes what is pending."""
+    trainer = trainer_of(tmp_path)
+    context = TrainerContext(trainer, tmp_path)
+    context.focus(3)
+    context.focus(2)
+    context.fulfil(trainer)
+    assert context.has_requests and context.take_focus() == 3 and not context.has_requests
 
 
 def test_the_facts_are_plain_values(tmp_path: Path) -> None:
