@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from weakref import ref
@@ -123,9 +123,8 @@ class ModelFacts:
         if known is None or known[0] != ids:
             if any(each not in self._names for each in ids):
                 self._look_up()
-            names = tuple(self._names[each] for each in ids if each in self._names)
-            known = self._members[key] = ids, names, len(ids) - len(names)
-        return GroupFacts(_number(group.get("lr")), _number(group.get("weight_decay")), known[1], known[2])
+            known = self._members[key] = ids, *_members(ids, self._names)
+        return _group_facts(group, *known[1:])
 
 
 def with_scale(facts: StepFacts, scale: float, last: StepFacts | None) -> StepFacts:
@@ -139,8 +138,26 @@ def with_scale(facts: StepFacts, scale: float, last: StepFacts | None) -> StepFa
 
 def facts_of_optimizers(optimizers: Iterable[Any], model: nn.Module) -> tuple[OptimizerFacts, ...]:
     """The facts of optimizers that hold parameters of a model."""
-    listed = list(optimizers)
-    return ModelFacts(model, lambda: listed).of_step().optimizers
+    names = {id(target.value): target.name for target in named_parameters(model)}
+    return tuple(
+        OptimizerFacts(
+            type(optimizer).__name__,
+            tuple(_group_facts(group, *_members(map(id, group["params"]), names)) for group in optimizer.param_groups),
+        )
+        for optimizer in optimizers
+        if _has_groups(optimizer)
+    )
+
+
+def _members(ids: Iterable[int], names: Mapping[int, str]) -> tuple[tuple[str, ...], int]:
+    """The names of the parameters with these ids in a model, and the number of those that the model does not have."""
+    found = [names.get(each) for each in ids]
+    known = tuple(name for name in found if name is not None)
+    return known, len(found) - len(known)
+
+
+def _group_facts(group: Mapping[str, Any], params: tuple[str, ...], strangers: int) -> GroupFacts:
+    return GroupFacts(_number(group.get("lr")), _number(group.get("weight_decay")), params, strangers)
 
 
 def structure_of(model: nn.Module) -> Structure:
