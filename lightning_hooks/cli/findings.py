@@ -63,17 +63,23 @@ def _last_line(summary: Any, found: list[Finding]) -> str:
 
 
 def _read(run: Path) -> tuple[list[Finding], list[Cause], Any]:
-    folder = run if run.is_dir() else run.parent
-    if not (folder / FINDINGS).exists():
-        if not (folder / SUMMARY).exists():
-            raise RuleError(
-                f"{run} has no {FINDINGS}: no HealthMonitor was active in this run. "
-                f"`lightning-hooks findings {run} --recompute` applies the default rules to its event file"
-            )
-        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        return [], [], summary
-    known = read_findings(folder)
+    folder = _folder_of(run)
+    try:
+        known = read_findings(folder)
+    except FileNotFoundError:
+        reason = f"{run} has no {FINDINGS}: no HealthMonitor was active in this run"
+        if (folder / SUMMARY).exists():
+            reason = f"{folder / SUMMARY} is damaged, and there is no {FINDINGS} beside it"
+        raise RuleError(
+            f"{reason}. `lightning-hooks findings {run} --recompute` applies the default rules to its event file"
+        ) from None
     return known.findings, known.causes, known.summary
+
+
+def _folder_of(run: Path) -> Path:
+    if not run.exists():
+        raise RuleError(f"there is no run {run}")
+    return run if run.is_dir() else run.parent
 
 
 def _recomputed(run: Path) -> tuple[list[Finding], list[Cause], dict[str, Any]]:
@@ -100,24 +106,24 @@ def _views(path: Path) -> Iterator[Any]:
 
 def _follow(run: Path, since: int) -> int:
     """Print each cause and finding once, as the journal grows; ends when the run has written its summary, or with Ctrl-C."""
+    folder = _folder_of(run)
     told: set[str] = set()
     stands = False
     try:
         while True:
             # Look for the summary first: what the run wrote before it is read below.
-            is_over = (run / SUMMARY).exists()
-            if (run / FINDINGS).exists():
-                known = read_findings(run)
-                chosen = [finding for finding in known.findings if finding.first_step >= since]
+            is_over = (folder / SUMMARY).exists()
+            if is_over or (folder / FINDINGS).exists():
+                findings, causes, summary = _read(run)
+                chosen = [finding for finding in findings if finding.first_step >= since]
                 stands = any(map(_stands, chosen))
-                for block in blocks_of(known.causes, chosen, least=Severity.INFO):
+                for block in blocks_of(causes, chosen, least=Severity.INFO):
                     if block.verdict not in told:
                         told.add(block.verdict)
                         print(as_text([block]), flush=True)
-            if is_over:
-                summary = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
-                print(_last_line(summary, []), flush=True)
-                break
+                if is_over:
+                    print(_last_line(summary, chosen), flush=True)
+                    break
             time.sleep(_POLL)
     except KeyboardInterrupt:
         pass

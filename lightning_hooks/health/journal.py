@@ -138,12 +138,15 @@ def read_events(path: str | os.PathLike[str]) -> list[Event]:
 def read_findings(path: str | os.PathLike[str]) -> RunFindings:
     """The findings and causes of a run, from its folder or its `findings.jsonl`. Damaged lines are ignored with a warning.
 
+    A run of which nothing was found has only a summary.
+
     Raises:
-        FileNotFoundError: the run has no journal.
+        FileNotFoundError: the run has no journal, or only a damaged summary.
     """
     path = Path(path)
     folder = path if path.is_dir() else path.parent
-    events = read_events(path)
+    summary = _read_summary(folder / SUMMARY)
+    events = [] if summary is not None and not (folder / FINDINGS).exists() else read_events(path)
     findings: dict[tuple[int, str, int], Finding] = {}
     causes: dict[str, Cause] = {}
     for event in events:
@@ -153,7 +156,7 @@ def read_findings(path: str | os.PathLike[str]) -> RunFindings:
             causes.pop(event.cause.name, None)
             if event.kind == "cause":
                 causes[event.cause.name] = event.cause
-    return RunFindings(list(findings.values()), list(causes.values()), events, _read_summary(folder / SUMMARY))
+    return RunFindings(list(findings.values()), list(causes.values()), events, summary)
 
 
 def _read_summary(path: Path) -> dict[str, Any] | None:

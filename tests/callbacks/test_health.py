@@ -128,6 +128,27 @@ def test_a_run_without_health_rules_says_so(tmp_path: Path, capsys: pytest.Captu
     assert main(["findings", logger.log_dir, "--recompute"]) == 0
 
 
+def test_a_run_that_is_not_there_or_damaged_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for options in ([], ["--follow"]):
+        assert main(["findings", str(tmp_path / "nowhere"), *options]) == 2
+        assert "there is no run" in capsys.readouterr().err
+        (tmp_path / "summary.json").write_text("{", encoding="utf-8")
+        with pytest.warns(UserWarning, match="summary.json is ignored"):
+            assert main(["findings", str(tmp_path), *options]) == 2
+        assert "summary.json is damaged, and there is no findings.jsonl beside it" in capsys.readouterr().err
+
+
+def test_a_healthy_run_has_a_summary_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    trainer_of(tmp_path, StatsMonitor(), HealthMonitor(), logger=logger).fit(Net(adamw), data(20))
+    (event_file,) = Path(logger.log_dir).glob("events*")
+    capsys.readouterr()
+    for path in (logger.log_dir, str(event_file)):
+        for options in ([], ["--follow"]):
+            assert main(["findings", path, *options]) == 0
+            assert capsys.readouterr().out.startswith("Healthy: ")
+
+
 def test_actions_stop_save_call_and_raise(tmp_path: Path) -> None:
     called: list[Any] = []
     monitor = HealthMonitor(actions={"NonFinite": ["checkpoint", "stop", {"call": called.append}, {"focus": 5}]})
