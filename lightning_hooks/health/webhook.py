@@ -8,6 +8,7 @@ import threading
 import urllib.request
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from lightning_hooks.errors import printable, shortened
@@ -26,7 +27,7 @@ class Webhook:
 
     def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
         self._url, self._timeout = url, timeout
-        self._waiting: queue.Queue[Mapping[str, Any]] = queue.Queue(_MOST_WAITING)
+        self._waiting: queue.Queue[Mapping[str, Any] | None] = queue.Queue(_MOST_WAITING)  # None ends the thread
         self._thread: threading.Thread | None = None
         self._has_warned = False
 
@@ -37,21 +38,19 @@ class Webhook:
         except queue.Full:
             self._warn("a hundred findings wait for it; later ones are not posted")
             return
-        if self._thread is None or not self._thread.is_alive():
+        if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="lightning-hooks-webhook", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
         """Wait for what is being posted, at most as long as one post may take."""
         if self._thread is not None:
+            with suppress(queue.Full):
+                self._waiting.put_nowait(None)
             self._thread.join(self._timeout)
 
     def _run(self) -> None:
-        while True:
-            try:
-                message = self._waiting.get(timeout=0.05)
-            except queue.Empty:
-                return
+        while (message := self._waiting.get()) is not None:
             try:
                 self._send(message)
             except Exception as error:
