@@ -87,7 +87,7 @@ class HealthMonitor(StatsMonitor):
         self._actions = Actions.read(actions, [rule.name for rule in self._health_rules])
         self._reporter: Reporter | None = None
         self._is_guest = False
-        self._new_reporter().diagnosis  # noqa: B018 - refuses two rules with one name now
+        self._new_diagnosis()  # Refuse two rules with one name now, not when a fit begins.
 
     @override
     def __repr__(self) -> str:
@@ -111,7 +111,8 @@ class HealthMonitor(StatsMonitor):
     @property
     def summary(self) -> dict[str, Any]:
         """What `summary.json` says: the rules that ran, those that could not and why, findings, and causes."""
-        return self._new_reporter().diagnosis.summary() if self._reporter is None else self._reporter.diagnosis.summary()
+        diagnosis = self._new_diagnosis() if self._reporter is None else self._reporter.diagnosis
+        return diagnosis.summary()
 
     @override
     def guest_of(self, monitor: OurCallback, trainer: Trainer) -> Guest | None:
@@ -129,16 +130,17 @@ class HealthMonitor(StatsMonitor):
             if not isinstance(callback, StatsMonitor) or isinstance(callback, HealthMonitor) or callback.watch is not None:
                 continue
             schedule = callback.schedule
-            is_dense = schedule.steps is None and schedule.every <= max(self.schedule.every, 1) and schedule.last is None
+            is_dense = schedule.steps is None and schedule.every <= self.schedule.every and schedule.last is None
             if is_dense and "train" in callback.stages:
                 return callback
         return None
 
-    def _new_reporter(self, outlet: Any = None) -> Reporter:
-        return Reporter(Diagnosis(self._health_rules, self.accept), self._actions, outlet)
+    def _new_diagnosis(self) -> Diagnosis:
+        return Diagnosis(self._health_rules, self.accept)
 
     def _start_reporter(self, trainer: Trainer, writer: Any, context: Any) -> Reporter:
-        reporter = self._reporter = self._new_reporter(TrainerOutlet(trainer, writer, context))
+        outlet = TrainerOutlet(trainer, writer, context)
+        reporter = self._reporter = Reporter(self._new_diagnosis(), self._actions, outlet)
         saved = self._saved.pop("diagnosis", None)
         if saved is not None:
             self._continue_from(saved)
@@ -157,7 +159,7 @@ class HealthMonitor(StatsMonitor):
 
     @override
     def _watched(self, trainer: Trainer | None) -> Sequence[Watch]:
-        return [Watch(**fields) for fields in fields_of_watch(self._health_rules)]
+        return [Watch(**fields) for fields in fields_of_watch(self._health_rules, from_start=True)]
 
     @override
     def _resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:
@@ -167,7 +169,7 @@ class HealthMonitor(StatsMonitor):
 
     @override
     def _limits(self, plan: Plan, plans: dict[str, Plan]) -> Limits:
-        return TablesOnly({stage: each.index for stage, each in plans.items()}, 0, 0, ())
+        return TablesOnly()
 
     @override
     def _attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -204,7 +206,7 @@ class HealthMonitor(StatsMonitor):
     ) -> None:
         """Called after a batch: end a step, compare replicas, and raise if an action says so."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        if trainer.world_size > 1 and (current_step(trainer)) % _COMPARE_EVERY == 0 and ends_window(trainer):
+        if trainer.world_size > 1 and current_step(trainer) % _COMPARE_EVERY == 0 and ends_window(trainer):
             self._compare_replicas(trainer, pl_module)
         self._raise_if_asked()
 

@@ -8,31 +8,31 @@ from typing import Any, Final
 from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.rules import MODULE_TENSORS, PARAM_TENSORS
 from lightning_hooks.rules.statistics import UNIT_STATS
+from lightning_hooks.stats.statistics import MAGNITUDE_STATS, STATISTICS
 
 BASE: Final = ("output", "output_grad", "param", "grad", "update")
 """The tensors that are watched as often as the monitor watches; others every `RARELY` steps."""
 RARELY: Final = 10
 START: Final = 25
 """The steps at the start of a run that are all watched: rules compare later steps with them."""
-_PLAIN: Final = ("ratio", "mean", "std", "rms", "norm", "min", "max", "abs_max", "zero_fraction", "nonfinite", "count")
 
 
-def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False) -> list[dict[str, Any]]:
+def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False, from_start: bool = False) -> list[dict[str, Any]]:
     """The fields of the watch rules that the needs of health rules come to.
 
     Args:
         rules: the health rules.
         beside: only what a monitor with the default rules does not watch.
+        from_start: also watch each of the first steps, for a monitor that later watches fewer.
 
     Example:
         >>> from lightning_hooks.health.rule import HealthRule
         >>> class Dead(HealthRule):
         ...     needs = (("output", "dead_units"), ("update", "ratio"))
-        >>> for fields in fields_of_watch([Dead()]):  # doctest: +ELLIPSIS
+        >>> for fields in fields_of_watch([Dead()]):
         ...     print(fields)
         {'modules': '*', 'leaves': True, 'strict': False, 'tensors': ['output'], 'stats': ['dead_units'], 'units': 'auto'}
         {'params': '*', 'strict': False, 'tensors': ['update'], 'stats': ['norm', 'ratio']}
-        {'params': '*', 'strict': False, 'tensors': ['update'], 'stats': ['norm', 'ratio'], 'every_n_steps': ...}
     """
     stats: dict[str, dict[str, None]] = {}
     for rule in rules:
@@ -48,12 +48,18 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False) -> lis
         if of_units:
             listed.append({**common, "stats": of_units, "units": "auto"})
         is_base = tensor in BASE
-        kept = [stat for stat in others if stat not in _PLAIN]
+        kept = [stat for stat in others if not _is_plain(stat)]
         if is_base and not beside and (others or not of_units):
             # One statistic is enough: every statistic of the moments follows from the same state.
             stats_of_base = ["norm", *kept, *(["ratio"] if tensor == "update" else [])]
             listed.append({**common, "stats": stats_of_base})
-            listed.append({**common, "stats": stats_of_base, "every_n_steps": {"every": 1, "last": START - 1}})
+            if from_start:
+                listed.append({**common, "stats": stats_of_base, "every_n_steps": {"every": 1, "last": START - 1}})
         elif not is_base or kept:
             listed.append({**common, "stats": kept or ["norm"], "every_n_steps": RARELY})
     return listed
+
+
+def _is_plain(stat: str) -> bool:
+    """Whether a statistic follows from the moments, or from those of two rows, so that no rule has to request it."""
+    return (stat in STATISTICS and stat not in MAGNITUDE_STATS) or stat in ("ratio", "count")

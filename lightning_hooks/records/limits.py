@@ -119,10 +119,8 @@ class Limits:
 class TablesOnly(Limits):
     """The limits of a monitor that writes neither scalars nor histograms, only tables."""
 
-    @property
-    def exceeded(self) -> bool:
-        """False: nothing is written that a limit could exceed."""
-        return False
+    def __init__(self) -> None:
+        super().__init__({}, 0, 0, ())
 
     def levels(self, stage: str) -> Levels:
         """Levels at which no statistic is written."""
@@ -131,10 +129,6 @@ class TablesOnly(Limits):
     def has_tag(self, stage: str, tensor: str, stat: str, name: str) -> bool:
         """False: no row has a tag."""
         return False
-
-    def warning(self, path: str, every_n_steps: int) -> str:
-        """Empty: no limit is exceeded."""
-        return ""
 
 
 def _decide(columns: list[StageColumn], limit: int) -> _Decision | None:

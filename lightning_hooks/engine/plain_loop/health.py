@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.health.actions import Actions
@@ -15,6 +15,8 @@ from lightning_hooks.health.rules.reading import as_health_rules
 from lightning_hooks.health.text import Block, as_text
 from lightning_hooks.health.watching import fields_of_watch
 from lightning_hooks.rules import Watch
+
+_OF_OPTIMIZER: Final = frozenset({"final_grad", "update"})
 
 
 class LoopOutlet:
@@ -58,15 +60,8 @@ def loop_rules(health: Any) -> list[HealthRule] | None:
 
 def watch_rules(rules: list[HealthRule], *, has_optimizer: bool) -> list[Watch]:
     """What a loop has to watch for health rules; `final_grad` and `update` only where an optimizer is known."""
-    listed = [fields for fields in fields_of_watch(rules) if "every_n_steps" not in fields or "last" not in _schedule(fields)]
-    needs_optimizer = ("final_grad", "update")
-    kept = [fields for fields in listed if has_optimizer or not set(fields["tensors"]) & set(needs_optimizer)]
-    return [Watch(**fields) for fields in kept]
-
-
-def _schedule(fields: dict[str, Any]) -> Any:
-    schedule = fields["every_n_steps"]
-    return schedule if isinstance(schedule, dict) else {}
+    listed = fields_of_watch(rules)
+    return [Watch(**fields) for fields in listed if has_optimizer or _OF_OPTIMIZER.isdisjoint(fields["tensors"])]
 
 
 def loop_reporter(rules: list[HealthRule], focus: Callable[[int], None]) -> Reporter:
