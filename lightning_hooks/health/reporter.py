@@ -16,7 +16,7 @@ from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.journal import Journal
 from lightning_hooks.health.rule import Severity
-from lightning_hooks.health.text import Block, as_text, block_of_cause, block_of_finding
+from lightning_hooks.health.text import Block, as_text, block_of_cause, block_of_finding, blocks_of
 from lightning_hooks.health.webhook import Webhook
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.consumer import StepConsumer
@@ -242,12 +242,8 @@ def markdown_of(causes: Iterable[Cause], findings: Iterable[Finding]) -> str:
         >>> markdown_of([], [])
         'Nothing was found.'
     """
-    listed = [*findings]
-    causes = [*causes]
-    alone = [finding for finding in listed if finding.cause is None and finding.severity is not Severity.INFO]
-    blocks = [block_of_cause(cause, listed) for cause in causes] + [block_of_finding(finding) for finding in alone]
     parts = []
-    for block in sorted(blocks, key=lambda block: -block.severity.rank):
+    for block in blocks_of(causes, [*findings]):
         points = [f"- {text}" for text in (*block.why, *(f"**Next:** {step}" for step in block.next_steps))]
         points += [f"- **Or:** {text}" for text in block.alternatives]
         parts.append("\n".join([f"**{block.severity}** {printable(block.verdict)}", "", *map(printable, points)]))
