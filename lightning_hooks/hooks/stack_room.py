@@ -45,7 +45,7 @@ class StackRoom:
     @classmethod
     def _set(cls) -> None:
         current = sys.getrecursionlimit()
-        # If other code has set the limit in the meantime, add to its limit.
+        # If other code has set the recursion limit since this object did, raise that limit by the same room.
         if current != cls._limit:
             cls._given = current
         # Python refuses a limit below the current depth of the stack.

@@ -21,8 +21,8 @@ Clock = Callable[[], float]
 _LEAST_STEPS = 8
 _LEAST_WATCHED = 2
 MAX_FACTOR = 2**20
-# The network on which the cost of a hook is measured.
-_PAIRS = 16  # runs with and without hooks
+# The cost of a hook is the median over this many pairs of runs of a small network, with and without hooks.
+_PAIRS = 16
 _LAYERS = 8  # of each kind
 _SHAPE = (64, 256)  # of the input
 

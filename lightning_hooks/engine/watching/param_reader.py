@@ -131,7 +131,7 @@ class ParamReader:
         rows, is_complete = due.offsets.rows, _are_same(parameters, due.parameters)
         if not is_complete:
             row_of = dict(zip(due.parameters, rows, strict=True))
-            # Skip parameters that were copied before the step and frozen or removed in it.
+            # Skip parameters that were copied before the step of the optimizer, and frozen or removed during it.
             kept = [i for i, parameter in enumerate(parameters) if parameter in row_of]
             parameters, copies = [parameters[i] for i in kept], [copies[i] for i in kept]
             rows = [row_of[parameter] for parameter in parameters]

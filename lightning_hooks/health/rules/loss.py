@@ -176,7 +176,7 @@ class LossConstant(_LossRule):
         first, last = float(np.median(values[:quarter])), float(np.median(values[-quarter:]))
         best = min(float(np.median(values[i : i + quarter])) for i in range(quarter, len(values) - quarter + 1, 5))
         middle = abs(first)
-        # A loss of 0 has nothing to learn.
+        # A loss of 0 cannot fall, so that a constant one is no fault.
         if middle < 1e-8 or min(best, last) < first - self.least * middle or self._rises(evidence, steps):
             return
         spread = float(np.std(np.diff(values))) / np.sqrt(2)
