@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,8 @@ from lightning_hooks.hooks.user_kinds import (
 def is_interrupted_at(number: int, call: Callable[[], None]) -> bool:
     """Call a function, and raise KeyboardInterrupt at one of its instructions, counted over all functions that it calls.
 
+    No garbage is collected meanwhile: functions that other packages register with `gc.callbacks` are not among those counted.
+
     The call has a thread of its own. A trace can raise before an instruction that calls `__exit__`, which a signal cannot. The
     state of torch that a `with` statement changes, such as `DisableTorchFunctionSubclass`, then ends with the thread.
 
@@ -43,6 +46,7 @@ def is_interrupted_at(number: int, call: Callable[[], None]) -> bool:
         return trace
 
     def is_interrupted() -> bool:
+        gc.disable()
         sys.settrace(trace)
         try:
             call()
@@ -50,6 +54,7 @@ def is_interrupted_at(number: int, call: Callable[[], None]) -> bool:
             return True
         finally:
             sys.settrace(None)
+            gc.enable()
         return False
 
     with ThreadPoolExecutor(1) as thread:

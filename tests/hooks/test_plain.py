@@ -111,7 +111,7 @@ def test_both_ways_to_hook_tensors_give_the_same_numbers(tensor_hooks):
             for _ in range(2):  # The first step is measured in Python.
                 model(torch.randn(3, 4)).square().sum().backward()
                 optimizer.step()
-            return watched.record.moments
+            return watched.record.moments[:-1]  # The last row is the loss, which nobody noted.
 
     found = []
     for dictionary in (None, OrderedDict):

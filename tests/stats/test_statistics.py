@@ -64,7 +64,7 @@ runs = st.builds(lambda first, many: list(range(first, first + many)), st.intege
 def test_places_in_any_order_are_taken_as_they_were_asked_for(wanted):
     rows, merges = np.arange(1.0, 6 * 9 + 1).reshape(6, 9), RowUnions([[1, 2], [0, 5]])
     asked = RowStatistics(("max",), merges, np.array(wanted, dtype=np.int32))
-    assert asked.wanted.tolist() == wanted
+    assert asked.positions.tolist() == wanted
     np.testing.assert_array_equal(asked(rows).taken, statistics(("max",), rows, merges).ravel()[wanted])
 
 
