@@ -1,4 +1,4 @@
-"""Runs made by hand: the tensors of each row by their statistics, a structure of a model, and a loss."""
+"""Runs made by hand: the tensors of each row by their statistics or by one value, a structure of a model, and a loss."""
 
 from dataclasses import dataclass, field, replace
 
@@ -6,12 +6,12 @@ import numpy as np
 
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.plan.row_index import RowIndex
-from lightning_hooks.records.facts import ModuleFacts, ParameterFacts, Structure
+from lightning_hooks.records.facts import ModuleFacts, ParameterFacts, StepFacts, Structure
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.stats.accumulators.base import AccumulatorRows
 from lightning_hooks.stats.accumulators.units import Units
 from lightning_hooks.stats.units.statistics import NAMES
-from tests.health.views import NOT_MEASURED
+from tests.health.views import NOT_MEASURED, index_of, view_of
 
 ROLES = {
     "Linear": "linear",
@@ -55,6 +55,13 @@ def structure_of(modules, weights=None):
     return Structure(tuple(facts), tuple(parameters))
 
 
+def weights_of(*names, embeddings=(), biases=()):
+    """The structure of parameters, each in a linear module of the same name, with two dimensions unless it is a bias."""
+    modules = [ModuleFacts(name, "Module", "embedding" if name in embeddings else "linear") for name in names]
+    parameters = [ParameterFacts(name, name, (2,) if name in biases else (2, 2), "float32") for name in names]
+    return Structure(tuple(modules), tuple(parameters))
+
+
 def run(structure, tensors, steps=100, loss=lambda step: 3.0, facts=None, begin=0):
     """The views of a run.
 
@@ -80,6 +87,22 @@ def run(structure, tensors, steps=100, loss=lambda step: 3.0, facts=None, begin=
         kept = np.array([_units(each) for each in made])
         views.append(StepView(step, rows=index, moments=moments, kept={"units": kept}, facts=facts, structure=structure))
     return views
+
+
+def run_of_series(rows, series, numbers=None, **options):
+    """The views of a run of tensors whose elements are all equal.
+
+    Args:
+        rows: (tensor, name) of each row.
+        series: the value of each row at each step, [steps, rows].
+        numbers: the global numbers by tag, each [steps].
+        options: fields of every view, such as `facts` and `structure`.
+    """
+    index, fixed = index_of(rows), {"facts": StepFacts(), **options}
+    return [
+        view_of(step, index, values, summaries={tag: float(each[step]) for tag, each in (numbers or {}).items()}, **fixed)
+        for step, values in enumerate(np.asarray(series, dtype=float))
+    ]
 
 
 def _units(made):
@@ -119,3 +142,8 @@ def without_structure(views):
 def falling(step):
     """A loss that falls."""
     return 3.0 - 0.01 * step
+
+
+def noisy(level, steps, seed=0, share=0.1):
+    """A level with noise around it."""
+    return level * (1 + share * np.random.default_rng(seed).uniform(-1, 1, steps))

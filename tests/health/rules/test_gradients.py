@@ -5,7 +5,7 @@ import pytest
 
 from lightning_hooks.health.rules.gradients import RULES, ExplodingGradient, GradientSpike, GradientsRepeat, VanishingGradient
 from lightning_hooks.records.facts import StepFacts
-from tests.health.rules.evidence_for_tests import diagnosed, noisy, structure_of
+from tests.health.rules.made import diagnosed, noisy, run_of_series, weights_of
 
 ROWS = [("grad", "a"), ("grad", "b")]
 TAG = "hooks/grad_norm"
@@ -15,8 +15,8 @@ def found(rule, a, b, *, whole=None, structure=None, **options):
     """The findings for two weights; the whole gradient is that of both."""
     series = np.stack([a, b], axis=1)
     whole = np.linalg.norm(series, axis=1) if whole is None else whole
-    options = {"structure": structure or structure_of("a", "b"), "summaries": whole, "tag": TAG, **options}
-    return diagnosed(rule, ROWS, series, **options).findings
+    views = run_of_series(ROWS, series, {TAG: whole}, structure=structure or weights_of("a", "b"), **options)
+    return diagnosed(rule, views).findings
 
 
 def with_jump(size, at=100, steps=150):
@@ -37,7 +37,7 @@ def test_a_spike_is_found_at_its_weight_and_step():
         (with_jump(8.0, at=50), None),
         (np.concatenate([noisy(1.0, 100), noisy(8.0, 50)]), None),
         (np.concatenate([noisy(1.0, 40), 1e-3 * with_jump(8.0)]), None),
-        (with_jump(8.0), structure_of("a", "b", biases=["b"])),
+        (with_jump(8.0), weights_of("a", "b", biases=["b"])),
         (np.exp(np.random.default_rng(0).normal(size=400)), None),
     ],
     ids=["just below", "too early", "stays", "below the early level", "a bias", "heavy tails"],
@@ -62,8 +62,8 @@ def test_a_gradient_may_grow_while_the_loss_falls():
     grown = np.concatenate([noisy(1.0, 80), noisy(100.0, 70)])
     for losses, count in ((np.linspace(2.0, 1.0, 150), 0), (np.ones(150), 1)):
         rows = [("grad", "a"), ("loss", "loss")]
-        options = {"structure": structure_of("a"), "summaries": grown, "tag": TAG}
-        assert len(diagnosed(ExplodingGradient(), rows, np.stack([grown, losses], axis=1), **options).findings) == count
+        views = run_of_series(rows, np.stack([grown, losses], axis=1), {TAG: grown}, structure=weights_of("a"))
+        assert len(diagnosed(ExplodingGradient(), views).findings) == count
 
 
 def test_a_gradient_vanishes_from_the_start():
@@ -79,8 +79,8 @@ def test_a_gradient_vanishes_from_the_start():
         (np.zeros(80), {}),
         (np.concatenate([[0.0], noisy(9e-6, 79)]), {}),
         (np.geomspace(1e-8, 9e-6, 80), {}),
-        (noisy(9e-6, 80), {"structure": structure_of("a", "b", biases=["a"])}),
-        (noisy(9e-6, 80), {"structure": structure_of("a", "b", embeddings=["a"])}),
+        (noisy(9e-6, 80), {"structure": weights_of("a", "b", biases=["a"])}),
+        (noisy(9e-6, 80), {"structure": weights_of("a", "b", embeddings=["a"])}),
         (noisy(9e-6, 80), {"facts": StepFacts(frozen=("a",))}),
     ],
     ids=["just above", "too short", "unused", "starts at zero", "grows", "a bias", "an embedding", "frozen"],
@@ -124,12 +124,12 @@ def test_gradients_that_are_cleared_do_not_repeat(whole):
     ids=["structure", "norm"],
 )
 def test_a_rule_says_why_it_cannot_run(rule, reason):
-    diagnosis = diagnosed(rule, ROWS, np.ones((60, 2)))
+    diagnosis = diagnosed(rule, run_of_series(ROWS, np.ones((60, 2))))
     assert diagnosis.summary()["could_not_run"][rule.name] == reason
 
 
 def test_a_missing_statistic_is_named():
-    diagnosis = diagnosed(ExplodingGradient(), ROWS, np.ones((60, 2)), structure=structure_of("a", "b"))
+    diagnosis = diagnosed(ExplodingGradient(), run_of_series(ROWS, np.ones((60, 2)), structure=weights_of("a", "b")))
     assert diagnosis.summary()["could_not_run"]["ExplodingGradient"] == "no step reports `hooks/grad_norm`"
 
 

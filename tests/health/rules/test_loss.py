@@ -7,15 +7,14 @@ import pytest
 
 from lightning_hooks.health.rules.loss import RULES, LossConstant, LossDiverged, LossNotDecreasing, LossOscillating, LossSpike
 from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
-from tests.health.rules.evidence_for_tests import diagnosed, noisy
+from tests.health.rules.made import diagnosed, noisy, of_rms, reason, run, run_of_series
 from tests.health.rules.made import found as found_in
-from tests.health.rules.made import of_rms, reason, run
 
 ROWS = [("loss", "loss")]
 
 
 def found(rule, losses, **options):
-    return diagnosed(rule, ROWS, np.asarray(losses)[:, None], **options).findings
+    return diagnosed(rule, run_of_series(ROWS, np.asarray(losses)[:, None], **options)).findings
 
 
 def with_jump(size, at=100, steps=150):
