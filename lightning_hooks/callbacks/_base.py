@@ -27,7 +27,6 @@ from lightning_hooks.callbacks._trainer import (
     warn_if_replaced,
 )
 from lightning_hooks.engine.participants.participant import Participant
-from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.records.consumer import Publisher
 
 if TYPE_CHECKING:
@@ -119,16 +118,12 @@ class HooksCallback(CheckpointedCallback):
             run.join(participant)
 
     def _built(self, trainer: Trainer, pl_module: LightningModule, run: LightningRun) -> list[Participant]:
-        try:
+        with self._naming_origin():
             setting = setting_of(trainer, pl_module)
             self._refuse_setting(setting)
             resolved = self._resolve(pl_module, trainer, run.earlier)
             run.earlier = self._check_resolved(resolved, setting, run.earlier)
             participants = list(self._build(trainer, run, resolved))
-        except (RuleError, UnsupportedError) as error:
-            if str(error).startswith(self._label):
-                raise
-            raise type(error)(f"{self._label}{error}") from error
         if not participants:
             name = self._label or f"{type(self).__name__}: "
             warnings.warn(f"{name}no rule matches anything ({self._rules}); it does nothing in this run", stacklevel=2)

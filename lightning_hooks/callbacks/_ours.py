@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightning_hooks.callbacks._checks import Earlier, Setting, setting_of
 from lightning_hooks.callbacks._lightning import Callback
 from lightning_hooks.callbacks._trainer import all_callbacks
 from lightning_hooks.engine.inspecting.match_report import Match, MatchLine
+from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.rules import Watch
 
@@ -58,9 +60,10 @@ class OurCallback(Callback):
         Raises:
             RuleError: the errors that a fit would raise.
         """
-        resolved = self._resolve(model)
-        self._check_resolved(resolved, Setting(), Earlier())
-        return Match(self._lines(resolved))
+        with self._naming_origin():
+            resolved = self._resolve(model)
+            self._check_resolved(resolved, Setting(), Earlier())
+            return Match(self._lines(resolved))
 
     @property
     def _stages(self) -> Collection[str]:
@@ -123,6 +126,16 @@ class OurCallback(Callback):
         """The prefix of rules' names in messages: the file and the class; empty if the callback was created in Python."""
         return f"{self.origin}: {type(self).__name__}: " if self.origin else ""
 
+    @contextmanager
+    def _naming_origin(self) -> Iterator[None]:
+        """Put the file of the callback in front of errors that do not name it."""
+        try:
+            yield
+        except (RuleError, UnsupportedError) as error:
+            if str(error).startswith(self._label):
+                raise
+            raise type(error)(f"{self._label}{error}") from error
+
 
 def for_each_stage(method: str) -> tuple[Any, ...]:
     """Lightning's hooks that call a method with each stage other than `train`."""
@@ -172,10 +185,13 @@ def matched(trainer: Trainer, model: LightningModule) -> Iterator[tuple[OurCallb
     """
     callbacks: list[tuple[OurCallback, Any]] = []
     for callback in our_callbacks(trainer):
-        callbacks.append((callback, callback._resolve(model)))
-        yield callback, Match(callback._lines(callbacks[-1][1]))
+        with callback._naming_origin():
+            callbacks.append((callback, callback._resolve(model)))
+            report = Match(callback._lines(callbacks[-1][1]))
+        yield callback, report
     setting, earlier = setting_of(trainer, model), Earlier()
     for callback, resolved in callbacks:
         if callback._acts_in_fit:
-            callback._refuse_setting(setting)
-            earlier = callback._check_resolved(resolved, setting, earlier)
+            with callback._naming_origin():
+                callback._refuse_setting(setting)
+                earlier = callback._check_resolved(resolved, setting, earlier)

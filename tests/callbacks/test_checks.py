@@ -26,6 +26,7 @@ from lightning_hooks import (
     print_shapes,
 )
 from lightning_hooks.callbacks._checks import Earlier, Setting, refuse_for_strategy, refuse_setting, setting_of
+from lightning_hooks.callbacks._config import load_callbacks
 from lightning_hooks.callbacks._ours import matched
 from tests.callbacks.models import Net, assert_clean, data, trainer_of
 
@@ -60,6 +61,36 @@ def test_a_match_and_a_fit_give_the_same_error(tmp_path: Path, wrong: str) -> No
         list(matched(trainer_of(tmp_path, *WRONG[wrong]()), Net()))
 
     assert error_of(match) == error_of(fit)
+
+
+TWICE = """
+callbacks:
+  - {class_path: StatsMonitor, init_args: {watch: [{modules: body.0, tensors: output, stats: mean}], prefix: ""}}
+  - {class_path: StatsMonitor, init_args: {watch: [{modules: body.0, tensors: output, stats: mean}], prefix: ""}}
+"""
+
+
+def test_an_error_of_a_callback_from_a_file_begins_with_the_file_in_a_match_as_in_a_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "hooks.yaml"
+    file.write_text(TWICE)
+    monkeypatch.setenv("LIGHTNING_HOOKS_CONFIG", str(file))
+
+    def fit() -> None:
+        trainer_of(tmp_path).fit(Net(), data(1))
+
+    def match() -> None:
+        list(matched(trainer_of(tmp_path), Net()))
+
+    said = error_of(match)
+    assert said == error_of(fit)
+    assert said.startswith(f"RuleError: LIGHTNING_HOOKS_CONFIG: {file}: callbacks[1]: StatsMonitor: prefix: two StatsMonitors")
+    monitor = load_callbacks(file, "LIGHTNING_HOOKS_CONFIG")[0]
+    assert isinstance(monitor, StatsMonitor)
+    monitor.scalars = ["nowhere"]
+    with pytest.raises(NoMatchError, match=r"^LIGHTNING_HOOKS_CONFIG: .*: callbacks\[0\]: StatsMonitor: scalars"):
+        monitor.match(Net())
 
 
 def test_a_match_of_one_callback_gives_the_error_of_a_fit() -> None:
