@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from lightning_hooks.errors import RuleError, printable
 from lightning_hooks.health.engine import Diagnosis
-from lightning_hooks.health.finding import Cause, Finding
-from lightning_hooks.health.journal import FINDINGS, SUMMARY, read_findings
+from lightning_hooks.health.finding import Finding
+from lightning_hooks.health.journal import FINDINGS, SUMMARY, RunFindings, read_findings
 from lightning_hooks.health.rule import Severity
 from lightning_hooks.health.text import as_text, blocks_of
 from lightning_hooks.tensorboard.reading import read_run
@@ -27,27 +27,28 @@ def findings(arguments: list[str]) -> int:
     parser.add_argument("run", type=Path, help="the log directory of the run")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--since", type=int, default=0, metavar="STEP", help="only findings that began at this step or later")
-    parser.add_argument("--follow", action="store_true", help="print findings as the run makes them, until it ends")
+    parser.add_argument("--follow", action="store_true", help="print findings as the fit makes them, until it ends")
     parser.add_argument("--recompute", action="store_true", help="apply the default rules to the event file of the run again")
     args = parser.parse_args(arguments)
     if args.follow and (args.json or args.recompute):
         parser.error("--follow cannot be combined with --json or --recompute")
     if args.follow:
         return _follow(args.run, args.since)
-    found, causes, summary = _recomputed(args.run) if args.recompute else _read(args.run)
-    found = [finding for finding in found if finding.first_step >= args.since]
+    known = _recomputed(args.run) if args.recompute else _read(args.run)
+    found = [finding for finding in known.findings if finding.first_step >= args.since]
     numbers = {finding.number for finding in found}
-    causes = [cause for cause in causes if not numbers.isdisjoint(cause.numbers)]
+    causes = [cause for cause in known.causes if not numbers.isdisjoint(cause.numbers)]
     if args.json:
         shown = {
             "findings": [finding.to_dict() for finding in found],
             "causes": [cause.to_dict() for cause in causes],
-            "summary": summary,
+            "summary": known.summary,
+            "has_ended": known.has_ended,
         }
         print(json.dumps(shown, indent=1))
     else:
         blocks = blocks_of(causes, found, least=Severity.INFO)
-        print("\n".join([*filter(None, [as_text(blocks)]), _last_line(summary, found)]))
+        print("\n".join([*filter(None, [as_text(blocks)]), _last_line(known, found)]))
     return int(any(map(_stands, found)))
 
 
@@ -55,17 +56,21 @@ def _stands(finding: Finding) -> bool:
     return finding.severity is not Severity.INFO and finding.is_over is None
 
 
-def _last_line(summary: Any, found: list[Finding]) -> str:
-    line = summary.get("line") if isinstance(summary, dict) else None
-    if isinstance(line, str):
-        return printable(line)
-    return f"The run has not ended; {len(found)} findings so far."
+def _last_line(known: RunFindings, found: Sequence[Finding]) -> str:
+    summary = known.summary or {}
+    count = f"{len(found)} finding" if len(found) == 1 else f"{len(found)} findings"
+    if not known.has_ended:
+        return f"The fit has not ended, or was killed; {count} so far."
+    if not isinstance(summary.get("line"), str):
+        return f"The fit has ended with {count}; its {SUMMARY} is missing or damaged."
+    error = f" The fit ended with {summary['error']}" if "error" in summary else ""
+    return printable(f"{summary['line']}{error}")
 
 
-def _read(run: Path) -> tuple[list[Finding], list[Cause], Any]:
+def _read(run: Path) -> RunFindings:
     folder = _folder_of(run)
     try:
-        known = read_findings(folder)
+        return read_findings(folder)
     except FileNotFoundError:
         reason = f"{run} has no {FINDINGS}: no HealthMonitor was active in this run"
         if (folder / SUMMARY).exists():
@@ -73,7 +78,6 @@ def _read(run: Path) -> tuple[list[Finding], list[Cause], Any]:
         raise RuleError(
             f"{reason}. `lightning-hooks findings {run} --recompute` applies the default rules to its event file"
         ) from None
-    return known.findings, known.causes, known.summary
 
 
 def _folder_of(run: Path) -> Path:
@@ -82,13 +86,14 @@ def _folder_of(run: Path) -> Path:
     return run if run.is_dir() else run.parent
 
 
-def _recomputed(run: Path) -> tuple[list[Finding], list[Cause], dict[str, Any]]:
+def _recomputed(run: Path) -> RunFindings:
     """What the default rules find in the step views of a run, as they would have found it live."""
+    _folder_of(run)
     diagnosis = Diagnosis()
     for view in _views(run):
         diagnosis.add(view)
     diagnosis.finish()
-    return diagnosis.findings, diagnosis.causes, diagnosis.summary()
+    return RunFindings(diagnosis.findings, diagnosis.causes, [], diagnosis.summary(), has_ended=True, fit=1)
 
 
 def _views(path: Path) -> Iterator[Any]:
@@ -105,26 +110,40 @@ def _views(path: Path) -> Iterator[Any]:
 
 
 def _follow(run: Path, since: int) -> int:
-    """Print each cause and finding once, as the journal grows; ends when the run has written its summary, or with Ctrl-C."""
+    """Print each cause and finding once, as the journal grows, and the end of each; returns when the fit ends, or at Ctrl-C."""
     folder = _folder_of(run)
-    told: set[str] = set()
+    told: set[tuple[Any, ...]] = set()
     stands = False
     try:
         while True:
-            # Look for the summary first: what the run wrote before it is read below.
-            is_over = (folder / SUMMARY).exists()
-            if is_over or (folder / FINDINGS).exists():
-                findings, causes, summary = _read(run)
-                chosen = [finding for finding in findings if finding.first_step >= since]
-                stands = any(map(_stands, chosen))
-                for block in blocks_of(causes, chosen, least=Severity.INFO):
-                    if block.verdict not in told:
-                        told.add(block.verdict)
-                        print(as_text([block]), flush=True)
-                if is_over:
-                    print(_last_line(summary, chosen), flush=True)
+            if (folder / SUMMARY).exists() or (folder / FINDINGS).exists():
+                known = _read(run)
+                found = [finding for finding in known.findings if finding.first_step >= since]
+                stands = any(map(_stands, found))
+                _tell_new(known, found, told)
+                if known.has_ended:
+                    print(_last_line(known, found), flush=True)
                     break
             time.sleep(_POLL)
     except KeyboardInterrupt:
         pass
     return int(stands)
+
+
+def _tell_new(known: RunFindings, found: Sequence[Finding], told: set[tuple[Any, ...]]) -> None:
+    """Print the blocks that were not told, and the ends of findings that were.
+
+    A cause is known by its name and any of its findings, because it may stand twice, and may come to explain more findings.
+    """
+    for block in blocks_of(known.causes, found, least=Severity.INFO):
+        keys = {(known.fit, block.cause, number) for number in block.numbers}
+        if told.isdisjoint(keys):
+            print(as_text([block]), flush=True)
+        told |= keys
+    for finding in found:
+        key = (known.fit, "over", finding.number)
+        if finding.is_over is None:
+            told.discard(key)
+        elif key not in told:
+            told.add(key)
+            print(printable(f"{finding.fingerprint} is over since step {finding.is_over}."), flush=True)

@@ -12,7 +12,7 @@ from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.health.rule import Severity, Sign
 
 Confidence = Literal["certain", "likely", "possible"]
-EventKind = Literal["new", "grown", "again", "over", "cause", "withdrawn"]
+EventKind = Literal["new", "grown", "again", "over", "known", "cause", "withdrawn", "begin", "end"]
 
 
 @dataclass(frozen=True)
@@ -163,14 +163,15 @@ class Cause:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that a look found.
+    """Something that a look found, or the begin or end of a fit.
 
     Args:
-        kind: of a finding `new`, `grown` (it has more rows), `over`, `again` (it was over); of a cause `cause` (it is new, or
-            its findings or confidence changed) or `withdrawn` (later findings contradict it).
-        step: the step of the look.
-        finding: the finding; None for a cause.
-        cause: the cause; None for a finding.
+        kind: of a finding `new`, `grown` (it has more rows), `over`, `again` (it was over), `known` (a resumed fit has it from
+            its checkpoint); of a cause `cause` (it is new, or its findings or confidence changed) or `withdrawn` (later
+            findings contradict it); `begin` or `end` of a fit.
+        step: the step of the look; of a begin, the first step of the fit.
+        finding: the finding; None for other kinds.
+        cause: the cause; None for other kinds.
     """
 
     kind: EventKind
@@ -180,8 +181,8 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """The event as plain values."""
-        about = {"finding": self.finding.to_dict()} if self.finding else {"cause": self.cause.to_dict() if self.cause else None}
-        return {"event": self.kind, "step": self.step, **about}
+        about = {"finding": self.finding, "cause": self.cause}
+        return {"event": self.kind, "step": self.step, **{name: each.to_dict() for name, each in about.items() if each}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Event:
@@ -194,6 +195,8 @@ class Event:
         kind = read.of("event", str)
         if kind not in get_args(EventKind):
             raise read.damaged("event", f"one of {', '.join(get_args(EventKind))}")
+        if kind in ("begin", "end"):
+            return cls(kind, read.of("step", int))
         if kind in ("cause", "withdrawn"):
             return cls(kind, read.of("step", int), None, Cause.from_dict(read.of("cause", dict)))
         return cls(kind, read.of("step", int), Finding.from_dict(read.of("finding", dict)))

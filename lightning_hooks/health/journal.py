@@ -7,10 +7,13 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from lightning_hooks.errors import RuleError, printable, shortened
+from lightning_hooks.errors import RuleError, printable, shortened, shown
+from lightning_hooks.health.evidence import WINDOW
 from lightning_hooks.health.finding import Cause, Event, Finding
 
 FINDINGS: Final = "findings.jsonl"
@@ -43,13 +46,19 @@ class Journal:
         self._is_torn = False
         self._has_warned = False
 
+    @property
+    def has_earlier_fit(self) -> bool:
+        """Whether an earlier fit has left a journal or a summary in the folder."""
+        # Unlike Path.exists, these raise nothing where a folder cannot be read.
+        return os.path.exists(self.path) or os.path.exists(self.path.with_name(SUMMARY))
+
     def write(self, events: Iterable[Event]) -> None:
         """Append events."""
         self._waiting.extend(json.dumps(event.to_dict(), allow_nan=False).encode() + b"\n" for event in events)
         try:
             self._write_waiting()
         except OSError as error:
-            self._warn(f"{self.path} cannot be written ({error}); findings wait in memory until it can")
+            self._warn_once(f"{self.path} cannot be written ({error}); findings wait in memory until it can")
 
     def _write_waiting(self) -> None:
         if self._waiting and self._file is None:
@@ -74,21 +83,23 @@ class Journal:
             unfinished.write_text(json.dumps(summary, indent=1, allow_nan=False), encoding="utf-8")
             unfinished.replace(path)
         except OSError as error:
-            self._warn(f"{path} cannot be written ({error})")
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            warnings.warn(printable(f"{path} cannot be written ({error}); the training goes on"), stacklevel=2)
 
     def close(self) -> None:
         """Write what waits and close the file."""
         self.write(())
         if self._waiting:
-            warnings.warn(f"{self.path}: {len(self._waiting)} findings could not be written", stacklevel=2)
+            warnings.warn(printable(f"{self.path}: the last {len(self._waiting)} events could not be written"), stacklevel=2)
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _warn(self, message: str) -> None:
+    def _warn_once(self, message: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            warnings.warn(message, stacklevel=3)
+            warnings.warn(printable(message), stacklevel=3)
 
 
 def _ends_within_a_line(path: Path) -> bool:
@@ -101,19 +112,23 @@ def _ends_within_a_line(path: Path) -> bool:
 
 
 class RunFindings(NamedTuple):
-    """What a journal says.
+    """What a journal and its summary say about the last fit of a folder.
 
     Args:
         findings: as they stand after the last event.
         causes: likewise.
-        events: all events, in order.
-        summary: of `summary.json`; None if the run has not ended.
+        events: all events of the journal, in order, also those of earlier fits.
+        summary: of `summary.json`; None if the fit has not ended, or the file is damaged.
+        has_ended: whether the fit has ended. One that was killed has not.
+        fit: the number of the fit among those of the folder.
     """
 
     findings: list[Finding]
     causes: list[Cause]
     events: list[Event]
     summary: dict[str, Any] | None
+    has_ended: bool
+    fit: int
 
 
 def read_events(path: str | os.PathLike[str]) -> list[Event]:
@@ -138,7 +153,8 @@ def read_events(path: str | os.PathLike[str]) -> list[Event]:
 def read_findings(path: str | os.PathLike[str]) -> RunFindings:
     """The findings and causes of a run, from its folder or its `findings.jsonl`. Damaged lines are ignored with a warning.
 
-    A run of which nothing was found has only a summary.
+    Of several fits in one folder the last one counts. If it has ended, the findings are those of its summary, which are
+    complete also if the journal is not.
 
     Raises:
         FileNotFoundError: the run has no journal, or only a damaged summary.
@@ -147,24 +163,57 @@ def read_findings(path: str | os.PathLike[str]) -> RunFindings:
     folder = path if path.is_dir() else path.parent
     summary = _read_summary(folder / SUMMARY)
     events = [] if summary is not None and not (folder / FINDINGS).exists() else read_events(path)
-    findings: dict[tuple[int, str, int], Finding] = {}
-    causes: dict[str, Cause] = {}
+    marks = [event.kind for event in events if event.kind in ("begin", "end")]
+    has_ended = marks[-1] == "end" if marks else (folder / SUMMARY).exists()
+    # While a fit goes on, the summary is that of an earlier fit.
+    summary = summary if has_ended else None
+    findings, causes = _of_summary(summary or {}, folder / SUMMARY) or _of_events(events)
+    return RunFindings(findings, causes, events, summary, has_ended, marks.count("begin"))
+
+
+def _of_summary(summary: Mapping[str, Any], path: Path) -> tuple[list[Finding], list[Cause]] | None:
+    """The findings and causes that a summary holds; None if it holds none, or damaged ones."""
+    if "findings" not in summary or "causes" not in summary:
+        return None
+    try:
+        findings = [Finding.from_dict(each) for each in summary["findings"]]
+        return findings, [Cause.from_dict(each) for each in summary["causes"]]
+    except (RuleError, TypeError) as error:
+        warnings.warn(printable(f"{path}: its findings are ignored: {shortened(str(error), 200)}"), stacklevel=3)
+        return None
+
+
+def _of_events(events: Iterable[Event]) -> tuple[list[Finding], list[Cause]]:
+    """The findings and causes of the last fit as they stand after its last event."""
+    findings: dict[int, Finding] = {}
+    causes: list[Cause] = []
     for event in events:
-        if event.finding is not None:
-            findings[event.finding.number, event.finding.rule, event.finding.first_step] = event.finding
+        if event.kind == "begin":
+            findings, causes = {}, []
+        elif event.finding is not None:
+            findings[event.finding.number] = event.finding
         elif event.cause is not None:
-            causes.pop(event.cause.name, None)
-            if event.kind == "cause":
-                causes[event.cause.name] = event.cause
-    return RunFindings(list(findings.values()), list(causes.values()), events, summary)
+            causes = [each for each in causes if each.name != event.cause.name or _stands(each, findings, event.step)]
+            causes += [event.cause] if event.kind == "cause" else []
+    explained = {number: cause.name for cause in causes for number in cause.numbers}
+    return [replace(each, cause=explained.get(each.number)) for each in findings.values()], causes
+
+
+def _stands(cause: Cause, findings: Mapping[int, Finding], step: int) -> bool:
+    """Whether a cause stays as it was, because all its findings are long over: the diagnosis explains recent findings only."""
+    ends = [findings[number].is_over for number in cause.numbers if number in findings]
+    return bool(ends) and all(end is not None and end < step - WINDOW for end in ends)
 
 
 def _read_summary(path: Path) -> dict[str, Any] | None:
     try:
         summary = json.loads(path.read_bytes())
+        if isinstance(summary, dict):
+            return summary
+        reason = f"it must hold an object, got {shown(summary)}"
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        warnings.warn(printable(f"{path} is ignored: {shortened(str(error), 200)}"), stacklevel=3)
-        return None
-    return summary if isinstance(summary, dict) else None
+    except (OSError, ValueError, RecursionError) as error:
+        reason = str(error)
+    warnings.warn(printable(f"{path} is ignored: {shortened(reason, 200)}"), stacklevel=3)
+    return None

@@ -75,6 +75,7 @@ class Reporter(StepConsumer):
         self._acted: set[int] = set()
         self._webhooks: dict[str, Webhook] = {}
         self._failed = False
+        self._has_begun = False
 
     @override
     def start(self, plan: Plan, run: RunContext) -> None:
@@ -84,6 +85,9 @@ class Reporter(StepConsumer):
         folder = self._folder or run.folder
         if self._is_first and folder is not None:
             self._journal = Journal(folder)
+            # Write nothing into a new folder before the first step: a logger may want it empty.
+            if self._journal.has_earlier_fit:
+                self._begin()
 
     @override
     def consume(self, view: StepView) -> None:
@@ -91,6 +95,7 @@ class Reporter(StepConsumer):
         if self._failed or view.stage != "train":
             return
         try:
+            self._begin()
             events = self.diagnosis.add(view)
             if events:
                 self._report(events)
@@ -105,6 +110,7 @@ class Reporter(StepConsumer):
     @override
     def close(self, error: BaseException | None) -> None:
         """Let all rules look once more, write the summary and tell it in one line."""
+        self._begin()
         if not self._failed:
             self._report(self.diagnosis.finish())
             if self._is_first:
@@ -114,6 +120,7 @@ class Reporter(StepConsumer):
             if error is not None:
                 summary = {**summary, "error": printable(f"{type(error).__name__}: {error}")}
             self._journal.write_summary(summary)
+            self._journal.write([Event("end", max(summary["step"], 0))])
             self._journal.close()
         if self._is_first and summary["steps"] and error is None:
             self._outlet.tell_line(summary["line"])
@@ -140,6 +147,19 @@ class Reporter(StepConsumer):
         self._told_causes = {*map(str, state["told_causes"])}
         self._told, self._acted = {*map(int, state["told"])}, {*map(int, state["acted"])}
         self._waiting = {str(name): int(step) for name, step in dict(state["waiting"]).items()}
+        if self._has_begun and self._journal is not None:
+            self._journal.write(self._known())
+
+    def _begin(self) -> None:
+        """Note in the journal that a fit begins, and what a resumed fit knows: readers forget what is before the begin."""
+        if not self._has_begun and self._journal is not None:
+            self._has_begun = True
+            self._journal.write([Event("begin", self.diagnosis.evidence.step + 1), *self._known()])
+
+    def _known(self) -> list[Event]:
+        step = max(self.diagnosis.evidence.step, 0)
+        findings = [Event("known", step, finding) for finding in self.diagnosis.findings]
+        return findings + [Event("cause", step, cause=cause) for cause in self.diagnosis.causes]
 
     def _report(self, events: Iterable[Event]) -> None:
         events = list(events)

@@ -24,6 +24,8 @@ class Block(NamedTuple):
         why: the numbers, one line for each finding.
         next_steps: what to try.
         alternatives: what else could explain it, and how to tell it apart.
+        cause: the name of the cause; empty for a finding that stands alone.
+        numbers: of the findings.
     """
 
     severity: Severity
@@ -31,6 +33,8 @@ class Block(NamedTuple):
     why: tuple[str, ...]
     next_steps: tuple[str, ...]
     alternatives: tuple[str, ...] = ()
+    cause: str = ""
+    numbers: tuple[int, ...] = ()
 
     def lines(self, width: int = WIDTH) -> Iterator[str]:
         """The lines of plain text."""
@@ -56,11 +60,15 @@ def block_of_cause(cause: Cause, findings: Iterable[Finding]) -> Block:
     reasons = [_reason(finding) for finding in explained]
     if len(reasons) > _MOST_REASONS:
         reasons = [*reasons[: _MOST_REASONS - 1], f"and {len(reasons) - _MOST_REASONS + 1} more findings"]
-    return Block(cause.severity, f"{cause.name} ({cause.confidence}). {cause.message}", tuple(reasons), *_next(cause))
-
-
-def _next(cause: Cause) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return cause.next_steps, cause.alternatives if cause.confidence != "certain" else ()
+    return Block(
+        cause.severity,
+        f"{cause.name} ({cause.confidence}). {cause.message}",
+        tuple(reasons),
+        cause.next_steps,
+        cause.alternatives if cause.confidence != "certain" else (),
+        cause.name,
+        cause.numbers,
+    )
 
 
 def block_of_finding(finding: Finding) -> Block:
@@ -68,7 +76,7 @@ def block_of_finding(finding: Finding) -> Block:
     verdict = f"{finding.rule}, since step {finding.first_step}. {finding.message}"
     why = tuple(f"{'' if not sign.row else f'{sign.row}, '}step {sign.step}: {sign.text}" for sign in finding.evidence[:3])
     source = (f"threshold from {finding.source}",) if finding.source else ()
-    return Block(finding.severity, f"{verdict}{_end(finding)}", why + source, finding.next_steps)
+    return Block(finding.severity, f"{verdict}{_end(finding)}", why + source, finding.next_steps, numbers=(finding.number,))
 
 
 def _end(finding: Finding) -> str:

@@ -138,7 +138,7 @@ def test_a_run_that_is_not_there_or_damaged_is_an_error(tmp_path: Path, capsys: 
         assert "summary.json is damaged, and there is no findings.jsonl beside it" in capsys.readouterr().err
 
 
-def test_a_healthy_run_has_a_summary_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_healthy_run_says_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logger = TensorBoardLogger(tmp_path)
     trainer_of(tmp_path, StatsMonitor(), HealthMonitor(), logger=logger).fit(Net(adamw), data(20))
     (event_file,) = Path(logger.log_dir).glob("events*")

@@ -115,6 +115,23 @@ def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path):
     journal = Journal(tmp_path / "file")
     with pytest.warns(UserWarning, match="cannot be written"):
         journal.write([event()])
-    with pytest.warns(UserWarning, match="1 findings could not be written"):
+    with pytest.warns(UserWarning, match="the last 1 events could not be written"):
         journal.close()
-    journal.write_summary({})
+    with pytest.warns(UserWarning, match="summary.json cannot be written"):
+        journal.write_summary({})
+
+
+def test_a_summary_for_which_there_is_no_space_is_a_warning_and_leaves_the_earlier_one(tmp_path, monkeypatch):
+    journal = Journal(tmp_path)
+    journal.write_summary({"line": "earlier"})
+
+    def full(path, text, **options):
+        path.write_bytes(text[:10].encode())
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    with pytest.warns(UserWarning, match=r"summary.json cannot be written \(.*No space left.*\); the training goes on"):
+        journal.write_summary({"line": "later"})
+    journal.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+    assert read_findings(tmp_path).summary == {"line": "earlier"}

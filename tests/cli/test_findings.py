@@ -1,0 +1,351 @@
+"""`lightning-hooks findings RUN`: what it prints, its exit code, and runs that are missing, damaged or still going on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_hooks.cli import findings as command
+from lightning_hooks.cli.main import main
+from lightning_hooks.health.finding import Cause, Event, Finding
+from lightning_hooks.health.journal import Journal
+from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.health.summary import summary_of
+
+BEGIN, END = Event("begin", 0), Event("end", 99)
+
+
+def finding(number: int = 1, rule: str = "DeadUnits", row: str = "fc", first: int = 20, **options: Any) -> Finding:
+    sign = Sign(row, "output", first, 0.9, 0.5, "90 % of the units are dead")
+    fixed = {"severity": Severity.WARNING, "number": number, **options}
+    return Finding(rule, (row,), "output", first, first + 9, evidence=(sign,), message=f"{row}: dead.", **fixed)
+
+
+def cause(*numbers: int, name: str = "BadBatch", step: int = 20) -> Cause:
+    return Cause(name, "One batch differs.", ("DeadUnits/fc",), numbers=numbers, first_step=step)
+
+
+def found(*about: Finding | Cause, step: int = 30) -> list[Event]:
+    return [Event("new", step, each) if isinstance(each, Finding) else Event("cause", step, cause=each) for each in about]
+
+
+def summary(*about: Finding | Cause) -> dict[str, Any]:
+    known = [each for each in about if isinstance(each, Finding)]
+    causes = [each for each in about if isinstance(each, Cause)]
+    return summary_of(99, 100, ran=["R"], could_not={}, failed={}, accepted=[], findings=known, causes=causes)
+
+
+def write_fit(folder: Path, *about: Finding | Cause, ends: bool = True) -> None:
+    """Write what a fit leaves that found something."""
+    journal = Journal(folder)
+    journal.write([BEGIN, *found(*about)])
+    if ends:
+        journal.write_summary(summary(*about))
+        journal.write([END])
+    journal.close()
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*options: str) -> tuple[int, str, str]:
+        code = main(["findings", str(tmp_path), *options])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+# -- output and exit code --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"severity": Severity.INFO}, 0),
+        ({"severity": Severity.WARNING}, 1),
+        ({"severity": Severity.CRITICAL}, 1),
+        ({"severity": Severity.CRITICAL, "is_over": 40}, 0),
+    ],
+    ids=["info", "warning", "critical", "over"],
+)
+@pytest.mark.parametrize("shape", [(), ("--json",), ("--follow",)], ids=["text", "json", "follow"])
+def test_the_exit_code_is_1_where_a_warning_or_worse_stands(
+    tmp_path: Path, run: Run, options: dict[str, Any], code: int, shape: tuple[str, ...]
+) -> None:
+    write_fit(tmp_path, finding(**options))
+    assert run(*shape)[0] == code
+
+
+def test_a_block_for_each_cause_and_lone_finding_then_the_line_of_the_summary(tmp_path: Path, run: Run) -> None:
+    write_fit(tmp_path, finding(1, cause="BadBatch"), finding(2, "LossSpike", ""), cause(1))
+    code, out, _ = run()
+    lines = out.splitlines()
+    assert code == 1 and lines[0] == "WARNING: BadBatch (possible). One batch differs."
+    assert "  Why   DeadUnits in fc, since step 20: 90 % of the units are dead" in lines
+    assert lines[-1].startswith("Not healthy: 1 rule found 2 problems in 100 steps: BadBatch, LossSpike")
+
+
+def test_json_is_what_the_run_found(tmp_path: Path, run: Run) -> None:
+    about = (finding(1), finding(2, "LossSpike", ""), cause(1))
+    write_fit(tmp_path, *about)
+    shown = json.loads(run("--json")[1])
+    assert [Finding.from_dict(each) for each in shown["findings"]] == [*about[:2]]
+    assert [Cause.from_dict(each) for each in shown["causes"]] == [about[2]]
+    assert shown["summary"]["line"].startswith("Not healthy") and shown["has_ended"] is True
+
+
+def test_since_keeps_what_began_at_the_step_or_later_and_its_causes(tmp_path: Path, run: Run) -> None:
+    write_fit(tmp_path, finding(1, first=20), finding(2, "LossSpike", "", first=50), cause(1), cause(2, name="Late"))
+    for since, rules, names in (("20", 2, 2), ("21", 1, 1), ("51", 0, 0)):
+        shown = json.loads(run("--json", "--since", since)[1])
+        assert (len(shown["findings"]), len(shown["causes"])) == (rules, names)
+    code, out, _ = run("--since", "51")
+    assert code == 0 and out.startswith("Not healthy")
+
+
+def test_a_fit_that_failed_says_so(tmp_path: Path, run: Run) -> None:
+    journal = Journal(tmp_path)
+    journal.write([BEGIN])
+    journal.write_summary({**summary(), "error": "ValueError: no\x1b[31m"})
+    journal.write([END])
+    journal.close()
+    assert run()[1].endswith("100 steps. The fit ended with ValueError: no\\x1b[31m\n")
+
+
+@pytest.mark.parametrize(
+    "options", [["--since", "soon"], ["--follow", "--json"], ["--follow", "--recompute"], ["--nothing"], []]
+)
+def test_a_usage_error_is_2(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["findings", *(["somewhere"] if options else []), *options])
+    assert ended.value.code == 2 and "usage: lightning-hooks findings" in capsys.readouterr().err
+
+
+# -- runs that are missing or damaged --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--follow"], ["--recompute"]])
+def test_a_run_that_is_not_there_is_an_error(tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["findings", str(tmp_path / "nowhere"), *options]) == 2
+    assert f"lightning-hooks: error: there is no run {tmp_path / 'nowhere'}" in capsys.readouterr().err
+
+
+def test_a_run_without_health_rules_says_what_to_do(tmp_path: Path, run: Run) -> None:
+    code, _, err = run()
+    assert code == 2 and "no HealthMonitor was active in this run" in err and "--recompute` applies the default rules" in err
+    assert run("--recompute")[0] == 2  # there is no event file either
+
+
+@pytest.mark.parametrize("options", [[], ["--follow"]])
+def test_a_damaged_last_line_is_named_and_the_others_count(tmp_path: Path, run: Run, options: list[str]) -> None:
+    write_fit(tmp_path, finding(1), finding(2, "LossSpike", ""))
+    with open(tmp_path / "findings.jsonl", "ab") as file:
+        file.write(b'{"event": "new", "st')
+    with pytest.warns(UserWarning, match=r"findings.jsonl: line 5 is ignored: Unterminated string"):
+        code, out, _ = run(*options)
+    assert code == 1 and out.count("WARNING:") == 2
+
+
+def test_a_damaged_line_in_the_middle_loses_nothing_once_the_fit_has_ended(tmp_path: Path, run: Run) -> None:
+    write_fit(tmp_path, finding(1), finding(2, "LossSpike", ""))
+    damage(tmp_path, 1)
+    with pytest.warns(UserWarning, match="findings.jsonl: line 2 is ignored"):
+        shown = json.loads(run("--json")[1])
+    assert [each["rule"] for each in shown["findings"]] == ["DeadUnits", "LossSpike"]
+
+
+def test_a_damaged_line_in_the_middle_leaves_the_others_while_the_fit_goes_on(tmp_path: Path, run: Run) -> None:
+    write_fit(tmp_path, finding(1), finding(2, "LossSpike", ""), ends=False)
+    damage(tmp_path, 1)
+    with pytest.warns(UserWarning, match="findings.jsonl: line 2 is ignored"):
+        code, out, _ = run()
+    assert code == 1 and "LossSpike" in out and "DeadUnits" not in out
+    assert out.endswith("The fit has not ended, or was killed; 1 finding so far.\n")
+
+
+def damage(folder: Path, line: int) -> None:
+    path = folder / "findings.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[line] = lines[line][:40] + b"\n"
+    path.write_bytes(b"".join(lines))
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "", "[1]", "3", "[" * 100_000, "\xff"], ids=["cut", "empty", "list", "number", "deep", "bytes"]
+)
+@pytest.mark.parametrize("options", [(), ("--follow",)], ids=["once", "follow"])
+def test_a_damaged_summary_is_named_and_the_findings_are_shown(
+    tmp_path: Path, run: Run, content: str, options: tuple[str, ...]
+) -> None:
+    write_fit(tmp_path, finding())
+    (tmp_path / "summary.json").write_bytes(content.encode("latin-1"))
+    with pytest.warns(UserWarning, match="summary.json is ignored: "):
+        code, out, _ = run(*options)
+    assert code == 1 and "DeadUnits, since step 20" in out
+    assert out.endswith("The fit has ended with 1 finding; its summary.json is missing or damaged.\n")
+
+
+def test_damaged_findings_in_a_summary_are_read_from_the_journal(tmp_path: Path, run: Run) -> None:
+    write_fit(tmp_path, finding())
+    content = json.loads((tmp_path / "summary.json").read_text("utf-8"))
+    content["findings"][0]["first_step"] = "early"
+    (tmp_path / "summary.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"summary.json: its findings are ignored: finding.first_step must be of type int"):
+        code, out, _ = run()
+    assert code == 1 and "DeadUnits, since step 20" in out and "Not healthy" in out
+
+
+def test_a_damaged_summary_without_a_journal_is_an_error(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "summary.json").write_text("{", encoding="utf-8")
+    for options in ((), ("--follow",)):
+        with pytest.warns(UserWarning, match="summary.json is ignored"):
+            code, _, err = run(*options)
+        assert code == 2 and "summary.json is damaged, and there is no findings.jsonl beside it" in err
+
+
+def test_a_file_that_cannot_be_read_is_a_short_error(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_fit(tmp_path, finding())
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.warns(UserWarning, match="summary.json is ignored"):
+        code, _, err = run()
+    assert code == 2 and err == f"lightning-hooks: error: {tmp_path / 'findings.jsonl'}: Permission denied\n"
+
+
+def test_names_cannot_move_the_cursor(tmp_path: Path, run: Run) -> None:
+    row = "fc\x1b[31m"
+    write_fit(tmp_path, finding(row=row), cause(2))
+    for options in ([], ["--follow"], ["--json"]):
+        assert "\x1b" not in run(*options)[1]
+
+
+# -- several fits in one folder --------------------------------------------------------------------------------------------
+
+
+def test_the_last_fit_in_a_folder_counts(tmp_path: Path, run: Run) -> None:
+    write_fit(tmp_path, finding(1), finding(2, "LossSpike", ""), cause(1))
+    write_fit(tmp_path, finding(1, "NonFinite", "head"))
+    code, out, _ = run()
+    assert code == 1 and "NonFinite" in out and "DeadUnits" not in out and "BadBatch" not in out
+    write_fit(tmp_path)
+    code, out, _ = run()
+    assert code == 0 and out.startswith("Healthy: 1 rule found nothing in 100 steps")
+
+
+def test_the_summary_of_an_earlier_fit_says_nothing_about_the_one_that_goes_on(tmp_path: Path, run: Run) -> None:
+    write_fit(tmp_path)
+    write_fit(tmp_path, finding(), ends=False)
+    code, out, _ = run()
+    assert code == 1 and "Healthy" not in out and "The fit has not ended" in out
+    shown = json.loads(run("--json")[1])
+    assert shown["summary"] is None and shown["has_ended"] is False
+
+
+def test_a_finding_names_the_cause_that_explained_it_later(tmp_path: Path, run: Run) -> None:
+    write_fit(tmp_path, finding(1), finding(2, "LossSpike", ""), cause(1), ends=False)
+    assert [each["cause"] for each in json.loads(run("--json")[1])["findings"]] == ["BadBatch", None]
+
+
+def test_a_fit_that_has_found_nothing_yet_says_so(tmp_path: Path, run: Run) -> None:
+    write_fit(tmp_path, ends=False)
+    assert run() == (0, "The fit has not ended, or was killed; 0 findings so far.\n", "")
+
+
+# -- follow ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterator[Any]], None]:
+    """Let a generator go on whenever the command waits; Ctrl-C at its end."""
+
+    def script(happens: Iterator[Any]) -> None:
+        def sleep(seconds: float) -> None:
+            if next(happens, "over") == "over":
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(command.time, "sleep", sleep)
+
+    return script
+
+
+def test_follow_waits_for_the_fit_that_goes_on_in_the_folder_of_an_earlier_one(
+    tmp_path: Path, run: Run, later: Callable[[Iterator[Any]], None]
+) -> None:
+    write_fit(tmp_path)
+    journal = Journal(tmp_path)
+    journal.write([BEGIN])
+
+    def fit() -> Iterator[None]:
+        yield
+        journal.write(found(finding()))
+        yield
+        journal.write_summary(summary(finding()))
+        yield  # the fit has not ended before its last event
+        journal.write([END])
+        yield
+
+    later(fit())
+    code, out, _ = run("--follow")
+    journal.close()
+    assert code == 1 and out.count("DeadUnits, since step 20") == 1
+    assert "Healthy:" not in out.replace("Not healthy:", "") and out.splitlines()[-1].startswith("Not healthy")
+
+
+def test_follow_prints_each_cause_and_finding_once_and_says_when_it_is_over(
+    tmp_path: Path, run: Run, later: Callable[[Iterator[Any]], None]
+) -> None:
+    journal = Journal(tmp_path)
+
+    def fit() -> Iterator[None]:
+        yield
+        journal.write([BEGIN, *found(finding())])
+        yield
+        more = Finding.from_dict({**finding().to_dict(), "rows": ["fc", "head"], "message": "fc, then 1 more"})
+        journal.write([Event("grown", 40, more), *found(cause(1))])
+        yield
+        journal.write([Event("over", 60, finding(is_over=55)), Event("cause", 60, cause=cause(1, 2))])
+        yield
+        journal.write([Event("again", 80, finding())])
+        yield
+
+    later(fit())
+    code, out, _ = run("--follow")
+    journal.close()
+    assert code == 1 and out.count("DeadUnits, since step 20. fc: dead.") == 1 and out.count("BadBatch (possible)") == 1
+    assert out.count("DeadUnits/fc is over since step 55.\n") == 1
+
+
+def test_follow_prints_a_second_block_with_the_same_words(
+    tmp_path: Path, run: Run, later: Callable[[Iterator[Any]], None]
+) -> None:
+    journal = Journal(tmp_path)
+
+    def fits() -> Iterator[None]:
+        journal.write([BEGIN, *found(finding(1, is_over=30), cause(1))])
+        yield
+        journal.write(found(finding(2, first=390), cause(2), step=400))
+        yield
+        journal.write([BEGIN, *found(finding(1), cause(1))])
+        yield
+
+    later(fits())
+    _, out, _ = run("--follow")
+    journal.close()
+    assert out.count("BadBatch (possible). One batch differs.") == 3
+
+
+def test_follow_ends_with_ctrl_c_before_anything_is_there(
+    tmp_path: Path, run: Run, later: Callable[[Iterator[Any]], None]
+) -> None:
+    later(iter([None]))
+    assert run("--follow") == (0, "", "")

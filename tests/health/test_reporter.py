@@ -1,0 +1,212 @@
+"""A reporter tells each finding once, writes it, acts on it, and lets no error of its own end a training."""
+
+import json
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lightning_hooks.errors import UnsupportedError
+from lightning_hooks.health.journal import read_events, read_findings
+from lightning_hooks.health.reporter import HealthError
+from lightning_hooks.health.rule import Severity
+from tests.health.outlets_for_tests import consume, started
+from tests.health.rules_for_tests import Huge, Raises
+from tests.health.test_webhook import server
+from tests.health.views import views_of
+
+
+def views(series, row="a", first=0):
+    """Views whose only row has these values, from a first step on."""
+    made = views_of([("grad", row)], np.asarray(series, dtype=float)[:, None])
+    return [replace(view, step=view.step + first) for view in made]
+
+
+SICK = [1.0] * 5 + [20.0] * 15
+HEALTHY = [1.0] * 20
+
+
+# -- what is told and written ----------------------------------------------------------------------------------------------
+
+
+def test_a_finding_is_told_once_and_is_in_the_files(tmp_path):
+    reporter, outlet, _ = started(tmp_path, Huge())
+    consume(reporter, views(SICK))
+    (block,) = outlet.blocks
+    assert block.startswith("WARNING: Huge, since step 5. a: gradient reaches 20.")
+    assert outlet.lines == ["Not healthy: 1 rule found 1 problem in 20 steps: Huge/a."]
+    assert outlet.markdown.startswith("**warning** Huge, since step 5.")
+    run = read_findings(tmp_path)
+    assert [each.kind for each in run.events] == ["begin", "new", "end"] and run.has_ended
+    assert run.findings == reporter.diagnosis.findings and run.summary["line"] == outlet.lines[0]
+
+
+def test_information_is_in_the_files_only(tmp_path):
+    reporter, outlet, _ = started(tmp_path, Huge(severity="info"))
+    consume(reporter, views(SICK))
+    assert outlet.blocks == [] and outlet.markdown == ""
+    assert outlet.lines == ["Healthy: 1 rule found nothing in 20 steps; 1 note in the file."]
+    assert [finding.rule for finding in read_findings(tmp_path).findings] == ["Huge"]
+
+
+def test_nothing_is_written_before_the_first_step_into_a_new_folder(tmp_path):
+    reporter, _, _ = started(tmp_path / "run", Huge())
+    assert not (tmp_path / "run").exists()
+    reporter.consume(views(HEALTHY)[0])
+    assert [event.kind for event in read_events(tmp_path / "run")] == ["begin"]
+    reporter.close(None)
+
+
+def test_other_stages_and_other_ranks_say_nothing(tmp_path):
+    reporter, outlet, _ = started(tmp_path, Huge())
+    consume(reporter, [replace(view, stage="validate") for view in views(SICK)])
+    assert not reporter.diagnosis.findings and outlet.lines == []
+    reporter, outlet, _ = started(tmp_path / "other", Huge(), rank=1)
+    consume(reporter, views(SICK))
+    assert len(reporter.diagnosis.findings) == 1 and not (tmp_path / "other").exists()
+    assert (outlet.blocks, outlet.lines, outlet.markdown) == ([], [], "")
+
+
+def test_a_run_without_a_folder_is_told_only():
+    reporter, outlet, _ = started(None, Huge())
+    consume(reporter, views(SICK))
+    assert len(outlet.blocks) == 1
+
+
+def test_a_fit_that_fails_writes_its_error_and_says_no_line(tmp_path):
+    reporter, outlet, _ = started(tmp_path, Huge())
+    consume(reporter, views(HEALTHY), ValueError("no\x1b[31m"))
+    assert outlet.lines == [] and read_findings(tmp_path).summary["error"] == "ValueError: no\\x1b[31m"
+
+
+def test_two_fits_in_one_folder_are_kept_apart(tmp_path):
+    for series, line in ((SICK, "Not healthy"), (HEALTHY, "Healthy")):
+        reporter, _, _ = started(tmp_path, Huge())
+        consume(reporter, views(series))
+        run = read_findings(tmp_path)
+        assert run.findings == reporter.diagnosis.findings and run.summary["line"].startswith(line)
+    assert run.fit == 2 and [event.kind for event in run.events] == ["begin", "new", "end", "begin", "end"]
+
+
+def test_a_fit_in_the_folder_of_another_one_begins_before_its_first_step(tmp_path):
+    reporter, _, _ = started(tmp_path, Huge())
+    consume(reporter, views(HEALTHY))
+    again, _, _ = started(tmp_path, Huge())
+    assert not read_findings(tmp_path).has_ended and read_findings(tmp_path).summary is None
+    again.close(None)
+
+
+@pytest.mark.parametrize("loads_late", [False, True])
+def test_a_resumed_fit_keeps_the_findings_of_its_checkpoint_and_drops_later_ones(tmp_path, loads_late):
+    reporter, _, _ = started(tmp_path, Huge())
+    for view in views(SICK):
+        reporter.consume(view)
+    state = json.loads(json.dumps(reporter.state_dict()))
+    consume(reporter, views([20.0] * 10, row="b", first=60), KeyboardInterrupt())
+    resumed, outlet, _ = started(tmp_path, Huge(), state=None if loads_late else state)
+    if loads_late:
+        resumed.load_state_dict(state)
+    resumed.consume(views([20.0], first=20)[0])
+    run = read_findings(tmp_path)
+    assert [finding.rows for finding in run.findings] == [("a",)] and not run.has_ended
+    consume(resumed, views(HEALTHY, first=21))
+    assert outlet.blocks == []  # told before the checkpoint
+    assert read_findings(tmp_path).findings == resumed.diagnosis.findings and resumed.diagnosis.findings[0].is_over == 21
+
+
+# -- actions ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["warning", "Huge"])
+def test_every_action_happens_once_for_each_finding(tmp_path, key):
+    called = []
+    with server(200) as (url, got):
+        actions = ["log", "warn", "stop", "checkpoint", "raise", called.append, {"notify": url}, {"focus": 7}]
+        reporter, outlet, context = started(tmp_path, Huge(), actions={key: actions})
+        consume(reporter, views(SICK))
+    (finding,) = reporter.diagnosis.findings
+    assert len(outlet.blocks) == 1 and outlet.focuses == [7] and context.reasons == ["a: gradient reaches 20."]
+    assert context.checkpoints == ["Huge_a-step9.ckpt"] and [each.fingerprint for each in called] == [finding.fingerprint]
+    assert isinstance(reporter.error, HealthError) and str(reporter.error) == outlet.blocks[0]
+    (message,) = got
+    assert message["text"] == outlet.blocks[0] and message["finding"]["rule"] == "Huge"
+
+
+@pytest.mark.parametrize("severity", list(Severity))
+def test_the_actions_of_a_rule_take_precedence_over_those_of_its_severity(severity):
+    reporter, outlet, context = started(None, Huge(severity=severity), actions={severity.value: "stop", "Huge": {"focus": 3}})
+    consume(reporter, views(SICK))
+    assert context.reasons == [] and outlet.focuses == [3] and outlet.blocks == []
+
+
+@pytest.mark.parametrize("severity", list(Severity))
+def test_a_severity_has_its_own_actions(severity):
+    actions = {each.value: {"focus": i + 1} for i, each in enumerate(Severity)}
+    reporter, outlet, _ = started(None, Huge(severity=severity), actions=actions)
+    consume(reporter, views(SICK))
+    assert outlet.focuses == [severity.rank + 1] and outlet.blocks == []
+
+
+def test_every_rank_acts_and_the_first_one_alone_posts():
+    called = []
+    with server(200) as (url, got):
+        reporter, _, context = started(None, Huge(), actions={"warning": ["stop", called.append, {"notify": url}]}, rank=1)
+        consume(reporter, views(SICK))
+    assert len(context.reasons) == len(called) == 1 and got == []
+
+
+def test_a_resumed_fit_does_not_act_again():
+    reporter, _, _ = started(None, Huge(), actions={"warning": "stop"})
+    for view in views(SICK):
+        reporter.consume(view)
+    resumed, _, context = started(None, Huge(), actions={"warning": "stop"}, state=reporter.state_dict())
+    consume(resumed, views([20.0] * 20, first=20))
+    assert context.reasons == []
+
+
+def test_an_action_that_the_run_cannot_do_is_a_warning(monkeypatch):
+    reporter, outlet, context = started(None, Huge(), actions={"warning": ["checkpoint", "warn"]})
+
+    def refuse(name):
+        raise UnsupportedError(f"save_checkpoint: {name!r} has no folder")
+
+    monkeypatch.setattr(context, "save_checkpoint", refuse)
+    with pytest.warns(UserWarning, match=r"action 'checkpoint' for Huge/a: save_checkpoint: 'Huge_a-step9' has no folder"):
+        consume(reporter, views(SICK))
+    assert len(outlet.blocks) == 1
+
+
+# -- bad input -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_function_that_raises_is_a_warning_and_the_other_actions_happen():
+    def fails(finding):
+        raise ZeroDivisionError("no luck\x1b[31m")
+
+    reporter, outlet, _ = started(None, Huge(), actions={"warning": [fails, {"focus": 3}]})
+    with pytest.warns(UserWarning) as said:
+        consume(reporter, views(SICK))
+    assert [str(each.message) for each in said] == [
+        "action 'call' for Huge/a failed: ZeroDivisionError: no luck\\x1b[31m; training continues"
+    ]
+    assert outlet.focuses == [3]
+
+
+def test_a_rule_that_raises_is_switched_off_and_named_and_the_others_go_on(tmp_path):
+    reporter, outlet, _ = started(tmp_path, Raises(), Huge())
+    with pytest.warns(UserWarning, match="health rule Raises failed and is switched off: ZeroDivisionError: no luck") as said:
+        consume(reporter, views(SICK))
+    assert len(said) == 1 and len(outlet.blocks) == 1
+    assert "1 could not run: Raises (ZeroDivisionError: no luck)" in outlet.lines[0]
+    assert read_findings(tmp_path).summary["failed"] == {"Raises": "ZeroDivisionError: no luck"}
+
+
+@pytest.mark.parametrize("status", [500, 404])
+def test_a_webhook_that_fails_is_one_warning(tmp_path, status):
+    with server(status) as (url, got), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        reporter, outlet, _ = started(tmp_path, Huge(), actions={"warning": ["warn", {"notify": url}]})
+        consume(reporter, views(SICK))
+    assert len(got) == 1 and len(outlet.blocks) == 1
+    assert [f"HTTP Error {status}" in str(each.message) for each in said] == [True]
