@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from operator import index
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,6 +50,24 @@ class Severity(StrEnum):
         return list(Severity).index(self)
 
 
+def _as_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return str(value)
+
+
+_SIGN_FIELDS: Final[tuple[tuple[str, type, Callable[[Any], object]], ...]] = (
+    ("row", str, _as_text),
+    ("tensor", str, _as_text),
+    ("step", int, index),
+    ("measured", float, float),
+    ("threshold", float, float),
+    ("text", str, _as_text),
+    ("since", int, index),
+)
+_KIND_NAMES: Final[dict[type, str]] = {str: "a string", int: "an integer", float: "a number"}
+
+
 @dataclass(frozen=True)
 class Sign:
     """The condition of a rule holds at one row and one step.
@@ -71,6 +90,21 @@ class Sign:
     threshold: float
     text: str
     since: int | None = None
+
+    def __post_init__(self) -> None:
+        """Convert numbers of NumPy, which JSON and checkpoints do not hold.
+
+        Raises:
+            RuleError: a field has another type.
+        """
+        for name, kind, convert in _SIGN_FIELDS:
+            value = getattr(self, name)
+            if type(value) is kind or (name == "since" and value is None):
+                continue
+            try:
+                object.__setattr__(self, name, convert(value))
+            except (TypeError, ValueError):
+                raise RuleError(f"sign.{name} must be {_KIND_NAMES[kind]}, got {shown(value)}") from None
 
     @property
     def excess(self) -> float:

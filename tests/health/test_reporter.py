@@ -10,7 +10,7 @@ import pytest
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.health.journal import read_events, read_findings
 from lightning_hooks.health.reporter import HealthError
-from lightning_hooks.health.rule import Severity
+from lightning_hooks.health.rule import HealthRule, Severity, Sign
 from tests.health.outlets_for_tests import consume, started
 from tests.health.rules_for_tests import Huge, Raises
 from tests.health.test_webhook import server
@@ -210,3 +210,39 @@ def test_a_webhook_that_fails_is_one_warning(tmp_path, status):
         consume(reporter, views(SICK))
     assert len(got) == 1 and len(outlet.blocks) == 1
     assert [f"HTTP Error {status}" in str(each.message) for each in said] == [True]
+
+
+class Careless(HealthRule):
+    """Makes signs of what NumPy gives, without converting numbers."""
+
+    patience = 1
+
+    def check(self, evidence):
+        for step in evidence.new_steps:
+            yield Sign("a", "grad", step, np.float32(3.0), np.int64(1), "three")
+
+
+def test_numbers_of_numpy_in_signs_are_numbers(tmp_path):
+    reporter, outlet, _ = started(tmp_path, Careless(every=1, patience=1))
+    consume(reporter, views(SICK))
+    assert len(outlet.blocks) == 1 and len(read_findings(tmp_path).findings) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ((None, "grad", 3, 1.0, 1.0, "t"), "sign.row must be a string, got None"),
+        (("a", "grad", 3.5, 1.0, 1.0, "t"), "sign.step must be an integer, got 3.5"),
+        (("a", "grad", 3, "much", 1.0, "t"), "sign.measured must be a number, got 'much'"),
+        (("a", "grad", 3, 1.0, 1.0, None), "sign.text must be a string, got None"),
+    ],
+)
+def test_a_rule_whose_signs_are_damaged_is_switched_off(tmp_path, values, message):
+    class Wrong(HealthRule):
+        def check(self, evidence):
+            yield Sign(*values)
+
+    reporter, outlet, _ = started(tmp_path, Wrong(every=1, patience=1), Huge())
+    with pytest.warns(UserWarning, match=f"health rule Wrong failed and is switched off: RuleError: {message}"):
+        consume(reporter, views(SICK))
+    assert [block[:13] for block in outlet.blocks] == ["WARNING: Huge"]
