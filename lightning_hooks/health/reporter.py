@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
-from lightning_hooks.errors import HooksError, printable
+from lightning_hooks.errors import HooksError, printable, shortened
 from lightning_hooks.health.actions import Action, Actions
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Cause, Event, Finding
@@ -74,7 +74,7 @@ class Reporter(StepConsumer):
         self._waiting: dict[str, int] = {}  # causes that are not certain, with the step at which they are told
         self._acted: set[int] = set()
         self._webhooks: dict[str, Webhook] = {}
-        self._failed = False
+        self._stopped_by: str | None = None  # the error that ended the diagnosis
         self._has_begun = False
 
     @override
@@ -92,40 +92,54 @@ class Reporter(StepConsumer):
     @override
     def consume(self, view: StepView) -> None:
         """Diagnose a training step. An error ends the diagnosis with a warning, and the training goes on."""
-        if self._failed or view.stage != "train":
-            return
+        if self._stopped_by is None and view.stage == "train":
+            self._guarded(self._diagnose, view)
+
+    def _diagnose(self, view: StepView) -> None:
+        self._begin()
+        events = self.diagnosis.add(view)
+        if events:
+            self._report(events)
+        elif self._waiting:
+            self._tell_causes(view.step)
+
+    def _guarded(self, does: Callable[..., None], *args: Any) -> None:
+        """Call a method of the reporter. Its error ends the diagnosis with a warning."""
         try:
-            self._begin()
-            events = self.diagnosis.add(view)
-            if events:
-                self._report(events)
-            elif self._waiting:
-                self._tell_causes(view.step)
+            does(*args)
         except Exception as error:
-            self._failed = True
             where = traceback.extract_tb(error.__traceback__)[-1]
-            said = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-            warnings.warn(f"the health rules stopped after {printable(said)}; training continues", stacklevel=2)
+            said = printable(f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})")
+            self._stopped_by = shortened(said, 500)
+            warnings.warn(f"the health rules stopped after {self._stopped_by}; training continues", stacklevel=2)
 
     @override
     def close(self, error: BaseException | None) -> None:
         """Let all rules look once more, write the summary and tell it in one line."""
         self._begin()
-        if not self._failed:
-            self._report(self.diagnosis.finish())
-            if self._is_first:
-                self._tell_causes(None)
-        summary = self.diagnosis.summary()
+        if self._stopped_by is None:
+            self._guarded(self._finish)
+        summary = self._summary(error)
         if self._journal is not None:
-            if error is not None:
-                summary = {**summary, "error": printable(f"{type(error).__name__}: {error}")}
             self._journal.write_summary(summary)
             self._journal.write([Event("end", max(summary["step"], 0))])
             self._journal.close()
         if self._is_first and summary["steps"] and error is None:
-            self._outlet.tell_line(summary["line"])
+            self._guarded(self._outlet.tell_line, summary["line"])
         for webhook in self._webhooks.values():
             webhook.close()
+
+    def _finish(self) -> None:
+        self._report(self.diagnosis.finish())
+        if self._is_first:
+            self._tell_causes(None)
+
+    def _summary(self, error: BaseException | None) -> dict[str, Any]:
+        summary = self.diagnosis.summary()
+        if self._stopped_by is not None:
+            line = f"{summary['line'][:-1]}; the health rules stopped after {self._stopped_by}."
+            summary = {**summary, "line": line, "stopped": self._stopped_by}
+        return summary if error is None else {**summary, "error": printable(f"{type(error).__name__}: {error}")}
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint: what was found, and what was told."""

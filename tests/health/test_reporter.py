@@ -246,3 +246,24 @@ def test_a_rule_whose_signs_are_damaged_is_switched_off(tmp_path, values, messag
     with pytest.warns(UserWarning, match=f"health rule Wrong failed and is switched off: RuleError: {message}"):
         consume(reporter, views(SICK))
     assert [block[:13] for block in outlet.blocks] == ["WARNING: Huge"]
+
+
+@pytest.mark.parametrize("where", ["consume", "close"])
+def test_an_error_of_its_own_is_a_warning_and_the_files_say_so(tmp_path, monkeypatch, where):
+    reporter, outlet, _ = started(tmp_path, Huge())
+
+    def fails(*args):
+        raise RuntimeError("unexpected\x1b[31m")
+
+    if where == "consume":
+        monkeypatch.setattr(outlet, "tell", fails)
+    else:
+        monkeypatch.setattr(reporter.diagnosis, "finish", fails)
+    with pytest.warns(
+        UserWarning, match=r"the health rules stopped after RuntimeError: unexpected\\x1b\[31m .*; training continues"
+    ):
+        consume(reporter, views(SICK))
+    run = read_findings(tmp_path)
+    assert [finding.rule for finding in run.findings] == ["Huge"] and run.has_ended
+    assert run.summary["stopped"].startswith("RuntimeError: unexpected")
+    assert "the health rules stopped after RuntimeError: unexpected" in run.summary["line"]
