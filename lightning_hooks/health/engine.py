@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lightning_hooks.errors import RuleError, shortened, shown
+from lightning_hooks.errors import RuleError, printable, shortened, shown
 from lightning_hooks.health.causes import CAUSES, CauseRule, explain
 from lightning_hooks.health.evidence import WINDOW, Evidence
 from lightning_hooks.health.finding import Cause, Event, EventKind, Finding, is_accepted
@@ -117,7 +117,7 @@ class Diagnosis:
             reason = rule.can_run(self.evidence)
             signs = [] if reason is not None else [sign for sign in rule.check(self.evidence) if self._counts(rule, sign)]
         except Exception as error:
-            self._failed[name] = shortened(f"{type(error).__name__}: {error}", 300)
+            self._failed[name] = shortened(printable(f"{type(error).__name__}: {error}"), 300)
             warnings.warn(f"health rule {name} failed and is switched off: {self._failed[name]}", stacklevel=2)
             return {}
         if reason is not None:

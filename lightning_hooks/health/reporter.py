@@ -243,11 +243,11 @@ class Reporter(StepConsumer):
         elif self._run is not None and action.kind in ("stop", "checkpoint"):
             try:
                 if action.kind == "stop":
-                    self._run.stop(finding.message)
+                    self._run.stop(printable(finding.message))
                 else:
                     self._run.save_checkpoint(_file_name(finding))
             except HooksError as error:
-                warnings.warn(f"action {action.kind!r} for {finding.fingerprint}: {error}", stacklevel=2)
+                warnings.warn(printable(f"action {action.kind!r} for {finding.fingerprint}: {error}"), stacklevel=2)
 
     def _pass_on(self, action: Action, finding: Finding) -> None:
         """Call a user's function on every rank, or post to a webhook from the first one."""
@@ -259,8 +259,8 @@ class Reporter(StepConsumer):
         try:
             action.argument(finding)
         except Exception as error:
-            said = printable(f"{type(error).__name__}: {error}")
-            warnings.warn(f"action 'call' for {finding.fingerprint} failed: {said}; training continues", stacklevel=2)
+            said = f"action 'call' for {finding.fingerprint} failed: {type(error).__name__}: {error}; training continues"
+            warnings.warn(printable(said), stacklevel=2)
 
 
 def _file_name(finding: Finding) -> str:

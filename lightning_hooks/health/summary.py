@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_hooks.errors import listed
+from lightning_hooks.errors import listed, printable
 from lightning_hooks.health.finding import Cause, Finding
 from lightning_hooks.health.rule import Severity
 
@@ -76,7 +76,7 @@ def line_of(
         f"{len(accepted)} accepted" if accepted else "",
         f"{len(could_not)} could not run: {listed(reasons, 4)}" if could_not else "",
     ]
-    return "; ".join([what, *filter(None, clauses)]) + "."
+    return printable("; ".join([what, *filter(None, clauses)]) + ".")
 
 
 def _counted(number: int, noun: str) -> str:

@@ -11,6 +11,7 @@ from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.health.journal import read_events, read_findings
 from lightning_hooks.health.reporter import HealthError
 from lightning_hooks.health.rule import HealthRule, Severity, Sign
+from lightning_hooks.records.run_context import checkpoint_name
 from tests.health.outlets_for_tests import consume, started
 from tests.health.rules_for_tests import Huge, Raises
 from tests.health.test_webhook import server
@@ -267,3 +268,28 @@ def test_an_error_of_its_own_is_a_warning_and_the_files_say_so(tmp_path, monkeyp
     assert [finding.rule for finding in run.findings] == ["Huge"] and run.has_ended
     assert run.summary["stopped"].startswith("RuntimeError: unexpected")
     assert "the health rules stopped after RuntimeError: unexpected" in run.summary["line"]
+
+
+def test_names_with_control_characters_reach_neither_terminal_nor_markdown(tmp_path):
+    row = "a\x1b[31m\n\x07b"
+    reporter, outlet, context = started(tmp_path, Huge(), actions={"warning": ["warn", "stop", "checkpoint", "raise"]})
+    consume(reporter, views(SICK, row))
+    shown = [*outlet.blocks, *outlet.lines, outlet.markdown, *context.reasons, *context.checkpoints, str(reporter.error)]
+    assert len(shown) == 6 and not [each for each in shown if not each.replace("\n", "").isprintable()]
+    assert reporter.diagnosis.findings[0].rows == (row,)
+
+
+def test_errors_with_control_characters_are_printed_as_text(tmp_path):
+    class Rude(HealthRule):
+        def check(self, evidence):
+            raise ValueError("\x1b[2J")
+
+    def fails(finding):
+        raise ValueError("\x1b[2J")
+
+    reporter, outlet, _ = started(tmp_path, Rude(every=1), Huge(), actions={"warning": [fails, "checkpoint"]})
+    reporter._run.save_checkpoint = lambda name: checkpoint_name("\x1b/")
+    with pytest.warns(UserWarning) as said:
+        consume(reporter, views(SICK, "a\x1b[31m"))
+    texts = [str(each.message) for each in said] + outlet.lines
+    assert len(texts) == 4 and all(text.isprintable() for text in texts)
