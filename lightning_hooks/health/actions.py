@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
 from lightning_hooks.health.finding import Finding
@@ -88,17 +89,25 @@ def _read(value: Any, where: str) -> Action:
         value = {"focus": _FOCUS}
     if isinstance(value, str) and value in PLAIN:
         return Action(value)
-    if isinstance(value, Mapping) and len(value) == 1:
-        ((kind, argument),) = value.items()
-        if kind in WITH_ARGUMENT:
-            return Action(kind, _READERS[kind](argument, f"{where}.{kind}"))
-        if kind in PLAIN and argument in (None, True):
+    kind, argument = _named(value, where) if isinstance(value, Mapping) else (value, None)
+    if isinstance(kind, str) and kind in WITH_ARGUMENT:
+        if not isinstance(value, Mapping):
+            raise RuleError(f"{where}: {kind!r} needs an argument: {{{kind!r}: {_EXAMPLES[kind]}}}")
+        return Action(kind, _READERS[kind](argument, f"{where}.{kind}"))
+    if isinstance(kind, str) and kind in PLAIN:
+        if argument in (None, True):
             return Action(kind)
-        value = kind
-    if isinstance(value, str) and value in WITH_ARGUMENT:
-        raise RuleError(f"{where}: {value!r} needs an argument: {{{value!r}: {_EXAMPLES[value]}}}")
-    hint = did_you_mean(value, [*PLAIN, *WITH_ARGUMENT]) if isinstance(value, str) else ""
-    raise RuleError(f"{where}: unknown action {shown(value)}{hint}; there are {', '.join((*PLAIN, *WITH_ARGUMENT))}")
+        advice = "omit the action if it is not wanted" if argument is False else f"write {kind!r}"
+        raise RuleError(f"{where}.{kind} takes no argument, got {shown(argument)}; {advice}")
+    hint = did_you_mean(kind, [*PLAIN, *WITH_ARGUMENT])
+    raise RuleError(f"{where}: unknown action {shown(kind)}{hint}; there are {', '.join((*PLAIN, *WITH_ARGUMENT))}")
+
+
+def _named(value: Mapping[Any, Any], where: str) -> tuple[Any, Any]:
+    """The only key of a mapping, and its value."""
+    if len(value) != 1:
+        raise RuleError(f"{where} must name one action, as {{'focus': {_FOCUS}}}, got {shown(value)}; give several as a list")
+    return next(iter(value.items()))
 
 
 def _read_call(value: Any, where: str) -> Callable[[Finding], object]:
@@ -111,9 +120,19 @@ def _read_call(value: Any, where: str) -> Callable[[Finding], object]:
 
 
 def _read_url(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value.startswith(("https://", "http://")):
+    if not isinstance(value, str) or not _is_url(value):
         raise RuleError(f"{where} must be the URL of a webhook, https://…, got {shown(value)}")
     return value
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        has_server = bool(parts.hostname) and parts.port != 0
+    # The brackets of an address, or the port, are damaged.
+    except ValueError:
+        return False
+    return parts.scheme in ("https", "http") and has_server and text.isprintable() and " " not in text
 
 
 def _read_steps(value: Any, where: str) -> int:
