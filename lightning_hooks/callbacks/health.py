@@ -142,7 +142,8 @@ class HealthMonitor(StatsMonitor):
 
     def _start_reporter(self, trainer: Trainer, writer: Any, context: Any) -> Reporter:
         outlet = TrainerOutlet(trainer, writer, context)
-        reporter = self._reporter = Reporter(self._new_diagnosis(), self._actions, outlet)
+        writes = not trainer.fast_dev_run  # type: ignore[attr-defined]
+        reporter = self._reporter = Reporter(self._new_diagnosis(), self._actions, outlet, writes=writes)
         saved = self._saved.pop("diagnosis", None)
         if saved is not None:
             self._continue_from(saved)

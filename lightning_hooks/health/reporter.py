@@ -54,18 +54,18 @@ class Reporter(StepConsumer):
         diagnosis: the rules and what they have found.
         actions: what to do about new findings.
         outlet: the terminal and the loggers of the run.
-        folder: where `findings.jsonl` goes; None for the folder of the run.
+        writes: whether it writes files into the folder of the run.
 
     Attributes:
         error: of an action `raise`; whoever drives the run raises it at the end of the step.
     """
 
-    def __init__(self, diagnosis: Diagnosis, actions: Actions, outlet: Outlet, folder: Path | None = None) -> None:
+    def __init__(self, diagnosis: Diagnosis, actions: Actions, outlet: Outlet, *, writes: bool = True) -> None:
         self.diagnosis = diagnosis
         self.error: HealthError | None = None
         self._actions = actions
         self._outlet = outlet
-        self._folder = folder
+        self._writes = writes
         self._journal: Journal | None = None
         self._run: RunContext | None = None
         self._is_first = True
@@ -82,9 +82,8 @@ class Reporter(StepConsumer):
         """Open the journal in the folder of the run, on the first rank."""
         self._run = run
         self._is_first = run.facts.rank == 0
-        folder = self._folder or run.folder
-        if self._is_first and folder is not None:
-            self._journal = Journal(folder)
+        if self._is_first and self._writes and run.folder is not None:
+            self._journal = Journal(run.folder)
             # Write nothing into a new folder before the first step: a logger may want it empty.
             if self._journal.has_earlier_fit:
                 self._begin()

@@ -116,6 +116,13 @@ def test_a_csv_logger_finds_its_folder_empty(tmp_path: Path) -> None:
     assert read_findings(logger.log_dir).has_ended
 
 
+def test_a_fast_dev_run_writes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monitor = HealthMonitor()
+    trainer_of(tmp_path, StatsMonitor(loggers=[]), monitor, fast_dev_run=3).fit(Forgotten(), data(10))
+    assert "NotInOptimizer" in rules_of(monitor) and not list(tmp_path.iterdir())
+
+
 # -- rules and webhooks ----------------------------------------------------------------------------------------------------
 
 
