@@ -79,6 +79,8 @@ class HooksCallback(CheckpointedCallback):
             trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
             return
         take_part_once(self, trainer)
+        with self._naming_origin():
+            self._refuse_beside(our_callbacks(trainer))
         self._detach()
         self._forget_state(trainer)
 

@@ -73,6 +73,16 @@ class OurCallback(Callback):
     def _refuse_setting(self, setting: Setting) -> None:
         """Refuse a setting that the callback does not support with any model; called before ranks exchange anything."""
 
+    def _refuse_beside(self, callbacks: Sequence[OurCallback]) -> None:
+        """Refuse other callbacks of the same Trainer with which this one cannot run; called before anything is written.
+
+        Args:
+            callbacks: the callbacks of this package in the Trainer, in order.
+
+        Raises:
+            RuleError: there is such a callback.
+        """
+
     def _resolve(self, model: Any, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Any:
         """The rules resolved against a model, of a type that the subclass chooses.
 
@@ -193,5 +203,6 @@ def matched(trainer: Trainer, model: LightningModule) -> Iterator[tuple[OurCallb
     for callback, resolved in callbacks:
         if callback._acts_in_fit:
             with callback._naming_origin():
+                callback._refuse_beside(our_callbacks(trainer))
                 callback._refuse_setting(setting)
                 earlier = callback._check_resolved(resolved, setting, earlier)

@@ -61,7 +61,7 @@ class HealthMonitor(StatsMonitor):
         on_error: as of `StatsMonitor`, default `warn`.
 
     Raises:
-        RuleError: an unknown rule, field, severity or action.
+        RuleError: an unknown rule, field, severity or action; at fit start also a second `HealthMonitor` of the Trainer.
 
     Example:
         >>> HealthMonitor(accept="DeadUnits/head", actions={"critical": "stop"})
@@ -125,6 +125,14 @@ class HealthMonitor(StatsMonitor):
             return None
         rules = [Watch(**fields) for fields in fields_of_watch(self._health_rules, beside=True)]
         return Guest(rules, partial(self._start_as_guest, trainer))
+
+    @override
+    def _refuse_beside(self, callbacks: Sequence[OurCallback]) -> None:
+        if next(each for each in callbacks if isinstance(each, HealthMonitor)) is not self:
+            raise RuleError(
+                "the Trainer has two HealthMonitors, which would tell each finding twice; keep one, with the rules=, accept= "
+                "and actions= of both"
+            )
 
     def _host(self, trainer: Trainer) -> StatsMonitor | None:
         """The monitor whose steps the rules read; None if there is none that watches the same rows as often."""

@@ -17,6 +17,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import nn
 
 from lightning_hooks import HealthMonitor, RuleError, StatsMonitor, read_run
+from lightning_hooks.callbacks._ours import matched
 from lightning_hooks.callbacks.environment import VARIABLE
 from lightning_hooks.cli.main import main
 from lightning_hooks.health import HealthRule
@@ -189,6 +190,19 @@ def test_names_with_control_characters_are_printed_as_text(
 
 
 # -- two monitors, and YAML ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_second_health_monitor_is_refused_before_anything_is_written(tmp_path: Path, beside: bool) -> None:
+    others = [StatsMonitor(loggers=[])] if beside else []
+    monitors = [HealthMonitor(), HealthMonitor(rules=["LossSpike"], prefix="b/")]
+    trainer = trainer_of(tmp_path, *others, *monitors)
+    message = "the Trainer has two HealthMonitors, which would tell each finding twice; keep one"
+    with pytest.raises(RuleError, match=message):
+        trainer.fit(Net(), data(3))
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(RuleError, match=message):
+        list(matched(trainer_of(tmp_path, *others, *monitors), Net()))
 
 
 def test_the_same_health_monitor_twice_acts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
