@@ -14,11 +14,14 @@ from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Finding
 from lightning_hooks.health.journal import FINDINGS, SUMMARY, RunFindings, read_findings
 from lightning_hooks.health.rule import Severity
+from lightning_hooks.health.rules import DEFAULT_RULES
 from lightning_hooks.health.text import as_text, blocks_of
+from lightning_hooks.records.step_view import StepView
 from lightning_hooks.tensorboard.reading import read_run
+from lightning_hooks.tensorboard.views import ReadMonitor
 
 _POLL: Final = 0.5  # seconds
-_PREFIXES: Final = ("", "health/")
+_PREFIX: Final = "health/"  # the default of HealthMonitor
 
 
 def findings(arguments: list[str]) -> int:
@@ -96,17 +99,20 @@ def _recomputed(run: Path) -> RunFindings:
     return RunFindings(diagnosis.findings, diagnosis.causes, [], diagnosis.summary(), has_ended=True, fit=1)
 
 
-def _views(path: Path) -> Iterator[Any]:
-    """The views of the first training monitor of a run."""
+def _views(path: Path) -> Iterator[StepView]:
+    """The views of the training monitor that watched most of what the default rules need."""
     run = read_run(path)
-    failure: RuleError | None = None
-    for prefix in _PREFIXES:
-        try:
-            return run.views(prefix=prefix)
-        except RuleError as error:
-            failure = failure or error
-    assert failure is not None
-    raise failure
+    monitors = run.monitors()
+    if not monitors:
+        return run.views()  # raises the reason
+    needed = {tensor for rule in DEFAULT_RULES for tensor, _ in rule.needs}
+
+    def worth(monitor: ReadMonitor) -> tuple[int, bool, bool]:
+        tensors = needed.intersection(monitor.rows.tensors)
+        return len(tensors), "units" in monitor.rows.kept, monitor.prefix == _PREFIX
+
+    best = max(monitors, key=worth)
+    return run.views(prefix=best.prefix, monitor=best.number)
 
 
 def _follow(run: Path, since: int) -> int:

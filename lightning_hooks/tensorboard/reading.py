@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from lightning_hooks.records.step_view import StepView
+    from lightning_hooks.tensorboard.views import ReadMonitor
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
@@ -98,6 +99,16 @@ class Run:
             raise RuleError(f"no table {f'{tensor} {stat}'!r} in {self.path}{did_you_mean(f'{tensor} {stat}', known)}")
         steps = self._tables.steps(tensor, stat)
         return Table(self._tables.rows(tensor, stat), steps, self._tables.read(tensor, stat, 0, len(steps)))
+
+    def monitors(self, stage: str = "train") -> list[ReadMonitor]:
+        """The monitors whose step views the run holds, in the order of the callbacks; empty for files of older versions.
+
+        Args:
+            stage: `train`, `validate`, `test` or `predict`.
+        """
+        from lightning_hooks.tensorboard.views import read_monitors
+
+        return [] if self._tables is None else read_monitors(self._tables, stage)
 
     def views(self, stage: str = "train", prefix: str = "", monitor: int = 0) -> Iterator[StepView]:
         """The step views of a monitor, as its consumers got them, with numbers rounded to float32.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,27 @@ from lightning_hooks.tensorboard.run_index import RunIndex
 
 Array = NDArray[np.float64]
 _CHUNK: Final = 64  # steps that are held in memory at a time
+
+
+class ReadMonitor(NamedTuple):
+    """A monitor whose step views a run holds.
+
+    Args:
+        prefix: of its tags.
+        number: among the monitors with the prefix, in the order of the callbacks.
+        rows: the row index of its views.
+    """
+
+    prefix: str
+    number: int
+    rows: RowIndex
+
+
+def read_monitors(tables: LocalTables, stage: str) -> list[ReadMonitor]:
+    """The monitors of a stage, as documented at `Run.monitors`."""
+    saved = [each for each in map(SavedIndex.from_json, tables.saved_indices()) if each.stage == stage]
+    prefixes = [each.prefix for each in saved]
+    return [ReadMonitor(each.prefix, prefixes[:i].count(each.prefix), each.index) for i, each in enumerate(saved)]
 
 
 def read_views(index: RunIndex, tables: LocalTables, stage: str, prefix: str, monitor: int) -> Iterator[StepView]:

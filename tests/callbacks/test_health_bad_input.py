@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import nn
 
-from lightning_hooks import HealthMonitor, RuleError, StatsMonitor, read_run
+from lightning_hooks import HealthMonitor, RuleError, StatsMonitor, Watch, read_run
 from lightning_hooks.callbacks._ours import matched
 from lightning_hooks.callbacks.environment import VARIABLE
 from lightning_hooks.cli.main import main
@@ -217,6 +217,18 @@ def configured(folder: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> P
     file.write_text(content)
     monkeypatch.setenv(VARIABLE, str(file))
     return file
+
+
+def test_recompute_reads_the_rows_of_a_health_monitor_and_not_those_of_a_monitor_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger, monitor = TensorBoardLogger(tmp_path), HealthMonitor(prefix="mine/")
+    watch = [Watch(params="*", tensors="grad", stats="norm")]
+    trainer_of(tmp_path, StatsMonitor(watch, prefix="a/"), monitor, logger=logger).fit(Forgotten(), data(30))
+    capsys.readouterr()
+    assert main(["findings", logger.log_dir, "--json", "--recompute"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert [each["rule"] for each in shown["findings"]] == [each.rule for each in monitor.findings]
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,9 @@ def test_several_monitors_with_one_prefix_have_views_of_their_own(tmp_path):
     logger = TensorBoardLogger(tmp_path, name="", version="run")
     trainer_of(tmp_path, *monitors, logger=logger, max_steps=2).fit(Net(), data())
     run = read_run(tmp_path / "run")
+    assert [(each.prefix, each.number) for each in run.monitors()] == [("", 0), ("", 1)] and run.monitors("test") == []
     for number, keep in enumerate(keeps):
+        assert run.monitors()[number].rows.tensors == keep.views[0].rows.tensors
         read = [*run.views(monitor=number)]
         assert [view.rows.tensors for view in read] == [view.rows.tensors for view in keep.views]
         for tensor in dict.fromkeys(keep.views[0].rows.tensors):
@@ -140,6 +142,7 @@ def test_a_run_without_step_views_says_so(tmp_path):
         RunWriter(writer).write(LogEntry(0, summaries={"hooks/grad_norm": 1.0}))
     with pytest.raises(RuleError, match="there are none: it was written by an older version, or ended before"):
         read_run(tmp_path).views()
+    assert read_run(tmp_path).monitors() == []
 
 
 @pytest.mark.filterwarnings("ignore:.* scalars are more than max_scalars")
