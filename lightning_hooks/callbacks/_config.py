@@ -113,7 +113,8 @@ def _callback(item: Any, where: str, defaults: Mapping[str, Any] | None = None) 
     except (TypeError, ValueError, OverflowError, RecursionError) as error:  # RuleError is a ValueError
         raise RuleError(f"{where}: {kind.__name__}: {shortened(str(error))}") from error
     for name, value in (defaults or {}).items():
-        if name not in arguments:
+        # The prefix of a HealthMonitor already differs from those of the script, and from that of a StatsMonitor in the file.
+        if name not in arguments and not (name == "prefix" and callback.prefix):
             setattr(callback, name, value)
     callback.origin = where
     return callback

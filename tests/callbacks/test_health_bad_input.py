@@ -219,6 +219,30 @@ def configured(folder: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> P
     return file
 
 
+ALONE = "callbacks:\n  - {class_path: HealthMonitor, init_args: {actions: {critical: stop}}}\n"
+BESIDE = ALONE + "  - {class_path: StatsMonitor, init_args: {watch: [{params: '*', tensors: grad, stats: norm}]}}\n"
+
+
+@pytest.mark.parametrize("content", [ALONE, BESIDE], ids=["alone", "beside a monitor of other rows"])
+@pytest.mark.parametrize("own", [False, True], ids=["a script without monitor", "a script with a monitor"])
+def test_a_health_monitor_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], content: str, own: bool
+) -> None:
+    configured(tmp_path, monkeypatch, content)
+    logger = TensorBoardLogger(tmp_path / "logs")
+    mine = [StatsMonitor([Watch(params="*", tensors="grad", stats="norm")])] if own else []
+    trainer = trainer_of(tmp_path, *mine, logger=logger)
+    (monitor,) = [each for each in trainer.callbacks if isinstance(each, HealthMonitor)]
+    trainer.fit(Forgotten(), data(30))
+    assert "NotInOptimizer" in rules_of(monitor) and capsys.readouterr().err.count("ParametersForgotten (certain)") == 1
+    found = []
+    for options in (["--json"], ["--json", "--recompute"]):
+        assert main(["findings", logger.log_dir, *options]) == 1
+        shown = json.loads(capsys.readouterr().out)
+        found.append([(each["rule"], each["rows"], each["first_step"]) for each in shown["findings"]])
+    assert found[0] == found[1] != []
+
+
 def test_recompute_reads_the_rows_of_a_health_monitor_and_not_those_of_a_monitor_beside_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
