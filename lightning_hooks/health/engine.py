@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from lightning_hooks.errors import RuleError, printable, shortened, shown
 from lightning_hooks.health.causes import CAUSES, CauseRule, explain
 from lightning_hooks.health.evidence import WINDOW, Evidence
@@ -114,7 +116,7 @@ class Diagnosis:
         self.evidence.judge_after(judged)
         # A rule may be a user's, and the training must go on whatever the rule does.
         try:
-            reason = rule.can_run(self.evidence)
+            reason = rule.can_run(self.evidence) or self._without_loss(rule)
             signs = [] if reason is not None else [sign for sign in rule.check(self.evidence) if self._counts(rule, sign)]
         except Exception as error:
             self._failed[name] = shortened(printable(f"{type(error).__name__}: {error}"), 300)
@@ -130,6 +132,11 @@ class Diagnosis:
         for number, kind in self._groups.end(name, change.ended).items():
             changed.setdefault(number, kind)
         return changed
+
+    def _without_loss(self, rule: HealthRule) -> str | None:
+        """Why a rule on the loss cannot run where views have a row for the loss, but nobody has noted one."""
+        first = self.evidence.start("loss", "mean") if rule.family == "loss" else None
+        return "no loss was measured" if first is not None and np.isnan(first).all() else None
 
     def _counts(self, rule: HealthRule, sign: Sign) -> bool:
         if not isinstance(sign, Sign):

@@ -1,0 +1,175 @@
+"""`instrument(health=…)`: what a plain loop is told, and where; the training stays as it is."""
+
+import copy
+import json
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_hooks import RuleError, assert_no_hooks, instrument
+from lightning_hooks.cli.main import main
+from lightning_hooks.health import HealthRule
+from lightning_hooks.health.journal import read_findings
+
+
+def model_of(name="2"):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU())
+    model.add_module(name, nn.Linear(8, 3))
+    return model
+
+
+def batches(steps=30):
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(4, 6, generator=generator) for _ in range(steps)]
+
+
+def train(model, held=None, steps=30, has_loss=True, fails_at=None, **options):
+    """Train in a block, with an optimizer that holds some parameters; returns what the block gives."""
+    optimizer = torch.optim.SGD(model.parameters() if held is None else held, lr=0.1)
+    with instrument(model, optimizer=optimizer, **options) as watched:
+        for step, batch in enumerate(batches(steps)):
+            if step == fails_at:
+                raise ValueError("the loop fails")
+            optimizer.zero_grad()
+            loss = model(batch).square().mean()
+            if has_loss:
+                watched.note_loss(loss)
+            loss.backward()
+            optimizer.step()
+    assert_no_hooks(model)
+    return watched
+
+
+def rules_of(watched):
+    return {finding.rule for finding in watched.findings}
+
+
+def test_a_healthy_loop_is_told_one_line_and_its_weights_are_the_same_bits(tmp_path, capsys):
+    watched, plain = model_of(), model_of()
+    train(watched, health=True, folder=tmp_path)
+    said = capsys.readouterr().err
+    assert said.startswith("Healthy: ") and "found nothing in 30 steps" in said and said.count("\n") == 1
+    train(plain)
+    assert capsys.readouterr().err == ""
+    assert all(map(torch.equal, watched.parameters(), plain.parameters()))
+    assert main(["findings", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == said
+
+
+def test_a_forgotten_layer_is_told_once_with_its_cause_and_is_in_the_files(tmp_path, capsys):
+    model = model_of()
+    watched = train(model, model[0].parameters(), health=True, folder=tmp_path)
+    said = capsys.readouterr().err
+    assert said.count("WARNING: ParametersForgotten (certain)") == 1 and said.count("Not healthy: ") == 1
+    assert "NotInOptimizer" in rules_of(watched) and [cause.name for cause in watched.causes] == ["ParametersForgotten"]
+    known = read_findings(tmp_path)
+    assert known.findings == watched.findings and known.causes == watched.causes and known.has_ended
+    assert main(["findings", str(tmp_path)]) == 1
+
+
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    train(model_of(), health=True)
+    assert capsys.readouterr().err.startswith("Healthy") and not list(tmp_path.iterdir())
+
+
+def test_rules_that_need_a_loss_say_so_where_no_loss_is_noted(tmp_path):
+    train(model_of(), health=["LossSpike", "NotInOptimizer"], has_loss=False, folder=tmp_path)
+    summary = read_findings(tmp_path).summary
+    assert summary["ran"] == ["NotInOptimizer"] and summary["could_not_run"] == {"LossSpike": "no loss was measured"}
+    assert "1 could not run: LossSpike (no loss was measured)" in summary["line"]
+
+
+def test_a_loop_without_an_optimizer_is_diagnosed_too(capsys):
+    model = model_of()
+    with instrument(model, health=True) as watched:
+        for step, batch in enumerate(batches()):
+            model.zero_grad()
+            if step == 20:
+                model[0].weight.data.fill_(float("nan"))
+            model(batch).square().mean().backward()
+            watched.step()
+    assert "NonFinite" in rules_of(watched) and capsys.readouterr().err.count("Not healthy: ") == 1
+
+
+def test_a_loop_that_fails_writes_its_error_and_is_told_no_line(tmp_path, capsys):
+    with pytest.raises(ValueError, match="the loop fails"):
+        train(model_of(), health=True, folder=tmp_path, fails_at=5)
+    assert capsys.readouterr().err == ""
+    known = read_findings(tmp_path)
+    assert known.has_ended and known.summary["error"] == "ValueError: the loop fails" and known.summary["steps"] == 5
+
+
+def test_a_second_loop_in_the_folder_is_kept_apart(tmp_path, capsys):
+    model = model_of()
+    train(model, model[0].parameters(), health=True, folder=tmp_path)
+    train(model_of(), health=True, folder=tmp_path)
+    assert read_findings(tmp_path).findings == [] and read_findings(tmp_path).fit == 2
+    assert main(["findings", str(tmp_path)]) == 0
+
+
+class Fails(HealthRule):
+    """A rule with an error."""
+
+    def check(self, evidence):
+        raise ZeroDivisionError("no luck")
+
+
+def test_a_rule_that_raises_is_switched_off_and_the_loop_goes_on(capsys):
+    model = model_of()
+    with pytest.warns(UserWarning, match="health rule Fails failed and is switched off: ZeroDivisionError: no luck"):
+        watched = train(model, model[0].parameters(), health=[Fails(every=2), "NotInOptimizer"])
+    assert rules_of(watched) == {"NotInOptimizer"} and "1 could not run: Fails" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning_and_the_loop_goes_on(tmp_path):
+    (tmp_path / "file").write_text("")
+    model = model_of()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        watched = train(model, model[0].parameters(), health=True, folder=tmp_path / "file")
+    texts = [str(each.message) for each in said]
+    assert "NotInOptimizer" in rules_of(watched)
+    assert [text.partition(" (")[0].rpartition("/")[2] for text in texts[:2]] == [
+        "findings.jsonl cannot be written",
+        "summary.json cannot be written",
+    ]
+    assert "events could not be written" in texts[2] and len(texts) == 3
+
+
+def test_names_with_control_characters_are_printed_as_text(tmp_path, capsys):
+    model = model_of("c\x1b[31m\x07")
+    train(model, model[0].parameters(), health=True, folder=tmp_path)
+    said = capsys.readouterr().err
+    assert r"c\x1b[31m\x07" in said and said.replace("\n", "").isprintable()
+    main(["findings", str(tmp_path)])
+    assert capsys.readouterr().out.replace("\n", "").isprintable()
+    assert json.loads((tmp_path / "summary.json").read_text("utf-8"))["findings"]
+
+
+@pytest.mark.parametrize("health", [{"LossSpike": False}, ["LossSpike"], [], False, None])
+def test_rules_are_those_of_a_health_monitor(health):
+    copied = copy.deepcopy(health)
+    watched = train(model_of(), steps=3, health=health)
+    assert watched.findings == [] and health == copied
+
+
+@pytest.mark.parametrize(
+    ("health", "message"),
+    [
+        ("yes", "health must be True, or the rules of HealthMonitor.rules=…., got 'yes'"),
+        (1, "health must be True, or the rules of HealthMonitor.rules=…., got 1"),
+        (2.5, "rules must be a list of health rules"),
+        ({"DeadUnit": False}, "there is no health rule 'DeadUnit' .did you mean 'DeadUnits'"),
+        ({"DeadUnits": {"patiense": 3}}, "unknown field 'patiense' .did you mean 'patience'"),
+        (["LossSpike", "LossSpike"], "two rules have the name LossSpike"),
+    ],
+)
+def test_what_is_no_rule_is_refused_before_any_hook(health, message):
+    model = model_of()
+    with pytest.raises(RuleError, match=message):
+        instrument(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), health=health)
+    assert_no_hooks(model)
