@@ -69,7 +69,8 @@ class Reporter(StepConsumer):
         self._journal: Journal | None = None
         self._run: RunContext | None = None
         self._is_first = True
-        self._told_causes: set[str] = set()
+        # Each cause that was told with each of its findings: a cause may come back later with other findings.
+        self._told_causes: set[tuple[str, int]] = set()
         self._told: set[int] = set()
         self._waiting: dict[str, int] = {}  # causes that are not certain, with the step at which they are told
         self._acted: set[int] = set()
@@ -144,7 +145,7 @@ class Reporter(StepConsumer):
         """The state for a checkpoint: what was found, and what was told."""
         return {
             "diagnosis": self.diagnosis.state_dict(),
-            "told_causes": sorted(self._told_causes),
+            "told_causes": [[name, number] for name, number in sorted(self._told_causes)],
             "told": sorted(self._told),
             "acted": sorted(self._acted),
             "waiting": dict(self._waiting),
@@ -157,7 +158,7 @@ class Reporter(StepConsumer):
             RuleError: the state is damaged.
         """
         self.diagnosis.load_state_dict(state["diagnosis"])
-        self._told_causes = {*map(str, state["told_causes"])}
+        self._told_causes = {(str(name), int(number)) for name, number in state["told_causes"]}
         self._told, self._acted = {*map(int, state["told"])}, {*map(int, state["acted"])}
         self._waiting = {str(name): int(step) for name, step in dict(state["waiting"]).items()}
         if self._has_begun and self._journal is not None:
@@ -213,12 +214,13 @@ class Reporter(StepConsumer):
         findings = self.diagnosis.findings
         by_number = {finding.number: finding for finding in findings}
         for cause in self.diagnosis.causes if due else ():
-            if cause.name not in due or cause.name in self._told_causes:
-                continue
-            if any(self._warns(by_number.get(number)) for number in cause.numbers):
-                self._told_causes.add(cause.name)
+            keys = {(cause.name, number) for number in cause.numbers}
+            is_new = self._told_causes.isdisjoint(keys)
+            if cause.name in due and any(self._warns(by_number.get(number)) for number in cause.numbers):
+                self._told_causes |= keys
                 self._told.update(cause.numbers)
-                self._outlet.tell(block_of_cause(cause, findings))
+                if is_new:
+                    self._outlet.tell(block_of_cause(cause, findings))
         for name in due:
             del self._waiting[name]
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lightning_hooks.errors import UnsupportedError
+from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.journal import read_events, read_findings
 from lightning_hooks.health.reporter import HealthError
 from lightning_hooks.health.rule import HealthRule, Severity, Sign
@@ -41,6 +42,29 @@ def test_a_finding_is_told_once_and_is_in_the_files(tmp_path):
     run = read_findings(tmp_path)
     assert [each.kind for each in run.events] == ["begin", "new", "end"] and run.has_ended
     assert run.findings == reporter.diagnosis.findings and run.summary["line"] == outlet.lines[0]
+
+
+HOT = (CauseRule(name="Hot", message="{where} is hot since {step}.", required=("Huge",)),)
+
+
+def two_rows(*series):
+    return views_of([("grad", "a"), ("grad", "b")], np.stack([np.asarray(each, dtype=float) for each in series], axis=1))
+
+
+def test_a_cause_is_told_once_while_it_grows_and_again_where_it_comes_back_elsewhere(tmp_path):
+    calm = [1.0] * 400
+    a = [1.0] * 5 + [20.0] * 55 + calm
+    b = [1.0] * 30 + [20.0] * 30 + calm
+    reporter, outlet, _ = started(tmp_path, Huge(), causes=HOT)
+    consume(reporter, two_rows(a, b))
+    (block,) = outlet.blocks
+    assert block.startswith("WARNING: Hot (possible). a is hot since 5. This is one possibility.")
+    b = [1.0] * 400 + [20.0] * 60
+    reporter, outlet, _ = started(tmp_path, Huge(), causes=HOT)
+    consume(reporter, two_rows(a, b))
+    first, second = (block.splitlines()[0] for block in outlet.blocks)
+    assert "a is hot since 5." in first and "b is hot since 400." in second
+    assert [cause.first_step for cause in read_findings(tmp_path).causes] == [5, 400]
 
 
 def test_information_is_in_the_files_only(tmp_path):
