@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
-from lightning_hooks.errors import HooksError, printable, shortened
+from lightning_hooks.errors import HooksError, RuleError, printable, shortened
 from lightning_hooks.health.actions import Action, Actions
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Cause, Event, Finding
@@ -155,12 +155,17 @@ class Reporter(StepConsumer):
         """Continue from a `state_dict`.
 
         Raises:
-            RuleError: the state is damaged.
+            RuleError: the state is damaged; the reporter is then unchanged.
         """
-        self.diagnosis.load_state_dict(state["diagnosis"])
-        self._told_causes = {(str(name), int(number)) for name, number in state["told_causes"]}
-        self._told, self._acted = {*map(int, state["told"])}, {*map(int, state["acted"])}
-        self._waiting = {str(name): int(step) for name, step in dict(state["waiting"]).items()}
+        try:
+            diagnosis = state["diagnosis"]
+            told_causes = {(str(name), int(number)) for name, number in state["told_causes"]}
+            told, acted = {*map(int, state["told"])}, {*map(int, state["acted"])}
+            waiting = {str(name): int(step) for name, step in dict(state["waiting"]).items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise RuleError(f"the saved state is damaged: {error}") from error
+        self.diagnosis.load_state_dict(diagnosis)
+        self._told_causes, self._told, self._acted, self._waiting = told_causes, told, acted, waiting
         if self._has_begun and self._journal is not None:
             self._journal.write(self._known())
 

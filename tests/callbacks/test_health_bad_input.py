@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import nn
@@ -98,6 +99,30 @@ def test_a_resume_in_the_folder_of_a_damaged_journal_loses_nothing(tmp_path: Pat
     with pytest.warns(UserWarning, match="findings.jsonl: line .* is ignored") as said:
         known = read_findings(tmp_path)
     assert len(said) == 2 and known.findings == resumed.findings and known.has_ended and known.fit == 2
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint")
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize(
+    "damage", [lambda state: 3, lambda state: [], lambda state: {}, lambda state: {**state, "diagnosis": {"count": "x"}}]
+)
+def test_a_damaged_diagnosis_in_a_checkpoint_starts_again(tmp_path: Path, beside: bool, damage: Any) -> None:
+    def trainer(steps: int) -> tuple[HealthMonitor, Trainer]:
+        monitor = HealthMonitor()
+        others = [StatsMonitor(loggers=[])] if beside else []
+        return monitor, trainer_of(tmp_path, *others, monitor, max_steps=steps, max_epochs=-1)
+
+    _, first = trainer(5)
+    first.fit(Forgotten(), data(40))
+    first.save_checkpoint(tmp_path / "last.ckpt")
+    content = torch.load(tmp_path / "last.ckpt", weights_only=False)
+    (state,) = content["lightning_hooks.HealthMonitor"].values()
+    state["diagnosis"] = damage(state["diagnosis"])
+    torch.save(content, tmp_path / "damaged.ckpt")
+    monitor, second = trainer(20)
+    with pytest.warns(UserWarning, match=r"^HealthMonitor: the checkpoint is damaged; .* the diagnosis \(.*damaged"):
+        second.fit(Forgotten(), data(40), ckpt_path=tmp_path / "damaged.ckpt")
+    assert "NotInOptimizer" in rules_of(monitor) and monitor.summary["steps"] == 15
 
 
 def test_files_of_a_fit_are_not_written_over_by_other_stages(tmp_path: Path) -> None:

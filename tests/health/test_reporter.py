@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lightning_hooks.errors import UnsupportedError
+from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.journal import read_events, read_findings
 from lightning_hooks.health.reporter import HealthError
@@ -138,6 +138,34 @@ def test_a_resumed_fit_keeps_the_findings_of_its_checkpoint_and_drops_later_ones
     consume(resumed, views(HEALTHY, first=21))
     assert outlet.blocks == []  # told before the checkpoint
     assert read_findings(tmp_path).findings == resumed.diagnosis.findings and resumed.diagnosis.findings[0].is_over == 21
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"told": ["x"]},
+        {"told": 3},
+        {"acted": [None]},
+        {"told_causes": ["Hot"]},
+        {"waiting": [1]},
+        {"waiting": {"Hot": "soon"}},
+        {"diagnosis": None},
+        {"diagnosis": {"count": 3}},
+    ],
+    ids=str,
+)
+def test_a_damaged_state_is_an_error_and_changes_nothing(damage):
+    reporter, _, _ = started(None, Huge())
+    for view in views(SICK):
+        reporter.consume(view)
+    state = json.loads(json.dumps(reporter.state_dict()))
+    fresh, _, _ = started(None, Huge())
+    for broken in ({**state, **damage}, {key: value for key, value in state.items() if key not in damage}, None, []):
+        with pytest.raises(RuleError, match="the saved state is damaged"):
+            fresh.load_state_dict(broken)
+    assert fresh.state_dict() == started(None, Huge())[0].state_dict() and fresh.diagnosis.findings == []
+    fresh.load_state_dict(state)
+    assert fresh.state_dict() == state
 
 
 # -- actions ---------------------------------------------------------------------------------------------------------------
