@@ -6,45 +6,26 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any
 
 from typing_extensions import override
 
 from lightning_hooks.errors import HooksError, RuleError, printable, shortened
 from lightning_hooks.health.actions import Action, Actions
 from lightning_hooks.health.engine import Diagnosis
-from lightning_hooks.health.finding import Cause, Event, Finding
+from lightning_hooks.health.finding import Event, Finding
 from lightning_hooks.health.journal import Journal
-from lightning_hooks.health.rule import Severity
-from lightning_hooks.health.text import Block, as_text, block_of_cause, block_of_finding, blocks_of
+from lightning_hooks.health.telling import Outlet, Teller
+from lightning_hooks.health.text import as_text, block_of_finding
 from lightning_hooks.health.webhook import Webhook
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.records.step_view import StepView
 
-CAUSE_AFTER: Final = 40
-"""Steps after the beginning of its findings at which a cause that is not certain is shown."""
-
 
 class HealthError(HooksError, RuntimeError):
     """A finding ends the training, because an action says `raise`."""
-
-
-class Outlet(Protocol):
-    """Where a reporter tells what it finds, besides the files."""
-
-    def tell(self, block: Block) -> None:
-        """Show a block in the terminal."""
-
-    def tell_line(self, line: str) -> None:
-        """Show one sentence on the whole run."""
-
-    def show(self, text: str, step: int) -> None:
-        """Show all findings so far, as Markdown."""
-
-    def focus(self, steps: int) -> None:
-        """Measure at every one of the next steps."""
 
 
 class Reporter(StepConsumer):
@@ -69,10 +50,7 @@ class Reporter(StepConsumer):
         self._journal: Journal | None = None
         self._run: RunContext | None = None
         self._is_first = True
-        # Each cause that was told with each of its findings: a cause may come back later with other findings.
-        self._told_causes: set[tuple[str, int]] = set()
-        self._told: set[int] = set()
-        self._waiting: dict[str, int] = {}  # causes that are not certain, with the step at which they are told
+        self._teller = Teller(diagnosis, outlet, self._warns)
         self._acted: set[int] = set()
         self._webhooks: dict[str, Webhook] = {}
         self._stopped_by: str | None = None  # the error that ended the diagnosis
@@ -100,8 +78,8 @@ class Reporter(StepConsumer):
         events = self.diagnosis.add(view)
         if events:
             self._report(events)
-        elif self._waiting:
-            self._tell_causes(view.step)
+        elif self._is_first:
+            self._teller.tell_waiting(view.step)
 
     def _guarded(self, does: Callable[..., None], *args: Any) -> None:
         """Call a method of the reporter. Its error ends the diagnosis with a warning."""
@@ -125,14 +103,14 @@ class Reporter(StepConsumer):
             self._journal.write([Event("end", max(summary["step"], 0))])
             self._journal.close()
         if self._is_first and summary["steps"] and error is None:
-            self._guarded(self._outlet.tell_line, summary["line"])
+            self._teller.tell_line(summary["line"])
         for webhook in self._webhooks.values():
             webhook.close()
 
     def _finish(self) -> None:
         self._report(self.diagnosis.finish())
         if self._is_first:
-            self._tell_causes(None)
+            self._teller.tell_waiting(None)
 
     def _summary(self, error: BaseException | None) -> dict[str, Any]:
         summary = self.diagnosis.summary()
@@ -145,10 +123,8 @@ class Reporter(StepConsumer):
         """The state for a checkpoint: what was found, and what was told."""
         return {
             "diagnosis": self.diagnosis.state_dict(),
-            "told_causes": [[name, number] for name, number in sorted(self._told_causes)],
-            "told": sorted(self._told),
             "acted": sorted(self._acted),
-            "waiting": dict(self._waiting),
+            **self._teller.state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -157,15 +133,14 @@ class Reporter(StepConsumer):
         Raises:
             RuleError: the state is damaged; the reporter is then unchanged.
         """
+        teller = Teller(self.diagnosis, self._outlet, self._warns)
         try:
-            diagnosis = state["diagnosis"]
-            told_causes = {(str(name), int(number)) for name, number in state["told_causes"]}
-            told, acted = {*map(int, state["told"])}, {*map(int, state["acted"])}
-            waiting = {str(name): int(step) for name, step in dict(state["waiting"]).items()}
+            diagnosis, acted = state["diagnosis"], {*map(int, state["acted"])}
+            teller.load(state)
         except (KeyError, TypeError, ValueError) as error:
             raise RuleError(f"the saved state is damaged: {error}") from error
         self.diagnosis.load_state_dict(diagnosis)
-        self._told_causes, self._told, self._acted, self._waiting = told_causes, told, acted, waiting
+        self._teller, self._acted = teller, acted
         if self._has_begun and self._journal is not None:
             self._journal.write(self._known())
 
@@ -184,53 +159,12 @@ class Reporter(StepConsumer):
         events = list(events)
         if self._journal is not None:
             self._journal.write(events)
-        new = [event.finding for event in events if event.finding is not None and event.kind == "new"]
-        self._act(new)
-        if not self._is_first or not events:
-            return
-        self._tell([event.cause for event in events if event.cause is not None and event.kind == "cause"], new)
-        findings = self.diagnosis.findings
-        if any(finding.severity is not Severity.INFO for finding in findings):
-            self._outlet.show(markdown_of(self.diagnosis.causes, findings), self.diagnosis.evidence.step)
+        self._act(event.finding for event in events if event.finding is not None and event.kind == "new")
+        if self._is_first and events:
+            self._teller.tell(events)
 
-    def _tell(self, causes: Iterable[Cause], new: Iterable[Finding]) -> None:
-        """Show each cause once, and each finding that no cause explains.
-
-        A fact is shown at once. A cause that is not certain waits until the rules on patterns have looked, because they may
-        find what explains the fact better.
-        """
-        step = self.diagnosis.evidence.step
-        for cause in causes:
-            is_certain = cause.confidence == "certain"
-            self._waiting.setdefault(cause.name, step if is_certain else max(step, cause.first_step + CAUSE_AFTER))
-        self._tell_causes(step)
-        findings = {finding.number: finding for finding in self.diagnosis.findings}
-        for finding in new:
-            current = findings.get(finding.number, finding)
-            is_fact = self.diagnosis.rules[current.rule].family in ("facts", "numerics")
-            if finding.number in self._told or not self._warns(current) or not (is_fact or current.cause is None):
-                continue
-            self._told.add(finding.number)
-            self._outlet.tell(block_of_finding(current))
-
-    def _tell_causes(self, step: int | None) -> None:
-        """Show the causes that have waited until a step; None for all."""
-        due = {name for name, when in self._waiting.items() if step is None or when <= step}
-        findings = self.diagnosis.findings
-        by_number = {finding.number: finding for finding in findings}
-        for cause in self.diagnosis.causes if due else ():
-            keys = {(cause.name, number) for number in cause.numbers}
-            is_new = self._told_causes.isdisjoint(keys)
-            if cause.name in due and any(self._warns(by_number.get(number)) for number in cause.numbers):
-                self._told_causes |= keys
-                self._told.update(cause.numbers)
-                if is_new:
-                    self._outlet.tell(block_of_cause(cause, findings))
-        for name in due:
-            del self._waiting[name]
-
-    def _warns(self, finding: Finding | None) -> bool:
-        return finding is not None and any(action.kind == "warn" for action in self._actions.of(finding))
+    def _warns(self, finding: Finding) -> bool:
+        return any(action.kind == "warn" for action in self._actions.of(finding))
 
     def _act(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
@@ -257,15 +191,16 @@ class Reporter(StepConsumer):
 
     def _pass_on(self, action: Action, finding: Finding) -> None:
         """Call a user's function on every rank, or post to a webhook from the first one."""
-        if action.kind == "notify":
-            if self._is_first:
+        try:
+            if action.kind == "call":
+                action.argument(finding)
+            elif self._is_first:
                 webhook = self._webhooks.setdefault(action.argument, Webhook(action.argument))
                 webhook.post({"text": as_text([block_of_finding(finding)]), "finding": finding.to_dict()})
-            return
-        try:
-            action.argument(finding)
+        # The other ranks know nothing of the error, so the diagnosis must go on.
         except Exception as error:
-            said = f"action 'call' for {finding.fingerprint} failed: {type(error).__name__}: {error}; training continues"
+            what = f"action {action.kind!r} for {finding.fingerprint}"
+            said = f"{what} failed: {type(error).__name__}: {error}; training continues"
             warnings.warn(printable(said), stacklevel=2)
 
 
@@ -273,18 +208,3 @@ def _file_name(finding: Finding) -> str:
     """The name of a checkpoint for a finding."""
     safe = "".join(each if each.isalnum() or each in "._-" else "_" for each in finding.fingerprint)
     return f"{safe}-step{finding.last_step}"[:150]
-
-
-def markdown_of(causes: Iterable[Cause], findings: Iterable[Finding]) -> str:
-    """Causes and findings for TensorBoard's Text tab, the worst first.
-
-    Example:
-        >>> markdown_of([], [])
-        'Nothing was found.'
-    """
-    parts = []
-    for block in blocks_of(causes, [*findings]):
-        points = [f"- {text}" for text in (*block.why, *(f"**Next:** {step}" for step in block.next_steps))]
-        points += [f"- **Or:** {text}" for text in block.alternatives]
-        parts.append("\n".join([f"**{block.severity}** {printable(block.verdict)}", "", *map(printable, points)]))
-    return "\n\n".join(parts) or "Nothing was found."

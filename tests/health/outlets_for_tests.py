@@ -1,7 +1,9 @@
 """An outlet and a run that note what a reporter asks of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 from lightning_hooks.health.actions import Actions
 from lightning_hooks.health.engine import Diagnosis
@@ -9,8 +11,17 @@ from lightning_hooks.health.reporter import Reporter
 from lightning_hooks.health.text import as_text
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.run_context import RunContext, RunFacts, check_reason, checkpoint_name
+from tests.health.views import views_of
 
 PLAN = Plan([], [], ())
+SICK = [1.0] * 5 + [20.0] * 15
+HEALTHY = [1.0] * 20
+
+
+def views(series, row="a", first=0):
+    """Views whose only row has these values, from a first step on."""
+    made = views_of([("grad", row)], np.asarray(series, dtype=float)[:, None])
+    return [replace(view, step=view.step + first) for view in made]
 
 
 @dataclass

@@ -8,26 +8,13 @@ import numpy as np
 import pytest
 
 from lightning_hooks.errors import RuleError, UnsupportedError
-from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.journal import read_events, read_findings
 from lightning_hooks.health.reporter import HealthError
 from lightning_hooks.health.rule import HealthRule, Severity, Sign
 from lightning_hooks.records.run_context import checkpoint_name
-from tests.health.outlets_for_tests import consume, started
+from tests.health.outlets_for_tests import HEALTHY, SICK, consume, started, views
 from tests.health.rules_for_tests import Huge, Raises
 from tests.health.test_webhook import server
-from tests.health.views import views_of
-
-
-def views(series, row="a", first=0):
-    """Views whose only row has these values, from a first step on."""
-    made = views_of([("grad", row)], np.asarray(series, dtype=float)[:, None])
-    return [replace(view, step=view.step + first) for view in made]
-
-
-SICK = [1.0] * 5 + [20.0] * 15
-HEALTHY = [1.0] * 20
-
 
 # -- what is told and written ----------------------------------------------------------------------------------------------
 
@@ -42,29 +29,6 @@ def test_a_finding_is_told_once_and_is_in_the_files(tmp_path):
     run = read_findings(tmp_path)
     assert [each.kind for each in run.events] == ["begin", "new", "end"] and run.has_ended
     assert run.findings == reporter.diagnosis.findings and run.summary["line"] == outlet.lines[0]
-
-
-HOT = (CauseRule(name="Hot", message="{where} is hot since {step}.", required=("Huge",)),)
-
-
-def two_rows(*series):
-    return views_of([("grad", "a"), ("grad", "b")], np.stack([np.asarray(each, dtype=float) for each in series], axis=1))
-
-
-def test_a_cause_is_told_once_while_it_grows_and_again_where_it_comes_back_elsewhere(tmp_path):
-    calm = [1.0] * 400
-    a = [1.0] * 5 + [20.0] * 55 + calm
-    b = [1.0] * 30 + [20.0] * 30 + calm
-    reporter, outlet, _ = started(tmp_path, Huge(), causes=HOT)
-    consume(reporter, two_rows(a, b))
-    (block,) = outlet.blocks
-    assert block.startswith("WARNING: Hot (possible). a is hot since 5. This is one possibility.")
-    b = [1.0] * 400 + [20.0] * 60
-    reporter, outlet, _ = started(tmp_path, Huge(), causes=HOT)
-    consume(reporter, two_rows(a, b))
-    first, second = (block.splitlines()[0] for block in outlet.blocks)
-    assert "a is hot since 5." in first and "b is hot since 400." in second
-    assert [cause.first_step for cause in read_findings(tmp_path).causes] == [5, 400]
 
 
 def test_information_is_in_the_files_only(tmp_path):
@@ -308,27 +272,18 @@ def test_an_error_of_its_own_is_a_warning_and_the_files_say_so(tmp_path, monkeyp
     def fails(*args):
         raise RuntimeError("unexpected\x1b[31m")
 
-    if where == "consume":
-        monkeypatch.setattr(outlet, "tell", fails)
-    else:
-        monkeypatch.setattr(reporter.diagnosis, "finish", fails)
+    method, most = ("finish", 20) if where == "close" else ("add", 12)
+    for view in views(SICK)[:most]:
+        reporter.consume(view)
+    monkeypatch.setattr(reporter.diagnosis, method, fails)
     with pytest.warns(
         UserWarning, match=r"the health rules stopped after RuntimeError: unexpected\\x1b\[31m .*; training continues"
     ):
-        consume(reporter, views(SICK))
+        consume(reporter, views(SICK)[most:])
     run = read_findings(tmp_path)
     assert [finding.rule for finding in run.findings] == ["Huge"] and run.has_ended
     assert run.summary["stopped"].startswith("RuntimeError: unexpected")
     assert "the health rules stopped after RuntimeError: unexpected" in run.summary["line"]
-
-
-def test_names_with_control_characters_reach_neither_terminal_nor_markdown(tmp_path):
-    row = "a\x1b[31m\n\x07b"
-    reporter, outlet, context = started(tmp_path, Huge(), actions={"warning": ["warn", "stop", "checkpoint", "raise"]})
-    consume(reporter, views(SICK, row))
-    shown = [*outlet.blocks, *outlet.lines, outlet.markdown, *context.reasons, *context.checkpoints, str(reporter.error)]
-    assert len(shown) == 6 and not [each for each in shown if not each.replace("\n", "").isprintable()]
-    assert reporter.diagnosis.findings[0].rows == (row,)
 
 
 def test_errors_with_control_characters_are_printed_as_text(tmp_path):

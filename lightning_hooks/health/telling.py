@@ -1,0 +1,148 @@
+"""Teller: shows causes and findings in the terminal and the loggers of a run, each once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
+
+from lightning_hooks.errors import printable, shortened
+from lightning_hooks.health.engine import Diagnosis
+from lightning_hooks.health.finding import Cause, Event, Finding
+from lightning_hooks.health.rule import Severity
+from lightning_hooks.health.text import Block, block_of_cause, block_of_finding, blocks_of
+
+CAUSE_AFTER: Final = 40
+"""Steps after the beginning of its findings at which a cause that is not certain is shown."""
+
+
+class Outlet(Protocol):
+    """Where a reporter tells what it finds, besides the files."""
+
+    def tell(self, block: Block) -> None:
+        """Show a block in the terminal."""
+
+    def tell_line(self, line: str) -> None:
+        """Show one sentence on the whole run."""
+
+    def show(self, text: str, step: int) -> None:
+        """Show all findings so far, as Markdown."""
+
+    def focus(self, steps: int) -> None:
+        """Measure at every one of the next steps."""
+
+
+class Teller:
+    """Shows what a diagnosis finds, on the first rank.
+
+    An error of an outlet is a warning, and that outlet is not used again: the other ranks know nothing of it, so the diagnosis
+    must go on.
+
+    Args:
+        diagnosis: what is told.
+        outlet: the terminal and the loggers of the run.
+        warns: whether a finding is shown in the terminal.
+    """
+
+    def __init__(self, diagnosis: Diagnosis, outlet: Outlet, warns: Callable[[Finding], bool]) -> None:
+        self._diagnosis, self._outlet, self._warns = diagnosis, outlet, warns
+        # Each cause that was told with each of its findings: a cause may come back later with other findings.
+        self._told_causes: set[tuple[str, int]] = set()
+        self._told: set[int] = set()
+        self._waiting: dict[str, int] = {}  # causes that are not certain, with the step at which they are told
+        self._broken: set[str] = set()
+
+    def tell(self, events: Iterable[Event]) -> None:
+        """Show each cause once, and each finding that no cause explains.
+
+        A fact is shown at once. A cause that is not certain waits until the rules on patterns have looked, because they may
+        find what explains the fact better.
+        """
+        events = list(events)
+        self._tell_causes_of(event.cause for event in events if event.cause is not None and event.kind == "cause")
+        self._tell_alone(event.finding for event in events if event.finding is not None and event.kind == "new")
+        findings = self._diagnosis.findings
+        if any(finding.severity is not Severity.INFO for finding in findings):
+            text = markdown_of(self._diagnosis.causes, findings)
+            self._use("the loggers", self._outlet.show, text, self._diagnosis.evidence.step)
+
+    def tell_waiting(self, step: int | None) -> None:
+        """Show the causes that have waited until a step; None for all."""
+        due = {name for name, when in self._waiting.items() if step is None or when <= step}
+        findings = self._diagnosis.findings if due else []
+        by_number = {finding.number: finding for finding in findings}
+        for cause in self._diagnosis.causes if due else ():
+            keys = {(cause.name, number) for number in cause.numbers}
+            is_new = self._told_causes.isdisjoint(keys)
+            explained = [by_number[number] for number in cause.numbers if number in by_number]
+            if cause.name in due and any(map(self._warns, explained)):
+                self._told_causes |= keys
+                self._told.update(cause.numbers)
+                if is_new:
+                    self._use("the terminal", self._outlet.tell, block_of_cause(cause, findings))
+        for name in due:
+            del self._waiting[name]
+
+    def tell_line(self, line: str) -> None:
+        """Show one sentence on the whole run."""
+        self._use("the terminal", self._outlet.tell_line, line)
+
+    def _tell_causes_of(self, causes: Iterable[Cause]) -> None:
+        step = self._diagnosis.evidence.step
+        for cause in causes:
+            is_certain = cause.confidence == "certain"
+            self._waiting.setdefault(cause.name, step if is_certain else max(step, cause.first_step + CAUSE_AFTER))
+        self.tell_waiting(step)
+
+    def _tell_alone(self, new: Iterable[Finding]) -> None:
+        findings = {finding.number: finding for finding in self._diagnosis.findings}
+        for finding in new:
+            current = findings.get(finding.number, finding)
+            is_fact = self._diagnosis.rules[current.rule].family in ("facts", "numerics")
+            if finding.number not in self._told and self._warns(current) and (is_fact or current.cause is None):
+                self._told.add(finding.number)
+                self._use("the terminal", self._outlet.tell, block_of_finding(current))
+
+    def _use(self, name: str, shows: Callable[..., None], *args: Any) -> None:
+        if name in self._broken:
+            return
+        try:
+            shows(*args)
+        except Exception as error:
+            self._broken.add(name)
+            said = shortened(printable(f"{type(error).__name__}: {error}"), 500)
+            warnings.warn(f"findings are not shown in {name} any more ({said}); the training goes on", stacklevel=2)
+
+    def state(self) -> dict[str, Any]:
+        """What was told, as plain values."""
+        return {
+            "told_causes": [[name, number] for name, number in sorted(self._told_causes)],
+            "told": sorted(self._told),
+            "waiting": dict(self._waiting),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state`.
+
+        Raises:
+            KeyError, TypeError, ValueError: the state is damaged; the teller is then unchanged.
+        """
+        told_causes = {(str(name), int(number)) for name, number in state["told_causes"]}
+        told = {*map(int, state["told"])}
+        waiting = {str(name): int(step) for name, step in dict(state["waiting"]).items()}
+        self._told_causes, self._told, self._waiting = told_causes, told, waiting
+
+
+def markdown_of(causes: Iterable[Cause], findings: Iterable[Finding]) -> str:
+    """Causes and findings for TensorBoard's Text tab, the worst first.
+
+    Example:
+        >>> markdown_of([], [])
+        'Nothing was found.'
+    """
+    parts = []
+    for block in blocks_of(causes, [*findings]):
+        points = [f"- {text}" for text in (*block.why, *(f"**Next:** {step}" for step in block.next_steps))]
+        points += [f"- **Or:** {text}" for text in block.alternatives]
+        parts.append("\n".join([f"**{block.severity}** {printable(block.verdict)}", "", *map(printable, points)]))
+    return "\n\n".join(parts) or "Nothing was found."

@@ -1,0 +1,62 @@
+"""A teller shows each cause and finding once, as text, and an outlet that fails does not end the diagnosis."""
+
+import numpy as np
+import pytest
+
+from lightning_hooks.health.cause_rule import CauseRule
+from lightning_hooks.health.journal import read_findings
+from tests.health.outlets_for_tests import SICK, consume, started, views
+from tests.health.rules_for_tests import Huge
+from tests.health.views import views_of
+
+HOT = (CauseRule(name="Hot", message="{where} is hot since {step}.", required=("Huge",)),)
+
+
+def two_rows(*series):
+    return views_of([("grad", "a"), ("grad", "b")], np.stack([np.asarray(each, dtype=float) for each in series], axis=1))
+
+
+def test_a_cause_is_told_once_while_it_grows_and_again_where_it_comes_back_elsewhere(tmp_path):
+    calm = [1.0] * 400
+    a = [1.0] * 5 + [20.0] * 55 + calm
+    b = [1.0] * 30 + [20.0] * 30 + calm
+    reporter, outlet, _ = started(tmp_path, Huge(), causes=HOT)
+    consume(reporter, two_rows(a, b))
+    (block,) = outlet.blocks
+    assert block.startswith("WARNING: Hot (possible). a is hot since 5. This is one possibility.")
+    b = [1.0] * 400 + [20.0] * 60
+    reporter, outlet, _ = started(tmp_path, Huge(), causes=HOT)
+    consume(reporter, two_rows(a, b))
+    first, second = (block.splitlines()[0] for block in outlet.blocks)
+    assert "a is hot since 5." in first and "b is hot since 400." in second
+    assert [cause.first_step for cause in read_findings(tmp_path).causes] == [5, 400]
+
+
+@pytest.mark.parametrize(("method", "name"), [("tell", "the terminal"), ("tell_line", "the terminal"), ("show", "the loggers")])
+def test_an_outlet_that_fails_is_one_warning_and_rank_0_goes_on_as_the_others_do(tmp_path, monkeypatch, method, name):
+    def fails(*args):
+        raise BrokenPipeError("gone\x1b[31m")
+
+    rows = [("grad", "a"), ("grad", "z.b")]
+    series = np.array([[1.0, 1.0]] * 5 + [[20.0, 1.0]] * 40 + [[20.0, 20.0]] * 20)
+    reporter, outlet, context = started(tmp_path, Huge(), actions={"warning": ["warn", "stop", "checkpoint"]})
+    other, _, elsewhere = started(None, Huge(), actions={"warning": ["warn", "stop", "checkpoint"]}, rank=1)
+    consume(other, views_of(rows, series))
+    monkeypatch.setattr(outlet, method, fails)
+    with pytest.warns(UserWarning) as said:
+        consume(reporter, views_of(rows, series))
+    assert [str(each.message) for each in said] == [
+        f"findings are not shown in {name} any more (BrokenPipeError: gone\\x1b[31m); the training goes on"
+    ]
+    assert (context.reasons, context.checkpoints) == (elsewhere.reasons, elsewhere.checkpoints)
+    assert len(context.checkpoints) == 2 and len(read_findings(tmp_path).findings) == 2
+    assert len(outlet.blocks) == (0 if method == "tell" else 2) and bool(outlet.markdown) == (method != "show")
+
+
+def test_names_with_control_characters_reach_neither_terminal_nor_markdown(tmp_path):
+    row = "a\x1b[31m\n\x07b"
+    reporter, outlet, context = started(tmp_path, Huge(), actions={"warning": ["warn", "stop", "checkpoint", "raise"]})
+    consume(reporter, views(SICK, row))
+    shown = [*outlet.blocks, *outlet.lines, outlet.markdown, *context.reasons, *context.checkpoints, str(reporter.error)]
+    assert len(shown) == 6 and not [each for each in shown if not each.replace("\n", "").isprintable()]
+    assert reporter.diagnosis.findings[0].rows == (row,)
