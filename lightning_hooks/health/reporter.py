@@ -205,6 +205,6 @@ class Reporter(StepConsumer):
 
 
 def _file_name(finding: Finding) -> str:
-    """The name of a checkpoint for a finding."""
-    safe = "".join(each if each.isalnum() or each in "._-" else "_" for each in finding.fingerprint)
-    return f"{safe}-step{finding.last_step}"[:150]
+    """The name of a checkpoint for a finding, which every file system takes."""
+    safe = "".join(each if each.isascii() and (each.isalnum() or each in "._-") else "_" for each in finding.fingerprint)
+    return f"{safe[:150]}-step{finding.last_step}"

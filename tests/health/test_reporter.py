@@ -182,6 +182,15 @@ def test_a_resumed_fit_does_not_act_again():
     assert context.reasons == []
 
 
+@pytest.mark.parametrize("row", ["a/b\\c", "層" * 200, "x" * 400, "..", "a\x1b\n\0"])
+def test_a_checkpoint_has_a_name_that_a_disk_takes_with_the_step_at_its_end(tmp_path, row):
+    reporter, _, context = started(None, Huge(), actions={"warning": "checkpoint"})
+    consume(reporter, views(SICK, row))
+    (name,) = context.checkpoints
+    (tmp_path / name).touch()
+    assert name.startswith("Huge_") and name.endswith("-step9.ckpt") and name.isascii()
+
+
 def test_an_action_that_the_run_cannot_do_is_a_warning(monkeypatch):
     reporter, outlet, context = started(None, Huge(), actions={"warning": ["checkpoint", "warn"]})
 
