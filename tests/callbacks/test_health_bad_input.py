@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import nn
 
-from lightning_hooks import HealthMonitor, RuleError, StatsMonitor, Watch, read_run
+from lightning_hooks import HealthMonitor, RuleError, StatsMonitor, StepConsumer, Watch, read_run
 from lightning_hooks.callbacks._ours import matched
 from lightning_hooks.callbacks.environment import VARIABLE
 from lightning_hooks.cli.main import main
@@ -147,6 +147,31 @@ def test_a_fast_dev_run_writes_no_files(tmp_path: Path, monkeypatch: pytest.Monk
     monitor = HealthMonitor()
     trainer_of(tmp_path, StatsMonitor(loggers=[]), monitor, fast_dev_run=3).fit(Forgotten(), data(10))
     assert "NotInOptimizer" in rules_of(monitor) and not list(tmp_path.iterdir())
+
+
+class Breaks(StepConsumer):
+    """Fails at one step."""
+
+    def consume(self, view: Any) -> None:
+        if view.step == 3:
+            raise ZeroDivisionError("no luck")
+
+
+@pytest.mark.parametrize("on_error", ["warn", "raise"])
+def test_a_monitor_that_fails_leaves_the_findings_until_then(tmp_path: Path, on_error: str) -> None:
+    monitor = HealthMonitor(rules=["NotInOptimizer", "LossSpike"])
+    host = StatsMonitor(loggers=[], consumers=[Breaks()], on_error=on_error)
+    trainer = trainer_of(tmp_path, host, monitor)
+    if on_error == "warn":
+        with pytest.warns(UserWarning, match="StatsMonitor stopped watching .*ZeroDivisionError: no luck"):
+            trainer.fit(Forgotten(), data(10))
+    else:
+        with pytest.raises(ZeroDivisionError, match="no luck"):
+            trainer.fit(Forgotten(), data(10))
+    known = read_findings(tmp_path)
+    assert known.has_ended and [each.rule for each in known.findings] == ["NotInOptimizer"] and known.summary is not None
+    assert known.summary["steps"] == 4 and known.summary.get("error") == {"raise": "ZeroDivisionError: no luck"}.get(on_error)
+    assert trainer.global_step == (10 if on_error == "warn" else 4)
 
 
 # -- rules and webhooks ----------------------------------------------------------------------------------------------------
