@@ -178,6 +178,11 @@ class HealthMonitor(StatsMonitor):
             return Resolved(Plan([], [], ()), {})
         return super()._resolve(model, trainer, earlier)
 
+    @property
+    @override
+    def _watches_loss_alone(self) -> bool:
+        return any(rule.is_on for rule in self._health_rules)
+
     @override
     def _limits(self, plan: Plan, plans: dict[str, Plan]) -> Limits:
         return TablesOnly()

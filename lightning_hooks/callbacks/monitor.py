@@ -176,13 +176,26 @@ class StatsMonitor(WatchingCallback):
     @override
     def _resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:
         rules = self._watched(trainer)
-        plan = resolve(model, rules, self.schedule, self._label, with_loss="train" in self.stages, of_layers=self.watch is None)
+        plan = resolve(
+            model,
+            rules,
+            self.schedule,
+            self._label,
+            with_loss="train" in self.stages,
+            loss_alone=self._watches_loss_alone,
+            of_layers=self.watch is None,
+        )
         return Resolved(plan, plans_of(self, plan))
 
     def _watched(self, trainer: Trainer | None) -> Sequence[Watch] | None:
         """The rules to watch: its own, and those that guests need besides; None for the default rules."""
         needed = [rule for guest in self._guests(trainer) for rule in guest.rules]
         return [*(DEFAULT_WATCH if self.watch is None else self.watch), *needed] if needed else self.watch
+
+    @property
+    def _watches_loss_alone(self) -> bool:
+        """Whether the loss is watched also if no rule matches anything."""
+        return False
 
     def _guests(self, trainer: Trainer | None) -> list[Guest]:
         """The callbacks that read the steps of this monitor."""

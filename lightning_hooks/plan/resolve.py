@@ -30,6 +30,7 @@ def resolve(
     where: str = "",
     *,
     with_loss: bool = False,
+    loss_alone: bool = False,
     of_layers: bool = False,
 ) -> Plan:
     """Resolve watch rules against a model.
@@ -40,6 +41,7 @@ def resolve(
         schedule: the schedule of rules without `every_n_steps`.
         where: the text before the names of rules in messages.
         with_loss: whether to add a row for the loss, if there is any other row.
+        loss_alone: whether to add it also if there is no other row.
         of_layers: whether rules on modules match only layers, as the default rules do.
 
     Raises:
@@ -92,7 +94,9 @@ def resolve(
     with_ratio = [row for row in rows.values() if "ratio" in row.stats or row.index in in_groups]
     # A ratio needs the norm of the parameter. Without requests, the parameter's row is measured but not written.
     param_row_of = {row.index: row_of(row.target, "param").index for row in with_ratio}
-    if with_loss and rows:
+    if with_loss and loss_alone and not rows:
+        schedules[schedule] = None
+    if with_loss and (rows or loss_alone):
         rows[id(model), LOSS] = Row(len(rows), LOSS, tuple((due, ()) for due in schedules), target=Target(LOSS, model, model))
     accumulators = tuple(registry.accumulators.values())
     plan = Plan([*rows.values()], all_matched, tuple(schedules), param_row_of=param_row_of, accumulators=accumulators)

@@ -149,6 +149,16 @@ def test_a_fast_dev_run_writes_no_files(tmp_path: Path, monkeypatch: pytest.Monk
     assert "NotInOptimizer" in rules_of(monitor) and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("rule", ["LossDiverged", "NotInOptimizer"])
+def test_rules_that_read_no_row_look_also_where_the_monitor_is_alone(
+    tmp_path: Path, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger, monitor = TensorBoardLogger(tmp_path), HealthMonitor(rules=[rule], every_n_steps=1)
+    trainer_of(tmp_path, monitor, logger=logger).fit(Net(adamw), data(10))
+    assert monitor.summary["ran"] == [rule] and "found nothing in 10 steps" in capsys.readouterr().err
+    assert [view.step for view in read_run(logger.log_dir).views(prefix="health/")] == [*range(10)]
+
+
 class Breaks(StepConsumer):
     """Fails at one step."""
 

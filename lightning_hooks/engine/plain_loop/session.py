@@ -138,8 +138,9 @@ class Instrument:
         self._run = Run(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         refuse_narrow(device)
-        self._plan = resolve(model, rules, EveryN(), with_loss=True)
-        if rules:
+        is_diagnosed = any(rule.is_on for rule in health_rules or ())
+        self._plan = resolve(model, rules, EveryN(), with_loss=True, loss_alone=is_diagnosed)
+        if rules or is_diagnosed:
             check_ranks_agree(self._plan, device)
         check_local("folder", folder, "give a local one")
         self._context = LoopContext(model, self.optimizers, None if folder is None else Path(folder).expanduser().resolve())

@@ -111,6 +111,12 @@ def test_a_second_loop_in_the_folder_is_kept_apart(tmp_path, capsys):
     assert main(["findings", str(tmp_path)]) == 0
 
 
+@pytest.mark.parametrize("rule", ["LossDiverged", "NotInOptimizer"])
+def test_rules_that_read_no_row_look_too(rule, capsys):
+    train(model_of(), health=[rule])
+    assert capsys.readouterr().err == "Healthy: 1 rule found nothing in 30 steps.\n"
+
+
 class Fails(HealthRule):
     """A rule with an error."""
 
