@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from lightning_hooks.callbacks._checks import Earlier
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
+    from lightning_hooks.callbacks._run_context import TrainerContext
 
 _COMPARE_EVERY = 100
 """Steps between two comparisons of the replicas of the model."""
@@ -86,6 +87,7 @@ class HealthMonitor(StatsMonitor):
         self.actions = actions
         self._actions = Actions.read(actions, [rule.name for rule in self._health_rules])
         self._reporter: Reporter | None = None
+        self._requests: TrainerContext | None = None  # those of the actions, during a fit
         self._is_guest = False
         self._new_diagnosis()  # Refuse two rules with one name now, not when a fit begins.
 
@@ -96,7 +98,7 @@ class HealthMonitor(StatsMonitor):
     @override
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything, and has found nothing."""
-        return {**super().__getstate__(), "_reporter": None, "_is_guest": False}
+        return {**super().__getstate__(), "_reporter": None, "_requests": None, "_is_guest": False}
 
     @property
     def findings(self) -> list[Finding]:
@@ -149,7 +151,7 @@ class HealthMonitor(StatsMonitor):
         return Diagnosis(self._health_rules, self.accept)
 
     def _start_reporter(self, trainer: Trainer, writer: Any, context: Any) -> Reporter:
-        outlet = TrainerOutlet(trainer, writer, context)
+        outlet, self._requests = TrainerOutlet(trainer, writer, context), context
         writes = not trainer.fast_dev_run  # type: ignore[attr-defined]
         reporter = self._reporter = Reporter(self._new_diagnosis(), self._actions, outlet, writes=writes)
         saved = self._saved.pop("diagnosis", None)
@@ -228,8 +230,11 @@ class HealthMonitor(StatsMonitor):
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after the last batch: publish the last step, and raise if an action says so."""
+        """Called after the last batch: publish the last step, let all rules look, and do what actions ask for."""
         super().on_train_end(trainer, pl_module)
+        if self._reporter is not None and self._requests is not None:
+            self._reporter.finish()
+            self._requests.fulfil(trainer)
         self._raise_if_asked()
 
     def _raise_if_asked(self) -> None:
@@ -247,7 +252,7 @@ class HealthMonitor(StatsMonitor):
     @override
     def _leave(self, error: BaseException | None = None) -> None:
         super()._leave(error)
-        self._is_guest = False
+        self._requests, self._is_guest = None, False
 
     @property
     @override

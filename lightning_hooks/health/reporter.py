@@ -54,7 +54,7 @@ class Reporter(StepConsumer):
         self._acted: set[int] = set()
         self._webhooks: dict[str, Webhook] = {}
         self._stopped_by: str | None = None  # the error that ended the diagnosis
-        self._has_begun = False
+        self._has_begun = self._has_ended = False
 
     @override
     def start(self, plan: Plan, run: RunContext) -> None:
@@ -95,8 +95,7 @@ class Reporter(StepConsumer):
     def close(self, error: BaseException | None) -> None:
         """Let all rules look once more, write the summary and tell it in one line."""
         self._begin()
-        if self._stopped_by is None:
-            self._guarded(self._finish)
+        self.finish()
         summary = self._summary(error)
         if self._journal is not None:
             self._journal.write_summary(summary)
@@ -106,6 +105,15 @@ class Reporter(StepConsumer):
             self._teller.tell_line(summary["line"])
         for webhook in self._webhooks.values():
             webhook.close()
+
+    def finish(self) -> None:
+        """Let all rules look at the steps that they have not judged, because the training has ended.
+
+        Call it while the run still does what actions ask for; `close` calls it too.
+        """
+        self._has_ended = True
+        if self._stopped_by is None:
+            self._guarded(self._finish)
 
     def _finish(self) -> None:
         self._report(self.diagnosis.finish())
@@ -182,10 +190,10 @@ class Reporter(StepConsumer):
             self._pass_on(action, finding)
         elif self._run is not None and action.kind in ("stop", "checkpoint"):
             try:
-                if action.kind == "stop":
-                    self._run.stop(printable(finding.message))
-                else:
+                if action.kind == "checkpoint":
                     self._run.save_checkpoint(_file_name(finding))
+                elif not self._has_ended:
+                    self._run.stop(printable(finding.message))
             except HooksError as error:
                 warnings.warn(printable(f"action {action.kind!r} for {finding.fingerprint}: {error}"), stacklevel=2)
 

@@ -23,6 +23,8 @@ from lightning_hooks.callbacks.environment import VARIABLE
 from lightning_hooks.cli.main import main
 from lightning_hooks.health import HealthRule
 from lightning_hooks.health.journal import read_findings
+from lightning_hooks.health.reporter import HealthError
+from lightning_hooks.health.rule import Sign
 from lightning_hooks.health.webhook import Webhook
 from tests.callbacks.models import Net, ValNet, adamw, data, trainer_of
 from tests.callbacks.test_health import Forgotten, rules_of
@@ -157,6 +159,25 @@ def test_rules_that_read_no_row_look_also_where_the_monitor_is_alone(
     trainer_of(tmp_path, monitor, logger=logger).fit(Net(adamw), data(10))
     assert monitor.summary["ran"] == [rule] and "found nothing in 10 steps" in capsys.readouterr().err
     assert [view.step for view in read_run(logger.log_dir).views(prefix="health/")] == [*range(10)]
+
+
+class Late(HealthRule):
+    """Looks at the end of the fit only."""
+
+    def check(self, evidence: Any) -> Any:
+        yield Sign("", "", evidence.step, 1.0, 0.0, "late")
+
+
+@pytest.mark.parametrize("order", ["alone", "host first", "host last"])
+def test_actions_happen_for_what_is_found_at_the_end(tmp_path: Path, order: str, caplog: pytest.LogCaptureFixture) -> None:
+    monitor = HealthMonitor(rules=[Late(every=1000, patience=1)], actions={"Late": ["stop", "checkpoint", "raise"]})
+    host = StatsMonitor(loggers=[])
+    callbacks = {"alone": [monitor], "host first": [host, monitor], "host last": [monitor, host]}[order]
+    with pytest.raises(HealthError, match="WARNING: Late, since step 9. Late."):
+        trainer_of(tmp_path, *callbacks).fit(Net(adamw), data(10))
+    assert [path.name for path in tmp_path.glob("*.ckpt")] == ["Late-step9.ckpt"]
+    assert "stops the fit" not in caplog.text  # it has ended
+    assert [finding.rule for finding in read_findings(tmp_path).findings] == ["Late"]
 
 
 class Breaks(StepConsumer):
