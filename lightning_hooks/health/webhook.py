@@ -42,12 +42,14 @@ class Webhook:
             self._thread = threading.Thread(target=self._run, name="lightning-hooks-webhook", daemon=True)
             self._thread.start()
 
-    def close(self) -> None:
-        """Wait for what is being posted, at most as long as one post may take."""
+    def close(self, wait: float | None = None) -> None:
+        """Wait for what is being posted, at most as long as one post may take, or so many seconds."""
         if self._thread is not None:
             with suppress(queue.Full):
                 self._waiting.put_nowait(None)
-            self._thread.join(self._timeout)
+            self._thread.join(self._timeout if wait is None else wait)
+            if self._thread.is_alive():
+                self._warn("the server has not answered yet")
 
     def _run(self) -> None:
         while (message := self._waiting.get()) is not None:

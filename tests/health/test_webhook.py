@@ -71,3 +71,16 @@ def test_a_server_that_hangs_is_left_after_the_timeout() -> None:
         webhook.close()
         webhook._thread.join(5)  # type: ignore[union-attr]
     assert got == [{"text": "x"}]
+
+
+def test_findings_that_are_not_posted_when_the_run_ends_are_one_warning() -> None:
+    hangs = threading.Event()
+    with server(200, hangs) as (url, _), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        webhook = Webhook(url, timeout=30.0)
+        for _ in range(3):
+            webhook.post({"text": "x"})
+        webhook.close(0.0)
+        assert [str(each.message) for each in said] == [
+            "notify: findings could not be posted (the server has not answered yet); the training goes on"
+        ]
