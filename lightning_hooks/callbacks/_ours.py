@@ -96,6 +96,10 @@ class OurCallback(Callback):
         """
         raise NotImplementedError
 
+    def _resolve_dry(self, model: Any, trainer: Trainer) -> Any:
+        """The rules resolved as a fit of a Trainer would resolve them, without a run."""
+        return self._resolve(model)
+
     def guest_of(self, monitor: OurCallback, trainer: Trainer) -> Guest | None:
         """What this callback asks of a monitor of the same Trainer; None if it has nothing to do with that monitor."""
         return None
@@ -196,7 +200,7 @@ def matched(trainer: Trainer, model: LightningModule) -> Iterator[tuple[OurCallb
     callbacks: list[tuple[OurCallback, Any]] = []
     for callback in our_callbacks(trainer):
         with callback._naming_origin():
-            callbacks.append((callback, callback._resolve(model)))
+            callbacks.append((callback, callback._resolve_dry(model, trainer)))
             report = Match(callback._lines(callbacks[-1][1]))
         yield callback, report
     setting, earlier = setting_of(trainer, model), Earlier()

@@ -14,7 +14,7 @@ from lightning_hooks.callbacks._ours import Guest, OurCallback, our_callbacks
 from lightning_hooks.callbacks._outlet import TrainerOutlet
 from lightning_hooks.callbacks._replicas import parameters_apart
 from lightning_hooks.callbacks._run import run_of
-from lightning_hooks.callbacks._trainer import current_step, ends_window, in_fit
+from lightning_hooks.callbacks._trainer import current_step, ends_window, in_fit, is_under_way
 from lightning_hooks.callbacks.monitor import Resolved, StatsMonitor
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.actions import Actions
@@ -118,7 +118,7 @@ class HealthMonitor(StatsMonitor):
 
     @override
     def guest_of(self, monitor: OurCallback, trainer: Trainer) -> Guest | None:
-        if not in_fit(trainer):
+        if is_under_way(trainer) and not in_fit(trainer):
             return None
         host = self._host(trainer)
         if monitor is self and host is None:

@@ -187,6 +187,10 @@ class StatsMonitor(WatchingCallback):
         )
         return Resolved(plan, plans_of(self, plan))
 
+    @override
+    def _resolve_dry(self, model: nn.Module, trainer: Trainer) -> Resolved:
+        return self._resolve(model, trainer)  # guests add rows
+
     def _watched(self, trainer: Trainer | None) -> Sequence[Watch] | None:
         """The rules to watch: its own, and those that guests need besides; None for the default rules."""
         needed = [rule for guest in self._guests(trainer) for rule in guest.rules]

@@ -117,7 +117,7 @@ def _match(arguments: list[str]) -> None:
     if not our_callbacks(cli.trainer):
         print("the config has no callback of lightning_hooks")
     for callback, report in matched(cli.trainer, cli.model):
-        print(f"{type(callback).__name__}\n{report}\n")
+        print(f"{type(callback).__name__}\n{report if report.lines else 'matches nothing of its own'}\n")
 
 
 def _lightning_cli(arguments: list[str]) -> LightningCLI:

@@ -286,6 +286,16 @@ def test_a_second_health_monitor_is_refused_before_anything_is_written(tmp_path:
         list(matched(trainer_of(tmp_path, *others, *monitors), Net()))
 
 
+def test_a_match_shows_the_rows_of_a_fit_beside_a_monitor_and_alone(tmp_path: Path) -> None:
+    # With this prefix, two monitors that watched the same rows would be refused.
+    trainer = trainer_of(tmp_path, StatsMonitor(loggers=[]), HealthMonitor(prefix=""))
+    (_, host), (_, guest) = matched(trainer, Net())
+    assert guest.lines == [] and any("dead_units" in line.statistics for line in host.lines)
+    trainer.fit(Net(adamw), data(3))
+    (_, alone) = next(iter(matched(trainer_of(tmp_path, HealthMonitor()), Net())))
+    assert any("dead_units" in line.statistics for line in alone.lines)
+
+
 def test_the_same_health_monitor_twice_acts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monitor = HealthMonitor()
     with pytest.warns(UserWarning, match="HealthMonitor appears 2 times in the callbacks of the Trainer; it acts once"):

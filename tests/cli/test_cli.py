@@ -296,6 +296,22 @@ def test_the_console_script(folder: Path) -> None:
 # -- match -----------------------------------------------------------------------------------------------------------------
 
 
+HEALTH = """
+trainer:
+  callbacks:
+    - {class_path: StatsMonitor}
+    - {class_path: HealthMonitor, init_args: {rules: {DeadUnits: {patience: 3}}, actions: {critical: [warn, stop]}}}
+"""
+
+
+def test_a_match_shows_what_a_health_monitor_adds_to_the_monitor_beside_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["match", *both(write(HEALTH))]) == 0
+    out = capsys.readouterr().out
+    assert "dead_units" in out and out.rstrip().endswith("HealthMonitor\nmatches nothing of its own")
+
+
 def test_match_prints_what_each_rule_matches(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["match", *both(write(DESIGN))]) == 0
     lines = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()]
