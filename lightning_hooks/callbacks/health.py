@@ -17,11 +17,13 @@ from lightning_hooks.callbacks._run import run_of
 from lightning_hooks.callbacks._trainer import current_step, ends_window, in_fit, is_under_way
 from lightning_hooks.callbacks.monitor import Resolved, StatsMonitor
 from lightning_hooks.errors import RuleError
+from lightning_hooks.health.accepting import refuse_unknown_rules
 from lightning_hooks.health.actions import Actions
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Cause, Finding
 from lightning_hooks.health.reporter import Reporter
 from lightning_hooks.health.rule import HealthRule
+from lightning_hooks.health.rules import rules_by_name
 from lightning_hooks.health.rules.reading import as_health_rules
 from lightning_hooks.health.watching import fields_of_watch
 from lightning_hooks.plan.plan import Plan
@@ -62,7 +64,8 @@ class HealthMonitor(StatsMonitor):
         on_error: as of `StatsMonitor`, default `warn`.
 
     Raises:
-        RuleError: an unknown rule, field, severity or action; at fit start also a second `HealthMonitor` of the Trainer.
+        RuleError: an unknown rule (also in `accept`), field, severity or action; at fit start also a second `HealthMonitor` of
+            the Trainer.
 
     Example:
         >>> HealthMonitor(accept="DeadUnits/head", actions={"critical": "stop"})
@@ -84,6 +87,7 @@ class HealthMonitor(StatsMonitor):
         self.rules = rules
         self._health_rules: list[HealthRule] = as_health_rules(rules)
         self.accept = as_patterns("accept", accept)
+        refuse_unknown_rules(self.accept, [*rules_by_name(), *(rule.name for rule in self._health_rules)])
         self.actions = actions
         self._actions = Actions.read(actions, [rule.name for rule in self._health_rules])
         self._reporter: Reporter | None = None

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from lightning_hooks.errors import RuleError, printable, shortened, shown
+from lightning_hooks.health.accepting import is_accepted
 from lightning_hooks.health.causes import CAUSES, CauseRule, explain
 from lightning_hooks.health.evidence import WINDOW, Evidence
-from lightning_hooks.health.finding import Cause, Event, EventKind, Finding, is_accepted
+from lightning_hooks.health.finding import Cause, Event, EventKind, Finding
 from lightning_hooks.health.groups import Groups
 from lightning_hooks.health.rule import HealthRule, Sign
 from lightning_hooks.health.rules import DEFAULT_RULES

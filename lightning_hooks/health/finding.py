@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -218,21 +217,6 @@ def fingerprint_of(rule: str, rows: Sequence[str]) -> str:
             break
         common.append(column[0])
     return f"{rule}/{'.'.join([*common, '*'])}"
-
-
-def is_accepted(patterns: Iterable[str], rule: str, row: str) -> bool:
-    """Whether a pattern accepts signs of a rule at a row. `*` stands for any text; a rule alone accepts all its rows.
-
-    Example:
-        >>> is_accepted(["DeadUnits/encoder.*"], "DeadUnits", "encoder.3"), is_accepted(["LossSpike"], "DeadUnits", "fc")
-        (True, False)
-    """
-    names = (rule, f"{rule}/{row}")
-    return any(_glob(pattern, name) for pattern in patterns for name in names)
-
-
-def _glob(pattern: str, name: str) -> bool:
-    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name, re.DOTALL) is not None
 
 
 _NUMBER_WORDS: Final = ("nan", "inf", "-inf")

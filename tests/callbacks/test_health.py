@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from lightning_hooks import HealthMonitor, RuleError, StatsMonitor, assert_no_hooks, read_run
 from lightning_hooks.cli.main import main
+from lightning_hooks.health import HealthRule
 from lightning_hooks.health.reporter import HealthError
 from tests.callbacks.models import Gan, Net, ValNet, adamw, data, trainer_of
 from tests.conformance.test_precision import scaler
@@ -194,6 +195,10 @@ def test_a_resume_finds_what_one_run_finds(tmp_path: Path) -> None:
         ({"rules": {"DeadUnits": {"patience": 0}}}, "DeadUnits.patience must be an integer of at least 1, got 0"),
         ({"rules": ["LossSpike", "LossSpike"]}, "two rules have the name LossSpike"),
         ({"rules": 3}, "rules must be a list of health rules"),
+        ({"accept": "DeadUnit"}, "accept: there is no health rule 'DeadUnit' .did you mean 'DeadUnits'"),
+        ({"accept": ["LossSpike", "DedUnits/encoder.*"]}, r"there is no health rule 'DedUnits' .did you mean 'DeadUnits'"),
+        ({"accept": "Dad*/encoder"}, r"accept: no health rule matches 'Dad\*'"),
+        ({"accept": "LearningRateTooHigh"}, "accept: there is no health rule 'LearningRateTooHigh'"),
         ({"actions": {"fatal": "stop"}}, "actions: 'fatal' is neither a severity nor a rule"),
         ({"actions": {"critical": "halt"}}, "unknown action 'halt'"),
         ({"actions": {"critical": "notify"}}, "'notify' needs an argument"),
@@ -205,6 +210,16 @@ def test_a_resume_finds_what_one_run_finds(tmp_path: Path) -> None:
 def test_bad_input_is_refused_at_once(options: dict[str, Any], message: str) -> None:
     with pytest.raises(RuleError, match=message):
         HealthMonitor(**options)
+
+
+class Mine(HealthRule):
+    """A rule of a user."""
+
+
+@pytest.mark.parametrize("accept", ["Mine/*", "*", "*/fc", "Dead*/encoder.*", "LossSpike", ["Mine", "DeadUnits/a/b"]])
+def test_rules_that_can_be_accepted(accept: Any) -> None:
+    HealthMonitor(rules=[Mine()], accept=accept)
+    HealthMonitor(rules={"LossSpike": False}, accept=[] if "Mine" in str(accept) else accept)
 
 
 def test_it_can_be_typed_again_copied_and_pickled() -> None:

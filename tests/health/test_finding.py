@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.health.finding import Cause, Event, Finding, fingerprint_of, is_accepted
+from lightning_hooks.health.accepting import is_accepted
+from lightning_hooks.health.finding import Cause, Event, Finding, fingerprint_of
 from lightning_hooks.health.rule import Severity, Sign
 
 steps, texts, numbers = st.integers(0, 10**9), st.text(max_size=9), st.floats()
