@@ -295,7 +295,7 @@ def test_an_error_of_its_own_is_a_warning_and_the_files_say_so(tmp_path, monkeyp
     assert "the health rules stopped after RuntimeError: unexpected" in run.summary["line"]
 
 
-def test_errors_with_control_characters_are_printed_as_text(tmp_path):
+def test_errors_with_control_characters_are_printed_as_text(tmp_path, monkeypatch):
     class Rude(HealthRule):
         def check(self, evidence):
             raise ValueError("\x1b[2J")
@@ -303,8 +303,8 @@ def test_errors_with_control_characters_are_printed_as_text(tmp_path):
     def fails(finding):
         raise ValueError("\x1b[2J")
 
-    reporter, outlet, _ = started(tmp_path, Rude(every=1), Huge(), actions={"warning": [fails, "checkpoint"]})
-    reporter._run.save_checkpoint = lambda name: checkpoint_name("\x1b/")
+    reporter, outlet, context = started(tmp_path, Rude(every=1), Huge(), actions={"warning": [fails, "checkpoint"]})
+    monkeypatch.setattr(context, "save_checkpoint", lambda name: checkpoint_name("\x1b/"))
     with pytest.warns(UserWarning) as said:
         consume(reporter, views(SICK, "a\x1b[31m"))
     texts = [str(each.message) for each in said] + outlet.lines
