@@ -46,12 +46,6 @@ class Journal:
         self._is_torn = False
         self._has_warned = False
 
-    @property
-    def has_earlier_fit(self) -> bool:
-        """Whether an earlier fit has left a journal or a summary in the folder."""
-        # Unlike Path.exists, these raise nothing where a folder cannot be read.
-        return os.path.exists(self.path) or os.path.exists(self.path.with_name(SUMMARY))
-
     def write(self, events: Iterable[Event]) -> None:
         """Append events."""
         self._waiting.extend(json.dumps(event.to_dict(), allow_nan=False).encode() + b"\n" for event in events)

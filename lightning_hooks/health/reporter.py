@@ -54,18 +54,17 @@ class Reporter(StepConsumer):
         self._acted: set[int] = set()
         self._webhooks: dict[str, Webhook] = {}
         self._stopped_by: str | None = None  # the error that ended the diagnosis
-        self._has_begun = self._has_ended = False
+        self._has_ended = False
 
     @override
     def start(self, plan: Plan, run: RunContext) -> None:
-        """Open the journal in the folder of the run, on the first rank."""
+        """Open the journal in the folder of the run, on the first rank, and note that a fit begins."""
         self._run = run
         self._is_first = run.facts.rank == 0
         if self._is_first and self._writes and run.folder is not None:
             self._journal = Journal(run.folder)
-            # Write nothing into a new folder before the first step: a logger may want it empty.
-            if self._journal.has_earlier_fit:
-                self._begin()
+            # Readers forget what is before the begin, so a resumed fit repeats what it knows.
+            self._journal.write([Event("begin", self.diagnosis.evidence.step + 1), *self._known()])
 
     @override
     def consume(self, view: StepView) -> None:
@@ -74,7 +73,6 @@ class Reporter(StepConsumer):
             self._guarded(self._diagnose, view)
 
     def _diagnose(self, view: StepView) -> None:
-        self._begin()
         events = self.diagnosis.add(view)
         if events:
             self._report(events)
@@ -94,7 +92,6 @@ class Reporter(StepConsumer):
     @override
     def close(self, error: BaseException | None) -> None:
         """Let all rules look once more, write the summary and tell it in one line."""
-        self._begin()
         self.finish()
         summary = self._summary(error)
         if self._journal is not None:
@@ -149,14 +146,8 @@ class Reporter(StepConsumer):
             raise RuleError(f"the saved state is damaged: {error}") from error
         self.diagnosis.load_state_dict(diagnosis)
         self._teller, self._acted = teller, acted
-        if self._has_begun and self._journal is not None:
+        if self._journal is not None:
             self._journal.write(self._known())
-
-    def _begin(self) -> None:
-        """Note in the journal that a fit begins, and what a resumed fit knows: readers forget what is before the begin."""
-        if not self._has_begun and self._journal is not None:
-            self._has_begun = True
-            self._journal.write([Event("begin", self.diagnosis.evidence.step + 1), *self._known()])
 
     def _known(self) -> list[Event]:
         step = max(self.diagnosis.evidence.step, 0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lightning_hooks.errors import RuleError, UnsupportedError
-from lightning_hooks.health.journal import read_events, read_findings
+from lightning_hooks.health.journal import read_findings
 from lightning_hooks.health.reporter import HealthError
 from lightning_hooks.health.rule import HealthRule, Severity, Sign
 from lightning_hooks.records.run_context import checkpoint_name
@@ -37,14 +37,6 @@ def test_information_is_in_the_files_only(tmp_path):
     assert outlet.blocks == [] and outlet.markdown == ""
     assert outlet.lines == ["Healthy: 1 rule found nothing in 20 steps; 1 note in the file."]
     assert [finding.rule for finding in read_findings(tmp_path).findings] == ["Huge"]
-
-
-def test_nothing_is_written_before_the_first_step_into_a_new_folder(tmp_path):
-    reporter, _, _ = started(tmp_path / "run", Huge())
-    assert not (tmp_path / "run").exists()
-    reporter.consume(views(HEALTHY)[0])
-    assert [event.kind for event in read_events(tmp_path / "run")] == ["begin"]
-    reporter.close(None)
 
 
 def test_other_stages_and_other_ranks_say_nothing(tmp_path):
@@ -78,8 +70,9 @@ def test_two_fits_in_one_folder_are_kept_apart(tmp_path):
     assert run.fit == 2 and [event.kind for event in run.events] == ["begin", "new", "end", "begin", "end"]
 
 
-def test_a_fit_in_the_folder_of_another_one_begins_before_its_first_step(tmp_path):
+def test_a_fit_begins_before_its_first_step(tmp_path):
     reporter, _, _ = started(tmp_path, Huge())
+    assert not read_findings(tmp_path).has_ended
     consume(reporter, views(HEALTHY))
     again, _, _ = started(tmp_path, Huge())
     assert not read_findings(tmp_path).has_ended and read_findings(tmp_path).summary is None
