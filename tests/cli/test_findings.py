@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tempfile
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lightning_hooks.cli import findings as command
 from lightning_hooks.cli.main import main
@@ -220,6 +226,30 @@ def test_a_file_that_cannot_be_read_is_a_short_error(tmp_path: Path, run: Run, m
     with pytest.warns(UserWarning, match="summary.json is ignored"):
         code, _, err = run()
     assert code == 2 and err == f"lightning-hooks: error: {tmp_path / 'findings.jsonl'}: Permission denied\n"
+
+
+ABOUT = (finding(1), finding(2, "LossSpike", ""), cause(1))
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(st.data())
+def test_files_that_somebody_has_changed_end_in_an_exit_code(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings(), redirect_stdout(io.StringIO()) as out:
+        warnings.simplefilter("ignore")
+        folder = Path(temporary)
+        write_fit(folder, *ABOUT)
+        for name in data.draw(st.sampled_from([["findings.jsonl"], ["summary.json"], ["findings.jsonl", "summary.json"]])):
+            content = (folder / name).read_bytes()
+            at = data.draw(st.integers(0, len(content)))
+            length = data.draw(st.integers(0, 40))
+            put = data.draw(
+                st.sampled_from([b"", b"null", b"-1", b'""', b"[]", b"{}", b"1e999", b"NaN", b"\n", b"\x1b[2J", b"true"])
+            )
+            (folder / name).write_bytes(content[:at] + put + content[at + length :])
+        options = data.draw(st.sampled_from([[], ["--json"]]))
+        with redirect_stderr(io.StringIO()) as err:
+            assert main(["findings", temporary, *options]) in (0, 1, 2)
+    assert "\x1b" not in out.getvalue() + err.getvalue()
 
 
 def test_names_cannot_move_the_cursor(tmp_path: Path, run: Run) -> None:
