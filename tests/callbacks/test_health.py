@@ -18,6 +18,7 @@ from lightning_hooks import HealthMonitor, RuleError, StatsMonitor, assert_no_ho
 from lightning_hooks.cli.main import main
 from lightning_hooks.health import HealthRule
 from lightning_hooks.health.reporter import HealthError
+from lightning_hooks.health.rule import Sign
 from tests.callbacks.models import Gan, Net, ValNet, adamw, data, trainer_of
 from tests.conformance.test_precision import scaler
 
@@ -159,6 +160,25 @@ def test_actions_stop_save_call_and_raise(tmp_path: Path) -> None:
     assert [path.name[:10] for path in Path(trainer.default_root_dir).rglob("*.ckpt")] == ["NonFinite_"]
     with pytest.raises(HealthError, match="CRITICAL: NonFinite, since step 3"):
         trainer_of(tmp_path, StatsMonitor(loggers=[]), HealthMonitor(actions={"critical": "raise"})).fit(Sick(), data(20))
+
+
+class From39(HealthRule):
+    """Has a sign from one step on."""
+
+    def check(self, evidence: Any) -> Any:
+        if evidence.step >= 39:
+            yield Sign("", "", evidence.step, 1.0, 0.0, "late")
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_focus_measures_every_one_of_the_next_steps(tmp_path: Path, beside: bool) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    monitor = HealthMonitor(rules=["DeadUnits", From39(every=1, patience=1)], actions={"From39": {"focus": 7}})
+    host = [StatsMonitor(every_n_steps=5)] if beside else []
+    trainer_of(tmp_path, *host, monitor, logger=logger).fit(Net(adamw), data(60))
+    (found,) = read_run(logger.log_dir).monitors()
+    steps = [view.step for view in read_run(logger.log_dir).views(prefix=found.prefix)]
+    assert [step for step in steps if step >= 30] == [34, *range(39, 47), 49, 54, 59]
 
 
 def test_an_accepted_finding_is_not_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
