@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import warnings
@@ -155,8 +156,13 @@ def read_findings(path: str | os.PathLike[str]) -> RunFindings:
     """
     path = Path(path)
     folder = path if path.is_dir() else path.parent
+    # Read the events first: a fit writes its summary before its end, so a summary that is read after an end belongs to it.
+    events = read_events(path) if (folder / FINDINGS).exists() else None
     summary = _read_summary(folder / SUMMARY)
-    events = [] if summary is not None and not (folder / FINDINGS).exists() else read_events(path)
+    if events is None:
+        if summary is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder / FINDINGS))
+        events = []
     marks = [event.kind for event in events if event.kind in ("begin", "end")]
     has_ended = marks[-1] == "end" if marks else (folder / SUMMARY).exists()
     # While a fit goes on, the summary is that of an earlier fit.

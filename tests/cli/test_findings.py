@@ -179,8 +179,7 @@ def test_a_file_that_cannot_be_read_is_a_short_error(tmp_path: Path, run: Run, m
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.warns(UserWarning, match="summary.json is ignored"):
-        code, _, err = run()
+    code, _, err = run()
     assert code == 2 and err == f"lightning-hooks: error: {tmp_path / 'findings.jsonl'}: Permission denied\n"
 
 

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,6 +76,27 @@ def test_a_damaged_summary_is_ignored_with_a_warning(tmp_path):
     (tmp_path / "summary.json").write_text("{")
     with pytest.warns(UserWarning, match="summary.json is ignored"):
         assert read_findings(tmp_path).summary is None
+
+
+def test_a_fit_that_ends_while_it_is_read_has_its_own_summary(tmp_path, monkeypatch):
+    journal = Journal(tmp_path)
+    journal.write([Event("begin", 0)])
+    journal.write_summary({"line": "earlier"})
+    journal.write([Event("end", 9), Event("begin", 0)])
+    read, has_ended = Path.read_bytes, []
+
+    def read_and_end(path):
+        content = read(path)
+        if not has_ended:
+            has_ended.append(True)
+            journal.write_summary({"line": "own"})
+            journal.write([Event("end", 9)])
+        return content
+
+    monkeypatch.setattr(Path, "read_bytes", read_and_end)
+    assert read_findings(tmp_path).summary is None
+    assert read_findings(tmp_path).summary == {"line": "own"}
+    journal.close()
 
 
 class FullDisk:
