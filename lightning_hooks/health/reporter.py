@@ -95,8 +95,7 @@ class Reporter(StepConsumer):
         self.finish()
         summary = self._summary(error)
         if self._journal is not None:
-            self._journal.write_summary(summary)
-            self._journal.write([Event("end", max(summary["step"], 0))])
+            self._guarded(self._write_end, self._journal, summary)
             self._journal.close()
         if self._is_first and summary["steps"] and error is None:
             self._teller.tell_line(summary["line"])
@@ -116,6 +115,10 @@ class Reporter(StepConsumer):
         self._report(self.diagnosis.finish())
         if self._is_first:
             self._teller.tell_waiting(None)
+
+    def _write_end(self, journal: Journal, summary: Mapping[str, Any]) -> None:
+        journal.write_summary(summary)
+        journal.write([Event("end", max(summary["step"], 0))])
 
     def _summary(self, error: BaseException | None) -> dict[str, Any]:
         summary = self.diagnosis.summary()
