@@ -6,6 +6,7 @@ import argparse
 import importlib
 import importlib.metadata
 import importlib.util
+import io
 import os
 import platform
 import sys
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.getcwd() not in sys.path:
         # As Python does for a script: the config may name modules in the current folder.
         sys.path.insert(0, os.getcwd())
+    _write_every_letter()
     try:
         return commands[command](rest) or 0
     except HooksError as error:
@@ -68,6 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"lightning-hooks: error: {printable(str(error.filename))}: {error.strerror}", file=sys.stderr)
         return 2
+
+
+def _write_every_letter() -> None:
+    """Let letters that the encoding of the terminal does not have be written as numbers instead of raising."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _fit(arguments: list[str]) -> None:

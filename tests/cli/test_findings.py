@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 import tempfile
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
@@ -202,6 +205,16 @@ def test_files_that_somebody_has_changed_end_in_an_exit_code(data: st.DataObject
         with redirect_stderr(io.StringIO()) as err:
             assert main(["findings", temporary, *options]) in (0, 1, 2)
     assert "\x1b" not in out.getvalue() + err.getvalue()
+
+
+@pytest.mark.parametrize(("encoding", "name"), [("utf-8", "層é"), ("cp1252", r"\u5c64é"), ("ascii", r"\u5c64\xe9")])
+def test_a_terminal_without_a_letter_gets_its_number(tmp_path: Path, encoding: str, name: str) -> None:
+    write_fit(tmp_path, finding(row="層é"))
+    code = "import sys; from lightning_hooks.cli.main import main; sys.exit(main())"
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", code, "findings", str(tmp_path)], capture_output=True, env=environment)
+    assert done.returncode == 1 and done.stderr == b""
+    assert done.stdout.decode(encoding).startswith(f"WARNING: DeadUnits, since step 20. {name}: dead.")
 
 
 def test_names_cannot_move_the_cursor(tmp_path: Path, run: Run) -> None:
