@@ -204,7 +204,9 @@ class HealthRule:
             signs: some of their signs, the clearest first; at least one.
         """
         where = shown_rows(rows)
-        return f"{where}: {signs[0].text}." if where else f"{signs[0].text[:1].upper()}{signs[0].text[1:]}."
+        text = f"{where}: {signs[0].text}." if where else f"{signs[0].text}."
+        # A name of a module or parameter keeps its first letter.
+        return text if rows and rows[0] else f"{text[:1].upper()}{text[1:]}"
 
 
 def _is_number(value: object) -> bool:
@@ -221,11 +223,15 @@ def missing(evidence: Evidence, tensor: str, stat: str) -> str:
 def shown_rows(rows: Sequence[str]) -> str:
     """The rows of a finding in words; empty if the finding is about the whole run.
 
+    An empty name beside names of modules or parameters stands for the loss, which can be in one finding with them.
+
     Example:
         >>> shown_rows(["encoder.3", "encoder.4", "head"])
         'encoder.3, then 2 more'
+        >>> shown_rows(["", "head.weight"])
+        'the loss, then 1 more'
     """
-    return f"{rows[0]}, then {len(rows) - 1} more" if len(rows) > 1 else rows[0] if rows else ""
+    return f"{rows[0] or 'the loss'}, then {len(rows) - 1} more" if len(rows) > 1 else rows[0] if rows else ""
 
 
 def signs_where(

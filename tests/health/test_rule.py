@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.health.rule import HealthRule, Severity, Sign
+from lightning_hooks.health.rule import HealthRule, Severity, Sign, shown_rows
+from lightning_hooks.health.rules.nonfinite import NonFinite
 from tests.health.rules_for_tests import Huge
 from tests.health.test_evidence import evidence_of
 from tests.health.views import views_of
@@ -48,6 +49,12 @@ def test_the_message_names_the_rows():
     signs = [Sign("a", "grad", 1, 12.0, 10.0, "gradient reaches 12")]
     assert Huge().message(["a", "b", "c"], signs) == "a, then 2 more: gradient reaches 12."
     assert Huge().message([""], signs) == "Gradient reaches 12."
+
+
+def test_the_loss_is_named_among_rows_of_modules_and_parameters():
+    loss = Sign("", "loss", 1, 1.0, 0.0, "the loss is not finite")
+    assert NonFinite().message(["", "a.weight", "b"], [loss]) == "The loss, then 2 more: the loss is not finite."
+    assert shown_rows(["a", ""]) == "a, then 1 more" and shown_rows([""]) == ""
 
 
 def test_a_rule_needs_a_family_and_a_check():
