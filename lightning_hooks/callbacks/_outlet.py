@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TextIO
 from weakref import ref
 
 from lightning_hooks.callbacks._terminal import print_above
-from lightning_hooks.health.text import Block, as_text
+from lightning_hooks.health.terminal import block_for, line_for
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import Trainer
     from lightning_hooks.callbacks._loggers import LoggerWriter
     from lightning_hooks.callbacks._run_context import TrainerContext
+    from lightning_hooks.health.text import Block
 
 
 class TrainerOutlet:
@@ -28,13 +31,16 @@ class TrainerOutlet:
 
     def tell(self, block: Block) -> None:
         """Show a block above the progress bar."""
-        self.tell_line(as_text([block]))
+        self._print(partial(block_for, block))
 
     def tell_line(self, line: str) -> None:
         """Show text above the progress bar."""
+        self._print(partial(line_for, line))
+
+    def _print(self, text_for: Callable[[TextIO], str]) -> None:
         trainer = self._trainer()
         if trainer is not None:
-            print_above(trainer, line)
+            print_above(trainer, text_for)
 
     def show(self, text: str, step: int) -> None:
         """Write all findings to TensorBoard's Text tab."""

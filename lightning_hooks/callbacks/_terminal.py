@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import Trainer
 
 
-def print_above(trainer: Trainer, text: str) -> None:
+def print_above(trainer: Trainer, text_for: Callable[[TextIO], str]) -> None:
     """Print lines of text without breaking the progress bar; without an active bar, on standard error.
 
     Args:
         trainer: of the fit.
-        text: one or several lines.
+        text_for: makes one or several lines of text for a stream.
     """
     bar: Any = trainer.progress_bar_callback
     if bar is not None and getattr(bar, "is_enabled", True) and _is_active(bar):
         # Each kind of bar prints above itself: tqdm moves the bar down, and rich redirects what is printed.
-        bar.print(text)
+        bar.print(text_for(sys.stdout))
     else:
-        print(text, file=sys.stderr, flush=True)
+        print(text_for(sys.stderr), file=sys.stderr, flush=True)
 
 
 def _is_active(bar: Any) -> bool:

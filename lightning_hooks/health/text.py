@@ -38,13 +38,14 @@ class Block(NamedTuple):
 
     def lines(self, width: int = WIDTH) -> Iterator[str]:
         """The lines of plain text."""
-        yield from _wrapped(f"{self.severity.upper()}: {self.verdict}", "", "  ", width)
+        yield from wrapped(f"{self.severity.upper()}: {self.verdict}", later="  ", width=width)
         for title, entries in (("Why", self.why), ("Next", self.next_steps), ("Or", self.alternatives)):
             for i, entry in enumerate(entries):
-                yield from _wrapped(entry, f"  {title if i == 0 else '':<6}", " " * 8, width)
+                yield from wrapped(entry, f"  {title if i == 0 else '':<6}", " " * 8, width)
 
 
-def _wrapped(text: str, first: str, later: str, width: int) -> list[str]:
+def wrapped(text: str, first: str = "", later: str = "", width: int = WIDTH) -> list[str]:
+    """Text in lines of a width, of which the first and the later ones begin with these indents."""
     return textwrap.wrap(printable(text), width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
 
 
@@ -118,14 +119,14 @@ def as_text(blocks: Iterable[Block], width: int = WIDTH) -> str:
     return "\n".join("\n".join(block.lines(width)) for block in blocks)
 
 
-def as_rich(block: Block) -> Any:
+def as_rich(block: Block, width: int = WIDTH) -> Any:
     """A block as a `rich` text with colours; None if rich is not installed."""
     try:
         from rich.text import Text
     except ImportError:
         return None
     text = Text()
-    for i, line in enumerate(block.lines()):
+    for i, line in enumerate(block.lines(width)):
         color = _COLORS[block.severity]
         text.append(f"{line}\n", style=f"bold {color}" if i == 0 else "")
     text.rstrip()

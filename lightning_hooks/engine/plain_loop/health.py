@@ -12,7 +12,8 @@ from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.reporter import Reporter
 from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.health.rules.reading import as_health_rules
-from lightning_hooks.health.text import Block, as_text
+from lightning_hooks.health.terminal import block_for, line_for
+from lightning_hooks.health.text import Block
 from lightning_hooks.health.watching import fields_of_watch
 from lightning_hooks.rules import Watch
 
@@ -31,11 +32,11 @@ class LoopOutlet:
 
     def tell(self, block: Block) -> None:
         """Print a block."""
-        self.tell_line(as_text([block]))
+        print(block_for(block, sys.stderr), file=sys.stderr, flush=True)
 
     def tell_line(self, line: str) -> None:
         """Print text."""
-        print(line, file=sys.stderr, flush=True)
+        print(line_for(line, sys.stderr), file=sys.stderr, flush=True)
 
     def show(self, text: str, step: int) -> None:
         """Do nothing: a plain loop has no loggers."""

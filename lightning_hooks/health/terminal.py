@@ -1,0 +1,34 @@
+"""Blocks and lines for a stream: as wide as the terminal and in colours, or plain text where it is no terminal."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Final, TextIO
+
+from lightning_hooks.health.text import WIDTH, Block, as_rich, as_text, wrapped
+
+_NARROWEST: Final = 40
+
+
+def block_for(block: Block, stream: TextIO) -> str:
+    """The lines of a block for a stream; in colours where the stream is a terminal and rich is installed."""
+    if not stream.isatty():
+        return as_text([block])
+    text = as_rich(block, _width())
+    if text is None:
+        return as_text([block], _width())
+    from rich.console import Console
+
+    console = Console(file=stream, force_jupyter=False)
+    with console.capture() as captured:
+        console.print(text, end="", soft_wrap=True)
+    return captured.get()
+
+
+def line_for(line: str, stream: TextIO) -> str:
+    """A sentence for a stream: one line, but in a terminal as many as it takes."""
+    return "\n".join(wrapped(line, later="  ", width=_width())) if stream.isatty() else line
+
+
+def _width() -> int:
+    return max(_NARROWEST, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))

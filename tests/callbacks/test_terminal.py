@@ -1,0 +1,95 @@
+"""Findings in the terminal of a fit: above the progress bar, once, in whole lines, while the bar goes on below."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_hooks.health.text import Block, as_text
+from tests.callbacks._sick_fit import BATCHES, EPOCHS
+from tests.callbacks.terminal import ROOT, Screen, plain_environment, run_in_terminal
+
+COLUMNS = 72
+
+has_terminals = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
+bars = pytest.mark.parametrize(
+    "bar",
+    [
+        "tqdm",
+        pytest.param(
+            "rich", marks=pytest.mark.skipif(importlib.util.find_spec("rich") is None, reason="rich is not installed")
+        ),
+    ],
+)
+
+
+def fit_with(bar: str, told: Path) -> list[str]:
+    return [sys.executable, "-m", "tests.callbacks._sick_fit", bar, str(told)]
+
+
+def told_in(path: Path) -> tuple[list[Block], list[str]]:
+    """The blocks and the lines that a monitor told."""
+    told: list[Any] = json.loads(path.read_text(encoding="utf-8"))
+    blocks = [Block(severity, verdict, *map(tuple, rest)) for severity, verdict, *rest in filter(_is_block, told)]
+    return blocks, [line for line in told if not _is_block(line)]
+
+
+def _is_block(each: Any) -> bool:
+    return not isinstance(each, str)
+
+
+def places_of(lines: list[str], among: list[str]) -> list[int]:
+    """The indices at which these lines begin among others, one below the other."""
+    return [i for i in range(len(among)) if among[i : i + len(lines)] == lines]
+
+
+@has_terminals
+@bars
+def test_findings_stand_once_in_whole_lines_above_the_bar(tmp_path: Path, bar: str) -> None:
+    output = run_in_terminal(fit_with(bar, tmp_path / "told.json"), COLUMNS)
+    blocks, (line,) = told_in(tmp_path / "told.json")
+    seen = Screen(COLUMNS).feed(output).text
+    assert len(blocks) == 3, [block.verdict for block in blocks]
+    places = []
+    for block in blocks:
+        (place,) = places_of([*block.lines(COLUMNS)], seen)
+        places.append(place)
+    assert places == sorted(places)
+    assert re.sub(r"\s+", " ", "\n".join(seen)).count(line) == 1
+    # The bar is drawn at every batch. Only its end stands, below what was found in training; twice, because the message of
+    # Lightning that the fit has stopped is printed into the bar.
+    ends = [i for i, each in enumerate(seen) if each.startswith("Epoch")]
+    assert 1 <= len(ends) <= 2 and min(ends) > places[1]
+    assert all(seen[i].startswith(f"Epoch {EPOCHS - 1}") and f"{BATCHES}/{BATCHES}" in seen[i] for i in ends)
+    assert not any(each.startswith(("Validation", "Training")) for each in seen)
+    drawn = [int(step) for step in re.findall(rf" (\d+)/{BATCHES}\b", output.partition(blocks[1].verdict[:30])[2])]
+    assert drawn[-1] == BATCHES and min(drawn) < BATCHES
+    if importlib.util.find_spec("rich") is not None:
+        assert output.count("\x1b[1;31mCRITICAL: NonFinite,") == output.count("\x1b[1;33mWARNING: ParametersForgotten ") == 1
+
+
+@bars
+def test_in_a_file_findings_are_plain_text(tmp_path: Path, bar: str) -> None:
+    with open(tmp_path / "out", "wb") as file:
+        command = fit_with(bar, tmp_path / "told.json")
+        subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=True, cwd=ROOT, env=plain_environment())
+    output = (tmp_path / "out").read_text(encoding="utf-8")
+    blocks, (line,) = told_in(tmp_path / "told.json")
+    assert [output.count(as_text([block])) for block in blocks] == [1, 1, 1] and output.count(f"{line}\n") == 1
+    # tqdm moves the cursor for its second bar, also in a file.
+    assert {*re.findall(r"\x1b\[?[0-9;?]*.", output)} <= {"\x1b[A"}
+
+
+def test_the_screen_of_a_test_shows_what_a_terminal_shows() -> None:
+    assert Screen(5).feed("abcdefg").text == ["abcde", "fg"]
+    assert Screen(5).feed("abcde\r\nf").text == ["abcde", "f"]
+    assert Screen(9).feed("bar 1\rtext\x1b[K\r\nbar 2\x1b[1A\rT").text == ["Text", "bar 2"]
+    assert Screen(9).feed("one\r\ntwo\r\x1b[2K\x1b[A\x1b[2Kthree").text == ["three", ""]
+    assert Screen(9, lines=2).feed("1\n2\n3\r\x1b[9AX").text == ["1", "X2", "  3"]
