@@ -10,9 +10,9 @@ from lightning_hooks.health.text import WIDTH, Block, as_rich, as_text, wrapped
 _NARROWEST: Final = 40
 
 
-def block_for(block: Block, stream: TextIO) -> str:
+def block_for(block: Block, stream: TextIO | None) -> str:
     """The lines of a block for a stream; in colours where the stream is a terminal and rich is installed."""
-    if not stream.isatty():
+    if not _is_terminal(stream):
         return as_text([block])
     text = as_rich(block, _width())
     if text is None:
@@ -25,9 +25,15 @@ def block_for(block: Block, stream: TextIO) -> str:
     return captured.get()
 
 
-def line_for(line: str, stream: TextIO) -> str:
+def line_for(line: str, stream: TextIO | None) -> str:
     """A sentence for a stream: one line, but in a terminal as many as it takes."""
-    return "\n".join(wrapped(line, later="  ", width=_width())) if stream.isatty() else line
+    return "\n".join(wrapped(line, later="  ", width=_width())) if _is_terminal(stream) else line
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream says that it is a terminal. An object that somebody put in place of `sys.stdout` may not know."""
+    is_terminal = getattr(stream, "isatty", None)
+    return is_terminal is not None and bool(is_terminal())
 
 
 def _width() -> int:

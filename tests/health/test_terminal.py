@@ -59,3 +59,9 @@ def test_without_rich_a_terminal_gets_plain_text(narrow, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without_rich)
     assert block_for(block, Terminal()) == as_text([block], 48)
+
+
+@pytest.mark.parametrize("stream", [None, object()], ids=["none", "without isatty"])
+def test_a_stream_that_does_not_say_what_it_is_gets_plain_text(stream):
+    block = block_of_finding(finding("DeadUnits"))
+    assert block_for(block, stream) == as_text([block]) and line_for(LINE, stream) == LINE
