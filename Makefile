@@ -8,7 +8,7 @@
 #   make gpu     on a machine with a CUDA GPU: its tests, then what watching costs there; DEVICE=cpu tries it without one
 #   make wheels  build the compiled and the pure wheel, check them, run each in a bare environment; AARCH64=1 emulates that too
 #   make clients train packages built on Lightning, plain and watched, into docs/clients.md; CLIENTS="darts gluonts" for some
-#   make gallery  all healthy and faulty trainings at three seeds, into docs/health.md; SEEDS=0 for one seed
+#   make gallery  all healthy and faulty trainings at three seeds, into docs/health.md; SEEDS=0 for one seed; PEERS=1 for other packages
 #   make clean   remove what the targets made
 
 PYTHON ?= python3
@@ -70,8 +70,9 @@ clients: $(READY)
 	$(BIN)/python -m tests.environments.clients $(CLIENTS)
 
 SEEDS ?= 0,1,2
+# With PEERS=1 other packages run the same trainings at seed 0; what is recorded in peers.jsonl is not run again.
 gallery: $(READY)
-	$(BIN)/python -m tests.health.gallery.run --seeds $(SEEDS)
+	$(BIN)/python -m $(if $(PEERS),tests.environments.peers,tests.health.gallery.run --seeds $(SEEDS))
 	$(BIN)/python -m tests.health.gallery.table
 
 # Rebuilt when the versions, the metadata (entry points, dependencies) or the compiled part change.

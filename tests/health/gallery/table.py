@@ -13,11 +13,13 @@ from lightning_hooks.health import HealthRule
 from lightning_hooks.health.causes import CAUSES
 from lightning_hooks.health.rule import shown_rows
 from lightning_hooks.health.rules import DEFAULT_RULES
+from tests.health.gallery import peer_table
 from tests.health.gallery.catalogue import faulty, healthy
 from tests.health.gallery.training import Training
 
 ROOT = Path(__file__).parents[3]
 RESULTS = Path(__file__).parent / "results.jsonl"
+PEERS = Path(__file__).parent / "peers.jsonl"
 PAGE = ROOT / "docs" / "health.md"
 _COMMON = {"severity", "patience", "warmup", "every", "is_on"}
 
@@ -25,12 +27,16 @@ _COMMON = {"severity", "patience", "warmup", "every", "is_on"}
 def main() -> None:
     """Write the page."""
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
-    results = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    PAGE.write_text(page(results), encoding="utf-8")
+    PAGE.write_text(page(_lines(path), _lines(PEERS) if PEERS.exists() else []), encoding="utf-8")
 
 
-def page(results: list[dict[str, Any]]) -> str:
-    """The whole page."""
+def page(results: list[dict[str, Any]], peers: list[dict[str, Any]]) -> str:
+    """The whole page.
+
+    Args:
+        results: the lines of results.jsonl.
+        peers: those of peers.jsonl.
+    """
     parts = [
         (Path(__file__).parent / "introduction.md").read_text(encoding="utf-8").rstrip(),
         "## Rules",
@@ -53,8 +59,9 @@ def page(results: list[dict[str, Any]]) -> str:
         "These faults leave no trace in the numbers of layers, the loss, or the facts of a step. The last column says what "
         "would see them.",
         invisible_table(results),
+        peer_table.section(peers, healthy(), [each for each in faulty() if each.family != "ranks"], _table),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def rules_table() -> str:
@@ -153,6 +160,10 @@ def invisible_table(results: list[dict[str, Any]]) -> str:
             said = sorted({_shown(finding) for run in _runs(results, training) for finding in _alarms(run)})
             rows.append([training.name, training.doc, "; ".join(said[:3]) or "nothing", training.expects.seen_by])
     return _table(["training", "what is wrong", "said", "what would see it"], rows)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _runs(results: list[dict[str, Any]], training: Training) -> list[dict[str, Any]]:
