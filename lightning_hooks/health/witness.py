@@ -36,3 +36,34 @@ def falls(values: NDArray[np.float64], window: int) -> bool | None:
         spread = np.median(np.abs(steps - np.median(steps))) / 0.6745 / np.sqrt(2)
         error = _MEDIAN_ERROR * spread * np.sqrt(2 / quarter)
         return bool(first - last > max(_TIMES_NOISE * error, 1e-12 * abs(first)))
+
+
+def lost(values: NDArray[np.float64], early: float, recent: int = 10) -> NDArray[np.bool_]:
+    """At which steps a series that falls in training has given back at least half of what it had gained since its early level.
+
+    A series that has gained nothing is lost where it is at its early level or above.
+
+    Args:
+        values: float64 [steps], of the loss; NaN where a step has none. Infinity is lost.
+        early: its early level.
+        recent: the number of last numbers whose median is the level at a step.
+
+    Returns:
+        bool [steps]; False for the first steps, which have fewer numbers before them.
+
+    Example:
+        >>> learned = np.linspace(2.0, 0.5, 40)
+        >>> lost(learned, early=2.0).any(), lost(np.append(learned, [0.7] * 20), 2.0).any()
+        (np.False_, np.False_)
+        >>> np.flatnonzero(lost(np.append(learned, [1.9] * 20), 2.0))[0]
+        np.int64(44)
+    """
+    out = np.zeros(len(values), dtype=np.bool_)
+    at = np.flatnonzero(~np.isnan(values))
+    if len(at) < recent or not np.isfinite(early):
+        return out
+    windows = np.lib.stride_tricks.sliding_window_view(values[at], recent)
+    level = np.sort(windows, axis=1)[:, recent // 2]
+    best = np.minimum(np.minimum.accumulate(level), early)
+    out[at[recent - 1 :]] = level >= (best + early) / 2
+    return out

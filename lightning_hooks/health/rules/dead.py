@@ -127,7 +127,9 @@ class DeadUnits(StructureRule):
         layers = layers_of(evidence, roles)
         many = elements_per_unit(roles, layers, track.names, counts.values) >= self.least_elements
         many &= ~roles.are_experts(track.names)
-        began_dead = (first >= self.at_start) & (evidence.first_step <= self.start)
+        began_dead = (
+            (first >= self.at_start) & (evidence.first_step <= self.start) & self._began_driven(evidence, layers, track)
+        )
         limit = np.where(began_dead | (track.steps[:, None] <= self.start), self.at_start, self.later)
         rectifiers = roles.are_rectifiers(track.names) & many & self._are_driven(evidence, roles, layers, track)
         yield from signs_where(track, (track.values >= limit) & rectifiers, limit, _dead)
@@ -135,6 +137,18 @@ class DeadUnits(StructureRule):
         exact = zeros.values >= track.values - 1e-9
         linear = roles.have_role(track.names, WEIGHTED) & _have_weights(evidence, roles, track.names)
         yield from signs_where(track, (track.values >= self.linear) & exact & linear, self.linear, _dead)
+
+    def _began_driven(self, evidence: Evidence, layers: Layers, track: Track) -> Mask:
+        """Whether the input of the layer before each module varied at the start, bool [rows].
+
+        On the plateau where deep networks start, each unit has one sign for all samples, and half of them are negative.
+        """
+        variation, first = evidence.track("output", "unit_variation"), evidence.start("output", "unit_variation")
+        if variation is None or first is None:
+            return np.ones(len(track.names), dtype=np.bool_)
+        columns = columns_of(variation.names, [layers.before.get(name, "") for name in track.names])
+        began: Mask = (columns < 0) | ~(first[columns] < self.least_variation)
+        return began
 
     def _are_driven(self, evidence: Evidence, roles: Roles, layers: Layers, track: Track) -> Mask:
         """Whether the input of the layer before each module, not its bias, decides what is dead, bool [window, rows]."""

@@ -13,6 +13,7 @@ from lightning_hooks.health.roles import Array
 from lightning_hooks.health.rule import HealthRule, Severity, Sign
 from lightning_hooks.health.rules.base import WITNESS
 from lightning_hooks.health.rules.spikes import largest_deviation, six_sigma, spikes
+from lightning_hooks.health.witness import falls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,8 @@ class LossDiverged(_LossRule):
 class LossConstant(_LossRule):
     """The loss has not moved since the training began.
 
-    Its median has not fallen from the first to the last quarter, and it varies by less than a small share from step to step.
+    Its median has not fallen from the first to the last quarter, neither by a small share nor by more than its noise, and it
+    varies by less than a small share from step to step.
     Trainings with several optimizers, whose losses balance, and those whose rate still rises are left out.
 
     Args:
@@ -178,6 +180,8 @@ class LossConstant(_LossRule):
         middle = abs(first)
         # A loss of 0 cannot fall, so that a constant one is no fault.
         if middle < 1e-8 or min(best, last) < first - self.least * middle or self._rises(evidence, steps):
+            return
+        if falls(values, len(values)):
             return
         spread = float(np.std(np.diff(values))) / np.sqrt(2)
         if spread < self.spread * middle:

@@ -120,6 +120,17 @@ def imbalanced(seed: int) -> Case:
     return Case(Imbalanced(), loader(inputs, (labels == 0).float(), seed=seed, batch=64))
 
 
+def plateau(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Net(stack(64, 96, 10), nn.Linear(96, 10), adamw(1e-3)), loader(*digits(), seed=seed, batch=64))
+
+
+def noise(seed: int) -> Case:
+    torch.manual_seed(seed)
+    inputs, labels = torch.randn(512, 128), torch.randint(10, (512,))
+    return Case(Net(stack(128, 128, 10), nn.Linear(128, 10), adamw(5e-4)), loader(inputs, labels, seed=seed, batch=128))
+
+
 TRAININGS = [
     Training("mlp-relu", "mlp", relu, 300, "set", None, "Four layers with ReLU learn digits with AdamW."),
     Training("mlp-tanh", "mlp", tanh, 400, "held", None, "Four layers with tanh learn spirals with SGD and momentum."),
@@ -129,4 +140,6 @@ TRAININGS = [
     Training("mlp-lbfgs", "mlp", lbfgs, 150, "held", None, "All samples at once with LBFGS and its closure."),
     Training("mlp-deep-supervision", "mlp", deep_supervision, 300, "set", None, "Every layer has a head and a loss."),
     Training("mlp-imbalanced", "mlp", imbalanced, 300, "held", None, "One sample in twenty is positive."),
+    Training("mlp-plateau", "mlp", plateau, 300, "set", None, "Ten layers leave a plateau, and gradients grow a thousandfold."),
+    Training("mlp-noise", "mlp", noise, 400, "held", None, "Ten layers learn random labels by heart, after a plateau."),
 ]

@@ -111,6 +111,19 @@ def test_units_whose_bias_decides_are_not_judged():
     assert found(DeadUnits(), run(NETWORK, killing)) == {"net.1": 9}
 
 
+def test_half_of_the_units_may_be_dead_where_the_input_began_to_vary_later():
+    """So they are in a deep network that leaves the plateau on which it started."""
+    plateau = {
+        ("output", "pool"): units(unit_variation=lambda step: 0.1 if step < 20 else 0.8),
+        ("output", "net.0"): Made(),
+        ("output", "net.1"): units(dead_units=0.6),
+    }
+    network_of = structure_of({"pool": "AdaptiveAvgPool2d", "net.0": "Linear", "net.1": "ReLU", "head": "Linear"})
+    assert found(DeadUnits(), run(network_of, plateau, 200)) == {}
+    plateau["output", "net.1"] = units(dead_units=0.8)
+    assert found(DeadUnits(), run(network_of, plateau, 200)) == {"net.1": 29}
+
+
 def test_exact_zeros_of_a_linear_layer_are_told():
     assert found(DeadUnits(), run(NETWORK, network(net_2=units(dead_units=0.25, zeros=0.25)))) == {"net.2": 9}
     assert found(DeadUnits(), run(NETWORK, network(net_2=units(dead_units=0.04, zeros=0.04)))) == {}

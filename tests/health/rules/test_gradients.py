@@ -66,6 +66,18 @@ def test_a_gradient_may_grow_while_the_loss_falls():
         assert len(diagnosed(ExplodingGradient(), views).findings) == count
 
 
+@pytest.mark.parametrize(
+    ("then", "count"), [(0.8, 0), (1.2, 0), (1.9, 1), (np.inf, 1)], ids=["turns", "a third back", "most back", "infinite"]
+)
+def test_a_network_that_has_left_a_plateau_and_learned_does_not_explode(then, count):
+    """Its gradients stay large in comparison with those of the plateau, also while its loss does not fall."""
+    grown = np.concatenate([noisy(1.0, 60), noisy(1000.0, 190)])
+    losses = np.concatenate([noisy(2.0, 60, share=1e-3), np.linspace(2.0, 0.6, 90), np.full(100, then)])
+    rows = [("grad", "a"), ("loss", "loss")]
+    views = run_of_series(rows, np.stack([grown, losses], axis=1), {TAG: grown}, structure=weights_of("a"))
+    assert len(diagnosed(ExplodingGradient(), views).findings) == count
+
+
 def test_a_gradient_vanishes_from_the_start():
     (finding,) = found(VanishingGradient(), noisy(9e-6, 80), noisy(0.1, 80, share=0.0))
     assert finding.rows == ("a",) and finding.first_step == 0 and "of the largest weight's" in finding.message
