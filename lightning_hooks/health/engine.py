@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +19,11 @@ from lightning_hooks.health.rules import DEFAULT_RULES
 from lightning_hooks.health.streaks import Streak, Streaks
 from lightning_hooks.health.summary import summary_of
 from lightning_hooks.records.step_view import StepView
+
+_SHORT: Final = 5
+"""The longest interval of rules that must tell within five steps."""
+_UNDER_WAY: Final = 200
+"""The step from which on rules with a longer interval look half as often."""
 
 
 class Diagnosis:
@@ -56,7 +61,7 @@ class Diagnosis:
         self._cause_rules = causes
         self.evidence = Evidence([need for rule in self.rules.values() for need in rule.needs], window)
         self._count = 0
-        self._next_look = min((rule.every for rule in self.rules.values()), default=2**62)
+        self._next_look = -1
         self._judged = dict.fromkeys(self.rules, -1)
         self._streaks = {name: Streaks(rule) for name, rule in self.rules.items()}
         self._groups = Groups()
@@ -72,7 +77,7 @@ class Diagnosis:
             self._go_back(view.step)
         self.evidence.add(view)
         self._count += 1
-        return self._look(self._count) if self._count >= self._next_look else []
+        return self._look(view.step) if view.step >= self._next_look else []
 
     def finish(self) -> list[Event]:
         """Let all rules look at the steps that they have not judged, because the run ends."""
@@ -96,18 +101,27 @@ class Diagnosis:
         for streaks in self._streaks.values():
             streaks.restart()
 
-    def _look(self, count: int | None) -> list[Event]:
+    def _look(self, step: int | None) -> list[Event]:
+        """Let the rules look that are due at a step; all rules if it is None."""
         changed: dict[int, EventKind] = {}
         for name, rule in self.rules.items():
-            if name not in self._failed and (count is None or count % rule.every == 0):
+            if name not in self._failed and (step is None or step >= self._due(rule)):
                 changed |= self._look_with(rule)
-        if count is not None:
-            self._next_look = self._look_after(count)
+        self._next_look = min(map(self._due, self.rules.values()), default=2**62)
         return self._events(changed) if changed else []
 
-    def _look_after(self, count: int) -> int:
-        """The next number of steps at which a rule looks."""
-        return min((count - count % rule.every + rule.every for rule in self.rules.values()), default=2**62)
+    def _due(self, rule: HealthRule) -> int:
+        """The first step at which a rule looks again: the last one of its next interval.
+
+        A rule with a short interval looks at the next step if its condition holds somewhere, but not yet for long enough. One
+        with a long interval looks half as often once the training is under way: a look takes as long as some hundred hooks.
+        """
+        judged, every = self._judged[rule.name], rule.every
+        if every <= _SHORT and self._streaks[rule.name].is_undecided:
+            return judged + 1
+        if every > _SHORT and judged >= _UNDER_WAY:
+            every *= 2
+        return ((judged + 1) // every + 1) * every - 1
 
     def _look_with(self, rule: HealthRule) -> dict[int, EventKind]:
         name, judged, step = rule.name, self._judged[rule.name], self.evidence.step
@@ -220,7 +234,7 @@ class Diagnosis:
             raise RuleError(f"diagnosis: the saved state is damaged: {error}") from error
         self.evidence, self._count, self._judged, self._streaks, self._groups = evidence, count, judged, streaks, groups
         self._causes, self._ran, self._could_not, self._failed, self._accepted = causes, ran, could_not, failed, accepted
-        self._next_look = self._look_after(count)
+        self._next_look = -1
 
 
 def _checked(rules: Iterable[HealthRule]) -> dict[str, HealthRule]:

@@ -126,7 +126,8 @@ class HealthRule:
         patience: the number of measured steps in a row at which the condition must hold, and then must not hold for the
             finding to end. Of signs without a tensor, each look without a sign is one step.
         warmup: signs before this step do not count.
-        every: the rule looks whenever so many more steps were published.
+        every: the rule looks after each so many steps. With more than 5 it looks half as often from step 200 on; with 5 or less
+            it looks at every step while its condition holds somewhere, but not yet for `patience` steps.
         is_on: whether the rule is used.
 
     Attributes:

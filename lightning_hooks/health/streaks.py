@@ -103,6 +103,11 @@ class Streaks:
         self._rule = rule
         self._live: dict[Place, Streak] = {}
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the condition holds somewhere, but not yet for as long as the rule's patience."""
+        return any(not streak.is_confirmed for streak in self._live.values())
+
     def update(self, signs: Iterable[Sign], evidence: Evidence) -> Change:
         """Go through the new steps of the evidence with the signs that the rule has given at them."""
         by_place: dict[Place, dict[int, Sign]] = {}

@@ -19,7 +19,7 @@ def block_for(block: Block, stream: TextIO | None) -> str:
         return as_text([block], _width())
     from rich.console import Console
 
-    console = Console(file=stream, force_jupyter=False)
+    console = Console(file=stream, width=_width(), force_jupyter=False)  # else `COLUMNS=0` prints nothing
     with console.capture() as captured:
         console.print(text, end="", soft_wrap=True)
     return captured.get()

@@ -115,6 +115,48 @@ def test_a_finding_begins_with_the_pattern_if_its_second_witness_comes_later():
     assert run(one_row([1] * 13 + [20] * 7), Witnessed())[0].findings[0].first_step == 13
 
 
+def looks_of(rule_class, steps, values=lambda step: 1.0, **options):
+    """The steps at which a rule looks in a run whose views are of these steps."""
+    looks = []
+
+    class Watched(rule_class):
+        def check(self, evidence):
+            looks.append(evidence.step)
+            return super().check(evidence)
+
+    index = index_of([("grad", "a")])
+    diagnosis = Diagnosis([Watched(**options)])
+    for step in steps:
+        diagnosis.add(view_of(step, index, [values(step)]))
+    return looks
+
+
+def test_a_rule_looks_by_steps_of_the_training_not_of_the_views():
+    assert looks_of(Huge, range(0, 60, 5), every=20) == [20, 40]
+    assert looks_of(Huge, range(0, 60), every=20) == [19, 39, 59]
+    assert looks_of(Huge, range(100, 120), every=5) == [100, 104, 109, 114, 119]
+
+
+def test_a_rule_with_a_long_interval_looks_half_as_often_later():
+    assert looks_of(Huge, range(330), every=20) == [*range(19, 220, 20), 239, 279, 319]
+    assert looks_of(Huge, range(230), every=5)[-4:] == [214, 219, 224, 229]
+
+
+def test_a_rule_with_a_short_interval_looks_at_each_step_until_it_is_decided():
+    huge = range(9, 30)
+    assert looks_of(Huge, range(30), lambda step: 20.0 if step in huge else 1.0, every=5, patience=3) == [
+        4,
+        9,
+        10,
+        11,
+        14,
+        19,
+        24,
+        29,
+    ]
+    assert looks_of(Huge, range(20), lambda step: 20.0 if step == 9 else 1.0, every=5, patience=3) == [4, 9, 10, 14, 19]
+
+
 def test_signs_before_the_warm_up_do_not_count():
     assert run(one_row([20] * 9), Huge(warmup=7))[0].findings == []
     assert run(one_row([20] * 10), Huge(warmup=7))[0].findings[0].first_step == 7

@@ -43,6 +43,7 @@ def test_a_terminal_gets_lines_that_fit(narrow, monkeypatch):
 
 def test_a_terminal_of_any_width_gets_all_words(narrow, monkeypatch):
     block = block_of_finding(finding("DeadUnits"))
+    monkeypatch.setenv("LINES", "24")
     for columns in ("0", "1", "39", "110", "1000"):
         monkeypatch.setenv("COLUMNS", columns)
         monkeypatch.setenv("TERM", "dumb")

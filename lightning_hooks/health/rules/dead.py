@@ -28,7 +28,7 @@ class DeadLayer(StructureRule):
     lasting: int = 10
     severity: Severity = Severity.CRITICAL
     patience: int = 2
-    every: int = 10
+    every: int = 20
     family: ClassVar[str] = "activations"
     needs: ClassVar[Needs] = (("output", "zero_fraction"), ("input", "zero_fraction"))
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -123,6 +123,8 @@ class DeadUnits(StructureRule):
         track, roles, first = evidence.track("output", "dead_units"), roles_of(evidence), evidence.start("output", "dead_units")
         zeros, counts = evidence.track("output", "zero_fraction"), evidence.track("output", "count")
         if track is None or roles is None or first is None or zeros is None or counts is None or not is_new(track):
+            return
+        if not (track.values[track.new] >= min(self.linear, self.at_start, self.later)).any():
             return
         layers = layers_of(evidence, roles)
         many = elements_per_unit(roles, layers, track.names, counts.values) >= self.least_elements

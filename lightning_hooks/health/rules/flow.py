@@ -44,7 +44,7 @@ class NoGradient(FactRule):
         ("param", "norm"),
         ("output", "count"),
     )
-    every: int = 2
+    every: int = 5
     next_steps: ClassVar[tuple[str, ...]] = (
         "Search between the module and the loss for `detach()`, `torch.no_grad()`, `.data`, `.item()` and argmax.",
         "If no gradient is to reach the parameter, call `requires_grad_(False)` on it.",
@@ -63,19 +63,31 @@ class NoGradient(FactRule):
         count = evidence.track("grad", "nonfinite")
         if grad is None or count is None or update is None or roles is None or evidence.facts is None:
             return
-        columns = columns_of(update.names, grad.names)
-        stepped: Mask = (columns >= 0) & ~np.isnan(update.values[:, columns])
+        columns = roles.remember(
+            "updates of gradients", (*update.names, "", *grad.names), lambda: columns_of(update.names, grad.names)
+        )
         weights = roles.are_weights(grad.names) & ~roles.have_role(_owners(roles, grad.names), ("embedding",))
-        are_zero = (grad.values == 0) & weights & self._others_have(evidence, grad)
-        has: Mask = ~np.isnan(count.values) & ~are_zero
+
+        def read(part: slice) -> tuple[Mask, Mask]:
+            """At which steps of a part of the window each parameter was updated, and had a gradient."""
+            of_part = grad._replace(values=grad.values[part])
+            are_zero = (of_part.values == 0) & weights
+            if are_zero.any():
+                are_zero &= self._others_have(evidence, of_part)
+            return (columns >= 0) & ~np.isnan(update.values[part][:, columns]), ~np.isnan(count.values[part]) & ~are_zero
+
         # With several optimizers, not every step is one of each parameter: judge the last one of each.
-        last = np.where(stepped.any(axis=0), len(stepped) - 1 - stepped[::-1].argmax(axis=0), -1)
-        lacks = (last >= grad.new.start) & ~np.take_along_axis(has, last[None], axis=0)[0]
+        stepped, has = read(grad.new)
+        last = len(stepped) - 1 - stepped[::-1].argmax(axis=0)
+        lacks = stepped.any(axis=0) & ~has[last, np.arange(len(last))]
+        if not lacks.any():
+            return
+        stepped, has = read(slice(None))
         for column in np.flatnonzero(lacks).tolist():
             yield from self._signs(evidence, grad, column, stepped[:, column], has[:, column])
 
     def _others_have(self, evidence: Evidence, grad: Track) -> Mask:
-        """At which steps another parameter of the same optimizer has a gradient other than 0, [window, rows]."""
+        """At which steps another parameter of the same optimizer has a gradient other than 0, [steps, rows]."""
         facts = evidence.facts
         held = membership_of(facts).optimizer_of if facts is not None else {}
         numbers = np.array([held.get(name, -1) for name in grad.names])
@@ -130,7 +142,7 @@ class UnchangedParameter(FactRule):
     """
 
     patience: int = 3
-    every: int = 2
+    every: int = 5
     needs: ClassVar[Needs] = (("update", "abs_max"), ("grad", "abs_max"), ("param", "abs_max"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Search for code that restores the weight after the step, or that sets its gradient to 0 before it.",
@@ -143,6 +155,8 @@ class UnchangedParameter(FactRule):
         update, grad, param = (evidence.track(tensor, "abs_max") for tensor, _ in self.needs)
         structure = evidence.structure
         if update is None or grad is None or param is None or structure is None:
+            return
+        if not (update.values[update.new] == 0).any():
             return
         eps = {each.name: _EPS.get(each.dtype, 1.0) for each in structure.parameters}
         steps = update.steps.tolist()

@@ -69,7 +69,7 @@ class GradientSpike(_WeightGradientRule):
             return
         for column in self._candidates(track, early, _are_weights(evidence, track.names)):
             values = track.values[:, column]
-            for spike in spikes(values, track.new, self._limit_of, self.settle):
+            for spike in spikes(values, track.new, [self._limit_of], self.settle, self.times):
                 # A model that has learned its data has hard samples, whose gradients are no larger than those of the start.
                 if values[spike.at] > early[column]:
                     yield _spike_sign(track, column, float(values[spike.at]), spike.at, spike.back, spike.limit)
@@ -108,7 +108,7 @@ class ExplodingGradient(_WeightGradientRule):
     severity: Severity = Severity.CRITICAL
     times: float = 50.0
     patience: int = 10
-    every: int = 10
+    every: int = 20
     needs: ClassVar[tuple[tuple[str, str], ...]] = (("grad", "norm"), _WHOLE)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Clip the norm of the gradient.",
@@ -206,7 +206,7 @@ class GradientsRepeat(HealthRule):
     until: int = 60
     patience: int = 10
     warmup: int = 12
-    every: int = 10
+    every: int = 20
     family: ClassVar[str] = "gradients"
     needs: ClassVar[tuple[tuple[str, str], ...]] = (_WHOLE, ("grad", "cosine"))
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -220,6 +220,8 @@ class GradientsRepeat(HealthRule):
     def check(self, evidence: Evidence) -> Iterator[Sign]:
         track, start = evidence.track(*_WHOLE), evidence.start(*_WHOLE)
         if track is None or start is None or not start[0] > 0 or int(track.steps[0]) != evidence.first_step:
+            return
+        if track.new.start >= self.until:
             return
         norms = track.values[: self.until, 0] / start[0]
         changes = np.diff(norms)

@@ -12,7 +12,7 @@ from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.roles import Array
 from lightning_hooks.health.rule import HealthRule, Severity, Sign
 from lightning_hooks.health.rules.base import WITNESS
-from lightning_hooks.health.rules.spikes import largest_deviation, six_sigma, spikes
+from lightning_hooks.health.rules.spikes import LOCAL, largest_deviation, six_sigma, spikes
 from lightning_hooks.health.witness import falls
 
 
@@ -55,7 +55,7 @@ class LossSpike(_LossRule):
     least_share: float = 0.1
     settle: int = 2
     patience: int = 1
-    every: int = 5
+    every: int = 10
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the batch of this step: labels, missing values, and the scale of its inputs.",
         "If spikes become more frequent, lower the learning rate or clip the gradient.",
@@ -73,10 +73,16 @@ class LossSpike(_LossRule):
 
         def limit_of(history: Array) -> float:
             level, deviation = largest_deviation(history)
-            return max(six_sigma(history, self.sigmas), level + self.times * deviation, level + least)
+            return level + max(self.times * deviation, least)
+
+        def usual(history: Array) -> float:
+            return six_sigma(history, self.sigmas)
+
+        def near(history: Array) -> float:
+            return float(history[-LOCAL:].min()) + least  # at most what `limit_of` returns
 
         values = track.values[:, 0]
-        for spike in spikes(values, track.new, limit_of, self.settle):
+        for spike in spikes(values, track.new, [near, usual, limit_of], self.settle):
             value, step = float(values[spike.at]), int(track.steps[spike.at])
             text = f"the loss jumps to {value:.4g} at step {step}, and had stayed below {spike.limit:.4g}"
             yield Sign("", "", int(track.steps[spike.back]), value, spike.limit, text, since=step)
@@ -98,7 +104,7 @@ class LossDiverged(_LossRule):
     first: int = 5
     bottomless: float = 1e3
     patience: int = 1
-    every: int = 5
+    every: int = 10
     last: int = 10
     severity: Severity = Severity.CRITICAL
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -152,7 +158,7 @@ class LossConstant(_LossRule):
     steps: int = 50
     count: int = 32
     patience: int = 1
-    every: int = 5
+    every: int = 10
     next_steps: ClassVar[tuple[str, ...]] = (
         "Try to overfit a single batch: if the loss of it does not fall, the model or the loss is at fault, not the data.",
         "Look which layers have small updates, no gradient or constant outputs.",
@@ -176,12 +182,12 @@ class LossConstant(_LossRule):
             return
         quarter = self.count // 4
         first, last = float(np.median(values[:quarter])), float(np.median(values[-quarter:]))
-        best = min(float(np.median(values[i : i + quarter])) for i in range(quarter, len(values) - quarter + 1, 5))
         middle = abs(first)
         # A loss of 0 cannot fall, so that a constant one is no fault.
-        if middle < 1e-8 or min(best, last) < first - self.least * middle or self._rises(evidence, steps):
+        if middle < 1e-8 or last < first - self.least * middle or falls(values, len(values)) or self._rises(evidence, steps):
             return
-        if falls(values, len(values)):
+        best = min(float(np.median(values[i : i + quarter])) for i in range(quarter, len(values) - quarter + 1, 5))
+        if best < first - self.least * middle:
             return
         spread = float(np.std(np.diff(values))) / np.sqrt(2)
         if spread < self.spread * middle:

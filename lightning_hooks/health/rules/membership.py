@@ -34,7 +34,7 @@ class FactRule(HealthRule):
 
     family: ClassVar[str] = "facts"
     patience: int = 1
-    every: int = 1
+    every: int = 5
 
     def can_run(self, evidence: Evidence) -> str | None:
         """As of `HealthRule`."""
@@ -61,13 +61,14 @@ class NotInOptimizer(FactRule):
         flow, structure = evidence.track("output_grad", "abs_max"), evidence.structure
         if flow is None or structure is None:
             return
-        modules = {each.name: each.module for each in structure.parameters}
+        modules: dict[str, str] = {}
         reached: dict[str, dict[int, bool]] = {}
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
             if facts is None or not facts.optimizers:
                 continue
             for name in unheld(structure, facts):
+                modules = modules or {each.name: each.module for each in structure.parameters}
                 module = modules[name]
                 if module not in reached:
                     above = has_any(flow, module)
@@ -179,7 +180,7 @@ class ReplicasDiffer(HealthRule):
 
     severity: Severity = Severity.CRITICAL
     patience: int = 1
-    every: int = 1
+    every: int = 5
     family: ClassVar[str] = "facts"
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look for a change of weights that only some ranks make, and for branches on the rank in the training step.",

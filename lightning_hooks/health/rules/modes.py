@@ -92,7 +92,7 @@ class EvaluationMode(HealthRule):
 
     severity: Severity = Severity.INFO
     patience: int = 2
-    every: int = 2
+    every: int = 5
     family: ClassVar[str] = "facts"
     next_steps: ClassVar[tuple[str, ...]] = (
         "If the module should act as in training, call `train()` on it after the code that evaluates.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -31,7 +31,9 @@ class Spike(NamedTuple):
     limit: float
 
 
-def spikes(values: Array, new: slice, limit_of: Callable[[Array], float], settle: int) -> Iterator[Spike]:
+def spikes(
+    values: Array, new: slice, limits: Sequence[Callable[[Array], float]], settle: int, least_jump: float = 1.0
+) -> Iterator[Spike]:
     """The spikes of a series that are known at its new steps.
 
     A jump after which the series stays up is no spike: harder data or a changed loss do that too.
@@ -39,23 +41,28 @@ def spikes(values: Array, new: slice, limit_of: Callable[[Array], float], settle
     Args:
         values: float64 [steps]; NaN where a step has none.
         new: the part of the steps that was not judged before.
-        limit_of: the limit that follows from the last finite numbers before a step, float64 [64 to 128].
+        limits: what a spike exceeds, each from the last finite numbers before it, float64 [64 to 128]; the cheapest first.
         settle: within so many steps the series must have come back by half of the jump.
+        least_jump: a spike is more than so many times the number before it.
 
     Example:
         >>> series = np.array([1.0, 1.1] * 40 + [9.0, 1.0])
-        >>> list(spikes(series, slice(0, 82), lambda history: 3 * history.max(), settle=5))
+        >>> list(spikes(series, slice(0, 82), [lambda history: 3 * history.max()], settle=5))
         [Spike(at=80, back=81, limit=3.3000000000000003)]
     """
     for at in range(max(new.start - settle, LEAST_HISTORY), new.stop - 1):
-        if not np.isfinite(values[at]) or values[at] <= values[at - 1]:
+        if not np.isfinite(values[at]) or values[at] <= values[at - 1] or values[at] <= least_jump * values[at - 1]:
             continue
         history = values[max(0, at - HISTORY) : at]
         history = history[np.isfinite(history)]
         if len(history) < LEAST_HISTORY:
             continue
-        limit = limit_of(history)
-        if values[at] > limit:
+        limit = -np.inf
+        for limit_of in limits:
+            limit = max(limit, limit_of(history))
+            if not values[at] > limit:
+                break
+        else:
             middle = (values[at] + np.median(history[-LOCAL:])) / 2
             below = np.flatnonzero(values[at + 1 : min(at + settle + 1, new.stop)] < middle)
             if len(below) and at + 1 + below[0] >= new.start:
