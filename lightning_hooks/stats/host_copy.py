@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_hooks.stats.requests import FACTOR, STOP
+from lightning_hooks.stats.requests import FACTOR, FACTS, NEGATED_FACTS, STOP
 
 Array = NDArray[Any]
 
@@ -94,11 +94,13 @@ class MergedState(NamedTuple):
         state: the flat state, float64. With a single rank and a table in host memory, it shares the memory of the table.
         stop: whether any rank requests to stop.
         factor: the greatest factor that any rank requests for its intervals.
+        facts_differ: whether the facts of the step differ between ranks.
     """
 
     state: NDArray[np.float64]
     stop: bool
     factor: int
+    facts_differ: bool = False
 
 
 class PendingState:
@@ -122,4 +124,6 @@ class PendingState:
     def merged(self) -> MergedState:
         """The merged state. Waits for the device if the copy is not complete."""
         state = self._copy.wait()
-        return MergedState(state, *(self._requests or (bool(state[STOP]), int(state[FACTOR]))))
+        if self._requests is not None:
+            return MergedState(state, *self._requests)
+        return MergedState(state, bool(state[STOP]), int(state[FACTOR]), bool(state[FACTS] != -state[NEGATED_FACTS]))

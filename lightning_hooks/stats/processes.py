@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 _BUILT_IN: Final = torch.distributed.is_available()
 
@@ -24,12 +26,12 @@ def rank() -> int:
     return torch.distributed.get_rank() if world_size() > 1 else 0
 
 
-def of_first_rank(number: int) -> int:
-    """The number that the first rank passes, on all ranks, which must all call this function."""
-    numbers = [number]
+def of_first_rank(value: T) -> T:
+    """The value that the first rank passes, on all ranks, which must all call this function."""
+    values = [value]
     if world_size() > 1:
-        torch.distributed.broadcast_object_list(numbers)
-    return numbers[0]
+        torch.distributed.broadcast_object_list(values)
+    return values[0]
 
 
 def have_the_same(what: str, device: torch.device | str) -> bool:

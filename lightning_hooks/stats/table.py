@@ -20,7 +20,7 @@ from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.processes import world_size
 from lightning_hooks.stats.ranks import merge_ranks
 from lightning_hooks.stats.replicas import replicas
-from lightning_hooks.stats.requests import FACTOR, STOP
+from lightning_hooks.stats.requests import FACTOR, FACTS, NEGATED_FACTS, STOP
 from lightning_hooks.stats.row_offsets import RowOffsets
 from lightning_hooks.stats.sections import Sections, rescale_sections
 from lightning_hooks.stats.user_statistics import UserStatistic
@@ -306,7 +306,7 @@ class Table:
         for store in self._stores:
             store.rescale(rows, factor)
 
-    def exchange(self, *, stop: bool = False, factor: int = 1) -> PendingState:
+    def exchange(self, *, stop: bool = False, factor: int = 1, facts: int = 0) -> PendingState:
         """The whole state merged over all ranks, which must all call this method at the same step.
 
         If a row keeps a metric of the user, this waits for the device: metrics are read now, because the next step resets them.
@@ -314,6 +314,7 @@ class Table:
         Args:
             stop: whether this rank requests to stop. The result says whether any rank does.
             factor: the factor by which this rank requests its intervals to grow. The result holds the greatest one.
+            facts: the checksum of the facts of the step. The result says whether the checksums of the ranks differ.
         """
         self._merge_partial()
         if self.ranks == 1 and self._array is not None and not self.metrics.rows:
@@ -322,6 +323,7 @@ class Table:
         if self.ranks == 1:
             return PendingState(to_host(self.state), (stop, factor))
         self.state[FACTOR], self.state[STOP] = float(factor), float(stop)
+        self.state[FACTS], self.state[NEGATED_FACTS] = float(facts), -float(facts)
         return PendingState(to_host(merge_ranks(self.state, self.sections, self._replicas)))
 
     def exchange_stores(self) -> dict[str, PendingNumbers]:

@@ -21,7 +21,7 @@ from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.ranks import merge_gathered, merge_reduced
 from lightning_hooks.stats.replicas import Replicas, replicas
-from lightning_hooks.stats.requests import FACTOR, STOP
+from lightning_hooks.stats.requests import FACTOR, REQUESTS, STOP
 from lightning_hooks.stats.schema import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS
 from lightning_hooks.stats.sections import Sections
 from lightning_hooks.stats.table import Table
@@ -184,7 +184,7 @@ def test_requests_of_any_rank_are_those_of_all() -> None:
     states[2][STOP] = 1.0
     for state in both(states, Sections(1), own(3, Sections(1))):
         assert (state[FACTOR].item(), state[STOP].item()) == (8.0, 1.0)
-        assert torch.equal(state[:-2], Sections(1).blank()[:-2])
+        assert torch.equal(state[:-REQUESTS], Sections(1).blank()[:-REQUESTS])
 
 
 def filled(seed: int, sections: Sections) -> Tensor:

@@ -108,6 +108,9 @@ class ModelFacts:
         optimizers = tuple(self._of_optimizer(i, each) for i, each in enumerate(self._optimizers()) if _has_groups(each))
         frozen = tuple(name for name, known in self._parameters if (p := known()) is not None and not p.requires_grad)
         evaluating = tuple(name for name, known in self._modules if (m := known()) is not None and not m.training)
+        # Keep the tuples of the step before if nothing changed: whoever caches by them compares objects.
+        frozen = self._last.frozen if frozen == self._last.frozen else frozen
+        evaluating = self._last.evaluating if evaluating == self._last.evaluating else evaluating
         facts = StepFacts(optimizers, 1.0, frozen, evaluating, precision, accumulate, last_step, apart)
         if facts != self._last:
             self._last = facts

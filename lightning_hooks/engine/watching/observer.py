@@ -135,10 +135,14 @@ class Observer(Participant):
         """Measure every row at each of the next steps, whatever the schedules say. All ranks must call it at the same step."""
         self._focus_until = max(self._focus_until, self._last_asked + 1 + steps)
 
-    def exchange(self) -> PendingState:
-        """The table merged over ranks, perhaps still on its way to the CPU; read it before the next write. Collective."""
+    def exchange(self, facts: int = 0) -> PendingState:
+        """The table merged over ranks, perhaps still on its way to the CPU; read it before the next write. Collective.
+
+        Args:
+            facts: the checksum of the facts of the step.
+        """
         factor = self.factor if self.overhead is None else self.overhead.wanted_factor(self.factor)
-        return self.table.exchange(stop=self.failed, factor=factor)
+        return self.table.exchange(stop=self.failed, factor=factor, facts=facts)
 
     def agree(self, merged: MergedState) -> None:
         """Do what ranks requested in an exchange. All ranks must call `agree` at the same step.

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lightning_hooks.engine.participants.facts import with_scale
+from lightning_hooks.engine.watching.common_facts import CommonFacts, NotedFacts
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.totals import Totals
 from lightning_hooks.plan.plan import Plan
@@ -43,7 +43,7 @@ class _Ended(NamedTuple):
     stored: Mapping[str, PendingNumbers]
     scale: HostCopy | None
     wall_time: float
-    facts: StepFacts | None
+    facts: NotedFacts | None
 
 
 class Producer:
@@ -57,7 +57,7 @@ class Producer:
         observer: fills the table.
         publisher: passes the views to the consumers.
         summaries: whether views have the global numbers under `hooks/`, the overhead included.
-        facts: returns the facts of the step that ends; None for views without facts.
+        facts: returns the facts of the step that ends, of this rank; None for views without facts.
         structure: of the model; None for views without it.
     """
 
@@ -71,8 +71,7 @@ class Producer:
         structure: Structure | None = None,
     ) -> None:
         self.observer = observer
-        self._facts = facts
-        self._last_facts: StepFacts | None = None
+        self._facts = None if facts is None else CommonFacts(facts, observer.table.ranks == 1)
         self._structure = structure
         self._publisher = publisher
         self._to_agree: _Ended | None = None  # the last step, until ranks have acted on the requests of its exchange
@@ -111,10 +110,12 @@ class Producer:
             reports = {**reports, **observer.overhead.report()}
         scale = observer.loss_scale  # gradients of module tensors are still multiplied by it
         observer.fallback.note_order()
-        merging = observer.exchange()
+        own, checksum = self._facts_of_rank()
+        merging = observer.exchange(checksum)
+        before = None if self._to_agree is None else self._to_agree.merging
+        facts = None if self._facts is None else self._facts.note(own, merging, before)
         stored = observer.table.exchange_stores()
         copied_scale = None if scale is None else begin_copy(scale)
-        facts = None if self._facts is None else self._facts()
         ended = _Ended(step, reports, observer.schedules, merging, stored, copied_scale, time(), facts)
         try:
             # Agree after the exchange: a rank may fail here, and the other ranks need its part in the exchange.
@@ -138,8 +139,18 @@ class Producer:
         """
         ended, self._to_agree = self._to_agree, None
         if ended is not None:
+            if self._facts is not None:
+                self._facts.agree(ended.merging)
             self.observer.agree(ended.merging.merged)
         self.publish_pending()
+
+    def _facts_of_rank(self) -> tuple[StepFacts | None, int]:
+        """The facts of this rank, and their checksum."""
+        if self._facts is not None:
+            # The other ranks need the exchange also if this rank cannot read its facts.
+            with self.observer.guard():
+                return self._facts.of_rank()
+        return None, 0
 
     def publish_pending(self) -> None:
         """Publish the finished steps, without acting on what ranks requested in their exchanges.
@@ -225,8 +236,9 @@ class Producer:
             else:
                 named[name], of_rows = pending.finish(moments, scale, plan.loss_scaled)
                 vectors.update(of_rows)
-        if ended.facts is not None:
-            self._last_facts = with_scale(ended.facts, scale, self._last_facts)
+        facts = None
+        if self._facts is not None and ended.facts is not None:
+            facts = self._facts.of_view(ended.facts, ended.merging.merged.facts_differ, scale)
         summaries = {} if self._totals is None else self._totals(moments, _noise_scale(named))
         return StepView(
             step=ended.step,
@@ -240,7 +252,7 @@ class Producer:
             metrics=metrics,
             vectors=vectors,
             ranks=table.ranks,
-            facts=None if ended.facts is None else self._last_facts,
+            facts=facts,
             structure=self._structure,
         )
 

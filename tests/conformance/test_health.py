@@ -1,0 +1,210 @@
+"""`HealthMonitor` changes nothing in any way to train, all ranks decide alike, and a resumed run finds what one run finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+from lightning_hooks import HealthMonitor, StatsMonitor, assert_no_hooks
+from lightning_hooks.health.finding import Finding
+from lightning_hooks.health.journal import read_findings
+from tests.callbacks.models import Net, adamw, data, trainer_of
+from tests.conformance import test_compiled as compiled
+from tests.conformance._tools import once, run_ranks
+from tests.conformance.health_cases import AMONG
+from tests.conformance.test_manual import ByHand, Gan
+from tests.conformance.test_precision import scaler
+from tests.conformance.test_resume import Resumable
+
+CASES = ["same_bits", "sharded", "healthy", "forgotten", "acts", "replicas", "forgotten_on_one_rank", "fails"]
+"""The last one leaves a process group that cannot be used."""
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """What the two processes returned, by case."""
+    results = once(
+        tmp_path_factory,
+        "health",
+        lambda folder: run_ranks("tests.conformance.health_cases", CASES, folder, timeout=240),
+    )
+    for case in CASES[:-1]:
+        for rank, result in enumerate(results):
+            assert "error" not in result[case], f"{case}, rank {rank}: {result[case]['error']}"
+    return {case: [result[case] for result in results] for case in CASES}
+
+
+def found(ranks: dict[str, list[Any]], case: str, name: str) -> dict[str, Any]:
+    """What rank 0 returned of a fit, which is what rank 1 returned but for what is printed."""
+    one, other = (result[name] for result in ranks[case])
+    assert other["printed"] == [], "rank 0 alone prints"
+    assert one == {**other, "printed": one["printed"]}
+    assert one["error"] == ""
+    return one
+
+
+def of_finding(finding: dict[str, Any]) -> dict[str, Any]:
+    """What does not change while a finding stands, since no event tells that it still does."""
+    return {key: finding[key] for key in ("rule", "rows", "tensor", "first_step", "severity", "message", "number")}
+
+
+def assert_journal(told: dict[str, Any]) -> None:
+    """`findings.jsonl` has the findings of the run, and each new one once."""
+    read = read_findings(told["folder"])
+    assert [of_finding(finding.to_dict()) for finding in read.findings] == [*map(of_finding, told["findings"])]
+    new = [event.finding.number for event in read.events if event.finding is not None and event.kind == "new"]
+    assert new == [finding["number"] for finding in told["findings"]]
+    assert read.summary is not None and read.summary["line"] == told["line"]
+
+
+# -- two ranks -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["plain", "accumulation", "unused"])
+def test_replicas_have_the_same_bits_with_and_without_it(ranks: Any, how: str) -> None:
+    assert len({bits for result in ranks["same_bits"] for bits in result[how].values()}) == 1
+
+
+@pytest.mark.slow
+def test_sharded_parameters_have_the_same_bits_and_no_finding(ranks: Any) -> None:
+    for result in ranks["sharded"]:
+        assert result["bare"] == result["alone"] == result["beside"]
+        assert result["findings alone"] == result["findings beside"] == []
+
+
+@pytest.mark.slow
+def test_a_healthy_run_says_one_line_on_rank_0_and_writes_a_summary_only(ranks: Any) -> None:
+    told = found(ranks, "healthy", "beside")
+    assert told["findings"] == told["calls"] == [] and told["printed"] == [told["line"]]
+    assert told["line"].startswith("Healthy: ") and "ReplicasDiffer" not in told["line"], "the replicas were compared"
+    assert (Path(told["folder"]) / "summary.json").exists() and not (Path(told["folder"]) / "findings.jsonl").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AMONG)
+def test_all_ranks_find_the_same_and_rank_0_alone_prints_and_writes(ranks: Any, name: str) -> None:
+    told = found(ranks, "forgotten", name)
+    assert [finding["fingerprint"] for finding in told["findings"]] == ["NotInOptimizer/body.2.*"]
+    assert [cause["name"] for cause in told["causes"]] == ["ParametersForgotten"]
+    assert [line.partition(".")[0] for line in told["printed"]][:1] == ["WARNING: ParametersForgotten (certain)"]
+    assert told["printed"][1:] == [told["line"]]
+    assert_journal(told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AMONG)
+def test_all_ranks_stop_and_save_at_the_same_step(ranks: Any, name: str) -> None:
+    """The loss of one rank alone is not finite."""
+    told = found(ranks, "acts", name)
+    assert [(rule, first) for rule, _, first, _ in told["calls"]] == [("NonFinite", 3)]
+    assert told["saved"] == [4] and told["stopped"] == 4
+    assert [path.name for path in Path(told["folder"]).glob("*.ckpt")] == ["NonFinite__-step3.ckpt"]
+    assert_journal(told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "step"), [("alone", 104), ("beside", 101)])
+def test_a_replica_that_went_its_own_way_is_found_on_every_rank(ranks: Any, name: str, step: int) -> None:
+    told = found(ranks, "replicas", name)
+    assert told["calls"] == [["ReplicasDiffer", ["body.2.weight"], step, step]]
+    assert [cause["name"] for cause in told["causes"]] == ["ReplicasApart"]
+    assert told["stopped"] == step + 1
+    assert_journal(told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["at once", "late"])
+def test_facts_that_differ_between_ranks_are_those_of_rank_0_on_all(ranks: Any, how: str) -> None:
+    """If the optimizer of one rank lacks a layer, that rank alone would stop and save, and the other would wait for ever."""
+    told = found(ranks, "forgotten_on_one_rank", f"{how}, rank 0")
+    first = 1 if how == "late" else 0
+    assert told["calls"][0] == ["NotInOptimizer", ["body.2.bias", "body.2.weight"], first, first]
+    assert len(told["saved"]) == 1 and told["stopped"] == told["saved"][0]
+    told = found(ranks, "forgotten_on_one_rank", f"{how}, rank 1")
+    assert {rule for rule, *_ in told["calls"]} == {"ReplicasDiffer"} and told["stopped"] == 12
+
+
+@pytest.mark.slow
+def test_a_rank_that_raises_ends_the_run_with_its_own_error_and_findings_can_be_read(ranks: Any) -> None:
+    one, other = ranks["fails"]
+    assert other["error"] == "ValueError: on this rank only"
+    assert one["error"].startswith("RuntimeError: ") and "closed by peer" in one["error"]
+    assert one["findings"] == other["findings"] and one["findings"]
+    assert other["printed"] == [] and len(one["printed"]) == 1
+    assert_journal(one)
+    summary = read_findings(one["folder"]).summary
+    assert summary is not None and summary["steps"] == 20 and "closed by peer" in summary["error"]
+
+
+# -- one process -----------------------------------------------------------------------------------------------------------
+
+WAYS: dict[str, tuple[Callable[[], LightningModule], Callable[[], dict[str, Any]]]] = {
+    "an uneven last window, clipped": (lambda: Net(adamw), lambda: {"accumulate_grad_batches": 3, "gradient_clip_val": 0.1}),
+    "two optimizers, toggled": (lambda: Gan(3), dict),
+    "two optimizers, frozen by hand": (lambda: ByHand(toggle=False), dict),
+    "two optimizers, a loss scaler": (lambda: Gan(3), lambda: {"plugins": scaler()}),
+    "skipped steps": (lambda: Overflows(), lambda: {"plugins": scaler()}),
+    "closures": (lambda: Net(lambda parameters: torch.optim.LBFGS(parameters, lr=0.1, max_iter=3), dropout=0.0), dict),
+}
+
+
+class Overflows(Net):
+    """The loss scaler skips some steps."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        return loss * float("inf") if batch_idx in (3, 4, 9) else loss
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_are_the_same_bits_with_and_without_it(tmp_path: Path, way: str) -> None:
+    def weights(*callbacks: Any) -> list[Tensor]:
+        make, options = WAYS[way]
+        torch.manual_seed(0)
+        model = make()
+        torch.manual_seed(1)
+        trainer_of(tmp_path, *callbacks, **options()).fit(model, data(16))
+        assert_no_hooks(model)
+        return [value.clone() for value in model.state_dict().values()]
+
+    bare = weights()
+    for callbacks in ([HealthMonitor()], [StatsMonitor(loggers=[]), HealthMonitor()]):
+        assert all(map(torch.equal, bare, weights(*callbacks))), callbacks
+
+
+@pytest.fixture
+def _fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.usefixtures("_fresh_compiler")
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize(("way", "backend"), [(compiled.in_place, "aot_eager"), (compiled.regional, compiled.BACKENDS[-1])])
+def test_compiled_models(tmp_path: Path, way: Any, backend: str, beside: bool) -> None:
+    def fit(*callbacks: Any) -> LightningModule:
+        torch._dynamo.reset()
+        counters.clear()
+        torch.manual_seed(0)
+        model = compiled.Model()
+        compiled.trainer(tmp_path, *callbacks, max_epochs=4, limit_val_batches=0).fit(way(model, backend), compiled.data(), compiled.data())
+        assert_no_hooks(model)
+        print(backend, beside, dict(counters["stats"]), dict(counters["graph_break"]), counters.keys())
+        return model
+
+    bare = fit()
+    watched = fit(*([StatsMonitor(loggers=[])] if beside else []), HealthMonitor())
+    for a, b in zip(bare.parameters(), watched.parameters(), strict=True):
+        print((a-b).abs().max().item())
+    assert 0
