@@ -9,7 +9,8 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.evidence import LOSS, Evidence
+from lightning_hooks.health.witness import lost
 from lightning_hooks.records.facts import ModuleFacts, ParameterFacts, Structure
 
 Mask = NDArray[np.bool_]
@@ -174,6 +175,14 @@ def stalls(evidence: Evidence) -> bool:
     A loss that is lower than 50 steps ago, but not lower than 150 steps ago, fluctuates.
     """
     return evidence.loss() is None or evidence.loss_falls() is False or evidence.loss_falls(150) is False
+
+
+def steps_lost(evidence: Evidence) -> Mask:
+    """At which steps of the window the loss has given back half of what it gained, bool [window]; all if nobody measures it."""
+    loss, early = evidence.loss(), evidence.early(*LOSS)
+    if loss is None or early is None:
+        return np.ones(len(evidence.steps), dtype=np.bool_)
+    return lost(loss.values[:, 0], float(early[0]))
 
 
 def known_median(values: Array) -> float:

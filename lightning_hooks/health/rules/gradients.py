@@ -9,10 +9,10 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.health.evidence import LOSS, Evidence, Track
+from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.roles import steps_lost
 from lightning_hooks.health.rule import HealthRule, Severity, Sign, missing, signs_where
 from lightning_hooks.health.rules.spikes import Array, six_sigma, spikes
-from lightning_hooks.health.witness import lost
 
 _WHOLE: Final = ("", "hooks/grad_norm")
 _NO_STRUCTURE: Final = "nobody knows which parameters are weights"
@@ -121,17 +121,17 @@ class ExplodingGradient(_WeightGradientRule):
         whole, early_whole = evidence.track(*_WHOLE), evidence.early(*_WHOLE)
         if track is None or early is None or whole is None or early_whole is None:
             return ()
-        loss, early_loss = evidence.loss(), evidence.early(*LOSS)
-        if loss is None or early_loss is None:
-            are_lost = np.ones(len(evidence.steps), dtype=np.bool_)  # Nobody measures the loss.
-        elif evidence.loss_falls() is not False:
+        if evidence.loss() is not None and evidence.loss_falls() is not False:
             return ()
-        else:
-            are_lost = lost(loss.values[:, 0], float(early_loss[0]))
         weights = _are_weights(evidence, track.names)
         limit = np.where(weights & (early > 0), self.times * early, np.inf)
         with np.errstate(invalid="ignore"):
-            holds = (track.values > limit) & (whole.values > self.times * early_whole) & (early_whole > 0) & are_lost[:, None]
+            holds = (
+                (track.values > limit)
+                & (whole.values > self.times * early_whole)
+                & (early_whole > 0)
+                & steps_lost(evidence)[:, None]
+            )
             times = track.values / np.where(early > 0, early, np.nan)
         grown = track._replace(stat="growth", values=times)
         return signs_where(

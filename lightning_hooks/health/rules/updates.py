@@ -19,6 +19,7 @@ from lightning_hooks.health.roles import (
     percent,
     roles_of,
     starts,
+    steps_lost,
 )
 from lightning_hooks.health.rule import HealthRule, Severity, Sign, signs_where
 from lightning_hooks.health.rules.base import Needs, StructureRule
@@ -41,7 +42,9 @@ class _UpdateRule(StructureRule):
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateTooLarge(_UpdateRule):
-    """Each step changes a weight by a large share of it, and the loss does not fall.
+    """Each step changes a weight by a large share of it, and the loss neither falls nor has kept half of what it gained.
+
+    An LSTM under SGD with a large rate makes such steps and learns, with stretches in which its loss does not fall.
 
     Args:
         most: the largest ratio of the norms of update and weight that is usual.
@@ -66,6 +69,7 @@ class UpdateTooLarge(_UpdateRule):
         if track is None or roles is None or evidence.loss_falls() is not False:
             return ()
         holds = (track.values > self.most) & _started_above_zero(evidence, roles, track.names)
+        holds &= steps_lost(evidence)[:, None]
         return signs_where(track, holds, self.most, _of_weight)
 
 

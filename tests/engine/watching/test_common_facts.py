@@ -28,7 +28,13 @@ def of_group(**fields: Any) -> StepFacts:
 @pytest.mark.parametrize(
     "other",
     [
-        *(of_group(lr=0.2), of_group(lr=None), of_group(weight_decay=0.1), of_group(params=("a.weight",)), of_group(strangers=1)),
+        *(
+            of_group(lr=0.2),
+            of_group(lr=None),
+            of_group(weight_decay=0.1),
+            of_group(params=("a.weight",)),
+            of_group(strangers=1),
+        ),
         replace(PLAIN, optimizers=(OptimizerFacts("Adam", (GROUP,)),)),
         *(replace(PLAIN, frozen=()), replace(PLAIN, frozen=(), evaluating=("b",)), replace(PLAIN, apart=("a.weight",))),
         *(replace(PLAIN, precision=None), replace(PLAIN, accumulate=2), replace(PLAIN, last_step=None)),
