@@ -97,6 +97,11 @@ EXPLANATIONS: Final[dict[str, dict[str, str]]] = {
         "usual": "One hump on each side of 0, or one side only behind a ReLU.",
         "do": "A hump that splits or wanders shows what one number hides. Look for the step at which it begins.",
     },
+    "hooks/loss": {
+        "what": "The loss of the step as it was given to backward: the mean over micro-batches, several losses, and ranks.",
+        "usual": "Falls, fast at first, with the noise of batches.",
+        "do": "No fall in 50 steps, or a level above the start: look at the findings, then at the rows that changed most.",
+    },
     "hooks/grad_norm": {
         "what": "The norm of the gradients of all watched parameters together, before Lightning's clipping.",
         "usual": "Rises while the learning rate warms up, then falls.",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lightning_hooks.dashboard import REMOTE_STEPS
 from lightning_hooks.dashboard.facts import about_rows, json_object
+from lightning_hooks.dashboard.findings import rows_of_findings
 from lightning_hooks.stats.stored import StoredRows
 from lightning_hooks.tensorboard.local_tables import LocalTables, asked_of, ranks_of, read_facts
 from lightning_hooks.tensorboard.messages import buckets, strings
@@ -136,9 +137,7 @@ class LocalRun(LocalTables):
             return None
         except OSError as error:
             return [{"rule": _FINDINGS, "why": f"the file cannot be read ({error.strerror or error})"}]
-        lines = (json_object([line]) for line in text.splitlines())
-        # Drop null fields, which mean the same as missing fields, and nested fields, which the page does not show.
-        return [{key: value for key, value in line.items() if isinstance(value, str | int | float)} for line in lines if line]
+        return rows_of_findings(line for line in map(json_object, ([each] for each in text.splitlines())) if line)
 
     def problems(self) -> list[str]:
         return self._index.problems()

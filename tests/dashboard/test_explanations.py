@@ -8,6 +8,7 @@ from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
 
 def test_every_statistic_says_what_it_is_what_is_usual_and_what_to_do():
     summaries = (
+        "loss",
         "grad_norm",
         "final_grad_norm",
         "param_norm",

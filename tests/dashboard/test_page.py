@@ -69,6 +69,14 @@ def test_the_overview_leads_to_the_layer_and_the_step(browser, url):
         assert page.locator("h2", has_text="The rows that changed most").is_visible()
 
 
+def test_the_loss_is_the_first_curve_of_the_overview(browser, tmp_path):
+    write_run(tmp_path / "run", range(5), scalars={"hooks/a": 1.0, "hooks/loss": 0.25})
+    with serving(tmp_path) as url, opened(browser, url) as page:
+        page.wait_for_selector(".card canvas")
+        first = page.locator(".card h3").first.inner_text()
+        assert first.startswith("hooks/loss") and first.endswith("0.25")
+
+
 @pytest.mark.filterwarnings("ignore:.*what follows byte .* is damaged")
 def test_the_overview_says_what_could_not_be_read(browser, tmp_path):
     write_run(tmp_path / "run", range(5))

@@ -10,7 +10,7 @@ const TRANSFORM_FACTS = {
   transform_acted: (share) => `Changed something at ${short(100 * share)} % of the reported steps.`,
   transform_cosine: (cosine) => `Cosine between before and after, last step: ${short(cosine)}.`,
 };
-const ORDER = ["grad_norm", "final_grad_norm", "update_ratio", "nonfinite", "overhead"];
+const ORDER = ["loss", "grad_norm", "final_grad_norm", "update_ratio", "nonfinite", "overhead"];
 
 export class OverviewView {
   constructor(app) {
