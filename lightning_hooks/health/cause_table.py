@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from lightning_hooks.health.cause_rule import CauseRule
-from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.conditions import (
+    has_float16_without_gradient,
+    has_input_of_zeros,
+    has_modules_in_evaluation,
+    has_stepped_too_far,
+    has_weights_of_zeros,
+)
 
-FIRST_STEPS: Final = 25
-"""The steps of the start that are compared with later ones."""
 _UNSTABLE: Final = (
     "LossSpike",
     "LossDiverged",
@@ -25,24 +27,6 @@ _STUCK: Final = ("LossConstant", "UpdateTooSmall", "VanishingGradient", "Unchang
 """What a training shows that does not learn, for whatever reason."""
 _DULL: Final = ("DeadUnits", "DeadLayer", "SaturatedActivation", "ConstantOutput", "MassiveActivation", "UnitCollapse")
 """What activations show in the end, for whatever reason."""
-
-
-FAR: Final = 0.5
-"""A step that changes a weight by this share of it has gone too far; healthy trainings stay below a tenth after their start."""
-
-
-def _has_stepped_too_far(evidence: Evidence) -> bool:
-    """Whether an early step has changed most weights by a large share of them."""
-    ratio = evidence.track("update", "ratio") if ("update", "ratio") in evidence.needs else None
-    if ratio is None or not len(ratio.values):
-        return False
-    shares = ratio.values[:FIRST_STEPS]
-    finite = np.where(np.isfinite(shares), shares, 0.0)
-    return bool(np.median(finite.max(axis=0)) > FAR)
-
-
-def _has_modules_in_evaluation(evidence: Evidence) -> bool:
-    return evidence.facts is not None and bool(evidence.facts.evaluating)
 
 
 CAUSES: Final[tuple[CauseRule, ...]] = (
@@ -78,7 +62,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         next_steps=("Call `model.train()` after each evaluation that your code makes inside the training step.",),
         alternatives=("A frozen backbone whose statistics are kept on purpose: accept the finding.",),
         confidence="likely",
-        condition=_has_modules_in_evaluation,
+        condition=has_modules_in_evaluation,
     ),
     CauseRule(
         name="GradientsNotCleared",
@@ -105,6 +89,37 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
             "A learning rate that is too high overflows too: then updates are large before the first overflow.",
             "An operation without a finite result (log of 0, 0/0): then float32 fails at the same step.",
         ),
+    ),
+    CauseRule(
+        name="NumericalRange",
+        message="Parameters are float16, in which gradients below 6e-8 become 0: {where}, since step {step}.",
+        any_of=("NoGradient", "LostUpdates"),
+        supporting=(*_STUCK, *_DULL),
+        excluding=("UpdateTooLarge", "LossDiverged"),
+        next_steps=(
+            "Use a loss scaler (precision 16-mixed), or train in bfloat16.",
+            "Do not divide the loss by a large number.",
+        ),
+        alternatives=("A graph that is cut: then the gradient is missing in float32 too.",),
+        condition=has_float16_without_gradient,
+    ),
+    CauseRule(
+        name="BadBatch",
+        message="The first module gets zeros only since step {step}: {where}.",
+        required=("DeadLayer@input",),
+        supporting=("NoGradient", *_DULL, "LossSpike", "GradientSpike", "LossConstant"),
+        next_steps=("Look at what the loader gives at that step: padding, a missing file, a mask, a division of integers.",),
+        alternatives=("An input that is zero on purpose, as the initial state of a recurrent network: accept the finding.",),
+        condition=has_input_of_zeros,
+    ),
+    CauseRule(
+        name="InitialisationTooSmall",
+        message="Weights start at zero and stay there, so that neither signal nor gradient passes: {where}, since step {step}.",
+        any_of=("NoGradient", "DeadUnits", "DeadLayer", "ConstantOutput"),
+        supporting=(*_STUCK, *_DULL, "NoGradient", "PoorInitialization", "OddInitialization"),
+        next_steps=("Start weights with the initialisation of their class, `reset_parameters()`; zeros are for biases.",),
+        alternatives=("A branch that starts at zero on purpose: then its own weight gets a gradient, and grows.",),
+        condition=has_weights_of_zeros,
     ),
     CauseRule(
         name="DataNotNormalised",
@@ -189,7 +204,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         supporting=(*_UNSTABLE, *_STUCK, "NoGradient", "ConstantOutput"),
         next_steps=("Divide the learning rate by 10, or warm it up over some hundred steps.", "Clip the norm of the gradient."),
         alternatives=("Units that were dead from the start: then `zero_fraction` of their output is 1 at step 0 already.",),
-        condition=_has_stepped_too_far,
+        condition=has_stepped_too_far,
     ),
     CauseRule(
         name="ActivationsDead",

@@ -6,14 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_hooks.errors import RuleError
+from lightning_hooks.health import conditions
 from lightning_hooks.health.cause_rule import CauseRule, entry_of
 from lightning_hooks.health.causes import CAUSES, EARLIER, explain
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import Finding
 from lightning_hooks.health.rule import Severity, Sign
 from lightning_hooks.plan.row_index import RowIndex
-from lightning_hooks.records.facts import StepFacts
+from lightning_hooks.records.facts import ModuleFacts, ParameterFacts, StepFacts, Structure
 from lightning_hooks.records.step_view import StepView
+from lightning_hooks.stats.moments import MOMENTS
+from lightning_hooks.stats.schema import ABS_SUM, COUNT, MAX, MEAN, MIN, ZEROS
 
 RULES = """
 NonFinite NotInOptimizer StrangerInOptimizer NoGradient FrozenMoves UnchangedParameter NotCalledAnyMore ReplicasDiffer
@@ -45,16 +48,66 @@ def evidence_in_evaluation():
     return evidence
 
 
-def evidence_for(rule):
-    """Evidence whose facts allow a cause: modules in evaluation mode, and where it asks for that, a first step that is far."""
-    evidence = evidence_in_evaluation()
-    if rule.holds(evidence):
-        return evidence
-    evidence = Evidence([("update", "ratio")])
-    index = RowIndex(["fc.weight"] * 2, ["param", "update"])
-    ones, twos = ([4.0, 0.0, 4.0 * size, 2.0, 0.0, -size, size, 0.0, 0.0] for size in (1.0, 2.0))
-    evidence.add(StepView(0, rows=index, moments=np.array([ones, twos])))
+def evidence_of(tensor, stat, moments, **facts):
+    """Evidence of one view whose rows are `fc` or `fc.weight`."""
+    evidence = Evidence([(tensor, stat)])
+    name = "fc" if tensor == "input" else "fc.weight"
+    count = len(moments)
+    index = RowIndex([name] * count, ["param", tensor][-count:], order=range(count))
+    evidence.add(StepView(0, rows=index, moments=np.array(moments), **facts))
     return evidence
+
+
+def all_of(value):
+    """The moments of four elements that have this value."""
+    moments = np.zeros(MOMENTS)
+    moments[[COUNT, MEAN, ABS_SUM, MIN, MAX]] = 4.0, value, 4 * abs(value), value, value
+    moments[ZEROS] = 4.0 if value == 0 else 0.0
+    return moments.tolist()
+
+
+def far_step():
+    ones, twos = ([4.0, 0.0, 4.0 * size, 2.0, 0.0, -size, size, 0.0, 0.0] for size in (1.0, 2.0))
+    return evidence_of("update", "ratio", [ones, twos])
+
+
+def structure(dtype):
+    return Structure((ModuleFacts("fc", "Linear", "linear"),), (ParameterFacts("fc.weight", "fc", (2, 2), dtype),))
+
+
+def half_without_gradient(dtype="float16", gradient=0.0):
+    return evidence_of("grad", "abs_max", [all_of(gradient)], structure=structure(dtype))
+
+
+def weight_of(value):
+    return evidence_of("param", "norm", [all_of(value)], structure=structure("float32"))
+
+
+def input_of(value):
+    return evidence_of("input", "zero_fraction", [all_of(value)])
+
+
+EVIDENCE = (evidence_in_evaluation, far_step, half_without_gradient, lambda: weight_of(0.0), lambda: input_of(0.0))
+
+
+def evidence_for(rule):
+    """Evidence that allows a cause."""
+    return next(evidence for make in EVIDENCE if rule.holds(evidence := make()))
+
+
+@pytest.mark.parametrize(
+    "condition, without",
+    [
+        (conditions.has_stepped_too_far, evidence_in_evaluation()),
+        (conditions.has_float16_without_gradient, half_without_gradient("float32")),
+        (conditions.has_float16_without_gradient, half_without_gradient(gradient=0.5)),
+        (conditions.has_weights_of_zeros, weight_of(0.5)),
+        (conditions.has_input_of_zeros, input_of(0.5)),
+    ],
+    ids=["no far step", "float32", "a gradient", "a weight", "an input"],
+)
+def test_a_condition_can_fail(condition, without):
+    assert not condition(without) and not condition(Evidence()) and any(condition(make()) for make in EVIDENCE)
 
 
 def decisive(rule):

@@ -1,0 +1,67 @@
+"""What the table of causes asks of the evidence beyond findings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from lightning_hooks.health.evidence import Evidence
+
+FIRST_STEPS: Final = 25
+"""The steps of the start that are compared with later ones."""
+FAR: Final = 0.5
+"""A step that changes a weight by this share of it has gone too far; healthy trainings stay below a tenth after their start."""
+
+
+def has_stepped_too_far(evidence: Evidence) -> bool:
+    """Whether an early step has changed most weights by a large share of them."""
+    ratio = evidence.track("update", "ratio") if ("update", "ratio") in evidence.needs else None
+    if ratio is None or not len(ratio.values):
+        return False
+    shares = ratio.values[:FIRST_STEPS]
+    finite = np.where(np.isfinite(shares), shares, 0.0)
+    return bool(np.median(finite.max(axis=0)) > FAR)
+
+
+def _last(evidence: Evidence, tensor: str, stat: str) -> dict[str, float]:
+    """The last measurement of each row, by its name; empty if the statistic is not collected."""
+    track = evidence.track(tensor, stat) if (tensor, stat) in evidence.needs else None
+    if track is None:
+        return {}
+    measured = ~np.isnan(track.values)
+    last = len(measured) - 1 - measured[::-1].argmax(axis=0)
+    found = track.values[last, np.arange(len(last))]
+    return {name: value for name, value in zip(track.names, found.tolist(), strict=True) if not np.isnan(value)}
+
+
+def has_weights_of_zeros(evidence: Evidence) -> bool:
+    """Whether a matrix began at zero and still is."""
+    start, structure = evidence.start("param", "norm") if ("param", "norm") in evidence.needs else None, evidence.structure
+    if start is None or structure is None:
+        return False
+    now = _last(evidence, "param", "norm")
+    track = evidence.track("param", "norm")
+    began = {name for name, norm in zip(track.names if track else (), start.tolist(), strict=True) if norm == 0}
+    return any(len(each.shape) >= 2 and each.name in began and now.get(each.name) == 0 for each in structure.parameters)
+
+
+def has_float16_without_gradient(evidence: Evidence) -> bool:
+    """Whether parameters are float16, and the gradient of a matrix is exactly 0."""
+    structure = evidence.structure
+    if structure is None or all(each.dtype != "float16" for each in structure.parameters):
+        return False
+    gradients = _last(evidence, "grad", "abs_max")
+    return any(len(each.shape) >= 2 and gradients.get(each.name) == 0 for each in structure.parameters)
+
+
+def has_input_of_zeros(evidence: Evidence) -> bool:
+    """Whether the first module in order of execution gets zeros only."""
+    inputs = _last(evidence, "input", "zero_fraction")
+    first = next((name for name in evidence.order if name in inputs), None)
+    return first is not None and first == evidence.order[0] and inputs[first] == 1
+
+
+def has_modules_in_evaluation(evidence: Evidence) -> bool:
+    """Whether a module is in evaluation mode at the last step."""
+    return evidence.facts is not None and bool(evidence.facts.evaluating)
