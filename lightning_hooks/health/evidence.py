@@ -126,7 +126,7 @@ class Evidence:
     @property
     def tensors(self) -> tuple[str, ...]:
         """The tensors that the views have rows of."""
-        return tuple(dict.fromkeys(self._reader.index.tensors)) if self._reader else ()
+        return self._reader.tensors if self._reader else ()
 
     @property
     def order(self) -> tuple[str, ...]:

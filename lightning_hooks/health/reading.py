@@ -45,6 +45,10 @@ class Reader:
         index: the row index of the views.
         needs: pairs of a tensor and a statistic. Pairs with an empty tensor are tags of summaries.
 
+    Attributes:
+        columns: the rows of each tensor that is needed.
+        tensors: all tensors of the row index.
+
     Example:
         >>> index = RowIndex(["fc.weight"], ["grad"])
         >>> moments = np.array([[4.0, 0.5, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 0.0]])
@@ -55,6 +59,7 @@ class Reader:
 
     def __init__(self, index: RowIndex, needs: Iterable[Key]) -> None:
         self.index = index
+        self.tensors = tuple(dict.fromkeys(index.tensors))
         self.columns: dict[str, Columns] = {}
         self._reads: dict[Key, _Read] = {}
         self._stacked: tuple[int, int, Array] | None = None

@@ -104,8 +104,8 @@ def test_all_ranks_stop_and_save_at_the_same_step(ranks: Any, name: str) -> None
     """The loss of one rank alone is not finite."""
     told = found(ranks, "acts", name)
     assert [(rule, first) for rule, _, first, _ in told["calls"]] == [("NonFinite", 3)]
-    assert told["saved"] == [5] and told["stopped"] == 5
-    assert [path.name for path in Path(told["folder"]).glob("*.ckpt")] == ["NonFinite__-step4.ckpt"]
+    assert told["saved"] == [4] and told["stopped"] == 4
+    assert [path.name for path in Path(told["folder"]).glob("*.ckpt")] == ["NonFinite__-step3.ckpt"]
     assert_journal(told)
 
 

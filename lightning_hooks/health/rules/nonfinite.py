@@ -45,7 +45,7 @@ class NonFinite(HealthRule):
 
     severity: Severity = Severity.CRITICAL
     patience: int = 1
-    every: int = 5
+    every: int = 1
     overflows: int = 4
     headroom: float = 1e2
     family: ClassVar[str] = "numerics"
