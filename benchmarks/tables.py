@@ -153,6 +153,45 @@ def readers(found: dict[str, Any]) -> str:
     )
 
 
+def health(found: dict[str, Any]) -> str:
+    """The diagnosis beside a monitor, a monitor of health alone, and the units that some rules need."""
+    by_what: dict[str, list[dict[str, Any]]] = {"beside": [], "alone": [], "units": []}
+    for row in found["rows"]:
+        by_what[row["what"]].append(row)
+    beside = [
+        [
+            f"{row['workload']}: {row['title']}",
+            row["rows"],
+            f"{row['step_ms']:.1f}",
+            *(f"{row[key]:,.0f}" for key in ("usual_us", "mean_us", "largest_us")),
+            f"{row['median']:.4f}",
+            met(round(row["median"], 4), targets.HEALTH_BESIDE),
+        ]
+        for row in by_what["beside"]
+    ]
+    parts = [
+        "Beside a `StatsMonitor()`, whose step views the rules read. Most steps only keep the view; at every fifth step the "
+        "rules on facts look, at every twentieth or fortieth those on patterns. The ratio is that of the step with the mean "
+        "over the step without it.",
+        table(["workload", "rows", "step (ms)", "usual (µs)", "mean (µs)", "largest (µs)", "ratio", "target"], beside),
+    ]
+    for what, goals, text in (
+        ("alone", targets.HEALTH_ALONE, "`HealthMonitor()` without another monitor, every fifth step, over no callback:"),
+        ("units", targets.UNITS, "The units of each output at every tenth step, over the rules of *everything* without them:"),
+    ):
+        lines = [
+            [
+                f"{row['workload']}: {row['title']}",
+                f"{row['step_ms']:.1f}",
+                f"{row['median']:.4f} [{row['low']:.4f}, {row['high']:.4f}]",
+                met(row["median"], goals.get(row["workload"]), interval=(row["low"], row["high"])),
+            ]
+            for row in by_what[what]
+        ]
+        parts += [text, table(["workload", "step (ms)", "ratio of mean steps", "target"], lines)]
+    return "\n\n".join(parts)
+
+
 def _parts(found: dict[str, Any]) -> dict[str, tuple[str, dict[str, float], dict[str, float]]]:
     """By workload: its title, and the microseconds of each part in a watched and in an unwatched step."""
     out: dict[str, tuple[str, dict[str, float], dict[str, float]]] = {}

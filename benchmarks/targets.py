@@ -16,6 +16,11 @@ UNWATCHED: Final = 1.005
 REPORTS: Final = 0.02
 # What a monitor and other readers of its tensors take together, over the sum of what each takes alone.
 READERS: Final = 1.0
+# The health rules, over the step: their diagnosis beside a monitor of the same rows; alone, on a step of some milliseconds and
+# on longer ones; and the units of all outputs at every tenth step over everything without units.
+HEALTH_BESIDE: Final = 1.01
+HEALTH_ALONE: Final[dict[str, float]] = {"A": 1.12, "B": 1.04, "C": 1.04, "D": 1.04}
+UNITS: Final[dict[str, float]] = {"B": 1.01, "C": 1.01, "D": 1.01}
 # How far `hooks/overhead` may be from the measured share of the step.
 OVERHEAD: Final = 0.02
 # Extra time with histograms over extra time without them.

@@ -34,6 +34,9 @@ def fill(folder: Path) -> None:
     output.write("peers", [{**BASE, **RATIO, "who": who, "extra_ms": extra} for who, extra in peers], folder)
     who = [*((name, 1.0) for name in readers.READERS), (readers.TOGETHER, 3.0)]
     output.write("readers", [{**BASE, **RATIO, "who": name, "extra_ms": extra} for name, extra in who], folder)
+    beside = {**BASE, "what": "beside", "rows": 152, "usual_us": 3.0, "mean_us": 40.0, "largest_us": 4000.0, "median": 1.0066}
+    ratios = [{**BASE, **RATIO, "what": what} for what in ("alone", "units")]
+    output.write("health", [beside, *ratios], folder)
     speeds = {f"{name}_{unit}": 10.0 for name in ("measure", "numpy", "sum", "copy") for unit in ("ns", "gb_s")}
     lists = [{"workload": "A", "tensors": 22, "elements": 5, "measure_many_ms": 1.0, "foreach_norm_ms": 1.0}]
     output.write("kernels", [{"size": 1000, "dtype": "float32", **speeds}], folder, lists=lists)
@@ -82,6 +85,9 @@ def test_the_report_has_every_table_with_targets(tmp_path: Path) -> None:
     assert "| `commit` | " in text
     assert "| 35.0 | 70.0 | ≥ 30, met |" in text
     assert "| A: an <MLP> | 5.0 | 1.00 | 1.00 | 1.00 | 1.00 | 3.00 | 0.75 | ≤ 1, met |" in text
+    assert "| A: an <MLP> | 152 | 5.0 | 3 | 40 | 4,000 | 1.0066 | ≤ 1.01, met |" in text
+    assert "| A: an <MLP> | 5.0 | 1.1000 [1.0500, 1.1500] | ≤ 1.12, open |" in text
+    assert "| A: an <MLP> | 5.0 | 1.1000 [1.0500, 1.1500] | – |" in text
     assert "Not run: `python -m benchmarks.run --only reference`." in text
     for heading in (
         "Histograms of everything",
@@ -121,7 +127,7 @@ def test_a_section_that_was_measured_elsewhere_says_so(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_a_report_of_nothing(tmp_path: Path) -> None:
-    assert render(tmp_path).count("Not run") == 16
+    assert render(tmp_path).count("Not run") == 17
     assert draw(tmp_path, tmp_path / "docs") == []
 
 

@@ -1,0 +1,185 @@
+"""What the health rules take: beside a monitor whose rows they read, alone, and the units that some of them need.
+
+    python -m benchmarks.health --workloads A,D
+
+Beside a monitor only the diagnosis is new. It takes some microseconds in most steps and more in each twentieth, when the rules
+look, so it is timed inside the fit. Alone, and for units, blocks alternate inside one fit; each block holds the same number of
+watched steps, and its mean step counts, because only each fifth or tenth step is watched.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from multiprocessing import get_context
+from typing import Any
+from unittest.mock import patch
+
+from lightning.pytorch import Callback
+
+from benchmarks import output
+from benchmarks.blocks import OFF, Layout, compare
+from benchmarks.clock import fit
+from benchmarks.modes import EIGHT, CallbackMode, Mode, everything, watched_steps
+from benchmarks.workloads import SIZES, Workload
+from lightning_hooks import HealthMonitor, StatsMonitor, Watch
+from lightning_hooks.health.reporter import Reporter
+
+_EVERY = 5
+_UNITS_EVERY = 10
+
+
+def layout_for(workload: Workload, modes: tuple[str, ...], seconds: float, least: int) -> Layout:
+    """Blocks of which each begins at a multiple of five steps and counts twenty of them.
+
+    Args:
+        workload: whose step time is roughly known.
+        modes: of the run.
+        seconds: about how long the run may take were all steps unwatched.
+        least: rounds that are run however long they take.
+
+    Example:
+        >>> layout_for(SIZES["cpu"]["C"], ("off", "on"), 10.0, 2).block
+        30
+    """
+    layout = Layout(modes, rounds=least, length=20, warmup=10, lead=30)
+    rounds = round(seconds * 1e3 / workload.step_ms / (len(modes) * layout.block))
+    return Layout(modes, rounds=max(least, rounds), length=20, warmup=10, lead=30)
+
+
+def measure_beside(workload: Workload, seconds: float, device: str = "cpu") -> dict[str, Any]:
+    """The time of the diagnosis in a fit with a `StatsMonitor` that watches each step.
+
+    Args:
+        workload: what is trained.
+        seconds: about how long it may take were no step watched.
+        device: `cpu` or `cuda`.
+    """
+    steps = max(120, round(seconds * 1e3 / workload.step_ms))
+    layout = Layout((OFF,), rounds=1, length=steps, lead=30)
+    taken: list[float] = []
+    health = HealthMonitor()
+    with patch.object(Reporter, "consume", _timed(Reporter.consume, taken)):
+        clock = fit(*workload.make(layout.steps, device), layout, [], always=[StatsMonitor(), health], device=device)
+    step = statistics.median(clock.blocks(OFF)[0])
+    # The first looks compile nothing, but fill caches and the early levels.
+    mean = statistics.fmean(taken[40:])
+    return {
+        **_row(workload, "beside", layout),
+        "step_ms": step * 1e3,
+        "rows": _rows_of(health),
+        "usual_us": statistics.median(taken[40:]) * 1e6,
+        "mean_us": mean * 1e6,
+        "largest_us": max(taken[40:]) * 1e6,
+        "median": 1 + mean / step,
+    }
+
+
+def _timed(method: Callable[..., None], taken: list[float]) -> Callable[..., None]:
+    def timed(self: Reporter, view: Any) -> None:
+        started = time.perf_counter()
+        method(self, view)
+        taken.append(time.perf_counter() - started)
+        self.rows_read = len(view.rows)  # type: ignore[attr-defined]
+
+    return timed
+
+
+def _rows_of(health: HealthMonitor) -> int:
+    return int(getattr(health._reporter, "rows_read", 0))
+
+
+def measure_alone(workload: Workload, seconds: float, least: int, device: str = "cpu") -> dict[str, Any]:
+    """A `HealthMonitor` without another monitor, which watches each fifth step.
+
+    Args:
+        workload: what is trained.
+        seconds: about how long it may take were no step watched.
+        least: rounds.
+        device: `cpu` or `cuda`.
+    """
+    layout = layout_for(workload, (OFF, "alone"), seconds, least)
+    return _compared(
+        workload, layout, OFF, "alone", {"alone": HealthMonitor(every_n_steps=_every(_EVERY, "alone", layout))}, device
+    )
+
+
+def measure_units(workload: Workload, seconds: float, least: int, device: str = "cpu") -> dict[str, Any]:
+    """The rules of *everything*, with the units of each output at every tenth step, over the same without units.
+
+    Args:
+        workload: what is trained.
+        seconds: about how long it may take were no step watched.
+        least: rounds.
+        device: `cpu` or `cuda`.
+    """
+    layout = layout_for(workload, (OFF, "scalars", "units"), seconds, least)
+    steps = {mode: watched_steps(mode, layout) for mode in ("scalars", "units")}
+    of_units = _every(_UNITS_EVERY, "units", layout)
+    units = Watch(modules="*", leaves=True, tensors=("output",), stats=EIGHT, units="auto", every_n_steps=of_units)
+    monitors = {
+        "scalars": StatsMonitor(watch=everything(), every_n_steps=steps["scalars"]),
+        "units": StatsMonitor(watch=[*everything(), units], every_n_steps=steps["units"], prefix="units/"),
+    }
+    return _compared(workload, layout, "scalars", "units", monitors, device)
+
+
+def _every(every: int, mode: str, layout: Layout) -> list[int]:
+    return [step for step in watched_steps(mode, layout) if step % every == 0]
+
+
+def _compared(
+    workload: Workload, layout: Layout, base: str, mode: str, monitors: dict[str, Callback], device: str
+) -> dict[str, Any]:
+    modes: list[Mode] = [CallbackMode(name, monitor) for name, monitor in monitors.items()]
+    clock = fit(*workload.make(layout.steps, device), layout, modes, options=workload.options, device=device)
+    means = {name: [[statistics.fmean(block)] for block in clock.blocks(name)] for name in (OFF, base, mode)}
+    step = statistics.median(block[0] for block in means[OFF])
+    return {**_row(workload, mode, layout), "step_ms": step * 1e3, **asdict(compare(means[mode], means[base]))}
+
+
+def _row(workload: Workload, what: str, layout: Layout) -> dict[str, Any]:
+    return {"workload": workload.name, "title": workload.title, "what": what, "rounds": layout.rounds}
+
+
+def measure(letter: str, what: str, seconds: float, sizes: str = "cpu", device: str = "cpu") -> dict[str, Any]:
+    """The row of a workload.
+
+    Args:
+        letter: of the workload.
+        what: `beside`, `alone` or `units`.
+        seconds: about how long it may take were no step watched.
+        sizes: a key of `SIZES`.
+        device: `cpu` or `cuda`.
+    """
+    workload, least = SIZES[sizes][letter], 12 if output.full() else 3
+    if what == "beside":
+        return measure_beside(workload, seconds, device)
+    return {"alone": measure_alone, "units": measure_units}[what](workload, seconds, least, device)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and write."""
+    parser = output.arguments(main.__doc__ or "")
+    parser.add_argument("--workloads", default="A,B,C,D")
+    parser.add_argument("--what", default="beside,alone,units")
+    parser.add_argument("--seconds", type=float, default=40.0 if output.full() else 10.0)
+    parser.add_argument("--sizes", choices=list(SIZES), default="cpu")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    options = parser.parse_args(arguments)
+    rows: list[dict[str, Any]] = []
+    for letter in options.workloads.split(","):
+        for what in options.what.split(","):
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+                row = fresh.submit(measure, letter, what, options.seconds, options.sizes, options.device).result()
+            rows.append(row)
+            more = f", {row['mean_us']:.0f} µs" if what == "beside" else f" [{row['low']:.4f}, {row['high']:.4f}]"
+            print(f"{letter} {what} {row['median']:.4f}{more}", flush=True)
+            output.write(options.name or "health", rows, options.out)
+
+
+if __name__ == "__main__":
+    main()
