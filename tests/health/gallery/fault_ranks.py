@@ -52,7 +52,7 @@ TRAININGS = [
         one_rank_perturbed,
         150,
         "set",
-        Expectation("fact", ("ReplicasDiffer",), "encoder.2*", "ReplicasApart", onset=60),
+        Expectation("pattern", ("ReplicasDiffer",), "encoder.2*", "ReplicasApart", onset=60),
         "One of two ranks perturbs the weights of a layer at step 60.",
     ),
     Training(
@@ -61,7 +61,7 @@ TRAININGS = [
         rates_by_rank,
         150,
         "held",
-        Expectation("fact", ("ReplicasDiffer",), "*", "ReplicasApart"),
+        Expectation("pattern", ("ReplicasDiffer",), "*", "ReplicasApart"),
         "Each of two ranks has a learning rate of its own, so that replicas drift apart.",
     ),
 ]

@@ -5,42 +5,29 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import logging
 import multiprocessing
 import os
 import tempfile
-import warnings
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tests.conformance._tools import run_ranks
 from tests.health.gallery.catalogue import faulty, healthy
-from tests.health.gallery.judge import judge
+from tests.health.gallery.rank import found, record_here
 
 
 def record(name: str, seed: int) -> dict[str, Any]:
-    """The verdict of one training at one seed as plain values."""
-    import torch
-
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    for each in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(each).setLevel(logging.ERROR)
-    training = next(each for each in [*healthy(), *faulty()] if each.name == name)
+    """The verdict of one training at one seed as plain values: in this process, or in one for each of its ranks."""
     with tempfile.TemporaryDirectory() as folder:
-        verdict = judge(training, seed, Path(folder))
-    return {
-        "name": name,
-        "seed": seed,
-        "findings": [[finding.rule, list(finding.rows), str(finding.severity), step] for finding, step in verdict.findings],
-        "texts": [finding.evidence[0].text if finding.evidence else "" for finding, _ in verdict.findings],
-        "causes": list(verdict.causes),
-        "error": verdict.error,
-        "delay": verdict.delay,
-        "found": verdict.is_found,
-        "in_time": verdict.is_in_time,
-        "cause": verdict.has_cause,
-    }
+        if found(name).family != "ranks":
+            return record_here(name, seed, Path(folder))
+        case = f"{name}:{seed}"
+        first, *others = (ranks[case] for ranks in run_ranks("tests.health.gallery.rank", [case], Path(folder)))
+        if "findings" not in first:
+            raise RuntimeError(f"{case}: {first['error']}")
+        agree = all(other.get("findings") == first["findings"] for other in others)
+        return first if agree else {**first, "error": "the ranks do not agree"}
 
 
 def main() -> None:
@@ -56,7 +43,7 @@ def main() -> None:
         for each in [*healthy(), *faulty()]
         if fnmatch.fnmatchcase(f"{each.family}/{each.name}", args.only) or args.only == "*"
     ]
-    jobs = [(each.name, int(seed)) for each in chosen if each.family != "ranks" for seed in args.seeds.split(",")]
+    jobs = [(each.name, int(seed)) for each in chosen for seed in args.seeds.split(",")]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, mp_context=context) as pool, open(args.out, "w", encoding="utf-8") as file:
         for result in pool.map(record, *zip(*jobs, strict=True), chunksize=4):
