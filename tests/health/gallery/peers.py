@@ -103,7 +103,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="*")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     torch.set_num_threads(1)
