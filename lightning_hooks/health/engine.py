@@ -107,7 +107,8 @@ class Diagnosis:
         for name, rule in self.rules.items():
             if name not in self._failed and (step is None or step >= self._due(rule)):
                 changed |= self._look_with(rule)
-        self._next_look = min(map(self._due, self.rules.values()), default=2**62)
+        looking = (rule for name, rule in self.rules.items() if name not in self._failed)
+        self._next_look = min(map(self._due, looking), default=2**62)
         return self._events(changed) if changed else []
 
     def _due(self, rule: HealthRule) -> int:
