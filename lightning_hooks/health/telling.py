@@ -9,8 +9,9 @@ from typing import Any, Final, Protocol
 from lightning_hooks.errors import printable, shortened
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Cause, Event, Finding
+from lightning_hooks.health.markdown import markdown_of
 from lightning_hooks.health.rule import Severity
-from lightning_hooks.health.text import Block, block_of_cause, block_of_finding, blocks_of
+from lightning_hooks.health.text import Block, block_of_cause, block_of_finding
 
 CAUSE_AFTER: Final = 40
 """Steps after the beginning of its findings at which a cause that is not certain is shown."""
@@ -131,18 +132,3 @@ class Teller:
         told = {*map(int, state["told"])}
         waiting = {str(name): int(step) for name, step in dict(state["waiting"]).items()}
         self._told_causes, self._told, self._waiting = told_causes, told, waiting
-
-
-def markdown_of(causes: Iterable[Cause], findings: Iterable[Finding]) -> str:
-    """Causes and findings for TensorBoard's Text tab, the worst first.
-
-    Example:
-        >>> markdown_of([], [])
-        'Nothing was found.'
-    """
-    parts = []
-    for block in blocks_of(causes, [*findings]):
-        points = [f"- {text}" for text in (*block.why, *(f"**Next:** {step}" for step in block.next_steps))]
-        points += [f"- **Or:** {text}" for text in block.alternatives]
-        parts.append("\n".join([f"**{block.severity}** {printable(block.verdict)}", "", *map(printable, points)]))
-    return "\n\n".join(parts) or "Nothing was found."
