@@ -1,59 +1,64 @@
-"""Reads the findings of a run as rows of the page's table. They are plain values, because the page loads no torch."""
+"""Turns the lines of a `findings.jsonl` into what the page lists: the events of a journal, or objects of somebody else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from typing import Any
 
-_RANK: Final = {"critical": 0, "warning": 1, "info": 2}
+from lightning_hooks.dashboard.facts import json_object
+from lightning_hooks.errors import RuleError
+from lightning_hooks.health.finding import Cause, Event, Finding
+from lightning_hooks.health.journal import standing
 
 
-def rows_of_findings(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The findings of the last fit of a run, the worst first: `severity`, `verdict`, `tensor`, `name`, `step`, `why`, `next`.
-
-    Of several events about a finding the last one counts. An object that is no event is a row itself, without the fields that
-    the page does not show.
+def shown_findings(text: str, tensors: Collection[str] = ()) -> list[Mapping[str, Any]]:
+    """The causes, then the findings of a file, each as it stands after the last line and the worst first.
 
     Args:
-        events: the objects of a `findings.jsonl`.
-
-    Example:
-        >>> finding = {"number": 0, "rule": "DeadLayer", "severity": "critical", "message": "fc: all is 0.", "rows": ["fc"],
-        ...            "tensor": "output", "first_step": 7, "next_steps": ["Look at the bias."]}
-        >>> (row,) = rows_of_findings([{"kind": "begin", "step": 0}, {"kind": "new", "step": 19, "finding": finding}])
-        >>> row["verdict"], row["name"], row["step"], row["next"]
-        ('DeadLayer: fc: all is 0.', 'fc', 7, 'Look at the bias.')
+        text: the file. Damaged lines are ignored: the file may be written at the moment.
+        tensors: the tensors of the tables of the run, with the prefixes of monitors.
     """
-    plain: list[dict[str, Any]] = []
-    found: dict[Any, dict[str, Any]] = {}
-    for event in events:
-        finding = event.get("finding")
-        if isinstance(finding, Mapping):
-            found[finding.get("number")] = _row(finding)
-        elif event.get("kind") == "begin":
-            found.clear()
-        elif "kind" not in event:
-            plain.append({key: value for key, value in event.items() if isinstance(value, str | int | float)})
-    return [*plain, *sorted(found.values(), key=lambda row: _RANK.get(row["severity"], 3))]
+    events: list[Event] = []
+    others: list[Mapping[str, Any]] = []
+    for line in text.splitlines():
+        known = json_object([line])
+        if "event" not in known:
+            # Drop null fields, which mean the same as missing fields, and nested fields, which the page does not show.
+            others.append({key: value for key, value in known.items() if isinstance(value, str | int | float)})
+            continue
+        try:
+            events.append(Event.from_dict(known))
+        except RuleError:
+            continue
+    findings, causes = standing(events)
+    causes.sort(key=lambda cause: -cause.severity.rank)
+    findings.sort(key=lambda finding: -finding.severity.rank)
+    shown = [*map(_of_cause, causes), *(_of_finding(finding, tensors) for finding in findings)]
+    return [*filter(None, others), *shown]
 
 
-def _row(finding: Mapping[str, Any]) -> dict[str, Any]:
-    over = finding.get("is_over")
-    end = "" if over is None else f" Over since step {over}."
-    signs = finding.get("evidence") or ()
-    texts = [str(sign["text"]) for sign in signs if isinstance(sign, Mapping) and "text" in sign]
-    row = {
-        "severity": str(finding.get("severity", "")),
-        "rule": finding.get("rule"),
-        "verdict": f"{finding.get('rule')}: {finding.get('message', '')}{end}",
-        "tensor": finding.get("tensor"),
-        "name": next(iter(_texts(finding.get("rows"))), ""),
-        "step": finding.get("first_step"),
-        "why": texts[0] if texts else "",
-        "next": next(iter(_texts(finding.get("next_steps"))), ""),
+def _of_cause(cause: Cause) -> dict[str, Any]:
+    return {
+        "rule": cause.name,
+        "severity": str(cause.severity),
+        "verdict": f"{cause.name} ({cause.confidence}). {cause.message}",
+        "why": ", ".join(dict.fromkeys(fingerprint.partition("/")[0] for fingerprint in cause.findings)),
+        "next": " ".join(cause.next_steps),
+        "step": cause.first_step,
     }
-    return {key: value for key, value in row.items() if isinstance(value, str | int | float)}
 
 
-def _texts(value: Any) -> list[str]:
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+def _of_finding(finding: Finding, tensors: Collection[str]) -> dict[str, Any]:
+    end = "" if finding.is_over is None else f" Over since step {finding.is_over}."
+    row, tensor = finding.rows[0] if finding.rows else "", finding.tensor
+    if tensor not in tensors:
+        tensor = next((each for each in tensors if each.rpartition("/")[2] == finding.tensor), tensor)
+    return {
+        "rule": finding.rule,
+        "severity": str(finding.severity),
+        "verdict": f"{finding.rule}. {finding.message}{end}",
+        "why": "; ".join(dict.fromkeys(sign.text for sign in finding.evidence[:3])),
+        "next": " ".join(finding.next_steps),
+        "step": finding.first_step,
+        **({"name": row, "tensor": tensor} if row else {}),
+    }

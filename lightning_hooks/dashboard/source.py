@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.dashboard import REMOTE_STEPS
-from lightning_hooks.dashboard.facts import about_rows, json_object
-from lightning_hooks.dashboard.findings import rows_of_findings
+from lightning_hooks.dashboard.facts import about_rows
+from lightning_hooks.dashboard.findings import shown_findings
 from lightning_hooks.stats.stored import StoredRows
 from lightning_hooks.tensorboard.local_tables import LocalTables, asked_of, ranks_of, read_facts
 from lightning_hooks.tensorboard.messages import buckets, strings
@@ -137,7 +137,7 @@ class LocalRun(LocalTables):
             return None
         except OSError as error:
             return [{"rule": _FINDINGS, "why": f"the file cannot be read ({error.strerror or error})"}]
-        return rows_of_findings(line for line in map(json_object, ([each] for each in text.splitlines())) if line)
+        return shown_findings(text, [*dict.fromkeys(tensor for tensor, _ in self.tables())])
 
     def problems(self) -> list[str]:
         return self._index.problems()

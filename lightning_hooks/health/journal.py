@@ -167,7 +167,7 @@ def read_findings(path: str | os.PathLike[str]) -> RunFindings:
     has_ended = marks[-1] == "end" if marks else (folder / SUMMARY).exists()
     # While a fit goes on, the summary is that of an earlier fit.
     summary = summary if has_ended else None
-    findings, causes = _of_summary(summary or {}, folder / SUMMARY) or _of_events(events)
+    findings, causes = _of_summary(summary or {}, folder / SUMMARY) or standing(events)
     return RunFindings(findings, causes, events, summary, has_ended, marks.count("begin"))
 
 
@@ -183,7 +183,7 @@ def _of_summary(summary: Mapping[str, Any], path: Path) -> tuple[list[Finding], 
         return None
 
 
-def _of_events(events: Iterable[Event]) -> tuple[list[Finding], list[Cause]]:
+def standing(events: Iterable[Event]) -> tuple[list[Finding], list[Cause]]:
     """The findings and causes of the last fit as they stand after its last event."""
     findings: dict[int, Finding] = {}
     causes: list[Cause] = []

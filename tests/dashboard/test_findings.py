@@ -1,40 +1,55 @@
-"""The rows of the page's table of findings, from the events that a HealthMonitor writes."""
+"""What a HealthMonitor wrote, as the page lists it: causes first, then findings, each as it stands in the end."""
 
-from lightning_hooks.dashboard.findings import rows_of_findings
-from lightning_hooks.dashboard.source import LocalRun
-from lightning_hooks.health.finding import Event, Finding
-from lightning_hooks.health.journal import Journal
+import json
+
+from lightning_hooks.dashboard.findings import shown_findings
+from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.rule import Severity, Sign
 
-
-def finding(number, rule="DeadLayer", severity=Severity.WARNING, **fields):
-    signs = (Sign("fc", "output", 7, 1.0, 1.0, "every element is 0"),)
-    common = {"rows": ("fc",), "tensor": "output", "first_step": 7, "last_step": 19, "message": "fc: every element is 0."}
-    about = {"rule": rule, "severity": severity, "evidence": signs, "next_steps": ("Look.",), "number": number}
-    return Finding(**{**about, **common, **fields})
-
-
-def test_the_last_event_of_each_finding_is_a_row_and_the_worst_is_first(tmp_path):
-    journal = Journal(tmp_path)
-    first, second = finding(0), finding(1, "NonFinite", Severity.CRITICAL, rows=(), tensor="loss")
-    journal.write([Event("new", 19, first), Event("new", 20, second)])
-    journal.write([Event("over", 40, finding(0, is_over=30))])
-    journal.close()
-    worst, other = LocalRun(tmp_path).findings()
-    assert (worst["rule"], worst["name"], worst["severity"]) == ("NonFinite", "", "critical")
-    assert other["verdict"] == "DeadLayer: fc: every element is 0. Over since step 30."
-    assert (other["tensor"], other["name"], other["step"], other["why"], other["next"]) == (
-        ("output", "fc", 7, "every element is 0", "Look.")
-    )
+SIGN = Sign("net.0", "grad", 7, 20.0, 10.0, "gradient reaches 20")
+DEAD = Finding(
+    "DeadUnits", ("net.0", "net.2"), "output", 5, 9, Severity.WARNING, (SIGN,), "net.0, then 1 more: dead.", number=1
+)
+LOSS = Finding(
+    "NonFinite", ("", "net.2"), "loss", 8, 8, Severity.CRITICAL, (SIGN,), "Not finite.", ("Look.", "Stop."), number=2
+)
+CAUSE = Cause("BadBatch", "One batch differs.", ("DeadUnits/net.*",), ("Drop it.",), "possible", (), Severity.WARNING, 5, (1,))
 
 
-def test_another_fit_begins_without_the_findings_of_the_last_one():
-    old = {"kind": "new", "step": 3, "finding": finding(0).to_dict()}
-    assert rows_of_findings([{"kind": "begin", "step": 0}, old]) and not rows_of_findings([old, {"kind": "begin", "step": 0}])
+def lines(*events):
+    return "".join(json.dumps(event if isinstance(event, dict) else event.to_dict()) + "\n" for event in events)
 
 
-def test_objects_of_any_form_are_rows_or_are_left_out():
-    assert rows_of_findings([{"rule": "NonFinite", "name": None, "why": ["x"]}]) == [{"rule": "NonFinite"}]
-    assert rows_of_findings([{"kind": "new", "finding": 3}, {"kind": "cause", "cause": {}}]) == []
-    odd = {"number": 0, "rows": 3, "evidence": [1, {}], "next_steps": None, "first_step": "x", "rule": None}
-    assert rows_of_findings([{"kind": "new", "finding": odd}])[0]["verdict"] == "None: "
+def test_each_finding_and_cause_is_listed_once_the_worst_first():
+    grown = Finding(**{**vars(DEAD), "last_step": 40, "is_over": 41, "cause": "BadBatch"})
+    text = lines(Event("new", 9, DEAD), Event("cause", 9, cause=CAUSE), Event("new", 9, LOSS), Event("over", 41, grown))
+    cause, worst, over = shown_findings(text)
+    assert cause == {
+        "rule": "BadBatch",
+        "severity": "warning",
+        "verdict": "BadBatch (possible). One batch differs.",
+        "why": "DeadUnits",
+        "next": "Drop it.",
+        "step": 5,
+    }
+    assert worst["verdict"] == "NonFinite. Not finite." and worst["next"] == "Look. Stop." and worst["severity"] == "critical"
+    assert "name" not in worst and "tensor" not in worst
+    assert (over["name"], over["tensor"], over["step"], over["why"]) == ("net.0", "output", 5, "gradient reaches 20")
+    assert over["verdict"] == "DeadUnits. net.0, then 1 more: dead. Over since step 41."
+
+
+def test_a_cause_that_was_withdrawn_is_not_listed():
+    text = lines(Event("new", 9, DEAD), Event("cause", 9, cause=CAUSE), Event("withdrawn", 20, cause=CAUSE))
+    assert [each["rule"] for each in shown_findings(text)] == ["DeadUnits"]
+
+
+def test_the_tensor_has_the_prefix_of_the_monitor_whose_table_the_run_has():
+    (shown,) = shown_findings(lines(Event("new", 9, DEAD)), ["health/output", "health/output_grad"])
+    assert shown["tensor"] == "health/output"
+
+
+def test_lines_of_others_are_listed_as_they_are_and_damaged_ones_are_not():
+    other = {"rule": "Mine", "step": 3, "name": None, "nested": [1]}
+    damaged = {"event": "new", "step": 9, "finding": {"rule": "DeadUnits"}}
+    text = lines(other, damaged, {"event": "cause", "step": 1}) + '{"half'
+    assert shown_findings(text) == [{"rule": "Mine", "step": 3}]
