@@ -17,6 +17,7 @@ from lightning_hooks.errors import RuleError, printable
 from lightning_hooks.tensorboard.run_files import runs_below
 
 _CHUNK: Final = 256  # steps that are held in memory at a time
+_LOSS: Final = "loss"  # `plan.rows.LOSS`, whose module loads torch
 _SHOWN: Final = 20  # rows in the text form
 
 
@@ -80,11 +81,12 @@ class Difference:
             f"equal before step {self.first}; there {len(at_first)} of {self.rows} rows differ "
             f"({len(differ)} over {self.steps} steps), in the order of execution:"
         )
-        for row in at_first[:_SHOWN]:
+        shown = [*at_first[:_SHOWN], *(row for row in at_first[_SHOWN:] if _is_loss(row.tensor))]
+        for row in shown:
             relative = "" if row.relative is None else f", a relative difference of {row.relative:.1e}"
-            lines.append(f"  {row.tensor} of {row.name}: {row.stat} {_number(row.a)} and {_number(row.b)}{relative}")
-        if len(at_first) > _SHOWN:
-            lines.append(f"  and {len(at_first) - _SHOWN} more")
+            lines.append(f"  {_of(row)}: {row.stat} {_number(row.a)} and {_number(row.b)}{relative}")
+        if len(at_first) > len(shown):
+            lines.append(f"  and {len(at_first) - len(shown)} more")
         return "\n".join(map(printable, lines))
 
     def json(self) -> str:
@@ -165,11 +167,23 @@ def _turns(run: LocalRun, tensor: str, stat: str) -> Mapping[str, int]:
 def _order(tensor: str, turn: int) -> tuple[int, int]:
     """The sort key of a row within a step: the phase of its tensor, then the order of execution in that phase.
 
-    The phases are parameters, forward pass, backward pass (from the last layer to the first), final gradients, update, state.
+    The phases are parameters, forward pass, loss, backward pass (from the last layer to the first), final gradients, update,
+    state.
     """
-    phases = ("final_grad", 3), ("grad", 2), ("update", 4), ("state.", 5), ("input", 1), ("output", 1), ("param", 0)
+    if _is_loss(tensor):
+        return 2, turn
+    phases = ("final_grad", 4), ("grad", 3), ("update", 5), ("state.", 6), ("input", 1), ("output", 1), ("param", 0)
     phase = next((phase for word, phase in phases if word in tensor), 1)
-    return phase, -turn if phase == 2 else turn
+    return phase, -turn if phase == 3 else turn
+
+
+def _is_loss(tensor: str) -> bool:
+    """Whether a table, whose tensor may have the prefix of a monitor, is that of the loss."""
+    return tensor.rpartition("/")[2] == _LOSS
+
+
+def _of(row: RowDifference) -> str:
+    return row.tensor if _is_loss(row.tensor) else f"{row.tensor} of {row.name}"
 
 
 def _differences(

@@ -98,9 +98,9 @@ EXPLANATIONS: Final[dict[str, dict[str, str]]] = {
         "do": "A hump that splits or wanders shows what one number hides. Look for the step at which it begins.",
     },
     "hooks/loss": {
-        "what": "The loss of the step as it was given to backward: the mean over micro-batches, several losses, and ranks.",
-        "usual": "Falls, fast at first, with the noise of batches.",
-        "do": "No fall in 50 steps, or a level above the start: look at the findings, then at the rows that changed most.",
+        "what": "The mean of the losses of the step, over backward passes, micro-batches and ranks, without the loss scale.",
+        "usual": "Falls, fast at first, with noise from batch to batch.",
+        "do": "A jump, or no fall at all: read the findings, and look for the layer where it begins in the heat map.",
     },
     "hooks/grad_norm": {
         "what": "The norm of the gradients of all watched parameters together, before Lightning's clipping.",

@@ -23,6 +23,7 @@ def categories(pairs: Sequence[tuple[str, str]], prefix: str = "", *, transforms
     for tensor, stat in pairs:
         tensors.setdefault(tensor, []).append(stat)
     hooks = [
+        _chart("loss", f"{prefix}hooks/", "loss"),
         _chart("gradient norms", f"{prefix}hooks/", "(grad_norm|final_grad_norm)"),
         _chart("update ratio", f"{prefix}hooks/", "update_ratio"),
         _chart("non-finite elements", f"{prefix}hooks/", "nonfinite"),

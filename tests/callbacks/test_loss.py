@@ -10,7 +10,10 @@ import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
 
-from lightning_hooks import StatsMonitor, StepView, Watch, read_run
+from lightning_hooks import HealthMonitor, StatsMonitor, StepView, Watch, read_run
+from lightning_hooks.dashboard.diff import diff
+from lightning_hooks.dashboard.overview import overview
+from lightning_hooks.dashboard.source import LocalRun
 from tests.callbacks.models import Net, ValNet, data, trainer_of
 from tests.conformance.test_precision import Overflows, scaler
 from tests.consumers import Keeps
@@ -150,3 +153,22 @@ def test_an_optimizer_that_holds_parameters_of_another_model(tmp_path: Path) -> 
     assert keeps.views[0].facts is not None
     (group,) = keeps.views[0].facts.optimizers[0].groups
     assert group.params == ("body.0.weight", "body.0.bias") and group.strangers == 2
+
+
+@pytest.mark.parametrize("make", [lambda: StatsMonitor(RULES), HealthMonitor], ids=["stats", "health alone"])
+def test_the_loss_is_wherever_a_person_looks(tmp_path: Path, make: Any) -> None:
+    def fit(name: str, factor: float) -> tuple[Any, Path]:
+        torch.manual_seed(0)
+        logger, monitor, model = TensorBoardLogger(tmp_path, name=name), make(), Noted()
+        model.body[3].weight.data *= factor
+        trainer_of(tmp_path, monitor, logger=logger).fit(model, data(6))
+        return monitor, Path(logger.log_dir)
+
+    monitor, folder = fit("a", 1.0)
+    prefix = monitor.prefix
+    run = read_run(folder)
+    assert monitor.latest[f"{prefix}hooks/loss"] == pytest.approx(run.scalars[f"{prefix}hooks/loss"][1][-1], rel=1e-6)
+    assert f"{prefix}hooks/loss" in overview(LocalRun(folder))["hooks"]
+    found = diff(folder, fit("b", 2.0)[1])
+    assert any(part.tensor == f"{prefix}loss" and part.name == "loss" and part.step == 0 for part in found.parts)
+    assert f"\n  {prefix}loss: mean " in str(found)

@@ -41,6 +41,21 @@ def test_the_first_step_and_the_rows_in_which_runs_part(tmp_path, capsys):
     assert answer["first"] == 7 and answer["equal"] is False and answer["parts"][0]["name"] == "net.2.weight"
 
 
+def test_the_loss_is_compared_and_stands_between_the_forward_and_the_backward_pass(tmp_path):
+    def change(step, values):
+        values["mean"][:] += 1
+
+    many = tuple(f"layer.{i}" for i in range(40))
+    for run, changed in {"a": None, "b": change}.items():
+        for tensor, names in {"loss": ("loss",), "output": many, "output_grad": NAMES, "update": NAMES}.items():
+            write_run(tmp_path / run, range(3), names=names, change=changed, tensor=tensor, prefix="health/", old=True)
+    found = diff(tmp_path / "a", tmp_path / "b")
+    tensors = list(dict.fromkeys(part.tensor for part in found.parts))
+    assert tensors == ["health/output", "health/loss", "health/output_grad", "health/update"]
+    (line,) = [line for line in str(found).splitlines() if "loss" in line]
+    assert line.startswith("  health/loss: mean ") and str(found).endswith(f"{line}\n  and {49 - 21} more")
+
+
 def test_json_of_an_infinite_value_is_json(tmp_path, capsys):
     def infinite(step, values):
         values["norm"][1] = float("inf")

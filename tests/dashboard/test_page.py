@@ -70,11 +70,15 @@ def test_the_overview_leads_to_the_layer_and_the_step(browser, url):
 
 
 def test_the_loss_is_the_first_curve_of_the_overview(browser, tmp_path):
-    write_run(tmp_path / "run", range(5), scalars={"hooks/a": 1.0, "hooks/loss": 0.25})
+    write_run(tmp_path, range(40), scalars={"hooks/loss": 0.25, "hooks/final_grad_norm": 1.0})
     with serving(tmp_path) as url, opened(browser, url) as page:
-        page.wait_for_selector(".card canvas")
-        first = page.locator(".card h3").first.inner_text()
-        assert first.startswith("hooks/loss") and first.endswith("0.25")
+        page.wait_for_selector("h2:has-text('Over all layers')")
+        titles = [title.partition(" ")[0] for title in page.locator(".card h3").all_inner_texts()]
+        assert titles == ["hooks/loss", "hooks/grad_norm", "hooks/final_grad_norm"]
+        first = page.locator(".card").first
+        assert first.locator(".value").inner_text() == "0.25"
+        first.get_by_role("button").first.click()
+        assert page.locator("text=The mean of the losses of the step").is_visible()
 
 
 @pytest.mark.filterwarnings("ignore:.*what follows byte .* is damaged")

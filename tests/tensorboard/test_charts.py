@@ -29,5 +29,5 @@ def test_patterns_match_their_tags_and_no_others():
 
 def test_charts_of_transforms_only_where_there_are_any():
     titles = [chart.title for chart in layout([]).category[0].chart]
-    assert titles == ["gradient norms", "update ratio", "non-finite elements", "share of the time spent on watching"]
+    assert titles == ["loss", "gradient norms", "update ratio", "non-finite elements", "share of the time spent on watching"]
     assert "transforms: cosine" in [chart.title for chart in layout([], transforms=True).category[0].chart]
