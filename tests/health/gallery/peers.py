@@ -18,7 +18,7 @@ import statistics
 import tempfile
 import time
 import warnings
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -55,7 +55,9 @@ def run(training: Training, peer: Any) -> Run:
     callbacks = [] if peer is None else [peer, *getattr(peer, "others", [])]
     error, said = "", []
     gc.collect()
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+    silence = redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO())
+    # A package may write a report into the working folder.
+    with tempfile.TemporaryDirectory() as folder, chdir(folder), silence[0], silence[1]:
         began, began_cpu = time.perf_counter(), time.process_time()
         try:
             fit(training, SEED, callbacks, Path(folder))
