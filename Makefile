@@ -23,6 +23,7 @@ READY := $(VENV)/.ready
 # constraints.txt is for Python 3.11.
 PINNED := $(if $(filter 3.11,$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')),-c constraints.txt)
 TORCH := $(if $(PINNED),$(shell grep '^torch==' constraints.txt),torch)
+# Each worker has one thread: two workers with two threads each, on two cores, wait for one another most of the time.
 # These tests run a second time with what serves where nothing is compiled: measurements, hooks and event files in NumPy and
 # Python. Those in tests/stats/kernels try every kernel in one run.
 FALLBACK := $(wildcard tests/stats/test_*.py tests/engine/test_*.py) tests/hooks tests/tensorboard tests/engine/changing \
@@ -48,8 +49,8 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n $(WORKERS)
-	LIGHTNING_HOOKS_KERNEL=reference $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(FALLBACK)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+	OMP_NUM_THREADS=1 LIGHTNING_HOOKS_KERNEL=reference $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(FALLBACK)
 	$(BIN)/python -m pytest --doctest-modules lightning_hooks
 
 bench: $(READY)
