@@ -11,13 +11,14 @@ import numpy as np
 from lightning_hooks.errors import RuleError, printable, shortened, shown
 from lightning_hooks.health.accepting import is_accepted
 from lightning_hooks.health.causes import CAUSES, CauseRule, explain
-from lightning_hooks.health.evidence import WINDOW, Evidence
+from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import Cause, Event, EventKind, Finding
 from lightning_hooks.health.groups import Groups
 from lightning_hooks.health.rule import HealthRule, Sign
 from lightning_hooks.health.rules import DEFAULT_RULES
 from lightning_hooks.health.streaks import Streak, Streaks
 from lightning_hooks.health.summary import summary_of
+from lightning_hooks.health.window import WINDOW
 from lightning_hooks.records.step_view import StepView
 
 _SHORT: Final = 5

@@ -11,14 +11,12 @@ from numpy.typing import NDArray
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.facts_history import FactsHistory
 from lightning_hooks.health.reading import Reader
-from lightning_hooks.health.window import Array, EarlyLevel, Key, Window, check_widths
+from lightning_hooks.health.window import WINDOW, Array, EarlyLevel, Key, Window, check_widths
 from lightning_hooks.health.witness import falls
 from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.records.facts import StepFacts, Structure
 from lightning_hooks.records.step_view import StepView
 
-WINDOW: Final = 256
-"""The number of published steps that rules can read."""
 LOSS: Final = ("loss", "mean")
 _MOST_VIEWS: Final = 32  # views that wait to be read; more would hold memory for nothing
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from lightning_hooks.errors import RuleError, printable, shortened, shown
-from lightning_hooks.health.evidence import WINDOW
 from lightning_hooks.health.finding import Cause, Event, Finding
+from lightning_hooks.health.window import WINDOW
 
 FINDINGS: Final = "findings.jsonl"
 SUMMARY: Final = "summary.json"

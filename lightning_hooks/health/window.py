@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from lightning_hooks.errors import RuleError, shown
 Array = NDArray[np.float64]
 Key = tuple[str, str]
 """A tensor and a statistic; for a number of the whole run an empty tensor and its tag."""
+WINDOW: Final = 256
+"""The number of published steps that rules can read."""
 FIRST_EARLY, LAST_EARLY = 5, 24
 """The early level of a row is the median of its own measurements with these numbers, counted from 0."""
 
