@@ -89,7 +89,7 @@ def test_the_last_layout_of_a_run_holds_the_charts_of_all_monitors(tmp_path):
     layout = layout_pb2.Layout.FromString(last.tensor_proto.string_val[0])
     assert [category.title for category in layout.category] == ["a/hooks", "a/grad", "b/hooks", "b/grad", "a/update"]
     assert [chart.title for chart in layout.category[1].chart] == ["grad norm", "grad std"]
-    assert len(layout.category[0].chart) == 4  # each once
+    assert len(layout.category[0].chart) == 5  # each once
 
 
 def test_only_torchs_summary_writer_is_taken_for_tensorboard(tmp_path):
