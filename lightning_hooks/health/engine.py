@@ -23,6 +23,7 @@ from lightning_hooks.records.step_view import StepView
 
 _SHORT: Final = 5
 """The longest interval of rules that must tell within five steps."""
+_NEVER: Final = 2**62
 _UNDER_WAY: Final = 200
 """The step from which on rules with a longer interval look half as often."""
 
@@ -62,9 +63,9 @@ class Diagnosis:
         self._cause_rules = causes
         self.evidence = Evidence([need for rule in self.rules.values() for need in rule.needs], window)
         self._count = 0
-        self._next_look = -1
         self._judged = dict.fromkeys(self.rules, -1)
         self._streaks = {name: Streaks(rule) for name, rule in self.rules.items()}
+        self._plan_looks()
         self._groups = Groups()
         self._causes: list[Cause] = []
         self._ran: set[str] = set()
@@ -79,6 +80,11 @@ class Diagnosis:
         self.evidence.add(view)
         self._count += 1
         return self._look(view.step) if view.step >= self._next_look else []
+
+    def _plan_looks(self) -> None:
+        """Note when each rule looks next, so that most steps ask no rule."""
+        self._due_at = {name: self._due(rule) for name, rule in self.rules.items()}
+        self._next_look = min(self._due_at.values(), default=_NEVER)
 
     def finish(self) -> list[Event]:
         """Let all rules look at the steps that they have not judged, because the run ends."""
@@ -101,15 +107,16 @@ class Diagnosis:
         self._judged = {name: min(judged, step - 1) for name, judged in self._judged.items()}
         for streaks in self._streaks.values():
             streaks.restart()
+        self._plan_looks()
 
     def _look(self, step: int | None) -> list[Event]:
         """Let the rules look that are due at a step; all rules if it is None."""
         changed: dict[int, EventKind] = {}
-        for name, rule in self.rules.items():
-            if name not in self._failed and (step is None or step >= self._due(rule)):
-                changed |= self._look_with(rule)
-        looking = (rule for name, rule in self.rules.items() if name not in self._failed)
-        self._next_look = min(map(self._due, looking), default=2**62)
+        for name, due in self._due_at.items():
+            if name not in self._failed and (step is None or step >= due):
+                changed |= self._look_with(self.rules[name])
+                self._due_at[name] = _NEVER if name in self._failed else self._due(self.rules[name])
+        self._next_look = min(self._due_at.values(), default=_NEVER)
         return self._events(changed) if changed else []
 
     def _due(self, rule: HealthRule) -> int:
@@ -236,7 +243,7 @@ class Diagnosis:
             raise RuleError(f"diagnosis: the saved state is damaged: {error}") from error
         self.evidence, self._count, self._judged, self._streaks, self._groups = evidence, count, judged, streaks, groups
         self._causes, self._ran, self._could_not, self._failed, self._accepted = causes, ran, could_not, failed, accepted
-        self._next_look = -1
+        self._plan_looks()
 
 
 def _checked(rules: Iterable[HealthRule]) -> dict[str, HealthRule]:
