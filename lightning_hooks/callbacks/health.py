@@ -91,7 +91,7 @@ class HealthMonitor(StatsMonitor):
         self.actions = actions
         self._actions = Actions.read(actions, [rule.name for rule in self._health_rules])
         self._reporter: Reporter | None = None
-        self._requests: TrainerContext | None = None  # those of the actions, during a fit
+        self._requests: TrainerContext | None = None  # During a fit, it takes what actions request: stop, save.
         self._is_guest = False
         self._new_diagnosis()  # Refuse two rules with one name now, not when a fit begins.
 

@@ -189,7 +189,7 @@ class StatsMonitor(WatchingCallback):
 
     @override
     def _resolve_dry(self, model: nn.Module, trainer: Trainer) -> Resolved:
-        return self._resolve(model, trainer)  # guests add rows
+        return self._resolve(model, trainer)  # A guest, such as a HealthMonitor, asks for further rows of this monitor.
 
     def _watched(self, trainer: Trainer | None) -> Sequence[Watch] | None:
         """The rules to watch: its own, and those that guests need besides; None for the default rules."""

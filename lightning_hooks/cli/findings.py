@@ -21,7 +21,7 @@ from lightning_hooks.tensorboard.reading import read_run
 from lightning_hooks.tensorboard.views import ReadMonitor
 
 _POLL: Final = 0.5  # seconds
-_PREFIX: Final = "health/"  # the default of HealthMonitor
+_PREFIX: Final = "health/"  # The prefix of tags that a HealthMonitor has unless a user names one.
 
 
 def findings(arguments: list[str]) -> int:

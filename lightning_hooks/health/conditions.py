@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.evidence import Evidence, Track
 
 FIRST_STEPS: Final = 25
 """The steps of the start that are compared with later ones."""
@@ -16,7 +16,7 @@ FAR: Final = 0.5
 
 def has_stepped_too_far(evidence: Evidence) -> bool:
     """Whether an early step has changed most weights by a large share of them."""
-    ratio = evidence.track("update", "ratio") if ("update", "ratio") in evidence.needs else None
+    ratio = _track(evidence, "update", "ratio")
     if ratio is None or not len(ratio.values):
         return False
     shares = ratio.values[:FIRST_STEPS]
@@ -24,9 +24,14 @@ def has_stepped_too_far(evidence: Evidence) -> bool:
     return bool(np.median(finite.max(axis=0)) > FAR)
 
 
+def _track(evidence: Evidence, tensor: str, stat: str) -> Track | None:
+    """The track of a statistic; None also if no rule of the run collects it."""
+    return evidence.track(tensor, stat) if (tensor, stat) in evidence.needs else None
+
+
 def _last(evidence: Evidence, tensor: str, stat: str) -> dict[str, float]:
     """The last measurement of each row, by its name; empty if the statistic is not collected."""
-    track = evidence.track(tensor, stat) if (tensor, stat) in evidence.needs else None
+    track = _track(evidence, tensor, stat)
     if track is None:
         return {}
     measured = ~np.isnan(track.values)
@@ -37,12 +42,12 @@ def _last(evidence: Evidence, tensor: str, stat: str) -> dict[str, float]:
 
 def has_weights_of_zeros(evidence: Evidence) -> bool:
     """Whether a matrix began at zero and still is."""
-    start, structure = evidence.start("param", "norm") if ("param", "norm") in evidence.needs else None, evidence.structure
-    if start is None or structure is None:
+    track, structure = _track(evidence, "param", "norm"), evidence.structure
+    start = None if track is None else evidence.start("param", "norm")
+    if track is None or start is None or structure is None:
         return False
     now = _last(evidence, "param", "norm")
-    track = evidence.track("param", "norm")
-    began = {name for name, norm in zip(track.names if track else (), start.tolist(), strict=True) if norm == 0}
+    began = {name for name, norm in zip(track.names, start.tolist(), strict=True) if norm == 0}
     return any(len(each.shape) >= 2 and each.name in began and now.get(each.name) == 0 for each in structure.parameters)
 
 

@@ -65,13 +65,13 @@ class Diagnosis:
         self._count = 0
         self._judged = dict.fromkeys(self.rules, -1)
         self._streaks = {name: Streaks(rule) for name, rule in self.rules.items()}
-        self._plan_looks()
         self._groups = Groups()
         self._causes: list[Cause] = []
         self._ran: set[str] = set()
         self._could_not: dict[str, str] = {}
         self._failed: dict[str, str] = {}
         self._accepted: set[str] = set()
+        self._plan_looks()
 
     def add(self, view: StepView) -> list[Event]:
         """Add the view of the next step; returns what the rules that look at this step have found."""
@@ -113,9 +113,9 @@ class Diagnosis:
         """Let the rules look that are due at a step; all rules if it is None."""
         changed: dict[int, EventKind] = {}
         for name, due in self._due_at.items():
-            if name not in self._failed and (step is None or step >= due):
+            if due < _NEVER and (step is None or step >= due):
                 changed |= self._look_with(self.rules[name])
-                self._due_at[name] = _NEVER if name in self._failed else self._due(self.rules[name])
+                self._due_at[name] = self._due(self.rules[name])
         self._next_look = min(self._due_at.values(), default=_NEVER)
         return self._events(changed) if changed else []
 
@@ -125,6 +125,8 @@ class Diagnosis:
         A rule with a short interval looks at the next step if its condition holds somewhere, but not yet for long enough. One
         with a long interval looks half as often once the training is under way: a look takes as long as some hundred hooks.
         """
+        if rule.name in self._failed:
+            return _NEVER
         judged, every = self._judged[rule.name], rule.every
         if every <= _SHORT and self._streaks[rule.name].is_undecided:
             return judged + 1

@@ -79,7 +79,7 @@ class LossSpike(_LossRule):
             return six_sigma(history, self.sigmas)
 
         def near(history: Array) -> float:
-            return float(history[-LOCAL:].min()) + least  # at most what `limit_of` returns
+            return float(history[-LOCAL:].min()) + least  # A cheap limit first: `limit_of` never returns less.
 
         values = track.values[:, 0]
         for spike in spikes(values, track.new, [near, usual, limit_of], self.settle):
