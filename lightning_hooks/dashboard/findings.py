@@ -14,6 +14,8 @@ from lightning_hooks.health.journal import standing
 def shown_findings(text: str, tensors: Collection[str] = ()) -> list[Mapping[str, Any]]:
     """The causes, then the findings of a file, each as it stands after the last line and the worst first.
 
+    `rows` of a finding are the names of its modules or parameters, an empty name for the whole run; `name` is the first one.
+
     Args:
         text: the file. Damaged lines are ignored: the file may be written at the moment.
         tensors: the tensors of the tables of the run, with the prefixes of monitors.
@@ -60,5 +62,6 @@ def _of_finding(finding: Finding, tensors: Collection[str]) -> dict[str, Any]:
         "why": "; ".join(dict.fromkeys(sign.text for sign in finding.evidence[:3])),
         "next": " ".join(finding.next_steps),
         "step": finding.first_step,
+        "rows": [*finding.rows],
         **({"name": row, "tensor": tensor} if row else {}),
     }

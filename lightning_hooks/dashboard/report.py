@@ -41,6 +41,7 @@ MODULES: Final = (
     "loaded.js",
     "segments.js",
     "series.js",
+    "marks.js",
     "charts.js",
     "mapdraw.js",
     "mapinput.js",

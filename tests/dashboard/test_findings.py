@@ -34,6 +34,7 @@ def test_each_finding_and_cause_is_listed_once_the_worst_first():
     }
     assert worst["verdict"] == "NonFinite. Not finite." and worst["next"] == "Look. Stop." and worst["severity"] == "critical"
     assert "name" not in worst and "tensor" not in worst
+    assert (worst["rows"], over["rows"]) == (["", "net.2"], ["net.0", "net.2"])
     assert (over["name"], over["tensor"], over["step"], over["why"]) == ("net.0", "output", 5, "gradient reaches 20")
     assert over["verdict"] == "DeadUnits. net.0, then 1 more: dead. Over since step 41."
 

@@ -3,6 +3,7 @@
 import uPlot from "./vendor/uPlot.esm.js";
 import { short } from "./colors.js";
 import { color, h, several } from "./dom.js";
+import { drawChartMarks } from "./marks.js";
 import { stepsText } from "./steps.js";
 
 const COLORS = ["accent", "alert", "third", "fourth"];
@@ -16,9 +17,9 @@ export function keysOf(labels) {
 
 /**
  * A chart of one value over steps, with a line for each series: { label, color, steps, ends, least, greatest }. `text` formats a value,
- * and onStep(step) is called for a click.
+ * onStep(step) is called for a click, and `marks` are those of findings, see marksOf() in marks.js.
  */
-export function lineChart(series, { height = 130, label = "", onStep = null, text = short } = {}) {
+export function lineChart(series, { height = 130, label = "", onStep = null, text = short, marks = [] } = {}) {
   const holder = h("div", { class: "chart", role: "img", "aria-label": describe(label, series, text) });
   const [x, ...columns] = align(series);
   const ends = new Map(series.flatMap((each) => Array.from(each.steps, (step, i) => [step, each.ends[i]])));
@@ -40,7 +41,7 @@ export function lineChart(series, { height = 130, label = "", onStep = null, tex
       axes: [axis({ size: 26 }), axis({ size: room, space: 24, ...(isLog ? { splits: decades } : {}), values: (_, values) => values.map((value) => (value === null ? "" : text(value))) })],
       series: [{}, ...colors.flatMap((name) => [line(name), line(name)])],
       bands: colors.map((name, i) => ({ series: [2 * i + 2, 2 * i + 1], fill: `${color(name)}44` })),
-      hooks: { setCursor: [(chart) => tell(chart)] },
+      hooks: { setCursor: [(chart) => tell(chart)], draw: [(chart) => drawChartMarks(chart, marks)] },
     };
     const chart = new uPlot(options, [x, ...shown], holder);
     holder.append(value);
@@ -51,7 +52,8 @@ export function lineChart(series, { height = 130, label = "", onStep = null, tex
   const tell = (chart) => {
     const i = chart.cursor.idx;
     const parts = i === null || i === undefined ? [] : series.map((each, s) => range(columns[2 * s][i], columns[2 * s + 1][i], each.label, text));
-    value.textContent = parts.length ? `${stepsText([x[i], ends.get(x[i])])}: ${parts.join("; ")}` : "";
+    const found = parts.length ? marks.filter(({ step }) => x[i] <= step && step <= ends.get(x[i])).map((mark) => ` ▼ ${mark.text}`) : [];
+    value.textContent = parts.length ? `${stepsText([x[i], ends.get(x[i])])}: ${parts.join("; ")}${found.join("")}` : "";
   };
   let [chart, width] = [null, 0];
   // A holder that is removed from the document gets the width 0. Destroy its chart then: the window holds a reference to each chart.

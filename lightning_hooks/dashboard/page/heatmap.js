@@ -15,7 +15,7 @@ const SMALLEST = 2;
  * One panel with a heat map. `model` holds the data to draw and how to draw them:
  *   run, title, rows (Rows), shown (nodes), isOpen(node), flat (labels are whole names), exact (whether folded groups merge exactly)
  *   cells (Cells), isDifference (of two runs), tensor, stat, from, to (steps), unit (steps of a cell at level 0)
- *   map and scale (of the colours), fit (all rows in the window), height and labels (pixels), marks (of findings: { node, step, text })
+ *   map and scale (of the colours), fit (all rows in the window), height and labels (pixels), marks (of findings, see marksOn() in marks.js)
  * `on` holds the callbacks onZoom(from, to), onFold(node), onPick(node, step, opens), onScroll(top), onArrival(), onError(error).
  */
 export class HeatMap {
@@ -84,13 +84,14 @@ export class HeatMap {
     return this.model.rows.steps.within(cell * at.cell, (cell + 1) * at.cell);
   }
 
-  /** The line of a finding: that of its row, or of the folded group that contains the row; -1 if neither is shown. */
+  /** The line of a mark: that of its row, or of the folded group that contains the row; -1 if neither is shown, or it has no row. */
   lineOf(mark) {
-    return this.model.rows.lineOf(mark.node, this.model.shown);
+    return mark.node === null ? -1 : this.model.rows.lineOf(mark.node, this.model.shown);
   }
 
-  /** The findings in the cell of line `r` with the given first and last step. */
-  marksIn(r, [first, last]) {
+  /** The marks on line `r`; if `steps` is the first and the last step of a cell, only those in the cell. */
+  marksIn(r, steps = [-Infinity, Infinity]) {
+    const [first, last] = steps;
     return this.model.marks.filter((mark) => first <= mark.step && mark.step <= last && this.lineOf(mark) === r);
   }
 

@@ -1,6 +1,7 @@
 // Draws a heat map: the cells, the labels of the rows, the steps, the marks of findings, the cursor of the keyboard.
 
 import { color } from "./dom.js";
+import { drawTriangle } from "./marks.js";
 import { WAITING, pixelsOf } from "./segments.js";
 
 export const AXIS = 22; // pixels above the cells
@@ -144,21 +145,21 @@ function drawAxis(context, map, at) {
   context.fillText("step", 4, AXIS / 2 - 2);
 }
 
+/** The position of a mark on the axis of steps, in pixels; `at` is the layout. */
+export function xOf(at, { from }, mark) {
+  return at.gutter + ((mark.step + 0.5 - from) / at.span) * at.plot;
+}
+
 function drawMarks(context, map, at) {
-  const { marks, from } = map.model;
-  for (const mark of marks) {
+  context.fillStyle = color("alert");
+  context.strokeStyle = color("page");
+  for (const mark of map.model.marks) {
     const r = map.lineOf(mark);
-    const x = at.gutter + ((mark.step + 0.5 - from) / at.span) * at.plot;
-    if (r < at.first || r >= at.last || x < at.gutter || x > at.gutter + at.plot) continue;
-    const y = AXIS + r * at.row - at.top;
-    context.fillStyle = color("alert");
-    context.strokeStyle = color("page");
-    context.beginPath();
-    context.moveTo(x, y + Math.max(at.row, 8));
-    context.lineTo(x - 5, y - 2);
-    context.lineTo(x + 5, y - 2);
-    context.closePath();
-    context.fill();
+    const x = xOf(at, map.model, mark);
+    const isOfRun = mark.node === null;
+    if ((!isOfRun && (r < at.first || r >= at.last)) || x < at.gutter || x > at.gutter + at.plot) continue;
+    // A finding on the whole run has no row: its mark stands above the cells.
+    drawTriangle(context, x, isOfRun ? AXIS - 10 : AXIS + r * at.row - at.top - 2, 5);
     context.stroke();
   }
 }

@@ -2,7 +2,7 @@
 
 import { short } from "./colors.js";
 import { clamp, h, several } from "./dom.js";
-import { AXIS } from "./mapdraw.js";
+import { AXIS, xOf } from "./mapdraw.js";
 import { cellOf } from "./segments.js";
 import { TILE } from "./source.js";
 import { stepsText } from "./steps.js";
@@ -11,7 +11,7 @@ import { stepsText } from "./steps.js";
 export function listenTo(map) {
   const { canvas } = map;
   let drag = null;
-  canvas.addEventListener("pointermove", (event) => (drag ? dragTo(map, drag, event) : showTip(map, under(map, event), event)));
+  canvas.addEventListener("pointermove", (event) => (drag ? dragTo(map, drag, event) : showTip(map, described(map, event), event)));
   canvas.addEventListener("pointerleave", () => (map.tip.hidden = true));
   canvas.addEventListener("pointerdown", (event) => {
     const hit = under(map, event);
@@ -58,6 +58,15 @@ function under(map, event) {
   return { r, cell: x < at.gutter ? null : Math.floor(step / at.cell), step };
 }
 
+/** The lines that describe what is under the pointer: a cell, a row, or findings on the whole run, which are marked above the cells. */
+function described(map, event) {
+  const hit = under(map, event);
+  if (hit) return describeCell(map, hit.r, hit.cell);
+  const box = map.canvas.getBoundingClientRect();
+  if (!map.drawn || event.clientY - box.top >= AXIS) return [];
+  return markLines(map.model.marks.filter((mark) => mark.node === null && Math.abs(xOf(map.drawn, map.model, mark) - (event.clientX - box.left)) < 8));
+}
+
 /** The lines that describe a cell; if `cell` is null, those that describe the row. */
 export function describeCell(map, r, cell) {
   const { rows, shown, stat, tensor, exact, isOpen, isDifference } = map.model;
@@ -65,9 +74,9 @@ export function describeCell(map, r, cell) {
   const isGroup = rows.isGroup(shown[r]);
   const lines = [node.name + (isGroup ? ` (${several(node.leaves, "row")})` : "")];
   if (node.type || node.shape) lines.push([node.type, node.shape ? `[${node.shape.join(", ")}]` : ""].filter(Boolean).join(" "));
-  if (cell === null) return lines;
+  if (cell === null) return [...lines, ...markLines(map.marksIn(r))];
   const [first, last] = map.stepsOf(cell, map.drawn);
-  lines.push(stepsText([first, last]), ...map.marksIn(r, [first, last]).map((mark) => `▼ ${mark.text}`));
+  lines.push(stepsText([first, last]), ...markLines(map.marksIn(r, [first, last])));
   if (isOpen(shown[r])) return lines;
   const segment = map.model.cells.tile(map.drawn.level, Math.floor(cell / TILE))?.get(shown[r]);
   const values = segment && cellOf(segment, cell % TILE);
@@ -84,6 +93,12 @@ export function describeCell(map, r, cell) {
   return lines;
 }
 
+const MOST_TEXTS = 6; // findings that a description lists
+const markLines = (marks) => {
+  const texts = [...new Set(marks.map((mark) => `▼ ${mark.text}`))];
+  return texts.length > MOST_TEXTS ? [...texts.slice(0, MOST_TEXTS), `▼ and ${several(texts.length - MOST_TEXTS, "finding")} more`] : texts;
+};
+
 function dragTo(map, drag, event) {
   const moved = event.clientX - drag.clientX;
   if (Math.abs(moved) < 4 && !drag.moved) return;
@@ -93,11 +108,11 @@ function dragTo(map, drag, event) {
   map.on.onZoom(drag.from - steps, drag.to - steps);
 }
 
-function showTip(map, hit, event) {
+function showTip(map, lines, event) {
   const { tip } = map;
-  tip.hidden = !hit;
-  if (!hit) return;
-  tip.replaceChildren(...describeCell(map, hit.r, hit.cell).map((line) => h("div", {}, line)));
+  tip.hidden = !lines.length;
+  if (!lines.length) return;
+  tip.replaceChildren(...lines.map((line) => h("div", {}, line)));
   const box = map.element.getBoundingClientRect();
   const x = event.clientX - box.left + 14;
   const y = event.clientY - box.top + 14;

@@ -9,6 +9,7 @@ import { drawLegend } from "./legend.js";
 import { widestLabel } from "./mapdraw.js";
 import { describeCell } from "./mapinput.js";
 import { makeTools, mapOf } from "./maptools.js";
+import { marksOn } from "./marks.js";
 import { filterOf } from "./patterns.js";
 import { foldingOf, foldingText } from "./rows.js";
 import { Cells } from "./source.js";
@@ -133,16 +134,9 @@ export class MapView {
     this.note.hidden = false;
   }
 
-  /** The marks of the findings of health rules on rows of the map. */
+  /** The marks of the findings of health rules on the map. */
   marks(run, rows) {
-    const { state } = this.app;
-    const findings = this.app.loaded.meta(run).findings ?? [];
-    return findings.flatMap((finding) => {
-      const node = rows.rowByName.get(finding.name);
-      const step = Number(finding.step);
-      const isOfTensor = !finding.tensor || finding.tensor === state.tensor;
-      return node === undefined || !Number.isFinite(step) || !isOfTensor ? [] : [{ node, step, text: finding.verdict ?? finding.rule }];
-    });
+    return marksOn(this.app.loaded.meta(run).findings, rows, this.app.state.tensor);
   }
 
   showPanels(models) {

@@ -5,6 +5,7 @@ import { makeScale, short, tableOf } from "./colors.js";
 import { helpButton } from "./controls.js";
 import { color, h, several } from "./dom.js";
 import { timeSeriesOf } from "./host.js";
+import { marksOf } from "./marks.js";
 import { seriesOf } from "./series.js";
 import { stepsText } from "./steps.js";
 
@@ -73,7 +74,7 @@ export class RowView {
       "div",
       { class: "card" },
       h("h3", {}, stat, " ", helpButton(app, () => stat), h("span", { class: "value" }, lastText(series[0]))),
-      lineChart(series, { label: `${state.tensor} ${stat} of ${name}`, onStep: (step) => app.state.set({ view: "step", step, stat }) }),
+      lineChart(series, { marks: marksOf(app.meta.findings, name, state.tensor), label: `${state.tensor} ${stat} of ${name}`, onStep: (step) => app.state.set({ view: "step", step, stat }) }),
       ...series.map(nonfiniteNote),
     );
   }

@@ -1,0 +1,99 @@
+// The marks of findings: which rows of a map and which curves a finding concerns, whatever tensor they show.
+
+import { color } from "./dom.js";
+
+const OF_PARAMETERS = /(^|\/)(param|grad|final_grad|update|state\.[^/]*)$/; // the tensors whose rows are parameters
+
+const moduleOf = (name) => name.slice(0, Math.max(name.lastIndexOf("."), 0));
+const textOf = (finding) => finding.verdict ?? finding.rule ?? "finding";
+
+/** The names of the rows of a finding; an empty name stands for the whole run. */
+function namesOf(finding) {
+  const names = Array.isArray(finding.rows) ? finding.rows : [finding.name];
+  return names.filter((name) => typeof name === "string");
+}
+
+/**
+ * The marks of findings on the curves of a row: [{ step, text }]. A finding on a module concerns the parameters of the module, and a
+ * finding on a parameter concerns its module. `tensor` is the tensor of the row.
+ */
+export function marksOf(findings, name, tensor) {
+  const showsParameters = OF_PARAMETERS.test(tensor);
+  return dated(findings).flatMap(({ finding, step }) => {
+    const isConcerned = namesOf(finding).some((each) => each !== "" && (each === name || (showsParameters ? holds(finding, each) === moduleOf(name) : heldBy(finding, each) === name)));
+    return isConcerned ? [{ step, text: textOf(finding) }] : [];
+  });
+}
+
+/**
+ * The marks of findings on the map of a tensor: [{ node, step, text }]. If the map has neither the row of a finding nor its module or
+ * its parameters, the innermost group around the row is marked. The node is null if the finding concerns the whole run.
+ */
+export function marksOn(findings, rows, tensor) {
+  const { nodeOf, groupOf, nodesOfModule } = indexOf(rows);
+  const showsParameters = OF_PARAMETERS.test(tensor);
+  const nodesFor = (finding, name) => {
+    if (name === "") return [null];
+    if (nodeOf.has(name)) return [nodeOf.get(name)];
+    const related = showsParameters ? nodesOfModule.get(holds(finding, name)) : [nodeOf.get(heldBy(finding, name))].filter((node) => node !== undefined);
+    if (related?.length) return related;
+    for (let part = name; part; part = moduleOf(part)) if (groupOf.has(part)) return [groupOf.get(part)];
+    return [];
+  };
+  return dated(findings).flatMap(({ finding, step }) => {
+    const nodes = new Set(namesOf(finding).flatMap((name) => nodesFor(finding, name)));
+    return [...nodes].map((node) => ({ node, step, text: textOf(finding) }));
+  });
+}
+
+/** The module that a finding names; null if it names a parameter. */
+const holds = (finding, name) => (finding.tensor && OF_PARAMETERS.test(finding.tensor) ? null : name);
+
+/** The module of the parameter that a finding names; null if it names a module. A finding without a tensor may name either. */
+const heldBy = (finding, name) => (!finding.tensor || OF_PARAMETERS.test(finding.tensor) ? moduleOf(name) || null : null);
+
+function dated(findings) {
+  return (findings ?? []).map((finding) => ({ finding, step: Number(finding.step ?? NaN) })).filter(({ step }) => Number.isFinite(step));
+}
+
+/** The nodes of a table by the names of rows, of groups, and of the modules that hold the rows. Computed once for each table. */
+function indexOf(rows) {
+  if (rows.markIndex) return rows.markIndex;
+  const [groupOf, nodesOfModule] = [new Map(), new Map()];
+  rows.nodes.forEach((node, i) => {
+    if (node.row === null) return groupOf.set(node.name, i);
+    const module = moduleOf(node.name);
+    nodesOfModule.has(module) ? nodesOfModule.get(module).push(i) : nodesOfModule.set(module, [i]);
+  });
+  return (rows.markIndex = { nodeOf: rows.rowByName, groupOf, nodesOfModule });
+}
+
+/** Draw marks on a chart of uPlot: a triangle above the curve and a thin line at the step. */
+export function drawChartMarks(chart, marks) {
+  const { ctx: pen, bbox } = chart;
+  const ratio = window.devicePixelRatio || 1;
+  pen.save();
+  pen.fillStyle = pen.strokeStyle = color("alert");
+  pen.lineWidth = ratio;
+  pen.setLineDash([3 * ratio, 3 * ratio]);
+  for (const { step } of marks) {
+    const x = chart.valToPos(step, "x", true);
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    pen.beginPath();
+    pen.moveTo(x, bbox.top);
+    pen.lineTo(x, bbox.top + bbox.height);
+    pen.stroke();
+    drawTriangle(pen, x, bbox.top, 5 * ratio);
+  }
+  pen.restore();
+}
+
+/** Fill a triangle that points down; `y` is its upper edge, and `size` half of its width. */
+export function drawTriangle(pen, x, y, size) {
+  pen.beginPath();
+  pen.moveTo(x, y + 2 * size);
+  pen.lineTo(x - size, y);
+  pen.lineTo(x + size, y);
+  pen.closePath();
+  pen.fill();
+}
