@@ -39,6 +39,7 @@ MODULES: Final = (
     "state.js",
     "source.js",
     "loaded.js",
+    "textures.js",
     "segments.js",
     "series.js",
     "marks.js",

@@ -16,9 +16,10 @@ const ANCHORS = {
 export const MAPS = Object.keys(ANCHORS);
 export const SCALES = ["auto", "linear", "log", "symlog"];
 
-// The colours of NaN and of infinite values, which no map contains.
+// The colours of NaN, of infinite values and of exact zeros, which no map contains.
 export const NAN = [255, 0, 220];
 export const INFINITE = [0, 214, 255];
+export const ZERO = [178, 184, 198];
 
 const ENOUGH_FOR_LOG = 20; // the ratio of greatest to least positive value above which a scale is logarithmic
 const FEW_VALUES = 200; // with fewer values, none counts as an outlier
@@ -92,9 +93,14 @@ export function makeScale(kind, low, high, leastPositive, signed) {
 /**
  * The scale for summaries of segments (see segments.js). If a few outliers would leave most of the colours unused, the bounds exclude
  * them, and `beyond` holds the least and the greatest value. `fixed` holds the two bounds of the user, each null if it is not fixed.
- * Zero has the middle colour if the map shows a difference, or if the diverging map shows negative values.
+ * Zero has the middle colour if the map shows a difference, or if the diverging map shows negative values. `hasZero` of the scale says
+ * that cells of exact zeros have the colour of their own, as in all maps but those of differences.
  */
 export function scaleOf(summaries, kind, fixed, map, isDifference) {
+  return Object.assign(scaleFor(summaries, kind, fixed, map, isDifference), { hasZero: !isDifference });
+}
+
+function scaleFor(summaries, kind, fixed, map, isDifference) {
   let [low, high, leastPositive, count] = [Infinity, -Infinity, Infinity, 0];
   for (const each of summaries) {
     if (each.low < low) low = each.low;

@@ -1,8 +1,8 @@
 // Exports the heat maps as a picture and as a table.
 
 import { color, h } from "./dom.js";
-import { FINDING, NOT_MEASURED, SPECIAL_COLORS } from "./legend.js";
-import { hatch } from "./mapdraw.js";
+import { FINDING } from "./legend.js";
+import { texture } from "./textures.js";
 
 const MARGIN = 12;
 const LINE = 22;
@@ -52,11 +52,11 @@ export function pictureOf(panels, title, legend) {
   pen.textAlign = "left";
   let x = MARGIN + bar.width + 24;
   pen.strokeStyle = color("line");
-  for (const [rgb, text] of [...SPECIAL_COLORS, [null, NOT_MEASURED]]) {
-    pen.fillStyle = rgb ? `rgb(${rgb.join(", ")})` : hatch(pen);
+  for (const key of legend.querySelectorAll(".special")) {
+    pen.fillStyle = texture(pen, key.dataset.texture);
     pen.fillRect(x, y + LINE, 12, 12);
     pen.strokeRect(x, y + LINE, 12, 12);
-    x += 18 + write(text, x + 18, y + LINE + 6) + 14;
+    x += 18 + write(key.textContent.trim(), x + 18, y + LINE + 6) + 14;
   }
   if (panels.some((panel) => panel.model.marks.length)) write(FINDING, x + 6 + write("▼", x, y + LINE + 6, "12px", "alert"), y + LINE + 6);
   return new Promise((resolve) => out.toBlob(resolve));

@@ -1,10 +1,9 @@
 // The legend of the heat maps: the meaning of their colours.
 
-import { INFINITE, NAN, short, tableOf } from "./colors.js";
+import { short, tableOf } from "./colors.js";
 import { h } from "./dom.js";
+import { swatch } from "./textures.js";
 
-export const SPECIAL_COLORS = [[NAN, "NaN"], [INFINITE, "infinite"]];
-export const NOT_MEASURED = "not measured";
 export const FINDING = "finding";
 const OF_THE_TENSOR = /^(mean|std|rms|norm|abs_mean|min|max|abs_max|p\d+(\.\d+)?)$/;
 
@@ -14,20 +13,21 @@ export function drawLegend(element, { tensor, stat, map, isDifference, marks }, 
   const bar = h("canvas", { width: "256", height: "12", class: "bar", role: "img", "aria-label": label });
   const context = bar.getContext("2d");
   const table = tableOf(map);
-  for (let i = 0; i < 256; i++) {
+  for (let x = 0; x < 256; x++) {
+    const i = scale.low === scale.high ? scale.index(scale.low) : x; // if all values are equal, they have one colour
     context.fillStyle = `rgb(${table[3 * i]}, ${table[3 * i + 1]}, ${table[3 * i + 2]})`;
-    context.fillRect(i, 0, 1, 12);
+    context.fillRect(x, 0, 1, 12);
   }
   const [below, above] = scale.beyond ?? [null, null];
-  const ticks = [0, 0.5, 1].map((at) => h("span", {}, short(scale.at(at))));
+  const ticks = (scale.low === scale.high ? [0] : [0, 0.5, 1]).map((at) => h("span", {}, short(scale.at(at))));
   if (below !== null) ticks[0].prepend("≤ ");
-  if (above !== null) ticks[2].prepend("≥ ");
+  if (above !== null) ticks.at(-1).prepend("≥ ");
   const reach = [below === null ? null : `down to ${short(below)}`, above === null ? null : `up to ${short(above)}`].filter(Boolean);
   element.replaceChildren(
     h("span", { class: "legend-title" }, `${isDifference ? "difference of " : ""}${quantity(tensor, stat, scale)}`),
     h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks)),
     ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
-    ...specialKeys(true, true, true),
+    ...specialKeys(true, true, true, scale.hasZero),
     ...(marks.length ? [h("span", {}, h("span", { class: "mark" }, "▼"), ` ${FINDING}`)] : []),
   );
 }
@@ -38,11 +38,10 @@ export function quantity(tensor, stat, scale) {
   return `${tensor} ${stat}${details ? ` (${details})` : ""}`;
 }
 
-/** The keys of the special colours: NaN, infinite and not measured, each only if its argument is true. */
-export function specialKeys(hasNan, hasInfinite, hasGaps) {
-  const colored = SPECIAL_COLORS.filter((_, i) => [hasNan, hasInfinite][i]);
-  const keys = colored.map(([rgb, text]) => h("span", {}, h("i", { class: "swatch", style: `background: rgb(${rgb.join(", ")})` }), ` ${text}`));
-  return hasGaps ? [...keys, h("span", {}, h("i", { class: "swatch hatched" }), ` ${NOT_MEASURED}`)] : keys;
+/** The keys of the textures: NaN, infinite, exactly 0 and not measured, each only if its argument is true. */
+export function specialKeys(hasNan, hasInfinite, hasGaps, hasZero = false) {
+  const keys = [[hasNan, "nan", "NaN"], [hasInfinite, "infinite", "infinite"], [hasZero, "zero", "exactly 0"], [hasGaps, "gap", "not measured"]];
+  return keys.filter(([has]) => has).map(([, name, text]) => h("span", { class: "special", "data-texture": name }, swatch(name), ` ${text}`));
 }
 
 /** The unit of a statistic; empty for a statistic of the user's own. */

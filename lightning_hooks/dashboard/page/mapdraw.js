@@ -2,10 +2,12 @@
 
 import { color } from "./dom.js";
 import { drawTriangle } from "./marks.js";
-import { WAITING, pixelsOf } from "./segments.js";
+import { WAITING, pixelsOf, texturesOf } from "./segments.js";
+import { texture } from "./textures.js";
 
 export const AXIS = 22; // pixels above the cells
 const LABELS = 12; // pixels of text
+const LEAST_TEXTURED = 5; // pixels of a cell, at least, on which a texture is drawn
 
 /** Draw a HeatMap; `at` is its layout. */
 export function drawMap(context, map, at) {
@@ -15,7 +17,7 @@ export function drawMap(context, map, at) {
   drawLabels(context, map, at);
   drawAxis(context, map, at);
   drawMarks(context, map, at);
-  drawCursor(context, map, at);
+  drawCursors(context, map, at);
 }
 
 function drawCells(context, map, at) {
@@ -43,6 +45,7 @@ function drawCells(context, map, at) {
   map.image.getContext("2d").putImageData(image, 0, 0);
   context.imageSmoothingEnabled = false;
   context.drawImage(map.image, x, y, width, lines * at.row);
+  if (at.row >= LEAST_TEXTURED) drawTextures(context, map, at);
   context.fillStyle = color("group");
   for (let r = at.first; r < at.last; r++) {
     if (isOpen(shown[r])) context.fillRect(at.gutter, AXIS + r * at.row - at.top, at.plot, at.row);
@@ -51,20 +54,21 @@ function drawCells(context, map, at) {
 }
 
 /** The hatching of cells that were not measured. */
-export function hatch(context) {
-  const tile = document.createElement("canvas");
-  tile.width = tile.height = 6;
-  const pen = tile.getContext("2d");
-  pen.fillStyle = color("page");
-  pen.fillRect(0, 0, 6, 6);
-  pen.strokeStyle = color("hatch");
-  pen.beginPath();
-  for (const start of [-6, 0, 6]) {
-    pen.moveTo(start, 6);
-    pen.lineTo(start + 6, 0);
-  }
-  pen.stroke();
-  return context.createPattern(tile, "repeat");
+export const hatch = (context) => texture(context, "gap");
+
+/** Draw textures over the cells that are NaN, infinite or zero, where neighbours of one kind are wide enough. */
+function drawTextures(context, map, at) {
+  const patterns = {};
+  const width = (at.cell / at.span) * at.plot;
+  map.segments(at, (r, begin, first, last, segment) => {
+    if (!segment) return;
+    texturesOf(segment, first, last, (name, start, end) => {
+      if ((end - start) * width < LEAST_TEXTURED) return;
+      context.fillStyle = patterns[name] ??= texture(context, name, false);
+      const x = at.gutter + (((begin + start) * at.cell - map.model.from) / at.span) * at.plot;
+      context.fillRect(x, AXIS + r * at.row - at.top, (end - start) * width, at.row);
+    });
+  });
 }
 
 function drawLabels(context, map, at) {
@@ -164,12 +168,28 @@ function drawMarks(context, map, at) {
   }
 }
 
-function drawCursor(context, map, at) {
-  if (!map.cursor || document.activeElement !== map.canvas) return;
-  const { r, step } = map.cursor;
-  const x = at.gutter + ((Math.floor(step / at.cell) * at.cell - map.model.from) / at.span) * at.plot;
-  context.strokeStyle = color("ink");
-  context.lineWidth = 2;
-  context.strokeRect(x - 1, AXIS + r * at.row - at.top - 1, Math.max((at.cell / at.span) * at.plot, 4) + 2, at.row + 2);
-  context.lineWidth = 1;
+/** Outline the selected cell, and that under the cursor of the keyboard while the map has the focus. */
+function drawCursors(context, map, at) {
+  context.save();
+  context.beginPath();
+  context.rect(at.gutter - 4, AXIS - 4, at.plot + 8, at.height + 8);
+  context.clip();
+  const { selected, rows, shown } = map.model;
+  if (selected) drawOutline(context, map, at, rows.lineOf(selected.node, shown), selected.step);
+  if (map.cursor && document.activeElement === map.canvas) drawOutline(context, map, at, map.cursor.r, map.cursor.step);
+  context.restore();
+}
+
+/** An outline in black and white, which is visible on every colour. It is larger than a small cell, so that the cell can be found. */
+function drawOutline(context, map, at, r, step) {
+  if (r < 0) return;
+  const cell = (at.cell / at.span) * at.plot;
+  const [width, height] = [Math.max(cell, 6), Math.max(at.row, 6)];
+  const x = at.gutter + ((Math.floor(step / at.cell) * at.cell - map.model.from) / at.span) * at.plot + (cell - width) / 2;
+  const y = AXIS + (r + 0.5) * at.row - at.top - height / 2;
+  for (const [ink, line, by] of [["#000", 1.5, 3], ["#fff", 2, 1.5], ["#000", 1, 0.5]]) {
+    context.strokeStyle = ink;
+    context.lineWidth = line;
+    context.strokeRect(x - by, y - by, width + 2 * by, height + 2 * by);
+  }
 }

@@ -59,6 +59,13 @@ export class MapView {
     const rows = await app.loaded.rows(state.run, state.tensor, state.stat);
     const rowsOfOthers = await Promise.all(state.others.map((other) => app.loaded.rows(other, state.tensor, state.stat)));
     if (!isCurrent()) return;
+    // If a link leads to a step outside of the shown ones, show all steps.
+    const arrived = `${state.row}\n${state.step}`;
+    const range = app.range();
+    if (arrived !== this.arrived && state.row && state.step !== "" && !(range.from <= Number(state.step) && Number(state.step) < range.to)) {
+      app.state.set({ from: "", to: "" }, true);
+    }
+    this.arrived = arrived;
     const { from, to, unit } = app.range();
     const folding = foldingOf(state.folded);
     const { matches, error } = filterOf(state.filter);
@@ -83,6 +90,7 @@ export class MapView {
         map: mapOf(state),
         fit: state.fit === "1",
         marks,
+        selected: selectedOf(tableRows, state),
       };
     };
     const main = modelOf(state.run, rows, this.marks(state.run, rows));
@@ -204,9 +212,14 @@ export class MapView {
     const { name, row } = panel.model.rows.nodes[node];
     const isRow = row !== null;
     this.revealed = isRow ? name : app.state.row;
+    for (const { model } of this.panels) {
+      const picked = isRow ? model.rows.rowByName.get(name) : model.rows.nodes.findIndex((each) => each.row === null && each.name === name);
+      model.selected = step === null || !(picked >= 0) ? null : { node: picked, step };
+    }
     app.state.set({ row: this.revealed, step: step ?? app.state.step, view: opens && isRow ? "row" : app.state.view }, true);
     if (opens && isRow) app.update();
     else this.showPicked(panel, node, step);
+    this.arrived = `${app.state.row}\n${app.state.step}`;
   }
 
   /** Describe a row, or a row at a step, below the maps. */
@@ -215,7 +228,7 @@ export class MapView {
     const { name, row } = model.rows.nodes[node];
     const link = (text, values) => h("button", { onclick: () => this.app.state.set(values) }, text);
     const token = (this.picking = {}); // tells whether another cell is picked while this one loads
-    panel.draw();
+    this.panels.forEach((each) => each.draw());
     await panel.load().catch(panel.on.onError);
     if (panel.model !== model || this.picking !== token) return;
     const cell = step === null ? null : Math.floor(step / panel.drawn.cell);
@@ -243,6 +256,12 @@ export class MapView {
     const { state } = this.app;
     download(`${state.tensor}_${state.stat}.csv`, new Blob([tableOfCells(this.panels)], { type: "text/csv" }));
   }
+}
+
+/** The outlined cell: that of the row and the step in the address; null if the address has none, or the table lacks the row. */
+function selectedOf(rows, { row, step }) {
+  const node = rows.rowByName.get(row);
+  return node === undefined || step === "" || !Number.isFinite(Number(step)) ? null : { node, step: Number(step) };
 }
 
 /** The shown nodes: the same array as long as `key` is the same, so that later caches can compare it by identity. */

@@ -1,7 +1,7 @@
 // A segment: the cells of one row in one tile. Its summary and its pixels are cached in the segment, so panning computes nothing
 // twice.
 
-import { INFINITE, NAN, tableOf } from "./colors.js";
+import { INFINITE, NAN, ZERO, tableOf } from "./colors.js";
 
 const SAMPLES = 16;
 
@@ -17,19 +17,23 @@ export function cellOf(segment, i) {
   return { value: farther(least, greatest), least, greatest, nan, infinite };
 }
 
-/** The summary of a segment that a scale needs: { low, high, leastPositive, sample }. `sample` has values of evenly spaced cells. */
+/**
+ * The summary of a segment that a scale needs: { low, high, leastPositive, sample }. `sample` has values of evenly spaced cells. Exact
+ * zeros are not part of it, since they have a colour of their own.
+ */
 export function summaryOf(segment) {
   if (segment.summary) return segment.summary;
   let [low, high, leastPositive] = [Infinity, -Infinity, Infinity];
   const values = [];
   for (let i = 0; i < segment.least.length; i++) {
     const [least, greatest] = [segment.least[i], segment.greatest[i]];
-    if (least !== least) continue;
-    if (least < low) low = least;
-    if (greatest > high) high = greatest;
     const value = farther(least, greatest);
-    const size = Math.abs(value);
-    if (size > 0 && size < leastPositive) leastPositive = size;
+    if (!value) continue; // 0, or NaN if no value is finite
+    const [bottom, top] = [least || value, greatest || value];
+    if (bottom < low) low = bottom;
+    if (top > high) high = top;
+    const size = least > 0 ? least : Math.abs(value);
+    if (size < leastPositive) leastPositive = size;
     values.push(value);
   }
   const stride = Math.max(values.length / SAMPLES, 1);
@@ -51,21 +55,40 @@ function paletteOf(map) {
   return palettes.get(map);
 }
 
+// The kinds of cells that are no number of the scale, each with the name of its texture.
+const [IS_NAN, IS_INFINITE, IS_ZERO] = [1, 2, 3];
+const TEXTURE_OF = [null, "nan", "infinite", "zero"];
+
 /** The pixels of a segment, one for each cell; a cell that was not measured is transparent. */
 export function pixelsOf(segment, scale, map) {
   if (segment.scale === scale && segment.map === map) return segment.pixels;
   const palette = paletteOf(map);
-  const [nan, infinite] = [packed(...NAN), packed(...INFINITE)];
+  const colors = [0, packed(...NAN), packed(...INFINITE), packed(...ZERO)];
   segment.pixels ??= new Uint32Array(segment.least.length);
-  const { pixels } = segment;
+  segment.kinds ??= new Uint8Array(segment.least.length);
+  segment.hasKinds = false;
+  const { pixels, kinds, least, greatest } = segment;
   for (let i = 0; i < pixels.length; i++) {
-    if (segment.nan[i]) pixels[i] = nan;
-    else if (segment.infinite[i]) pixels[i] = infinite;
-    else if (segment.least[i] !== segment.least[i]) pixels[i] = 0;
-    else pixels[i] = palette[scale.index(farther(segment.least[i], segment.greatest[i]))];
+    if (segment.nan[i]) kinds[i] = IS_NAN;
+    else if (segment.infinite[i]) kinds[i] = IS_INFINITE;
+    else if (scale.hasZero && least[i] === 0 && greatest[i] === 0) kinds[i] = IS_ZERO; // every step of the cell is zero
+    else kinds[i] = 0;
+    if (kinds[i]) segment.hasKinds = true;
+    pixels[i] = kinds[i] ? colors[kinds[i]] : least[i] !== least[i] ? 0 : palette[scale.index(farther(least[i], greatest[i]))];
   }
   [segment.scale, segment.map] = [scale, map];
   return pixels;
+}
+
+/** Call a function with the name of a texture and its first and last cell, for each run of cells in a range that have a texture. */
+export function texturesOf(segment, from, to, call) {
+  if (!segment.hasKinds) return;
+  const { kinds } = segment;
+  for (let i = from; i < to; ) {
+    const start = i;
+    while (i < to && kinds[i] === kinds[start]) i++;
+    if (kinds[start]) call(TEXTURE_OF[kinds[start]], start, i);
+  }
 }
 
 /** The pixel of a cell that has not arrived. */
