@@ -10,6 +10,16 @@ from .runs import NAMES, write_run
 
 pytestmark = [needs_browser, pytest.mark.slow]
 TABLE = "tensor=grad&stat=norm"
+# How many pixels below the bars of the step view are not transparent.
+INK_BELOW_BARS = """() => {
+  const { canvas } = lightningHooks.views.step;
+  const { data } = canvas.getContext("2d").getImageData(0, 305, canvas.width, canvas.height - 305);
+  return data.filter((value, i) => i % 4 === 3 && value > 0).length;
+}"""
+GROUPS = """async ([names, least]) => {
+  const { groupsOf } = await import("./static/stepbars.js");
+  return groupsOf(names, least).map((each) => [each.name, each.first, each.last]);
+}"""
 
 
 def test_steps_that_are_not_the_bounds_of_cells(browser, tmp_path):
@@ -117,3 +127,60 @@ def test_a_tensor_that_is_measured_less_often_has_wider_cells(browser, tmp_path)
                 page.wait_for_selector("[role=img][aria-label*='val_output norm of net.0.weight: 10 points']")
                 page.evaluate("() => lightningHooks.state.set({ view: 'step', step: 500 })")
                 page.wait_for_selector("text=val_output norm at step 499")
+
+
+def test_the_step_view_keeps_the_compared_run(browser, tmp_path):
+    def constant(number):
+        return lambda step, values: values["norm"].fill(number)
+
+    write_run(tmp_path / "a", range(10), change=constant(1.0))
+    write_run(tmp_path / "b", range(8), change=constant(2.0), names=(*NAMES[1:], "more.weight"))
+    with serving(tmp_path) as url, opened(browser, f"{url}#run=a&other=b&view=map&{TABLE}") as page:
+        page.get_by_role("tab", name="Step").click()
+        page.wait_for_selector("text=grad norm at step 9")
+        assert page.get_by_label("Compare with", exact=True).first.input_value() == "b"
+        page.wait_for_selector(".legend >> text=line: b, step 7")  # b ended there
+        page.wait_for_selector("text=Not shown: 1 row that only b has.")
+        page.evaluate("() => lightningHooks.state.set({ step: 5, step2: 3 })")
+        page.wait_for_selector(".legend >> text=line: step 3")
+        page.get_by_role("application").press("End")
+        said = page.locator("output").inner_text()
+        assert said == f"{NAMES[0]}: 1; step 3: 1; b: no such row"
+        page.get_by_role("application").press("ArrowLeft")
+        assert page.locator("output").inner_text() == f"{NAMES[1]}: 1; step 3: 1; b: 2"
+        page.wait_for_timeout(60)
+        assert colors_of(page, "lightningHooks.views.step.canvas")["196,43,28"] > 100  # the colour of b in the curves
+        page.get_by_role("slider", name="Step").press("ArrowLeft")
+        page.wait_for_selector("text=grad norm at step 4")
+        assert page.locator("output").inner_text() == f"{NAMES[1]}: 1; step 3: 1; b: 2"  # the chosen bar stays
+
+
+def test_bars_are_labelled_whatever_their_number(browser, tmp_path):
+    for count in (4, 40, 400):
+        names = [f"blocks.{i // 40}.layer{i % 40}.weight" for i in range(count)]
+        write_run(tmp_path / str(count), range(2), names=names)
+    with serving(tmp_path) as url:
+        for count in (4, 40, 400):
+            with opened(browser, f"{url}#run={count}&view=step&{TABLE}") as page:
+                page.wait_for_selector("text=grad norm at step 1")
+                page.wait_for_timeout(100)
+                assert page.evaluate(INK_BELOW_BARS) > 300, count
+                assert page.locator("output").inner_text().startswith("Point at a bar")
+                box = page.get_by_role("application").bounding_box()
+                readout = page.locator("output").bounding_box()
+                page.mouse.move(box["x"] + box["width"] - 9, box["y"] + 100)
+                assert page.locator("output").inner_text().startswith("blocks.0.layer0.weight: ")
+                assert page.locator("output").bounding_box() == readout  # it has a fixed place
+
+
+def test_groups_of_names(browser, tmp_path):
+    write_run(tmp_path, range(2))
+    names = [f"blocks.{i}.{part}" for i in range(3) for part in ("a", "b")] + ["head"]
+    with serving(tmp_path) as url, opened(browser, url) as page:
+        assert page.evaluate(GROUPS, [names, 3]) == [["blocks", 0, 5], ["head", 6, 6]]
+        assert page.evaluate(GROUPS, [names, 1.5]) == [
+            ["blocks.0", 0, 1],
+            ["blocks.1", 2, 3],
+            ["blocks.2", 4, 5],
+            ["head", 6, 6],
+        ]

@@ -5,8 +5,10 @@ import { short } from "./colors.js";
 import { color, h, several } from "./dom.js";
 import { drawChartMarks } from "./marks.js";
 import { stepsText } from "./steps.js";
+import { tickTexts } from "./ticks.js";
 
-const COLORS = ["accent", "alert", "third", "fourth"];
+const WHOLE = Array.from({ length: 16 }, (_, i) => [1, 2, 5].map((n) => n * 10 ** i)).flat(); // distances of ticks: steps are whole
+export const COLORS = ["accent", "alert", "third", "fourth"];
 
 /** The legend of a chart with several lines; null if there is a single line. */
 export function keysOf(labels) {
@@ -38,7 +40,7 @@ export function lineChart(series, { height = 130, label = "", onStep = null, tex
       legend: { show: false },
       cursor: { y: false, points: { size: 5 } },
       scales: { x: { time: false }, y: isLog ? { distr: 3 } : isZero ? { range: [0, 1] } : {} },
-      axes: [axis({ size: 26 }), axis({ size: room, space: 24, ...(isLog ? { splits: decades } : {}), values: (_, values) => values.map((value) => (value === null ? "" : text(value))) })],
+      axes: [axis({ size: 26, incrs: WHOLE }), axis({ size: room, space: 24, ...(isLog ? { splits: decades } : {}), values: (_, values) => tickTexts(values, text) })],
       series: [{}, ...colors.flatMap((name) => [line(name), line(name)])],
       bands: colors.map((name, i) => ({ series: [2 * i + 2, 2 * i + 1], fill: `${color(name)}44` })),
       hooks: { setCursor: [(chart) => tell(chart)], draw: [(chart) => drawChartMarks(chart, marks)] },

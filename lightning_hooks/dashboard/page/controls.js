@@ -1,6 +1,7 @@
 // The header of the page: the tabs of the views, the selects for runs and for a table, and the explanations of statistics.
 
 import { choice, h } from "./dom.js";
+import { nearest } from "./worst.js";
 
 export const VIEWS = [["overview", "Overview"], ["map", "Heat map"], ["row", "Row"], ["step", "Step"]];
 export const MOST_OTHERS = 3; // runs to compare with
@@ -42,16 +43,22 @@ export function fillControls(app, element, view) {
   const key = JSON.stringify([runs, tensors, stats, state.view, state.run, state.other, state.tensor, state.stat]);
   if (key === element.dataset.filledFor) return;
   element.dataset.filledFor = key;
-  const chooseTensor = (tensor) => {
+  const chooseTensor = async (tensor) => {
     const available = meta.tensors.find((each) => each.tensor === tensor).stats;
-    state.set({ tensor, stat: available.includes(state.stat) ? state.stat : available[0], row: "", low: "", high: "" });
+    const stat = available.includes(state.stat) ? state.stat : available[0];
+    const row = state.view === "row" ? await nearest(app, tensor, stat, state.row) : "";
+    app.tableIsChosen = true;
+    state.set({ tensor, stat, row: row ?? "", low: "", high: "" });
   };
   const chooseRun = (run) => {
     app.say("");
     state.set({ run, from: "", to: "" }, true);
     app.choose();
   };
-  const chooseStat = (stat) => state.set({ stat, low: "", high: "" });
+  const chooseStat = (stat) => {
+    app.tableIsChosen = true;
+    state.set({ stat, low: "", high: "" });
+  };
   const explained = () => h("span", { class: "with-help" }, choice("Statistic", stats, state.stat, chooseStat), helpButton(app, () => state.stat));
   const focused = document.activeElement?.getAttribute?.("aria-label");
   element.replaceChildren(

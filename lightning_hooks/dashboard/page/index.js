@@ -6,6 +6,7 @@ import { followTheme } from "./host.js";
 import { Loaded } from "./loaded.js";
 import { MapView } from "./mapview.js";
 import { OverviewView } from "./overview.js";
+import { PICKER_KEY, Picker } from "./picker.js";
 import { RowView } from "./rowview.js";
 import { ServerSource } from "./source.js";
 import { State } from "./state.js";
@@ -50,6 +51,8 @@ class App {
       row: new RowView(this),
       step: new StepView(this),
     };
+    this.tableIsChosen = Boolean(this.state.tensor); // by the user or the address; otherwise a view may choose another table
+    this.picker = new Picker(this);
     this.controls = h("div", { class: "controls" });
     this.tabs = makeTabs((view) => this.state.set({ view }));
     this.message = h("div", { class: "message", role: "status", hidden: true });
@@ -60,9 +63,15 @@ class App {
       h("header", {}, h("h1", {}, "lightning_hooks"), this.tabs, this.controls),
       this.message,
       h("main", {}, this.panel),
+      this.picker.element,
     );
     addEventListener("keydown", (event) => {
-      if (event.target.closest("input, select, textarea, [role=application]") || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === PICKER_KEY) {
+        event.preventDefault();
+        this.openPicker();
+      }
+      if (event.target.closest("[role=application]")) return;
       const at = Number(event.key) - 1;
       if (VIEWS[at]) this.state.set({ view: VIEWS[at][0] });
     });
@@ -72,6 +81,10 @@ class App {
     await this.guard(() => this.loaded.list());
     if (this.loaded.runs) await this.choose();
     if (this.source.isLive) setInterval(() => document.hidden || this.poll(), POLL);
+  }
+
+  async openPicker() {
+    await this.picker.open().catch((error) => this.failed(error));
   }
 
   /** Run an update. `call` gets a function that tells whether it is still the latest update. An error of the latest is shown. */
@@ -149,6 +162,10 @@ class App {
     markTab(this.tabs, this.panel, this.state.view);
   }
 
+  fillControls() {
+    fillControls(this, this.controls, this.views[this.state.view]);
+  }
+
   /** The answer to `run` (see api.py) for the shown run. */
   get meta() {
     return this.loaded.meta(this.state.run);
@@ -224,7 +241,7 @@ class App {
       if (!isCurrent()) return;
       const view = this.views[state.view];
       this.markTab();
-      fillControls(this, this.controls, view);
+      this.fillControls();
       if (view.usesTable && !this.meta.tensors.length) return this.empty(`This run has no table of lightning_hooks, which this view shows. ${ADVICE}`);
       if (this.panel.firstChild !== view.element) this.panel.replaceChildren(view.element);
       await view.update(isCurrent);

@@ -6,18 +6,30 @@ import { helpButton } from "./controls.js";
 import { color, h, several } from "./dom.js";
 import { timeSeriesOf } from "./host.js";
 import { marksOf } from "./marks.js";
+import { PICKER_KEY } from "./picker.js";
 import { seriesOf } from "./series.js";
 import { stepsText } from "./steps.js";
+import { counterpart, worstRow } from "./worst.js";
 
 export class RowView {
   constructor(app) {
     this.app = app;
     this.usesOther = this.usesTable = true;
-    this.element = h("div", { class: "view" });
+    this.content = h("div", {});
+    this.finder = h("button", { class: "finder", "aria-haspopup": "dialog", onclick: () => app.openPicker() }, `Find a row …  ${PICKER_KEY}`);
+    this.element = h("div", { class: "view" }, this.finder, this.content);
   }
 
   async update(isCurrent) {
     const { app } = this;
+    if (!app.state.row) {
+      const worst = await worstRow(app, app.tableIsChosen);
+      if (!isCurrent()) return;
+      if (worst) {
+        app.state.settle(worst);
+        app.fillControls();
+      }
+    }
     const state = app.state.copy();
     const [rows] = await Promise.all([state.run, ...state.others].map((run) => app.loaded.rows(run, state.tensor, state.stat)));
     if (!isCurrent()) return;
@@ -40,9 +52,10 @@ export class RowView {
     const [histogram, links] = await Promise.all([this.histogram(state, name), this.links(state, rows, node, zoomed)]);
     if (!isCurrent()) return;
     this.shown = key;
-    this.element.replaceChildren(
+    this.show(
       h("h2", {}, `${state.tensor} of ${name}`),
       h("p", {}, [type, shape ? `shape [${shape.join(", ")}]` : ""].filter(Boolean).join(", ")),
+      ...marksOf(app.meta.findings, name, state.tensor).map(({ step, text }) => h("p", { class: "note" }, `▼ ${text} (since ${stepsText([step, step])})`)),
       links,
       keysOf([state.run, ...state.others]) ?? "",
       h("div", { class: "cards" }, ...cards.filter(Boolean)),
@@ -50,9 +63,16 @@ export class RowView {
     );
   }
 
+  /** Replace the content. If a button with the same role had the focus before, such as the one to the next row, it has it again. */
+  show(...children) {
+    const role = this.content.contains(document.activeElement) ? document.activeElement.dataset.role : undefined;
+    this.content.replaceChildren(...children);
+    if (role) (this.content.querySelector(`[data-role="${role}"]`) ?? this.finder).focus();
+  }
+
   showMissing(name, first) {
     this.shown = null;
-    this.element.replaceChildren(
+    this.show(
       h("p", { class: "empty" }, name ? `${name} is not in this table.` : "This table has no rows."),
       first === undefined ? "" : h("button", { onclick: () => this.app.state.set({ row: first }) }, `first row: ${first}`),
     );
@@ -99,16 +119,16 @@ export class RowView {
     const leaves = rows.nodes.flatMap((each, i) => (each.row === null ? [] : [i]));
     const at = leaves.indexOf(node);
     const { name } = rows.nodes[node];
-    const to = (text, values) => h("button", { onclick: () => app.state.set({ row: name, ...values }) }, text);
-    const near = [["◀ before: ", leaves[at - 1]], ["after ▶: ", leaves[at + 1]]].filter(([, i]) => i !== undefined);
+    const to = (text, values, role) => h("button", { "data-role": role, onclick: () => app.state.set({ row: name, ...values }) }, text);
+    const near = [["◀ before: ", leaves[at - 1], "before"], ["after ▶: ", leaves[at + 1], "after"]].filter(([, i]) => i !== undefined);
     const module = name.includes(".") ? name.slice(0, name.lastIndexOf(".")) : name;
     const siblings = leaves.filter((i) => i !== node && rows.nodes[i].name.startsWith(`${module}.`) && !near.some(([, j]) => j === i)).slice(0, 6);
-    const others = await Promise.all(app.meta.tensors.filter((each) => each.tensor !== state.tensor).map((each) => this.rowOf(state, each, name, module)));
+    const others = await Promise.all(app.meta.tensors.filter((each) => each.tensor !== state.tensor).map((each) => this.rowOf(state, each, name)));
     const chart = timeSeriesOf(app.meta.scalars, state.tensor, name);
     return h(
       "div",
       { class: "tools" },
-      ...near.map(([text, i]) => to(text + rows.nodes[i].name, { row: rows.nodes[i].name })),
+      ...near.map(([text, i, role]) => to(text + rows.nodes[i].name, { row: rows.nodes[i].name }, role)),
       ...siblings.map((i) => to(rows.nodes[i].name, { row: rows.nodes[i].name })),
       ...others.filter(Boolean).slice(0, 8).map((each) => to(`its ${each.tensor}`, each)),
       to("in the heat map", { view: "map" }),
@@ -117,12 +137,11 @@ export class RowView {
     );
   }
 
-  /** The row of another tensor for the same name, or for the module of a parameter: { tensor, stat, row }; null if it has neither. */
-  async rowOf(state, { tensor, stats }, name, module) {
+  /** The row of another tensor that belongs to a name: { tensor, stat, row }; null if there is none. */
+  async rowOf(state, { tensor, stats }, name) {
     const stat = stats.includes(state.stat) ? state.stat : stats[0];
-    const { rowByName } = await this.app.loaded.rows(state.run, tensor, stat);
-    const row = [name, module].find((each) => rowByName.has(each));
-    return row === undefined ? null : { tensor, stat, row };
+    const row = await counterpart(this.app, tensor, stat, name);
+    return row === null ? null : { tensor, stat, row };
   }
 }
 

@@ -54,6 +54,12 @@ export class State {
     if (!quietly) this.changed();
   }
 
+  /** Fill in fields that the address left open: the page is not updated, and the history of the browser gets no entry. */
+  settle(values) {
+    Object.assign(this, values);
+    this.write(false);
+  }
+
   /** The identity of an entry in the history of the browser. */
   get page() {
     return this.view === "row" ? `row ${this.row}` : this.view;

@@ -1,22 +1,23 @@
-// The step view: a bar for every row at one step, in the order of the layers or reversed, and a second step to compare with.
+// The step view: a bar for every row at one step, in the order of the layers or reversed, with a second step and other runs to compare with.
 
-import { INFINITE, NAN, makeScale, short } from "./colors.js";
-import { choice, clamp, color, h, onceAFrame, penOf } from "./dom.js";
+import { COLORS } from "./charts.js";
+import { nameOf } from "./controls.js";
+import { makeScale, short } from "./colors.js";
+import { choice, clamp, color, h, onceAFrame, several } from "./dom.js";
 import { specialKeys, quantity } from "./legend.js";
-import { ending, hatch } from "./mapdraw.js";
 import { filterOf } from "./patterns.js";
 import { farther } from "./segments.js";
 import { cellArrays, ranges } from "./source.js";
+import { LEFT, drawBars } from "./stepbars.js";
 import { stepsText } from "./steps.js";
 
-const HEIGHT = 320; // pixels
-const NAMED = 70; // the least width of a bar, in pixels, at which its name is below it
+const SECOND = "ink"; // the colour of the second step
+const HINT = "Point at a bar, or move over the bars with the arrow keys, to read its name and value here.";
 
 export class StepView {
   constructor(app) {
     this.app = app;
-    this.usesOther = false;
-    this.usesTable = true;
+    this.usesOther = this.usesTable = true;
     this.backwards = null; // whether the last layer comes first; null: only for gradients
     const { state } = app;
     this.slider = h("input", { type: "range", "aria-label": "Step", class: "slider", oninput: () => state.set({ step: this.steps.at(Number(this.slider.value)) }) });
@@ -32,7 +33,8 @@ export class StepView {
       this.backwards = value === "backward";
       app.update();
     });
-    this.readout = h("output", { class: "readout", "aria-live": "polite" });
+    this.readout = h("output", { class: "readout bar-readout", "aria-live": "polite" });
+    this.note = h("p", { class: "note", hidden: true });
     this.canvas = h("canvas", { tabindex: "0", role: "application", "aria-label": "Bars of all rows. Arrow keys move over the rows, Enter shows the row." });
     this.holder = h("div", { class: "bars" }, this.canvas);
     this.title = h("h2", {});
@@ -43,13 +45,14 @@ export class StepView {
       { class: "view" },
       h("div", { class: "tools" }, h("label", { class: "choice grow" }, h("span", {}, "Step"), this.slider), h("label", { class: "choice" }, h("span", {}, "Compare with step"), this.second), this.direction),
       this.title,
+      this.note,
+      this.readout,
       this.holder,
       this.legend,
-      this.readout,
     );
     this.redraw = onceAFrame(() => this.draw());
     new ResizeObserver(() => this.redraw()).observe(this.holder);
-    const point = (event) => this.select(Math.floor(((event.offsetX - 60) / this.plot) * this.bars.length));
+    const point = (event) => this.select(Math.floor(((event.offsetX - LEFT) / this.plot) * this.bars.length));
     this.canvas.addEventListener("pointermove", point);
     this.canvas.addEventListener("click", (event) => {
       point(event); // on a touch screen no move event comes before the click
@@ -70,121 +73,102 @@ export class StepView {
     if (document.activeElement !== this.second) this.second.value = state.step2;
     const backwards = this.backwards ?? state.tensor.includes("grad");
     this.direction.querySelector("select").value = backwards ? "backward" : "forward";
-    const rows = await app.loaded.rows(state.run, state.tensor, state.stat);
+    const [rows, ...rowsOfOthers] = await Promise.all([state.run, ...state.others].map((run) => app.loaded.rows(run, state.tensor, state.stat)));
     if (!isCurrent()) return;
     const { steps } = rows;
-    // If the table does not have a step, use the step before it.
-    const indexOf = (step) => Math.max(steps.below(Number(step) + 1) - 1, 0);
-    const index = state.step === "" ? steps.count - 1 : indexOf(state.step);
+    const index = stepIndex(steps, state.step === "" ? Infinity : Number(state.step));
+    const step = steps.at(index);
     this.steps = steps;
     this.slider.max = steps.count - 1;
     this.slider.value = index;
-    this.slider.setAttribute("aria-valuetext", `step ${steps.at(index)}`);
+    this.slider.setAttribute("aria-valuetext", `step ${step}`);
     const { matches, error } = filterOf(state.filter);
     const leaves = rows.filtered(matches);
-    this.readout.textContent = error || (leaves.length ? "" : `No row matches ${state.filter}.`);
-    const read = (at) => (at === null ? null : this.read(state, rows, leaves, steps.at(at)));
-    const [now, then] = await Promise.all([index, state.step2 === "" ? null : indexOf(state.step2)].map(read));
+    const names = leaves.map((node) => rows.nodes[node].name);
+    const second = state.step2 === "" ? null : steps.at(stepIndex(steps, Number(state.step2)));
+    const [now, then, ...others] = await Promise.all([
+      this.read(state.run, state, rows, names, step),
+      second === null ? null : this.read(state.run, state, rows, names, second),
+      // Of another run the last step up to this one is shown.
+      ...rowsOfOthers.map((each, i) => each && this.read(state.others[i], state, each, names, each.steps.at(stepIndex(each.steps, step)))),
+    ]);
     if (!isCurrent()) return;
-    this.compared = then?.text ?? null;
-    this.bars = leaves.map((node, i) => ({ name: rows.nodes[node].name, now: now.values[i], then: then?.values[i] ?? null }));
+    // What is drawn over the bars: the second step, and the other runs in the colours that they have in the curves.
+    this.compared = [
+      ...(then ? [{ ...then, label: then.text, color: SECOND }] : []),
+      ...others.flatMap((other, i) => {
+        if (!other) return [];
+        const label = other.text === now.text ? nameOf(state.others[i]) : `${nameOf(state.others[i])}, ${other.text}`;
+        return [{ ...other, label, color: COLORS[(i + 1) % COLORS.length] }];
+      }),
+    ];
+    const chosen = this.bars?.[this.selected]?.name ?? state.row;
+    this.bars = names.map((name) => ({ name, now: now.values.get(name), compared: this.compared.map((each) => each.values.get(name)) }));
     if (backwards) this.bars.reverse();
-    this.selected = null;
-    this.title.textContent = `${state.tensor} ${state.stat} at ${now.text}${then ? `, compared with ${then.text} (red lines)` : ""}${state.filter ? `, rows ${state.filter}` : ""}`;
-    const has = (is) => this.bars.some((bar) => is(bar.now));
+    this.title.textContent = `${state.tensor} ${state.stat} at ${now.text}${then ? `, compared with ${then.text}` : ""}${state.filter ? `, rows ${state.filter}` : ""}`;
     this.shown = state;
-    this.legend.replaceChildren(this.quantity, ...specialKeys(has(Number.isNaN), has((value) => value === Infinity), has((value) => value === null)));
+    this.showNote([error, ...missing(state, rows, rowsOfOthers, matches), leaves.length || error ? "" : `No row matches ${state.filter}.`]);
+    this.showLegend(state);
+    this.selected = null;
+    const at = this.bars.findIndex((bar) => bar.name === chosen);
+    if (at >= 0) this.select(at);
+    else this.readout.textContent = this.bars.length ? HINT : "";
     this.redraw();
   }
 
+  showNote(texts) {
+    this.note.textContent = texts.filter(Boolean).join(" ");
+    this.note.hidden = !this.note.textContent;
+  }
+
+  showLegend({ run }) {
+    const has = (is) => this.bars.some((bar) => is(bar.now));
+    const key = (name, text) => h("span", {}, h("i", { class: "line-key", style: `background: var(--${name})` }), text);
+    const keys = this.compared.length ? [key(COLORS[0], `bars: ${nameOf(run)}`), ...this.compared.map((each) => key(each.color, `line: ${each.label}`))] : [];
+    this.legend.replaceChildren(this.quantity, ...keys, ...specialKeys(has(Number.isNaN), has((value) => value === Infinity), has((value) => value === null)));
+  }
+
   /**
-   * The values of all rows at a step (null if a row was not measured), and the step as text: { values, text }. In a report the text
-   * may name several steps, which were joined.
+   * The values of a run at a step by the names of rows (null if a row was not measured, no entry if the run does not have the row), and
+   * the step as text: { values, text }. In a report the text may name several steps, which were joined.
    */
-  async read({ run, tensor, stat }, rows, leaves, step) {
+  async read(run, { tensor, stat }, rows, names, step) {
     const { source } = this.app;
     const level = source.leastLevel({ run, tensor, stat });
     const unit = source.isLive ? 1 : rows.unit;
     const width = unit * 2 ** level;
     const cell = Math.floor(step / width);
     const text = stepsText(rows.steps.within(cell * width, (cell + 1) * width));
-    if (!leaves.length) return { values: [], text };
-    const nodes = ranges(leaves);
-    const buffer = await source.tile({ run, tensor, stat, key: rows.key, unit, level, first: cell, last: cell + 1, nodes });
-    const { least, greatest, nan, infinite } = cellArrays(buffer, leaves.length);
-    const values = leaves.map((_, i) => {
+    const nodes = names.map((name) => rows.rowByName.get(name)).filter((node) => node !== undefined).sort((a, b) => a - b);
+    if (!nodes.length) return { values: new Map(), text };
+    const buffer = await source.tile({ run, tensor, stat, key: rows.key, unit, level, first: cell, last: cell + 1, nodes: ranges(nodes) });
+    const { least, greatest, nan, infinite } = cellArrays(buffer, nodes.length);
+    const values = nodes.map((_, i) => {
       if (nan[i]) return NaN;
       if (infinite[i]) return Infinity;
       return Number.isNaN(least[i]) ? null : farther(least[i], greatest[i]);
     });
-    return { values, text };
+    return { values: new Map(nodes.map((node, i) => [rows.nodes[node].name, values[i]])), text };
   }
 
   draw() {
     if (!this.bars || !this.element.isConnected) return;
     const width = Math.max(this.holder.clientWidth, 200);
-    const context = penOf(this.canvas, width, HEIGHT);
-    const all = this.bars.flatMap((bar) => [bar.now, bar.then]).filter((value) => Number.isFinite(value) && value !== null);
-    const positive = all.map(Math.abs).filter((value) => value > 0);
-    const leastPositive = Math.min(...positive);
+    const all = this.bars.flatMap((bar) => [bar.now, ...bar.compared]).filter((value) => Number.isFinite(value));
+    const leastPositive = Math.min(...all.map(Math.abs).filter((value) => value > 0));
     const scale = makeScale("auto", Math.min(0, ...all), Math.max(...all, 0), leastPositive, false);
-    const log = scale.kind === "log";
     // Begin a logarithmic axis at a tenth of the least bar, so that this bar is visible.
-    const bounds = log ? makeScale("log", leastPositive / 10, scale.high, leastPositive, false) : scale;
-    const y = (value) => HEIGHT - 20 - (bounds.index(value) / 255) * (HEIGHT - 34);
-    const zero = log ? HEIGHT - 20 : y(0);
+    const bounds = scale.kind === "log" ? makeScale("log", leastPositive / 10, scale.high, leastPositive, false) : scale;
     this.quantity.textContent = `Height: ${quantity(this.shown.tensor, this.shown.stat, bounds)}`;
-    this.plot = width - 68;
-    const step = this.plot / this.bars.length;
-    context.font = "11px system-ui, sans-serif";
-    context.textBaseline = "middle";
-    for (const at of [0, 0.25, 0.5, 0.75, 1]) {
-      const value = bounds.at(at);
-      const line = y(value);
-      context.strokeStyle = color("line");
-      context.beginPath();
-      context.moveTo(60, line);
-      context.lineTo(60 + this.plot, line);
-      context.stroke();
-      context.fillStyle = color("soft");
-      context.fillText(short(value), 2, line);
-    }
-    const unmeasured = hatch(context);
-    this.bars.forEach((bar, i) => {
-      const x = 60 + i * step;
-      const breadth = Math.max(step - (step > 4 ? 1 : 0), 0.5);
-      if (Number.isFinite(bar.now)) {
-        context.fillStyle = color(i === this.selected ? "ink" : "accent");
-        context.fillRect(x, Math.min(y(bar.now), zero), breadth, Math.max(Math.abs(zero - y(bar.now)), 1));
-      } else {
-        context.fillStyle = bar.now === null ? unmeasured : `rgb(${(Number.isNaN(bar.now) ? NAN : INFINITE).join(", ")})`;
-        context.fillRect(x, 14, breadth, HEIGHT - 34);
-      }
-      if (bar.then !== null && Number.isFinite(bar.then)) {
-        context.fillStyle = color("page");
-        context.fillRect(x, y(bar.then) - 2.5, Math.max(breadth, 2), 5);
-        context.fillStyle = color("alert");
-        context.fillRect(x, y(bar.then) - 1.5, Math.max(breadth, 2), 3);
-      }
-    });
-    context.fillStyle = color("soft");
-    if (step >= NAMED) {
-      this.bars.forEach((bar, i) => context.fillText(ending(context, bar.name, step - 8), 60 + i * step, HEIGHT - 8));
-    } else {
-      const end = (bar) => (bar ? ending(context, bar.name, this.plot / 2 - 8) : "");
-      context.fillText(end(this.bars[0]), 60, HEIGHT - 8);
-      context.textAlign = "right";
-      if (this.bars.length > 1) context.fillText(end(this.bars.at(-1)), 60 + this.plot, HEIGHT - 8);
-      context.textAlign = "left";
-    }
+    this.plot = drawBars(this.canvas, width, { bars: this.bars, selected: this.selected, scale: bounds, colors: this.compared.map((each) => color(each.color)) });
   }
 
   select(i) {
     const bar = this.bars?.[i];
     if (!bar || i === this.selected) return;
     this.selected = i;
-    const compared = this.compared === null ? "" : `, at ${this.compared}: ${bar.then === null ? "not measured" : short(bar.then)}`;
-    this.readout.textContent = `${bar.name}: ${bar.now === null ? "not measured" : short(bar.now)}${compared}`;
+    const compared = this.compared.map(({ label }, k) => `; ${label}: ${valueText(bar.compared[k])}`);
+    this.readout.textContent = `${bar.name}: ${valueText(bar.now)}${compared.join("")}`;
     this.redraw();
   }
 
@@ -192,4 +176,23 @@ export class StepView {
     const bar = this.bars?.[this.selected];
     if (bar) this.app.state.set({ view: "row", row: bar.name });
   }
+}
+
+/** The index of the last step up to a number; 0 if all steps are later. */
+function stepIndex(steps, number) {
+  return Number.isFinite(number) ? Math.max(steps.below(number + 1) - 1, 0) : steps.count - 1;
+}
+
+function valueText(value) {
+  if (value === undefined) return "no such row";
+  return value === null ? "not measured" : short(value);
+}
+
+/** What the other runs lack or have in addition, as sentences. */
+function missing({ tensor, stat, others }, rows, rowsOfOthers, matches) {
+  return rowsOfOthers.map((each, i) => {
+    if (!each) return `${nameOf(others[i])} has no table of ${tensor} ${stat}.`;
+    const more = each.filtered(matches).filter((node) => !rows.rowByName.has(each.nodes[node].name)).length;
+    return more ? `Not shown: ${several(more, "row")} that only ${nameOf(others[i])} has.` : "";
+  });
 }

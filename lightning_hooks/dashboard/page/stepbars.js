@@ -1,0 +1,147 @@
+// Draws the bars of the step view: the axis, a bar for each row, marks of what it is compared with, and the names below.
+
+import { color, penOf } from "./dom.js";
+import { ending } from "./mapdraw.js";
+import { texture } from "./textures.js";
+import { tickTexts } from "./ticks.js";
+
+export const LEFT = 60; // pixels of the axis
+const RIGHT = 8; // pixels
+const PLOT_HEIGHT = 300; // pixels from the top of the canvas to the foot of the bars
+const TOP = 14; // pixels
+const NAME_LINE = 14; // pixels, the height of a line of names
+const LONGEST = 150; // pixels of a name that is written upwards
+const BAR_FONT = "11px system-ui, sans-serif";
+const LEAST_GROUP = 44; // pixels
+
+/**
+ * Draw bars, and return the width of the plot in pixels. A bar is { name, now, compared }; its values are numbers, null if not measured,
+ * or undefined if there is no such row. `colors` are the colours of what the bars are compared with.
+ */
+export function drawBars(canvas, width, { bars, selected, scale, colors }) {
+  const plot = width - LEFT - RIGHT;
+  const step = plot / Math.max(bars.length, 1);
+  const names = namesBelow(canvas.getContext("2d"), bars, step);
+  const context = penOf(canvas, width, PLOT_HEIGHT + names.height);
+  context.font = BAR_FONT;
+  context.textBaseline = "middle";
+  const y = (value) => PLOT_HEIGHT - (scale.index(value) / 255) * (PLOT_HEIGHT - TOP);
+  if (bars[selected]) {
+    context.fillStyle = color("group");
+    context.fillRect(LEFT + selected * step, 0, Math.max(step, 2), PLOT_HEIGHT + names.height);
+  }
+  drawValueAxis(context, scale, y, plot);
+  const zero = scale.kind === "log" ? PLOT_HEIGHT : y(0);
+  const patterns = { nan: texture(context, "nan"), infinite: texture(context, "infinite"), gap: texture(context, "gap") };
+  bars.forEach((bar, i) => {
+    const x = LEFT + i * step;
+    const breadth = Math.max(step - (step > 4 ? 1 : 0), 0.5);
+    if (Number.isFinite(bar.now)) {
+      context.fillStyle = color(i === selected ? "ink" : "accent");
+      context.fillRect(x, Math.min(y(bar.now), zero), breadth, Math.max(Math.abs(zero - y(bar.now)), 1));
+    } else {
+      context.fillStyle = patterns[bar.now === null ? "gap" : Number.isNaN(bar.now) ? "nan" : "infinite"];
+      context.fillRect(x, TOP, breadth, PLOT_HEIGHT - TOP);
+    }
+    bar.compared.forEach((value, k) => {
+      if (!Number.isFinite(value)) return;
+      context.fillStyle = color("page");
+      context.fillRect(x, y(value) - 2.5, Math.max(breadth, 2), 5);
+      context.fillStyle = colors[k];
+      context.fillRect(x, y(value) - 1.5, Math.max(breadth, 2), 3);
+    });
+  });
+  names.draw(context, selected);
+  return plot;
+}
+
+function drawValueAxis(context, scale, y, plot) {
+  const values = [0, 0.25, 0.5, 0.75, 1].map((at) => scale.at(at));
+  const texts = tickTexts(values);
+  values.forEach((value, i) => {
+    context.strokeStyle = color("line");
+    context.beginPath();
+    context.moveTo(LEFT, y(value));
+    context.lineTo(LEFT + plot, y(value));
+    context.stroke();
+    context.fillStyle = color("soft");
+    context.fillText(ending(context, texts[i], LEFT - 6), 2, y(value));
+  });
+}
+
+/**
+ * The names below the bars: { height, draw(context, selected) }. If there is room, each bar has its name, side by side or upwards.
+ * Otherwise the modules that neighbouring bars have in common are named.
+ */
+function namesBelow(pen, bars, step) {
+  pen.font = BAR_FONT;
+  if (bars.length * step < LEAST_GROUP || !bars.length) return { height: 0, draw: () => {} };
+  const widest = Math.max(...[...bars].sort((a, b) => b.name.length - a.name.length).slice(0, 20).map((bar) => pen.measureText(bar.name).width));
+  const ink = (context, i, selected) => (context.fillStyle = color(i === selected ? "ink" : "soft"));
+  if (widest <= step - 6) {
+    const draw = (context, selected) =>
+      bars.forEach((bar, i) => {
+        ink(context, i, selected);
+        context.fillText(bar.name, LEFT + i * step, PLOT_HEIGHT + 11);
+      });
+    return { height: NAME_LINE + 6, draw };
+  }
+  if (step >= NAME_LINE - 1) {
+    const room = Math.min(widest, LONGEST);
+    const draw = (context, selected) => {
+      context.textAlign = "right";
+      bars.forEach((bar, i) => {
+        ink(context, i, selected);
+        context.save();
+        context.translate(LEFT + (i + 0.5) * step, PLOT_HEIGHT + 5);
+        context.rotate(-Math.PI / 2);
+        context.fillText(ending(context, bar.name, room), 0, 0);
+        context.restore();
+      });
+      context.textAlign = "left";
+    };
+    return { height: room + 10, draw };
+  }
+  const groups = groupsOf(bars.map((bar) => bar.name), Math.ceil(LEAST_GROUP / step));
+  const draw = (context) => {
+    context.strokeStyle = color("soft");
+    context.fillStyle = color("soft");
+    for (const { name, first, last } of groups) {
+      const [x, end] = [LEFT + first * step, LEFT + (last + 1) * step];
+      context.beginPath();
+      context.moveTo(x + 1, PLOT_HEIGHT + 3);
+      context.lineTo(x + 1, PLOT_HEIGHT + 6);
+      context.lineTo(end - 1, PLOT_HEIGHT + 6);
+      context.lineTo(end - 1, PLOT_HEIGHT + 3);
+      context.stroke();
+      if (end - x >= LEAST_GROUP / 2) context.fillText(ending(context, name, end - x - 4), x + 2, PLOT_HEIGHT + 15);
+    }
+  };
+  return { height: NAME_LINE + 10, draw };
+}
+
+/**
+ * Neighbouring names grouped by their first words: [{ name, first, last }]. As many words count as leave groups of at least `least`
+ * names on average.
+ */
+export function groupsOf(names, least) {
+  const words = names.map((name) => name.split("."));
+  const deepest = Math.max(...words.map((each) => each.length));
+  let found = groupsAt(words, 1);
+  for (let depth = 2; depth <= deepest; depth++) {
+    const groups = groupsAt(words, depth);
+    if (names.length / groups.length < least) break;
+    found = groups;
+  }
+  return found;
+}
+
+function groupsAt(words, depth) {
+  const groups = [];
+  words.forEach((each, i) => {
+    const name = each.slice(0, depth).join(".");
+    if (groups.at(-1)?.name === name) groups.at(-1).last = i;
+    else groups.push({ name, first: i, last: i });
+  });
+  return groups;
+}

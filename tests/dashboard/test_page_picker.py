@@ -1,0 +1,163 @@
+"""The picker of rows: fuzzy matching, the keyboard alone, and the row that the row view opens on."""
+
+import json
+
+import numpy as np
+import pytest
+
+from .browser import needs_browser, opened, serving
+from .runs import NAMES, write_run
+
+pytestmark = [needs_browser, pytest.mark.slow]
+
+FUZZY = (
+    "async ([query, names]) => (await import('./static/fuzzy.js')).ranked(query, names, (name) => name).map(({ item }) => item)"
+)
+TICKS = "async (values) => (await import('./static/ticks.js')).tickTexts(values)"
+HOSTILE = "<img src=x onerror=alert(1)>.w"
+
+
+def nan_from_5(step, values):
+    if step >= 5:
+        for stat in ("mean", "std", "norm"):
+            values[stat][2] = np.nan
+        values["nonfinite"][2] = 3
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("logs")
+    write_run(folder / "healthy", range(12))
+    write_run(folder / "healthy", range(12), tensor="output", names=("net.0", "head"))
+    write_run(folder / "nan", range(12), change=nan_from_5)
+    write_run(folder / "sick", range(12))
+    write_run(folder / "sick", range(12), tensor="output", names=("net.0", "head"))
+    findings = [
+        {"rule": "Small", "severity": "info", "verdict": "small", "tensor": "grad", "name": NAMES[3], "step": 1},
+        {"rule": "Dead", "severity": "critical", "verdict": "net.0 is dead", "tensor": "output", "name": "net.0", "step": 4},
+        {"rule": "Lost", "severity": "critical", "verdict": "of no row", "tensor": "output", "name": "elsewhere", "step": 0},
+    ]
+    (folder / "sick" / "findings.jsonl").write_text("".join(json.dumps(each) + "\n" for each in reversed(findings)))
+    write_run(folder / "nasty", range(3), names=(HOSTILE, "plain.w"))
+    with serving(folder) as where:
+        yield where
+
+
+def title(page):
+    return page.locator("#panel h2").first.inner_text()
+
+
+@pytest.mark.parametrize(
+    ("query", "names", "expected"),
+    [
+        ("e0w", ["encoder.0.weight", "encoder.10.weight", "decoder.1.weight"], ["encoder.0.weight", "encoder.10.weight"]),
+        ("EW", ["new.bias", "encoder.weight"], ["encoder.weight", "new.bias"]),  # beginnings of words count more
+        ("head", ["h.e.a.d", "the_ad.x", "net.head"], ["net.head", "h.e.a.d", "the_ad.x"]),  # letters side by side count more
+        ("weight 3", ["net.3.weight", "net.13.weight", "weight.4"], ["net.3.weight", "net.13.weight"]),
+        ("b", ["abc.b.long_name", "a.b"], ["a.b", "abc.b.long_name"]),  # the shorter one first
+        ("", ["z", "a"], ["z", "a"]),
+        ("İ", ["İ.w", "plain"], ["İ.w"]),  # its lower case has two characters
+        ("[.*", ["a.b", "[.*]"], ["[.*]"]),
+    ],
+)
+def test_fuzzy_matching(browser, url, query, names, expected):
+    with opened(browser, url) as page:
+        assert page.evaluate(FUZZY, [query, names]) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0, 0.5, 1], ["0", "0.5", "1"]),
+        ([1.00001, 1.00002, 1.00003], ["1.00001", "1.00002", "1.00003"]),
+        ([1e-9, 1.0000001e-9], ["1.0000000e-9", "1.0000001e-9"]),
+        ([-1.00001, None, 1.00001, 1.00002], ["−1.00001", "", "1.00001", "1.00002"]),
+        ([0.25, 0.25], ["0.25", "0.25"]),  # the same number twice has the same text
+    ],
+)
+def test_ticks_differ(browser, url, values, expected):
+    with opened(browser, url) as page:
+        assert page.evaluate(TICKS, values) == expected
+
+
+def test_the_keyboard_alone_finds_a_row(browser, url):
+    with opened(browser, f"{url}#run=healthy") as page:
+        page.wait_for_selector("h2:has-text('Over all layers')")
+        page.keyboard.press("/")
+        page.wait_for_selector("dialog.picker[open]")
+        assert page.locator("[role=option]").count() == 6  # four gradients and two outputs
+        assert page.get_by_text("6 rows").is_visible()
+        page.keyboard.type("hd out")
+        assert page.locator("[role=option] .picker-name").all_inner_texts() == ["head"]
+        page.keyboard.press("Enter")
+        page.wait_for_selector("h2:has-text('output of head')")
+        assert page.locator("dialog.picker[open]").count() == 0
+        page.keyboard.press("/")
+        page.keyboard.type("w")
+        page.wait_for_selector("[role=option]")
+        names = page.locator("[role=option] .picker-name").all_inner_texts()
+        page.keyboard.press("ArrowUp")  # from the first to the last
+        page.keyboard.press("ArrowUp")
+        chosen = page.locator("[role=option][aria-selected=true] .picker-name").inner_text()
+        assert chosen == names[-2]
+        active = page.get_by_role("combobox", name="Find a row").get_attribute("aria-activedescendant")
+        assert page.locator(f"#{active} .picker-name").inner_text() == chosen
+        page.keyboard.press("Escape")
+        assert page.locator("dialog.picker[open]").count() == 0 and title(page) == "output of head"
+        page.keyboard.press("/")
+        page.keyboard.type("qqq")
+        page.wait_for_selector("text=No row has these letters in this order.")
+        page.keyboard.press("Enter")  # there is nothing to open
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Find a row").click()
+        page.locator("[role=option]", has_text="net.0.bias").click()
+        page.wait_for_selector("h2:has-text('grad of net.0.bias')")
+        page.keyboard.press("Shift+Tab")
+
+
+def test_the_row_view_opens_on_what_is_worst(browser, url):
+    with opened(browser, f"{url}#run=sick&view=row") as page:
+        page.wait_for_selector("h2:has-text('output of net.0')")  # of the worst finding, in its table
+        page.wait_for_selector("text=▼ net.0 is dead (since step 4)")
+        assert page.get_by_label("Tensor", exact=True).input_value() == "output"
+        assert "row=net.0" in page.url  # so the view can be sent as a link
+        page.get_by_label("Tensor", exact=True).select_option("grad")
+        page.wait_for_selector("h2:has-text('grad of net.0.weight')")  # of the same module
+    with opened(browser, f"{url}#run=sick&view=row&tensor=grad&stat=norm") as page:
+        page.wait_for_selector("h2:has-text('grad of net.0.weight')")  # the address names the table, so it stays
+    with opened(browser, f"{url}#run=nan&view=row") as page:
+        page.wait_for_selector(f"h2:has-text('grad of {NAMES[2]}')")
+    with opened(browser, f"{url}#run=healthy&view=row") as page:
+        page.wait_for_selector(f"h2:has-text('grad of {NAMES[1]}'), h2:has-text('grad of {NAMES[0]}')")
+        assert page.locator("main .note").count() == 0
+
+
+def test_rows_with_findings_are_first_in_the_picker(browser, url):
+    with opened(browser, f"{url}#run=sick&view=map") as page:
+        page.wait_for_selector("canvas")
+        page.locator("canvas").first.focus()
+        page.keyboard.press("/")
+        page.wait_for_selector("[role=option]")
+        lines = [" ".join(each.split()) for each in page.locator("[role=option]").all_inner_texts()]
+        assert lines[:2] == [f"{NAMES[3]} ▼ grad", "net.0 ▼ output"]
+
+
+def test_names_in_the_picker_are_text(browser, url):
+    with opened(browser, f"{url}#run=nasty&view=row&tensor=grad&stat=norm&row=plain.w") as page:
+        page.wait_for_selector("h2:has-text('grad of plain.w')")
+        page.keyboard.press("/")
+        page.keyboard.type("img")
+        page.wait_for_selector("[role=option]")
+        assert page.locator("[role=option] .picker-name").all_inner_texts() == [HOSTILE]
+        assert page.locator("dialog img").count() == 0
+        page.keyboard.press("Enter")
+        page.wait_for_selector("h2:has-text('onerror')")
+
+
+def test_the_focus_stays_on_the_way_to_the_next_row(browser, url):
+    with opened(browser, f"{url}#run=healthy&view=row&tensor=grad&stat=norm&row={NAMES[0]}") as page:
+        page.get_by_role("button", name="after ▶").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_selector(f"h2:has-text('grad of {NAMES[1]}')")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(f"h2:has-text('grad of {NAMES[2]}')")
