@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import current_step
+from lightning_hooks.engine.inspecting.left_out import left_out_of
 from lightning_hooks.engine.inspecting.match_report import Match, hooks_report, plan_report, transforms_report
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant
@@ -81,7 +82,8 @@ class MonitorLog:
         transforms = [bound for participant in participants for bound in getattr(participant, "transforms", ())]
         hooks = [hook for each in participants if isinstance(each, UserHooksParticipant) for hook in each.hooks]
         table = plan_report(observer.plan, observer.fallback.shapes, self.writer.limits, stage=observer.stage)
-        match = Match([*table, *transforms_report(transforms), *hooks_report(hooks)])
+        left_out = left_out_of(trainer.lightning_module, (each.rule for each in observer.plan.rules))
+        match = Match([*table, *transforms_report(transforms), *hooks_report(hooks)], left_out)
         page = "\n".join([*self._facts(trainer, observer), "", match.markdown()])
         charts = [(STAGE_PREFIX[stage] + tensor, stat) for stage, plan in self._plans.items() for tensor, stat in plan.charts]
         try:

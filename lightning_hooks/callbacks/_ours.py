@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lightning_hooks.callbacks._checks import Earlier, Setting, setting_of
 from lightning_hooks.callbacks._lightning import Callback
 from lightning_hooks.callbacks._trainer import all_callbacks
+from lightning_hooks.engine.inspecting.left_out import LeftOut
 from lightning_hooks.engine.inspecting.match_report import Match, MatchLine
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.records.consumer import StepConsumer
@@ -63,7 +64,7 @@ class OurCallback(Callback):
         with self._naming_origin():
             resolved = self._resolve(model)
             self._check_resolved(resolved, Setting(), Earlier())
-            return Match(self._lines(resolved))
+            return Match(self._lines(resolved), self._left_out(model, resolved))
 
     @property
     def _stages(self) -> Collection[str]:
@@ -124,6 +125,10 @@ class OurCallback(Callback):
     def _lines(self, resolved: Any) -> list[MatchLine]:
         """What the rules match, for a report."""
         raise NotImplementedError
+
+    def _left_out(self, model: Any, resolved: Any) -> list[LeftOut]:
+        """What the rules leave out although their patterns match it, for a report."""
+        return []
 
     @property
     def _acts_in_fit(self) -> bool:
@@ -200,8 +205,9 @@ def matched(trainer: Trainer, model: LightningModule) -> Iterator[tuple[OurCallb
     callbacks: list[tuple[OurCallback, Any]] = []
     for callback in our_callbacks(trainer):
         with callback._naming_origin():
-            callbacks.append((callback, callback._resolve_dry(model, trainer)))
-            report = Match(callback._lines(callbacks[-1][1]))
+            resolved = callback._resolve_dry(model, trainer)
+            report = Match(callback._lines(resolved), callback._left_out(model, resolved))
+        callbacks.append((callback, resolved))
         yield callback, report
     setting, earlier = setting_of(trainer, model), Earlier()
     for callback, resolved in callbacks:

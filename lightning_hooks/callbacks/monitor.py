@@ -30,6 +30,7 @@ from lightning_hooks.callbacks._run_context import TrainerContext, folder_of_run
 from lightning_hooks.callbacks._trainer import is_alone
 from lightning_hooks.callbacks._watching import WatchingCallback
 from lightning_hooks.engine.changing.checks import refuse_changed_sums
+from lightning_hooks.engine.inspecting.left_out import LeftOut, left_out_of
 from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.watching.producer import Producer
@@ -60,8 +61,8 @@ class Resolved(NamedTuple):
 class StatsMonitor(WatchingCallback):
     """Watch named modules and parameters, and log statistics of their tensors.
 
-    Without arguments: `output` and `output_grad` of every leaf module, `param`, `grad` and `update` of every trainable
-    parameter, with the default statistics, at every step.
+    Without arguments: `output` and `output_grad` of every layer (a module that has no children or owns parameters), `param`,
+    `grad` and `update` of every trainable parameter, with the default statistics, at every step.
 
     Args:
         watch: rules, or mappings with the fields of a rule; default as above.
@@ -183,7 +184,7 @@ class StatsMonitor(WatchingCallback):
             self._label,
             with_loss="train" in self.stages,
             loss_alone=self._watches_loss_alone,
-            of_layers=self.watch is None,
+            name="the default watch" if self.watch is None else "watch",
         )
         return Resolved(plan, plans_of(self, plan))
 
@@ -229,6 +230,10 @@ class StatsMonitor(WatchingCallback):
         plan, _ = resolved
         watched = plan if "train" in self.stages else plan.forward()
         return plan_report(watched, histogram_every_n_steps=self.histogram_every_n_steps)
+
+    @override
+    def _left_out(self, model: nn.Module, resolved: Resolved) -> list[LeftOut]:
+        return left_out_of(model, (each.rule for each in resolved.plan.rules))
 
     @override
     def _build(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Sequence[Participant]:

@@ -31,7 +31,7 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False, from_s
         ...     needs = (("output", "dead_units"), ("update", "ratio"))
         >>> for fields in fields_of_watch([Dead()]):
         ...     print(fields)
-        {'modules': '*', 'leaves': True, 'strict': False, 'tensors': ['output'], 'stats': ['dead_units'], 'units': 'auto'}
+        {'modules': '*', 'layers': True, 'strict': False, 'tensors': ['output'], 'stats': ['dead_units'], 'units': 'auto'}
         {'params': '*', 'strict': False, 'tensors': ['update'], 'stats': ['norm', 'ratio']}
     """
     stats: dict[str, dict[str, None]] = {}
@@ -43,7 +43,7 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False, from_s
     for tensor, wanted in stats.items():
         of_units = [stat for stat in wanted if stat in UNIT_STATS]
         others = [stat for stat in wanted if stat not in UNIT_STATS]
-        target = {"modules": "*", "leaves": True} if tensor in MODULE_TENSORS else {"params": "*"}
+        target = {"modules": "*", "layers": True} if tensor in MODULE_TENSORS else {"params": "*"}
         common = {**target, "strict": False, "tensors": [tensor]}
         if of_units:
             listed.append({**common, "stats": of_units, "units": "auto"})

@@ -8,7 +8,7 @@ from typing import Any, cast
 from torch import nn
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.plan.defaults import DEFAULT_WATCH, layers
+from lightning_hooks.plan.defaults import DEFAULT_WATCH
 from lightning_hooks.plan.groups import add_groups, index_groups
 from lightning_hooks.plan.plan import Matched, Plan
 from lightning_hooks.plan.rows import LOSS, Requests, Row
@@ -16,7 +16,7 @@ from lightning_hooks.plan.units import ask_for_units, units_schedule
 from lightning_hooks.plan.user_registry import UserRegistry, accumulator_of
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import StatSpec
-from lightning_hooks.rules.patterns import Target, matched_by, named_modules
+from lightning_hooks.rules.patterns import Target, matched_by
 from lightning_hooks.rules.schedule import EveryN, every_n
 from lightning_hooks.rules.statistics import ONLY_OF, UNIT_STATS, is_known
 from lightning_hooks.stats.statistics import DEFAULT_STATS
@@ -31,7 +31,7 @@ def resolve(
     *,
     with_loss: bool = False,
     loss_alone: bool = False,
-    of_layers: bool = False,
+    name: str = "watch",
 ) -> Plan:
     """Resolve watch rules against a model.
 
@@ -42,16 +42,11 @@ def resolve(
         where: the text before the names of rules in messages.
         with_loss: whether to add a row for the loss, if there is any other row.
         loss_alone: whether to add it also if there is no other row.
-        of_layers: whether rules on modules match only layers, as the default rules do.
+        name: of the list of rules in messages.
 
     Raises:
         RuleError: a rule matches nothing, or is invalid for this model or together with the other rules.
     """
-    modules: list[Target[nn.Module]] | None = None
-    called = f"{where}watch"
-    if rules is None or of_layers:
-        rules, modules = DEFAULT_WATCH if rules is None else rules, layers(named_modules(model))
-        called = f"{where}the default watch"
     # Rules that request the same tensor of the same target share a row.
     rows: dict[tuple[int, str], Row] = {}
 
@@ -63,7 +58,7 @@ def resolve(
     all_matched: list[Matched] = []
     schedules: dict[EveryN, None] = {}
     registry = UserRegistry()
-    for here, rule, targets in matched_by(model, rules, called, modules):
+    for here, rule, targets in matched_by(model, DEFAULT_WATCH if rules is None else rules, f"{where}{name}"):
         due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
         schedules[due] = None
         units_due = units_schedule(rule, due)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -16,6 +16,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from lightning_hooks.errors import NoMatchError, RuleError, UnsupportedError, listed, nearest
 from lightning_hooks.rules.fields import EXPRESSION, TypeSpec, check_expressions
 from lightning_hooks.rules.importing import import_object
+from lightning_hooks.rules.layers import why_no_layers
 
 R = TypeVar("R")
 T = TypeVar("T", nn.Module, nn.Parameter)
@@ -77,6 +78,18 @@ class Modules(list[Target[nn.Module]]):
         super().__init__(targets)
         self.unhooked = unhooked
         self.scripted = scripted
+
+    def layers(self) -> Modules:
+        """The modules that are layers of the network.
+
+        Example:
+            >>> model = nn.ModuleDict({"net": nn.Sequential(nn.Linear(2, 2)), "loss": nn.MSELoss()})
+            >>> [target.name for target in named_modules(model).layers()]
+            ['net.0']
+        """
+        reasons = why_no_layers(target.value for target in (*self, *self.scripted))
+        kept, scripted = ([each for each in targets if id(each.value) not in reasons] for targets in (self, self.scripted))
+        return Modules(kept, self.unhooked, scripted)
 
 
 def named_modules(model: nn.Module) -> Modules:
@@ -146,17 +159,11 @@ def select(
         RuleError: a regular expression is invalid, or a type does not exist.
     """
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
-    inclusions = [_compile(p, where) for p in patterns if not p.startswith("!")] or [re.compile(".*")]
-    exclusions = [_compile(p[1:], where) for p in patterns if p.startswith("!")]
     types = None if types is None else [types] if isinstance(types, (str, type)) else list(types)
-    kinds = None if types is None else [_kind(kind, where) for kind in types]
+    is_named, is_of_type = by_names(patterns, where), by_types(types, where)
 
     def matches(target: Target[T]) -> bool:
-        named = any(p.fullmatch(alias) for p in inclusions for alias in target.aliases)
-        excluded = any(p.fullmatch(alias) for p in exclusions for alias in target.aliases)
-        if not named or excluded or (leaves and any(target.owner.children())):
-            return False
-        return kinds is None or any(_is_kind(target.owner, kind) for kind in kinds)
+        return is_named(target.aliases) and not (leaves and any(target.owner.children())) and is_of_type(target.owner)
 
     selected = [target for target in targets if matches(target)]
     scripted = [target.name for target in getattr(targets, "scripted", ()) if matches(target)]
@@ -171,32 +178,47 @@ def select(
     return selected
 
 
-def matched_by(
-    model: nn.Module, rules: Iterable[R], where: str, modules: Sequence[Target[nn.Module]] | None = None
-) -> Iterator[tuple[str, R, list[Target[Any]]]]:
+def by_names(patterns: Sequence[str], where: str) -> Callable[[Sequence[str]], bool]:
+    """Whether the names of a target match patterns, as a function of the names."""
+    inclusions = [_compile(p, where) for p in patterns if not p.startswith("!")] or [re.compile(".*")]
+    exclusions = [_compile(p[1:], where) for p in patterns if p.startswith("!")]
+
+    def matches(names: Sequence[str]) -> bool:
+        return any(p.fullmatch(name) for p in inclusions for name in names) and not any(
+            p.fullmatch(name) for p in exclusions for name in names
+        )
+
+    return matches
+
+
+def by_types(types: Sequence[TypeSpec] | None, where: str) -> Callable[[nn.Module], bool]:
+    """Whether a module is of one of several classes, as a function of the module; None for any class."""
+    kinds = None if types is None else [_kind(kind, where) for kind in types]
+    return lambda module: kinds is None or any(_is_kind(module, kind) for kind in kinds)
+
+
+def matched_by(model: nn.Module, rules: Iterable[R], where: str) -> Iterator[tuple[str, R, list[Target[Any]]]]:
     """For each rule of a list: its name in messages (`watch[0]`), the rule, and the targets that it matches in a model.
 
     Args:
         model: the root.
         rules: `Watch`, `Apply` or `Hook` rules; a rule on optimizers has no targets.
         where: the option that holds the rules: `watch`.
-        modules: the modules that can be matched; default all.
 
     Raises:
         NoMatchError: a strict rule matches nothing.
         RuleError: a regular expression is invalid, or a type does not exist.
         UnsupportedError: a rule matches a parameter under torch's `FullyShardedDataParallel` (FSDP1).
     """
-    candidates: dict[str, Any] = {
-        "modules": named_modules(model) if modules is None else modules,
-        "params": named_parameters(model),
-    }
+    modules = named_modules(model)
+    candidates: dict[str, Any] = {"modules": modules, "params": named_parameters(model)}
     for position, rule in enumerate(rules):
         here, fields, targets = f"{where}[{position}]", cast(Any, rule), []
         for option, all_targets in candidates.items():
             if (patterns := getattr(rule, option)) is not None:
                 how = {"types": fields.types, "leaves": getattr(rule, "leaves", False), "strict": fields.strict}
-                targets = select(all_targets, patterns, **how, where=f"{here}.{option}")
+                among = modules.layers() if getattr(rule, "layers", False) else all_targets
+                targets = select(among, patterns, **how, where=f"{here}.{option}")
                 if option == "params":
                     _refuse_flattened(model, targets, f"{here}.{option}")
         yield here, rule, targets

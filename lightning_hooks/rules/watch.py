@@ -31,6 +31,8 @@ class Watch:
         params: patterns of parameter names.
         types: only modules (or parameters of modules) of these classes, by class name, import path or class; default: all.
         leaves: only modules without children; default False.
+        layers: only layers of the network, as the default rules do: modules that have no children or own parameters, without
+            metrics, losses and modules that torch never calls; default False.
         tensors: of a module `input`, `output`, `input_grad`, `output_grad` (or one part: `output[0]`, `output.logits`), and
             `inner_input_grad`, `inner_output_grad`: the same gradients in every backward pass except that of the loss;
             of a parameter `param`, `grad`, `final_grad`, `update`, `state.<key>` (an entry of the optimizer's state:
@@ -63,6 +65,7 @@ class Watch:
     params: str | Sequence[str] | None = None
     types: TypeSpec | Sequence[TypeSpec] | None = None
     leaves: bool = False
+    layers: bool = False
     tensors: str | Sequence[str] | None = None
     stats: StatSpec | Sequence[StatSpec] | None = None
     group_by: GroupSpec | None = None
@@ -80,8 +83,9 @@ class Watch:
             check_tensor(tensor, self.modules is not None, "tensors")
         for i, stat in enumerate(self.stats if isinstance(self.stats, tuple) else ()):
             check_statistic(stat, self.watched, f"stats[{i}]")
-        if self.leaves and self.modules is None:
-            raise RuleError("leaves=True goes with modules, not with params")
+        for name in ("leaves", "layers"):
+            if getattr(self, name) and self.modules is None:
+                raise RuleError(f"{name}=True goes with modules, not with params")
         if self.group_by is not None:
             _check_groups(self)
         if self.every_n_steps is not None:

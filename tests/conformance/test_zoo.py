@@ -1,6 +1,6 @@
 """Architectures of `transformers`, built tiny and without a download: trained two steps with and without `StatsMonitor()`.
 
-For each: weights bit for bit the same, every leaf module has a row or is named in the warning about modules that were never
+For each: weights bit for bit the same, every layer has a row or is named in the warning about modules that were never
 called, and no hook is left.
 """
 
@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightning_hooks import StatsMonitor, assert_no_hooks
-from lightning_hooks.plan.defaults import layers
 from lightning_hooks.rules.patterns import named_modules
 from tests.callbacks.models import Memory, ours_on, trainer_of
 from tests.conformance._lifecycle_tools import equal_weights
@@ -274,9 +273,9 @@ def test_two_steps_of(tmp_path: Path, name: str) -> None:
     assert memory.steps == [0, 1]
     said = [str(w.message) for w in caught if "were not called" in str(w.message)]
     idle = idle_modules(said)
-    leaves = {target.name for target in layers(named_modules(watched)) if not any(target.value.children())}
+    layers = {target.name for target in named_modules(watched).layers()}
     rows = {tag.partition("/")[2] for _, metrics in memory.ours for tag in metrics if tag.startswith("output_mean/")}
-    assert leaves - rows == idle
+    assert layers - rows == idle
     trained = {n for n, p in watched.named_parameters() if p.requires_grad and p.grad is not None}
     assert {f"update_ratio/{n}" for n in trained} <= set(monitor.latest)
 

@@ -12,11 +12,13 @@ from torch import nn
 
 from lightning_hooks.engine.changing.checks import refuse_unsupported
 from lightning_hooks.engine.changing.resolve import resolve_applies
+from lightning_hooks.engine.inspecting.left_out import left_out_of
 from lightning_hooks.engine.inspecting.match_report import Match, hooks_report, plan_report, transforms_report
 from lightning_hooks.engine.running.run import runs_on
 from lightning_hooks.engine.user_hooks.participant import resolve_hooks
 from lightning_hooks.errors import HooksLeftError
 from lightning_hooks.hooks import for_each
+from lightning_hooks.plan.defaults import DEFAULT_WATCH
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.private import private
 from lightning_hooks.rules import Apply, Hook, Watch
@@ -107,12 +109,13 @@ def _is_ours(thing: Any) -> bool:
     return isinstance(where, str) and where.partition(".")[0] == "lightning_hooks"
 
 
-def match(model: nn.Module, rules: Sequence[Watch | Apply | Hook | Mapping[str, Any]]) -> Match:
+def match(model: nn.Module, rules: Sequence[Watch | Apply | Hook | Mapping[str, Any]] | None = None) -> Match:
     """The dry run: what rules match in a model; raises the errors that training would raise.
 
     Args:
         model: the root module.
         rules: rules of any kind. A mapping with `transform` is an `Apply`, one with `call` a `Hook`, any other a `Watch`.
+            Default: the rules of `StatsMonitor()`.
 
     Raises:
         RuleError: an invalid rule, or one that matches nothing.
@@ -121,18 +124,18 @@ def match(model: nn.Module, rules: Sequence[Watch | Apply | Hook | Mapping[str, 
         >>> print(match(nn.Sequential(nn.Linear(2, 1)), [Watch(params="*.bias", tensors="grad", stats="norm")]).names)
         ['0.bias']
     """
+    rules = DEFAULT_WATCH if rules is None else rules
     rules = [rules] if isinstance(rules, (Watch, Apply, Hook, Mapping)) else list(rules)
     by_kind: dict[type, list[Any]] = {Watch: [], Apply: [], Hook: []}
     for rule in rules:
         by_kind[_kind_of(rule)].append(rule)
-    lines = []
-    if by_kind[Watch]:
-        lines += plan_report(resolve(model, as_rules(Watch, by_kind[Watch], "watch"), EveryN()))
+    watch = as_rules(Watch, by_kind[Watch], "watch")
+    lines = plan_report(resolve(model, watch, EveryN())) if watch else []
     transforms = resolve_applies(model, as_rules(Apply, by_kind[Apply], "apply"))
     refuse_unsupported(transforms, (), scaled=False)
     lines += transforms_report(transforms)
     lines += hooks_report(resolve_hooks(model, as_rules(Hook, by_kind[Hook], "hooks")))
-    return Match(lines)
+    return Match(lines, left_out_of(model, watch))
 
 
 def _kind_of(rule: Any) -> type:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from lightning_hooks.engine.changing.bound import BoundTransform
+from lightning_hooks.engine.inspecting.left_out import LeftOut
 from lightning_hooks.engine.participants.actions import gradient_of
 from lightning_hooks.engine.user_hooks.participant import BoundHook
 from lightning_hooks.errors import printable
@@ -59,9 +60,15 @@ class MatchLine:
 
 @dataclass(frozen=True)
 class Match:
-    """Everything that rules match; `print` it for a table."""
+    """Everything that rules match; `print` it for a table.
+
+    Args:
+        lines: the targets.
+        left_out: the modules that rules with `leaves` or `layers` leave out, such as the default rules.
+    """
 
     lines: Sequence[MatchLine]
+    left_out: Sequence[LeftOut] = ()
 
     @property
     def names(self) -> list[str]:
@@ -83,19 +90,21 @@ class Match:
         heads = ("rule", "name", "type", "shape", "tensors", "statistics", "tags", "note")
         rows = (heads, *([str(getattr(line, head)) for head in heads] for line in self.lines))
         head, *below = (f"| {' | '.join(row)} |" for row in rows)
-        return "\n".join([head, f"|{'---|' * len(heads)}", *below])
+        table = "\n".join([head, f"|{'---|' * len(heads)}", *below])
+        return "\n".join([table, "", *(f"- {each}" for each in self.left_out)]) if self.left_out else table
 
     def __str__(self) -> str:
-        """A table for a terminal, with the totals below."""
+        """A table for a terminal, with the totals and what rules leave out below."""
         heads = ("rule", "name", "type", "shape", "tensors", "statistics", "tags", "bytes/1k steps", "note")
         lines = [(*astuple(line)[:-2], f"{line.bytes_per_1000_steps:,}", line.note) for line in self.lines]
         cells = [heads, *(tuple(printable(str(cell)) for cell in line) for line in lines)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         table = "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
-        return (
-            f"{table}\n{len(self.lines)} matches, {self.tags} tags, about {self.bytes_per_1000_steps / 1e6:.1f} MB "
+        total = (
+            f"{len(self.lines)} matches, {self.tags} tags, about {self.bytes_per_1000_steps / 1e6:.1f} MB "
             "on disk per 1,000 logged steps"
         )
+        return "\n".join([table, total, *(printable(str(each)) for each in self.left_out)])
 
 
 def plan_report(
