@@ -5,23 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from lightning_hooks.errors import RuleError, printable
-from lightning_hooks.health.engine import Diagnosis
+from lightning_hooks.cli.diagnoses import folder_of, read, stands
+from lightning_hooks.cli.progress import progress_bar
+from lightning_hooks.errors import printable
 from lightning_hooks.health.finding import Finding
-from lightning_hooks.health.journal import FINDINGS, SUMMARY, RunFindings, read_findings
+from lightning_hooks.health.journal import FINDINGS, SUMMARY, RunFindings
 from lightning_hooks.health.rule import Severity
-from lightning_hooks.health.rules import DEFAULT_RULES
 from lightning_hooks.health.text import as_text, blocks_of
-from lightning_hooks.records.step_view import StepView
-from lightning_hooks.tensorboard.reading import read_run
-from lightning_hooks.tensorboard.views import ReadMonitor
 
 _POLL: Final = 0.5  # seconds
-_PREFIX: Final = "health/"  # The prefix of tags that a HealthMonitor has unless a user names one.
 
 
 def findings(arguments: list[str]) -> int:
@@ -37,7 +33,7 @@ def findings(arguments: list[str]) -> int:
         parser.error("--follow cannot be combined with --json or --recompute")
     if args.follow:
         return _follow(args.run, args.since)
-    known = _recomputed(args.run) if args.recompute else _read(args.run)
+    known = _known(args.run, recompute=args.recompute)
     found = [finding for finding in known.findings if finding.first_step >= args.since]
     numbers = {finding.number for finding in found}
     causes = [cause for cause in known.causes if not numbers.isdisjoint(cause.numbers)]
@@ -52,11 +48,16 @@ def findings(arguments: list[str]) -> int:
     else:
         blocks = blocks_of(causes, found, least=Severity.INFO)
         print("\n".join([*filter(None, [as_text(blocks)]), _last_line(known, found)]))
-    return int(any(map(_stands, found)))
+    return int(any(map(stands, found)))
 
 
-def _stands(finding: Finding) -> bool:
-    return finding.severity is not Severity.INFO and finding.is_over is None
+def _known(run: Path, *, recompute: bool) -> RunFindings:
+    if not recompute:
+        return read(run)
+    from lightning_hooks.cli.recomputing import recomputed
+
+    with progress_bar("Reading steps") as progress:
+        return recomputed(run, progress)
 
 
 def _last_line(known: RunFindings, found: Sequence[Finding]) -> str:
@@ -70,62 +71,17 @@ def _last_line(known: RunFindings, found: Sequence[Finding]) -> str:
     return printable(f"{summary['line']}{error}")
 
 
-def _read(run: Path) -> RunFindings:
-    folder = _folder_of(run)
-    try:
-        return read_findings(folder)
-    except FileNotFoundError:
-        reason = f"{run} has no {FINDINGS}: no HealthMonitor was active in this run"
-        if (folder / SUMMARY).exists():
-            reason = f"{folder / SUMMARY} is damaged, and there is no {FINDINGS} beside it"
-        raise RuleError(
-            f"{reason}. `lightning-hooks findings {run} --recompute` applies the default rules to its event file"
-        ) from None
-
-
-def _folder_of(run: Path) -> Path:
-    if not run.exists():
-        raise RuleError(f"there is no run {run}")
-    return run if run.is_dir() else run.parent
-
-
-def _recomputed(run: Path) -> RunFindings:
-    """What the default rules find in the step views of a run, as they would have found it live."""
-    _folder_of(run)
-    diagnosis = Diagnosis()
-    for view in _views(run):
-        diagnosis.add(view)
-    diagnosis.finish()
-    return RunFindings(diagnosis.findings, diagnosis.causes, [], diagnosis.summary(), has_ended=True, fit=1)
-
-
-def _views(path: Path) -> Iterator[StepView]:
-    """The views of the training monitor that watched most of what the default rules need."""
-    run = read_run(path)
-    monitors = run.monitors()
-    if not monitors:
-        return run.views()  # raises the reason
-    needed = {tensor for rule in DEFAULT_RULES for tensor, _ in rule.needs}
-
-    def worth(monitor: ReadMonitor) -> tuple[int, bool, bool]:
-        tensors = needed.intersection(monitor.rows.tensors)
-        return len(tensors), "units" in monitor.rows.kept, monitor.prefix == _PREFIX
-
-    best = max(monitors, key=worth)
-    return run.views(prefix=best.prefix, monitor=best.number)
-
-
 def _follow(run: Path, since: int) -> int:
     """Print each cause and finding once, as the journal grows, and the end of each; returns when the fit ends, or at Ctrl-C."""
-    folder = _folder_of(run)
+    folder = folder_of(run)
     told: set[tuple[Any, ...]] = set()
-    stands = False
+    is_unhealthy = False
     try:
         while True:
             if (folder / SUMMARY).exists() or (folder / FINDINGS).exists():
-                known = _read(run)
+                known = read(run)
                 found = [finding for finding in known.findings if finding.first_step >= since]
-                stands = any(map(_stands, found))
+                is_unhealthy = any(map(stands, found))
                 _tell_new(known, found, told)
                 if known.has_ended:
                     print(_last_line(known, found), flush=True)
@@ -133,7 +89,7 @@ def _follow(run: Path, since: int) -> int:
             time.sleep(_POLL)
     except KeyboardInterrupt:
         pass
-    return int(stands)
+    return int(is_unhealthy)
 
 
 def _tell_new(known: RunFindings, found: Sequence[Finding], told: set[tuple[Any, ...]]) -> None:

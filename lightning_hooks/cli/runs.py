@@ -1,4 +1,7 @@
-"""The commands `view`, `report`, `diff` and `findings`, which read runs. They load neither torch nor Lightning."""
+"""The commands `view`, `report`, `diff`, `findings` and `doctor`, which read runs.
+
+They do not load Lightning, and torch only where health rules read an event file again.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from lightning_hooks.cli.progress import progress_bar
 from lightning_hooks.errors import printable
 
 
@@ -31,7 +35,8 @@ def _report(arguments: list[str]) -> None:
     parser.add_argument("--limit", type=_megabytes, default=LIMIT / 1e6, help="the most megabytes that it may have; default 5")
     args = parser.parse_args(arguments)
     out = args.out or (args.run if args.run.is_dir() else args.run.parent) / "report.html"
-    size = write_report(args.run, out, int(args.limit * 1e6))
+    with progress_bar("Reading tables") as progress:
+        size = write_report(args.run, out, int(args.limit * 1e6), progress)
     print(f"{printable(str(out))}: {size / 1e6:.1f} MB; open it in a browser")
 
 
@@ -63,7 +68,8 @@ def _diff(arguments: list[str]) -> int:
     parser.add_argument("b", type=Path, help="likewise")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(arguments)
-    result = diff(args.a, args.b)
+    with progress_bar("Comparing tables") as progress:
+        result = diff(args.a, args.b, progress)
     print(result.json() if args.json else result)
     return 0 if result.equal else 1
 
@@ -74,9 +80,16 @@ def _findings(arguments: list[str]) -> int:
     return findings(arguments)
 
 
+def _doctor(arguments: list[str]) -> int:
+    from lightning_hooks.cli.doctor import doctor
+
+    return doctor(arguments)
+
+
 RUN_COMMANDS: Mapping[str, Callable[[list[str]], int | None]] = {
     "view": _view,
     "report": _report,
     "diff": _diff,
     "findings": _findings,
+    "doctor": _doctor,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from lightning_hooks.dashboard.api import to_json
 from lightning_hooks.dashboard.merging import Reader
 from lightning_hooks.dashboard.source import LocalRun
 from lightning_hooks.dashboard.tree import Node, tree
-from lightning_hooks.errors import RuleError, printable
+from lightning_hooks.errors import RuleError, listed, printable
 from lightning_hooks.tensorboard.run_files import runs_below
 
 _CHUNK: Final = 256  # steps that are held in memory at a time
@@ -94,15 +94,16 @@ class Difference:
         return to_json(asdict(self) | {"equal": self.equal}).decode()
 
 
-def diff(a: Path, b: Path) -> Difference:
+def diff(a: Path, b: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> Difference:
     """Compare the tables of two runs bit by bit.
 
     Args:
         a: the folder of the first run, or one event file.
         b: the folder of the second run, or one event file.
+        progress: called before each table with the number of tables that are done, and of all tables.
 
     Raises:
-        RuleError: a path is no run or its run has no table, or the two runs have no table or no step in common.
+        RuleError: a path is no run or its run has no table, or the two runs have no table, no row or no step in common.
     """
     first, second = _open(a), _open(b)
     tables = [table for table in first.tables() if table in second.tables()]
@@ -113,7 +114,8 @@ def diff(a: Path, b: Path) -> Difference:
     keyed: list[tuple[int, int, int, RowDifference]] = []
     steps: set[int] = set()
     rows: set[tuple[str, str]] = set()
-    for tensor, stat in tables:
+    for done, (tensor, stat) in enumerate(tables):
+        progress(done, len(tables))
         common = np.intersect1d(first.steps(tensor, stat), second.steps(tensor, stat))
         steps.update(common.tolist())
         in_second = {*second.rows(tensor, stat)}
@@ -122,8 +124,12 @@ def diff(a: Path, b: Path) -> Difference:
         turn = _turns(first, tensor, stat)
         differ = _differences(first, second, tensor, stat, names, common)
         keyed += [(row.step, *_order(tensor, turn[row.name]), row) for row in differ]
+    if not rows:
+        raise RuleError(_no_common_row(a, first, b, second))
     if not steps:
         raise RuleError(f"{str(a)!r} and {str(b)!r} have no step in common")
+    if all(_is_loss(tensor) for tensor, _ in rows) and not (_names(first) | _names(second) <= {_LOSS}):
+        only = [f"{_no_common_row(a, first, b, second)}; only the loss is compared", *only]
     ordered = [row for *_, row in sorted(keyed, key=lambda each: each[:3])]
     return Difference(len(steps), len(rows), ordered[0].step if ordered else None, ordered, only)
 
@@ -151,6 +157,21 @@ def _only(run: LocalRun, other: LocalRun, where: str) -> Iterator[str]:
     if steps:
         first, last = min(steps), max(steps)
         yield f"{where}: {_several(steps, 'step')}, {first if first == last else f'from {first} to {last}'}"
+
+
+def _no_common_row(a: Path, first: LocalRun, b: Path, second: LocalRun) -> str:
+    """The sentence that two runs are of different models."""
+
+    def rows(path: Path, run: LocalRun) -> str:
+        names = sorted(_names(run) - {_LOSS})
+        return f"{str(path)!r} has {_several(names, 'row')}{f', such as {listed(names, 3)}' if names else ''}"
+
+    return f"the runs share no row of a layer or parameter: {rows(a, first)}; {rows(b, second)}"
+
+
+def _names(run: LocalRun) -> set[str]:
+    """The names of all rows of a run."""
+    return {name for table in run.tables() for name in run.rows(*table)}
 
 
 def _several(items: Collection[object], noun: str) -> str:

@@ -11,6 +11,8 @@ import html
 import json
 import re
 import zlib
+from collections.abc import Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -75,7 +77,9 @@ _HISTOGRAMS: Final = 40
 _POINTS: Final = 400  # the most points that a scalar keeps in a report
 
 
-def write_report(run: Path, out: Path, limit: int = LIMIT) -> int:
+def write_report(
+    run: Path, out: Path, limit: int = LIMIT, progress: Callable[[int, int], None] = lambda done, total: None
+) -> int:
     """Write the report of a run.
 
     Args:
@@ -83,6 +87,7 @@ def write_report(run: Path, out: Path, limit: int = LIMIT) -> int:
         out: the file to write.
         limit: the most bytes of the file; 5,000,000 by default. Neighbouring steps are joined, keeping extremes, until the
             file fits.
+        progress: called before each table with the number of tables that are done, and of all tables.
 
     Returns:
         The size in bytes.
@@ -90,7 +95,7 @@ def write_report(run: Path, out: Path, limit: int = LIMIT) -> int:
     Raises:
         RuleError: there is no run, the page can show nothing of it, the limit is too low, or the file cannot be written.
     """
-    content = report(run, limit).encode()
+    content = report(run, limit, progress).encode()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(content)
@@ -99,7 +104,7 @@ def write_report(run: Path, out: Path, limit: int = LIMIT) -> int:
     return len(content)
 
 
-def report(run: Path, limit: int = LIMIT) -> str:
+def report(run: Path, limit: int = LIMIT, progress: Callable[[int, int], None] = lambda done, total: None) -> str:
     """The report of a run as HTML; see `write_report`."""
     runs = LocalRuns(run)
     names = [each["name"] for each in runs.names()] if run.exists() else []
@@ -116,9 +121,10 @@ def report(run: Path, limit: int = LIMIT) -> str:
         raise RuleError(f"limit: {limit} bytes is less than the {len(page)} of the page and of the names of the rows")
     lines = max(sum(len(api.nodes(source, *table)[1]) for table in source.tables()), 1)
     # Begin with more cells than fit, since it is not known how well they compress, and halve their number until they fit.
-    tables = {
-        f"{tensor}\n{stat}": _table(api, source, tensor, stat, max(16 * room // lines, 1)) for tensor, stat in source.tables()
-    }
+    tables = {}
+    for done, (tensor, stat) in enumerate(source.tables()):
+        progress(done, len(source.tables()))
+        tables[f"{tensor}\n{stat}"] = _table(api, source, tensor, stat, max(16 * room // lines, 1))
     while True:
         packed = {name: [table.level, table.first, table.last, _packed(_bytes(table.cells))] for name, table in tables.items()}
         content = to_json(packed).decode().replace("<", "\\u003c")  # a name could contain "</script"

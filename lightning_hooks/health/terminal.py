@@ -12,7 +12,7 @@ _NARROWEST: Final = 40
 
 def block_for(block: Block, stream: TextIO | None) -> str:
     """The lines of a block for a stream; in colours where the stream is a terminal and rich is installed."""
-    if not _is_terminal(stream):
+    if not is_terminal(stream):
         return as_text([block])
     text = as_rich(block, _width())
     if text is None:
@@ -27,10 +27,15 @@ def block_for(block: Block, stream: TextIO | None) -> str:
 
 def line_for(line: str, stream: TextIO | None) -> str:
     """A sentence for a stream: one line, but in a terminal as many as it takes."""
-    return "\n".join(wrapped(line, later="  ", width=_width())) if _is_terminal(stream) else line
+    return "\n".join(wrapped(line, later="  ", width=_width())) if is_terminal(stream) else line
 
 
-def _is_terminal(stream: TextIO | None) -> bool:
+def width_for(stream: TextIO | None) -> int:
+    """The characters of a line for a stream: those of the terminal, within limits; the most where it is no terminal."""
+    return _width() if is_terminal(stream) else WIDTH
+
+
+def is_terminal(stream: TextIO | None) -> bool:
     """Whether a stream says that it is a terminal. An object that somebody put in place of `sys.stdout` may not know."""
     is_terminal = getattr(stream, "isatty", None)
     return is_terminal is not None and bool(is_terminal())

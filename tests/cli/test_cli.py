@@ -537,7 +537,7 @@ def test_unknown_command_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train"]) == 2
     assert (
         capsys.readouterr().err == "lightning-hooks: unknown command 'train'; there are fit, match, info, view, report, diff, "
-        "findings\n"
+        "findings, doctor\n"
     )
     assert main([]) == 2
     usage = capsys.readouterr().out
@@ -547,10 +547,7 @@ def test_unknown_command_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_missing_config_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["match", "--config", "nowhere.yaml"])
-    assert ended.value.code == 2
-    assert "nowhere.yaml" in capsys.readouterr().err
+    assert "nowhere.yaml" in refused(capsys, "match", "--config", "nowhere.yaml")
 
 
 def test_the_callbacks_in_a_config_are_ours(folder: Path) -> None:
@@ -575,8 +572,49 @@ def test_info_names_the_versions_and_the_kernel(capsys: pytest.CaptureFixture[st
     assert facts["hooks"] == str(backends.hooks())
     assert facts["tensor hooks"] == str(backends.tensor_hooks())
     assert facts["event files"] == str(backends.events())
-    assert main(["info", "--all"]) == 2
-    assert "info takes no arguments, got '--all'" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["info", "--all"])
+    assert "unrecognized arguments: --all" in capsys.readouterr().err
+
+
+def test_info_has_a_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["info", "--help"])
+    assert "Print the versions of the dependencies and the kernels in use" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_the_version(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    assert main([option]) == 0
+    assert capsys.readouterr().out == f"lightning-hooks {importlib.metadata.version('lightning-hooks')}\n"
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+@pytest.mark.parametrize("command", ["fit", "match"])
+def test_the_help_is_what_this_package_adds(capsys: pytest.CaptureFixture[str], command: str, option: str) -> None:
+    assert main([command, option]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: lightning-hooks {command} --config FILE") and len(out.splitlines()) < 40
+    assert max(map(len, out.splitlines())) <= 120
+    for name in ("HealthMonitor", "StatsMonitor", "ClipByGlobalNorm", "--help-all"):
+        assert f" {name}" in out
+    assert "--trainer.accelerator" not in out
+
+
+def test_help_all_lists_the_options_of_the_trainer(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["match", "--help-all"])
+    assert "--trainer.accelerator ACCELERATOR" in capsys.readouterr().out
+
+
+def test_a_wrong_option_is_named_without_the_usage_of_the_trainer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "fit", *both(), "--trainer.epochs=3")
+    assert "--trainer.epochs" in said and said.endswith("; `lightning-hooks fit --help` lists the options")
+
+
+def test_match_without_anything_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "match")
+    assert said.startswith("error: match needs --config FILE or a module; `lightning-hooks match --help`")
 
 
 def test_info_says_why_nothing_compiled_serves() -> None:

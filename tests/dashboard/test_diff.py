@@ -150,3 +150,28 @@ def test_where_moments_are_stored_every_statistic_that_follows_differs(tmp_path)
     }
     norm = next(part for part in found.parts if part.stat == "norm")
     assert norm.relative == pytest.approx(0.5, rel=1e-6)
+
+
+def test_runs_of_different_models_say_that_they_share_no_row(tmp_path, capsys):
+    write_run(tmp_path / "a", range(3), names=("encoder.weight", "head.weight"), old=True)
+    write_run(tmp_path / "b", range(3), names=("net.weight",), old=True)
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    said = capsys.readouterr().err
+    assert "error: the runs share no row of a layer or parameter: " in said
+    assert "a' has 2 rows, such as encoder.weight, head.weight; " in said and "b' has 1 row, such as net.weight" in said
+
+
+def test_of_different_models_only_the_loss_is_compared(tmp_path, capsys):
+    for run, name in {"a": "encoder.weight", "b": "net.weight"}.items():
+        write_run(tmp_path / run, range(3), names=(name,), old=True)
+        write_run(tmp_path / run, range(3), names=("loss",), tensor="loss", old=True)
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("the runs share no row of a layer or parameter: ") and first.endswith("; only the loss is compared")
+    assert last == "equal to the last bit over 3 steps × 1 rows"
+
+
+def test_two_runs_that_watch_the_loss_alone_are_compared_without_a_word(tmp_path):
+    for run in "ab":
+        write_run(tmp_path / run, range(3), names=("loss",), tensor="loss", old=True)
+    assert str(diff(tmp_path / "a", tmp_path / "b")) == "equal to the last bit over 3 steps × 1 rows"

@@ -1,0 +1,111 @@
+"""The diagnosis of one run as `lightning-hooks doctor` shows it, and the runs that a path stands for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lightning_hooks.cli.diagnoses import has_journal, read, stands
+from lightning_hooks.cli.progress import Progress, silent
+from lightning_hooks.errors import RuleError
+from lightning_hooks.health.finding import Finding
+from lightning_hooks.health.journal import FINDINGS, RunFindings
+from lightning_hooks.tensorboard.run_files import PATTERN, event_files
+
+
+class Checkup(NamedTuple):
+    """The diagnosis of one run.
+
+    Args:
+        run: the folder of the run, or a file in it.
+        known: the findings.
+        is_recomputed: whether the default rules have read the event file, because the run has no journal or a user asked.
+    """
+
+    run: Path
+    known: RunFindings
+    is_recomputed: bool
+
+    @property
+    def standing(self) -> list[Finding]:
+        """The findings that make the run unhealthy."""
+        return [finding for finding in self.known.findings if stands(finding)]
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """The summary of the run; empty if the fit has not ended, or its file is missing or damaged."""
+        return self.known.summary or {}
+
+    @property
+    def steps(self) -> int | None:
+        """The number of steps that were diagnosed; None if it is not known."""
+        steps = self.summary.get("steps")
+        return steps if isinstance(steps, int) else None
+
+    def names(self, key: str) -> list[str]:
+        """The entries of a list of the summary, such as the rules that ran; empty if the summary has none."""
+        entries = self.summary.get(key)
+        return [str(entry) for entry in entries] if isinstance(entries, list) else []
+
+    def reasons(self, key: str) -> dict[str, str]:
+        """The entries of a mapping of the summary, such as why rules could not run; empty if the summary has none."""
+        entries = self.summary.get(key)
+        return {str(name): str(why) for name, why in entries.items()} if isinstance(entries, dict) else {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The diagnosis as plain values."""
+        return {
+            "run": str(self.run),
+            "healthy": not self.standing,
+            "source": "event file" if self.is_recomputed else "journal",
+            "has_ended": self.known.has_ended,
+            "steps": self.steps,
+            "findings": [finding.to_dict() for finding in self.known.findings],
+            "causes": [cause.to_dict() for cause in self.known.causes],
+            "ran": self.names("ran"),
+            "could_not_run": self.reasons("could_not_run"),
+            "failed": self.reasons("failed"),
+            "accepted": self.names("accepted"),
+            "error": self.summary.get("error"),
+        }
+
+
+def checkup_of(run: Path, *, recompute: bool = False, progress: Progress = silent) -> Checkup:
+    """The diagnosis of a run: from its journal, or if there is none, by the default rules from its event file.
+
+    Args:
+        run: the folder of the run, or a file in it.
+        recompute: read the event file also if there is a journal.
+        progress: told of each step that is read from an event file.
+
+    Raises:
+        RuleError: the run has neither a journal nor step views.
+    """
+    if has_journal(run) and not recompute:
+        return Checkup(run, read(run), is_recomputed=False)
+    from lightning_hooks.cli.recomputing import recomputed
+
+    return Checkup(run, recomputed(run, progress), is_recomputed=True)
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The runs that a path stands for: itself, or the runs in the folders below it in the order of their names.
+
+    Raises:
+        RuleError: there is no run.
+    """
+    if not path.exists():
+        raise RuleError(f"there is no run {path}")
+    if not path.is_dir() or has_journal(path) or event_files(path):
+        return [path]
+    files = [file for pattern in (PATTERN, FINDINGS) for file in path.rglob(pattern) if file.is_file()]
+    if not files:
+        raise RuleError(f"there is no run in {path}: neither an event file of TensorBoard nor {FINDINGS}")
+    return sorted({file.parent for file in files}, key=_by_number)
+
+
+def _by_number(path: Path) -> list[tuple[int, str]]:
+    """A sort key by which `version_10` comes after `version_2`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", str(path))]

@@ -1,0 +1,55 @@
+"""What health rules find in the event file of a run. It loads torch, so import it only where a run has no journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from lightning_hooks.cli.diagnoses import folder_of
+from lightning_hooks.cli.progress import Progress, silent
+from lightning_hooks.health.engine import Diagnosis
+from lightning_hooks.health.journal import RunFindings
+from lightning_hooks.health.rules import DEFAULT_RULES
+from lightning_hooks.records.step_view import StepView
+from lightning_hooks.tensorboard.reading import Run, read_run
+from lightning_hooks.tensorboard.views import ReadMonitor
+
+_PREFIX: Final = "health/"  # The prefix of tags that a HealthMonitor has unless a user names one.
+
+
+def recomputed(run: Path, progress: Progress = silent) -> RunFindings:
+    """What the default rules find in the step views of a run, as they would have found it live.
+
+    Args:
+        run: the folder of the run, or one event file.
+        progress: told of each step.
+
+    Raises:
+        RuleError: there is no run, or its files hold no step views.
+    """
+    folder_of(run)
+    content = read_run(run)
+    # The tag with the most steps is most likely a number of the monitor, which has one at every step.
+    total = max((len(steps) for steps, _ in content.scalars.values()), default=0)
+    diagnosis = Diagnosis()
+    for number, view in enumerate(_views(content), 1):
+        diagnosis.add(view)
+        progress(number, total)
+    diagnosis.finish()
+    return RunFindings(diagnosis.findings, diagnosis.causes, [], diagnosis.summary(), has_ended=True, fit=1)
+
+
+def _views(run: Run) -> Iterator[StepView]:
+    """The views of the training monitor that watched most of what the default rules need."""
+    monitors = run.monitors()
+    if not monitors:
+        return run.views()  # raises the reason
+    needed = {tensor for rule in DEFAULT_RULES for tensor, _ in rule.needs}
+
+    def worth(monitor: ReadMonitor) -> tuple[int, bool, bool]:
+        tensors = needed.intersection(monitor.rows.tensors)
+        return len(tensors), "units" in monitor.rows.kept, monitor.prefix == _PREFIX
+
+    best = max(monitors, key=worth)
+    return run.views(prefix=best.prefix, monitor=best.number)
