@@ -23,9 +23,7 @@ def match_module(arguments: list[str]) -> None:
     Raises:
         RuleError: there is no such module, or it cannot be built; the message says which arguments it takes.
     """
-    from lightning_hooks.engine.inspecting.match_report import Match, plan_report
-    from lightning_hooks.plan.resolve import resolve
-    from lightning_hooks.rules.schedule import EveryN
+    from lightning_hooks.engine.inspecting.inspect import match
 
     path, *values = arguments
     if path.endswith((".yaml", ".yml")):
@@ -35,7 +33,7 @@ def match_module(arguments: list[str]) -> None:
     if callable(configure):  # Some LightningModules create their layers here.
         configure()
     print(f"StatsMonitor() on {path}")
-    print(Match(plan_report(resolve(model, None, EveryN(), of_layers=True))))
+    print(match(model))
 
 
 def built(path: str, arguments: Sequence[str]) -> nn.Module:

@@ -12,7 +12,6 @@ import json
 import re
 import zlib
 from collections.abc import Callable
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
