@@ -7,6 +7,7 @@
 | `rows` | run, tensor, stat | `nodes` of the tree, their `key`, `steps`, `unit`, `exact` (whether folded rows merge exactly) |
 | `tile` | run, tensor, stat, key, unit, level, first, last, nodes | cells, as `Tile.bytes` returns them |
 | `tile` | the same, `other` (a run), `other_key` (the key of its rows) | cells of the first run minus the other run |
+| `gaps` | run, tensor, stat | why rows were not measured, see `gaps.answer` |
 | `scalar` | run, tag, points | least and greatest of a scalar in at most `points` pieces, and its last value |
 | `histogram` | run, tag, steps | a histogram at no more than `steps` steps |
 | `overview` | run | the rows and scalars to look at first |
@@ -25,6 +26,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from lightning_hooks.dashboard.explanations import EXPLANATIONS
+from lightning_hooks.dashboard.gaps import gaps
 from lightning_hooks.dashboard.merging import merges_exactly
 from lightning_hooks.dashboard.overview import overview
 from lightning_hooks.dashboard.runs import Runs
@@ -70,6 +72,7 @@ class Api:
             "run": self._run,
             "rows": self._rows,
             "tile": self._tile,
+            "gaps": lambda args: gaps(*self._table(args)),
             "scalar": self._scalar,
             "histogram": self._histogram,
             "overview": lambda args: overview(self._open(args)),

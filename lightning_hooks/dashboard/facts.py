@@ -25,13 +25,14 @@ def about_rows(lines: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {name: {key: each[key] for key in _FACTS if key in each and _FACTS[key](each[key])} for name, each in rows.items()}
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and 0 <= value < 1 << 53  # JavaScript represents no larger integers exactly
+def is_count(value: Any) -> bool:
+    """Whether a value from JSON is a whole number that JavaScript represents exactly."""
+    return isinstance(value, int) and 0 <= value < 1 << 53
 
 
 _FACTS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "type": lambda value: isinstance(value, str),
-    "shape": lambda value: isinstance(value, list) and all(map(_is_count, value)),
-    "order": _is_count,
+    "shape": lambda value: isinstance(value, list) and all(map(is_count, value)),
+    "order": is_count,
 }
 """The fields of a row, each with a function that tells whether a value has the right type."""

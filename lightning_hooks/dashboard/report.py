@@ -43,6 +43,7 @@ MODULES: Final = (
     "rows.js",
     "state.js",
     "source.js",
+    "gaps.js",
     "loaded.js",
     "textures.js",
     "segments.js",
@@ -200,6 +201,7 @@ def _answers(api: Api, source: RunSource, name: str) -> dict[str, Any]:
         "statistics": ask("statistics"),
         "scalars": {tag: ask("scalar", tag=tag, points=str(_POINTS)) for tag in tags},
         "histograms": {tag: ask("histogram", tag=tag, steps=str(_STEPS_OF_HISTOGRAMS)) for tag in drawn},
+        "gaps": {f"{tensor}\n{stat}": ask("gaps", tensor=tensor, stat=stat) for tensor, stat in source.tables()},
         "rows": {f"{tensor}\n{stat}": ask("rows", tensor=tensor, stat=stat) for tensor, stat in source.tables()},
     }
 

@@ -16,7 +16,7 @@ from lightning_hooks.dashboard.findings import shown_findings
 from lightning_hooks.stats.stored import StoredRows
 from lightning_hooks.tensorboard.local_tables import LocalTables, asked_of, ranks_of, read_facts
 from lightning_hooks.tensorboard.messages import buckets, strings
-from lightning_hooks.tensorboard.run_index import ABOUT, INDEX, PLUGIN, ROWS, TABLE, RunIndex, is_table, table_of
+from lightning_hooks.tensorboard.run_index import ABOUT, FACTS, INDEX, PLUGIN, ROWS, TABLE, RunIndex, is_table, table_of
 from lightning_hooks.tensorboard.tables import Tables
 
 Steps = NDArray[np.int64]
@@ -72,6 +72,12 @@ class RunSource(Protocol):
 
     def about(self) -> Mapping[str, Any]:
         """Row name to `type` (class of the module), `shape`, and `order` (index in the order of execution)."""
+
+    def row_indices(self) -> Sequence[Mapping[str, Any]]:
+        """The row indices of the step views of the run, from JSON, unchecked."""
+
+    def saved_facts(self, prefix: str) -> list[tuple[int, str]]:
+        """The steps at which facts of the training changed, ascending, each with the changes as JSON."""
 
     def findings(self) -> list[Mapping[str, Any]] | None:
         """The findings of health rules; None if the run has no file of findings."""
@@ -266,6 +272,14 @@ class ProviderRun(Tables):
         for data in self._read(self._provider.read_tensors, PLUGIN, self._about_tags).values():
             about.update(about_rows(_names(data)))
         return about
+
+    def row_indices(self) -> Sequence[Mapping[str, Any]]:
+        return self._read_facts()
+
+    def saved_facts(self, prefix: str) -> list[tuple[int, str]]:
+        tag = f"{TABLE}/{FACTS}/{prefix}"
+        data = self._read(self._provider.read_tensors, PLUGIN, [tag]).get(tag, []) if tag in self._listed[PLUGIN] else []
+        return [(datum.step, text) for datum in data for text in _names([datum])]
 
     def findings(self) -> list[Mapping[str, Any]] | None:
         return None

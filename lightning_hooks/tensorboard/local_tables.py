@@ -59,6 +59,10 @@ class LocalTables(Tables):
         """The row indices of the step views of the run, as JSON."""
         return [text for texts in self._texts() for text in texts]
 
+    def row_indices(self) -> Sequence[Mapping[str, Any]]:
+        """The row indices as mappings; their fields are unchecked."""
+        return self._facts()
+
     def saved_facts(self, prefix: str) -> list[tuple[int, str]]:
         """The steps at which facts of a monitor changed, ascending, each with the changes as JSON."""
         tag = f"{TABLE}/{FACTS}/{prefix}"

@@ -8,9 +8,14 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 import numpy as np
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.compat.proto.event_pb2 import Event
+from torch.utils.data import DataLoader
 from torch.utils.tensorboard import SummaryWriter
 
+from lightning_hooks import StatsMonitor
 from lightning_hooks.records.layout import Head, LogEntry
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.stored import MOMENT_NAMES, encode_moments, stored_moments
@@ -55,6 +60,20 @@ def write_scalars(folder, steps: Sequence[int], **values: float):
         for step in steps:
             for name, value in values.items():
                 writer.add_scalar(name.replace("__", "/"), value, step)
+
+
+def fit(model, folder, watch, steps: int):
+    """Train a LightningModule on 3 numbers for some steps, and write a run with a `StatsMonitor`."""
+    trainer = Trainer(
+        max_steps=steps,
+        logger=TensorBoardLogger(folder, name="", version=""),
+        callbacks=[StatsMonitor(watch=watch)],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        accelerator="cpu",
+    )
+    trainer.fit(model, DataLoader(torch.ones(4 * steps, 3), batch_size=4))
 
 
 CLIPPED = {"transform_norm_before__0_Clip": 2.0, "transform_norm_after__0_Clip": 1.0, "transform_acted__0_Clip": 1.0}

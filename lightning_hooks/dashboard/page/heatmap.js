@@ -16,6 +16,7 @@ const SMALLEST = 2;
  *   run, title, rows (Rows), shown (nodes), isOpen(node), flat (labels are whole names), exact (whether folded groups merge exactly)
  *   cells (Cells), isDifference (of two runs), tensor, stat, from, to (steps), unit (steps of a cell at level 0)
  *   map and scale (of the colours), fit (all rows in the window), height and labels (pixels), marks (of findings, see marksOn() in marks.js)
+ *   gaps (Gaps: why cells were not measured; null if not known)
  *   selected ({ node, step } of the outlined cell, or null)
  * `on` holds the callbacks onZoom(from, to), onFold(node), onPick(node, step, opens), onScroll(top), onArrival(), onError(error).
  */

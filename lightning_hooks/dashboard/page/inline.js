@@ -17,7 +17,7 @@ class InlineSource {
 
   async ask(route, { tensor, stat, tag } = {}) {
     const { data } = this;
-    const answer = { scalar: data.scalars[tag], histogram: data.histograms[tag], rows: data.rows[`${tensor}\n${stat}`] }[route];
+    const answer = { scalar: data.scalars[tag], histogram: data.histograms[tag], rows: data.rows[`${tensor}\n${stat}`], gaps: data.gaps[`${tensor}\n${stat}`] }[route];
     return structuredClone(answer ?? data[route]);
   }
 

@@ -2,13 +2,14 @@
 
 import { short, tableOf } from "./colors.js";
 import { h } from "./dom.js";
+import { GAP_TEXTS } from "./gaps.js";
 import { swatch } from "./textures.js";
 
 export const FINDING = "finding";
 const OF_THE_TENSOR = /^(mean|std|rms|norm|abs_mean|min|max|abs_max|p\d+(\.\d+)?)$/;
 
 /** Fill an element with the legend of a heat map: quantity, colour bar with ticks, outliers, special colours, findings. */
-export function drawLegend(element, { tensor, stat, map, isDifference, marks }, scale) {
+export function drawLegend(element, { tensor, stat, map, isDifference, marks, gapKinds }, scale) {
   const label = `Colours from ${short(scale.low)} to ${short(scale.high)}`;
   const bar = h("canvas", { width: "256", height: "12", class: "bar", role: "img", "aria-label": label });
   const context = bar.getContext("2d");
@@ -27,7 +28,8 @@ export function drawLegend(element, { tensor, stat, map, isDifference, marks }, 
     h("span", { class: "legend-title" }, `${isDifference ? "difference of " : ""}${quantity(tensor, stat, scale)}`),
     h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks)),
     ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
-    ...specialKeys(true, true, true, scale.hasZero),
+    ...specialKeys(true, true, false, scale.hasZero),
+    ...[...gapKinds].map((kind) => keyOf(kind, GAP_TEXTS[kind])),
     ...(marks.length ? [h("span", {}, h("span", { class: "mark" }, "▼"), ` ${FINDING}`)] : []),
   );
 }
@@ -41,8 +43,10 @@ export function quantity(tensor, stat, scale) {
 /** The keys of the textures: NaN, infinite, exactly 0 and not measured, each only if its argument is true. */
 export function specialKeys(hasNan, hasInfinite, hasGaps, hasZero = false) {
   const keys = [[hasNan, "nan", "NaN"], [hasInfinite, "infinite", "infinite"], [hasZero, "zero", "exactly 0"], [hasGaps, "gap", "not measured"]];
-  return keys.filter(([has]) => has).map(([, name, text]) => h("span", { class: "special", "data-texture": name }, swatch(name), ` ${text}`));
+  return keys.filter(([has]) => has).map(([, name, text]) => keyOf(name, text));
 }
+
+const keyOf = (name, text) => h("span", { class: "special", "data-texture": name }, swatch(name), ` ${text}`);
 
 /** The unit of a statistic; empty for a statistic of the user's own. */
 function unitOf(stat) {

@@ -1,5 +1,6 @@
 // Caches the list of runs, and for each requested run its tensors, scalars and steps and the rows of its tables.
 
+import { Gaps } from "./gaps.js";
 import { Rows } from "./rows.js";
 import { Steps } from "./steps.js";
 
@@ -8,7 +9,7 @@ export class Loaded {
     this.source = source;
     this.runs = null;
     this.statistics = null;
-    this.entries = new Map(); // run to { meta: the answer to `run`, tables: table to Rows }
+    this.entries = new Map(); // run to { meta: the answer to `run`, tables: table to Rows, gaps: table to Gaps }
   }
 
   /** Request the list of runs and the explanations of statistics. Resolves to whether the list of runs has changed. */
@@ -26,7 +27,7 @@ export class Loaded {
   }
 
   async load(run) {
-    if (!this.entries.has(run)) this.entries.set(run, { meta: await this.source.ask("run", { run }), tables: new Map() });
+    if (!this.entries.has(run)) this.entries.set(run, { meta: await this.source.ask("run", { run }), tables: new Map(), gaps: new Map() });
     return this.entries.get(run);
   }
 
@@ -42,6 +43,17 @@ export class Loaded {
     if (!hasTable(meta, tensor, stat)) return null;
     if (!tables.has(name)) tables.set(name, new Rows(await this.source.ask("rows", { run, tensor, stat })));
     return tables.get(name);
+  }
+
+  /** Why rows of a table were not measured, requested once for each version of the run. `rows` are those of the table. */
+  async gaps(run, tensor, stat, rows) {
+    const { meta, gaps } = await this.load(run);
+    const name = `${tensor}\n${stat}`;
+    if (gaps.get(name)?.version !== meta.version || gaps.get(name)?.rows !== rows) {
+      const found = this.source.ask("gaps", { run, tensor, stat }).then((answer) => new Gaps(answer, rows));
+      gaps.set(name, { version: meta.version, rows, found });
+    }
+    return gaps.get(name).found;
   }
 
   /** The rows of a table if they have been requested; otherwise undefined. */

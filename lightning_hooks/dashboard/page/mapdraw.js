@@ -1,6 +1,6 @@
 // Draws a heat map: the cells, the labels of the rows, the steps, the marks of findings, the cursor of the keyboard.
 
-import { color } from "./dom.js";
+import { clamp, color } from "./dom.js";
 import { drawTriangle } from "./marks.js";
 import { WAITING, pixelsOf, texturesOf } from "./segments.js";
 import { texture } from "./textures.js";
@@ -31,8 +31,7 @@ function drawCells(context, map, at) {
   context.beginPath();
   context.rect(at.gutter, AXIS, at.plot, at.height);
   context.clip();
-  context.fillStyle = hatch(context);
-  context.fillRect(at.gutter, AXIS, at.plot, at.height);
+  drawGaps(context, map, at);
   const image = context.createImageData(columns, lines);
   const pixels = new Uint32Array(image.data.buffer);
   map.segments(at, (r, begin, first, last, segment) => {
@@ -51,6 +50,28 @@ function drawCells(context, map, at) {
     if (isOpen(shown[r])) context.fillRect(at.gutter, AXIS + r * at.row - at.top, at.plot, at.row);
   }
   context.restore();
+}
+
+/** Draw the textures of cells that were not measured below the cells. */
+function drawGaps(context, map, at) {
+  const { gaps, shown, isOpen, from } = map.model;
+  const patterns = {};
+  const fill = (kind, x, y, width, height) => {
+    context.fillStyle = patterns[kind] ??= texture(context, kind);
+    context.fillRect(x, y, width, height);
+  };
+  const usual = gaps?.otherwise.kind ?? "gap";
+  fill(usual, at.gutter, AXIS, at.plot, at.height);
+  if (!gaps) return;
+  const xAt = (step) => at.gutter + clamp((step - from) / at.span, 0, 1) * at.plot;
+  for (let r = at.first; r < at.last; r++) {
+    if (isOpen(shown[r])) continue;
+    const stripes = gaps.stripesOf(shown[r]);
+    stripes.forEach(({ since, kind }, i) => {
+      const [x, end] = [xAt(since), xAt(stripes[i + 1]?.since ?? Infinity)];
+      if (kind !== usual && end > x) fill(kind, x, AXIS + r * at.row - at.top, end - x, at.row);
+    });
+  }
 }
 
 /** The hatching of cells that were not measured. */

@@ -74,7 +74,7 @@ export function describeCell(map, r, cell) {
   const isGroup = rows.isGroup(shown[r]);
   const lines = [node.name + (isGroup ? ` (${several(node.leaves, "row")})` : "")];
   if (node.type || node.shape) lines.push([node.type, node.shape ? `[${node.shape.join(", ")}]` : ""].filter(Boolean).join(" "));
-  if (cell === null) return [...lines, ...markLines(map.marksIn(r))];
+  if (cell === null) return [...lines, ...gapLines(map.model.gaps, shown[r]), ...markLines(map.marksIn(r))];
   const [first, last] = map.stepsOf(cell, map.drawn);
   lines.push(stepsText([first, last]), ...markLines(map.marksIn(r, [first, last])));
   if (isOpen(shown[r])) return lines;
@@ -82,7 +82,10 @@ export function describeCell(map, r, cell) {
   const values = segment && cellOf(segment, cell % TILE);
   const quantity = `${isDifference ? "difference of " : ""}${tensor} ${stat}`;
   if (values === undefined) return [...lines, "loading"];
-  if (!values) return [...lines, `${quantity}: not measured`];
+  if (!values) {
+    const why = map.model.gaps?.reasonAt(shown[r], cell * map.drawn.cell, (cell + 1) * map.drawn.cell).text;
+    return [...lines, `${quantity}: not measured${why ? ` (${why})` : ""}`];
+  }
   const steps = first === last ? "" : (n) => ` at ${n} of these steps`;
   if (Number.isNaN(values.value)) lines.push(...(steps ? [`${quantity}: no finite value`] : []));
   else if (values.least === values.greatest) lines.push(`${quantity}: ${short(values.value)}`);
@@ -91,6 +94,14 @@ export function describeCell(map, r, cell) {
   if (values.infinite) lines.push(steps ? `infinite${steps(values.infinite)}` : `${quantity}: infinite`);
   if (isGroup) lines.push(exact ? "merged exactly" : "the largest of these rows");
   return lines;
+}
+
+/** Why a node has gaps at the end of the run, if it is more than the general meaning of a gap. */
+function gapLines(gaps, node) {
+  if (!gaps) return [];
+  const reasons = new Set(gaps.leavesOf(node).map((row) => gaps.reasonOfRow(row, -1, Infinity)));
+  const [only] = reasons;
+  return reasons.size === 1 && only !== gaps.otherwise ? [only.text] : [];
 }
 
 const MOST_TEXTS = 6; // findings that a description lists

@@ -16,6 +16,7 @@ import { Cells } from "./source.js";
 import { stepsText } from "./steps.js";
 
 const LEAST_WIDTH = 520; // pixels of a panel if panels are side by side
+const MOST_NAMES = 3; // forgotten parameters that are named
 const TABLES = 8; // tables whose cells are cached
 
 export class MapView {
@@ -23,18 +24,20 @@ export class MapView {
     this.app = app;
     this.usesOther = this.usesTable = true;
     this.cells = new Map();
+    this.gapsOf = new WeakMap(); // Rows to Gaps
     this.panels = [];
     this.legend = h("div", { class: "legend" });
     this.maps = h("div", { class: "maps" });
     this.picked = h("div", { class: "picked", hidden: true });
     this.note = h("p", { class: "note", hidden: true });
+    this.forgotten = h("div", {});
     this.tools = makeTools(app, {
       zoom: (factor) => this.panels[0]?.zoom(factor),
       pan: (share) => this.panels[0]?.pan(share),
       savePicture: () => this.savePicture(),
       saveTable: () => this.saveTable(),
     });
-    this.element = h("div", { class: "view map-view" }, this.tools.element, this.note, this.maps, this.legend, this.picked);
+    this.element = h("div", { class: "view map-view" }, this.tools.element, this.note, this.forgotten, this.maps, this.legend, this.picked);
     this.recolor = onceAFrame(() => this.color());
   }
 
@@ -90,6 +93,7 @@ export class MapView {
         map: mapOf(state),
         fit: state.fit === "1",
         marks,
+        gaps: this.gapsOf.get(tableRows) ?? null,
         selected: selectedOf(tableRows, state),
       };
     };
@@ -106,6 +110,7 @@ export class MapView {
           title: `${nameOf(state.run)} − ${nameOf(other)}`,
           exact: rows.exact && otherRows.exact,
           isDifference: true,
+          gaps: null,
           cells: this.cellsOf(state.run, state.tensor, state.stat, rows, unit, { other, other_key: otherRows.key }),
         });
         const missing = otherRows.nodes.filter((node) => node.row !== null && !rows.rowByName.has(node.name)).length;
@@ -116,6 +121,7 @@ export class MapView {
     if (state.mode !== "difference" || !models.length) models.unshift(main);
     if (matches && !models[0].shown.length) this.tell(`No row matches ${state.filter}.`);
     this.showPanels(models);
+    this.explainGaps(models, state).catch((error) => app.failed(error));
     // Hide the picked cell if other maps are shown now: its numbers would not be those of the maps.
     const maps = [state.run, state.other, state.mode, state.tensor, state.stat].join("\n\n");
     const mapsChanged = maps !== this.pickedOf;
@@ -135,6 +141,20 @@ export class MapView {
       if (isShown) this.showPicked(this.panels[0], node, state.step === "" ? null : Number(state.step));
     }
     if (state.row && !rows.rowByName.has(state.row)) this.tell(`${state.row} is not in this table.`);
+  }
+
+  /** Request why cells of the maps were not measured, and name the parameters that are in no optimizer. */
+  async explainGaps(models, { tensor, stat }) {
+    const explained = models.filter((model) => !model.isDifference);
+    const found = await Promise.all(explained.map((model) => this.app.loaded.gaps(model.run, tensor, stat, model.rows)));
+    if (!explained.some((model) => this.panels.some((panel) => panel.model === model))) return;
+    explained.forEach((model, i) => {
+      model.gaps = found[i];
+      this.gapsOf.set(model.rows, found[i]);
+    });
+    this.forgotten.replaceChildren(...explained.map((model, i) => forgottenText(found[i].forgotten, model.title)).filter(Boolean));
+    this.sizePanels();
+    this.color();
   }
 
   tell(text) {
@@ -162,19 +182,24 @@ export class MapView {
     }
     this.panels.length = models.length;
     if (this.maps.childElementCount !== models.length) this.maps.replaceChildren(...this.panels.map((panel) => panel.element));
-    // Put panels side by side if there is room, otherwise below one another.
-    const columns = Math.min(models.length, Math.max(Math.floor(this.maps.clientWidth / LEAST_WIDTH), 1));
-    this.maps.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
-    const lines = Math.ceil(models.length / columns);
-    const room = Math.max(window.innerHeight - this.maps.getBoundingClientRect().top - 96, 240);
     models.forEach((model, i) => this.panels[i].show(model));
     const labels = Math.max(...this.panels.map(widestLabel));
-    models.forEach((model, i) => {
+    for (const model of models) {
       model.labels = labels; // equal in all panels, so that a step has the same position
-      model.height = Math.max(room / lines - (models.length > 1 ? 28 : 0), 160);
       model.scale = this.scale ?? makeScale("linear", 0, 1, 1, false);
-    });
+    }
+    this.sizePanels();
     this.recolor();
+  }
+
+  /** Put the panels side by side if there is room, otherwise below one another, and divide the height of the window among them. */
+  sizePanels() {
+    const { length } = this.panels;
+    const columns = Math.min(length, Math.max(Math.floor(this.maps.clientWidth / LEAST_WIDTH), 1));
+    this.maps.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
+    const lines = Math.ceil(length / columns);
+    const room = Math.max(window.innerHeight - this.maps.getBoundingClientRect().top - 96, 240);
+    for (const { model } of this.panels) model.height = Math.max(room / lines - (length > 1 ? 28 : 0), 160);
   }
 
   /** Choose one colour scale for all panels, from the cells in sight or as fixed in the address, and draw the panels. */
@@ -184,7 +209,7 @@ export class MapView {
     const { map, stat, isDifference } = this.panels[0].model;
     const fixed = [state.low, state.high].map((bound) => (bound === "" ? null : Number(bound)));
     const kind = state.scale === "auto" && /_fraction$|cosine$/.test(stat) ? "linear" : state.scale;
-    const sight = [kind, ...fixed, map, isDifference, this.panels.some((panel) => panel.model.marks.length), ...this.panels.flatMap((panel) => panel.sight())];
+    const sight = [kind, ...fixed, map, isDifference, this.panels.some((panel) => panel.model.marks.length), ...this.panels.map((panel) => panel.model.gaps), ...this.panels.flatMap((panel) => panel.sight())];
     // Keep the scale while the same segments are in sight.
     if (!this.scale || sight.length !== this.sight.length || sight.some((each, i) => each !== this.sight[i])) {
       this.sight = sight;
@@ -193,7 +218,8 @@ export class MapView {
       // Keep the scale object if the scale is the same: segments cache their pixels for the object.
       this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale;
       const marks = this.panels.flatMap((panel) => panel.model.marks);
-      drawLegend(this.legend, { ...this.panels[0].model, marks }, this.scale);
+      const gapKinds = new Set(this.panels.flatMap((panel) => panel.model.gaps?.kinds ?? ["gap"]));
+      drawLegend(this.legend, { ...this.panels[0].model, marks, gapKinds }, this.scale);
     }
     for (const panel of this.panels) {
       panel.model.scale = this.scale;
@@ -229,7 +255,9 @@ export class MapView {
     const link = (text, values) => h("button", { onclick: () => this.app.state.set(values) }, text);
     const token = (this.picking = {}); // tells whether another cell is picked while this one loads
     this.panels.forEach((each) => each.draw());
-    await panel.load().catch(panel.on.onError);
+    const { tensor, stat, rows, run, isDifference } = model;
+    const gaps = isDifference ? null : this.app.loaded.gaps(run, tensor, stat, rows);
+    [, model.gaps] = await Promise.all([panel.load(), gaps]).catch((error) => [panel.on.onError(error), model.gaps]);
     if (panel.model !== model || this.picking !== token) return;
     const cell = step === null ? null : Math.floor(step / panel.drawn.cell);
     const hit = describeCell(panel, model.shown.indexOf(node), cell).slice(1);
@@ -256,6 +284,14 @@ export class MapView {
     const { state } = this.app;
     download(`${state.tensor}_${state.stat}.csv`, new Blob([tableOfCells(this.panels)], { type: "text/csv" }));
   }
+}
+
+/** A sentence that names the parameters that are in no optimizer; null if there are none. */
+function forgottenText(names, title) {
+  if (!names.length) return null;
+  const more = names.length > MOST_NAMES ? ` and ${(names.length - MOST_NAMES).toLocaleString("en-US")} more` : "";
+  const are = names.length === 1 ? "is in no optimizer and gets no update" : "are in no optimizer and get no update";
+  return h("p", { class: "note" }, `${title ? `${title}: ` : ""}${several(names.length, "parameter")} ${are}: ${names.slice(0, MOST_NAMES).join(", ")}${more}.`);
 }
 
 /** The outlined cell: that of the row and the step in the address; null if the address has none, or the table lacks the row. */

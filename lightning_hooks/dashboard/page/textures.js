@@ -11,7 +11,13 @@ const TEXTURES = {
   nan: { ground: NAN, ink: INK, lines: [[0, 0, 8, 8], [0, 8, 8, 0]] }, // crosses
   infinite: { ground: INFINITE, ink: INK, lines: [[2, 0, 2, 8], [6, 0, 6, 8]] }, // upright lines
   zero: { ground: ZERO, ink: INK, dots: [[2, 2], [6, 6]] },
-  gap: { ground: null, ink: "hatch", lines: [[-2, 2, 2, -2], [0, 8, 8, 0], [6, 10, 10, 6]] }, // not measured: slanted lines
+  // Not measured, for each kind of reason (see gaps.js).
+  gap: { ground: null, ink: "hatch", lines: [[-2, 2, 2, -2], [0, 8, 8, 0], [6, 10, 10, 6]] }, // slanted lines
+  frozen: { ground: null, ink: "hatch", lines: [[0, 2, 8, 2], [0, 6, 8, 6]] }, // level lines
+  forgotten: { ground: null, ink: "alert", lines: [[2, 0, 2, 4], [6, 4, 6, 8]] }, // upright strokes
+  uncalled: { ground: null, ink: "hatch", lines: [[-2, 6, 2, 10], [0, 0, 8, 8], [6, -2, 10, 2]] }, // lines that slant the other way
+  schedule: { ground: null, ink: "hatch", dots: [[4, 4]] },
+  failed: { ground: null, ink: "alert", lines: [[0, 2, 4, 6], [4, 6, 8, 2]] }, // zigzag lines
 };
 
 /** A texture as a pattern of a canvas. Without its ground only the lines are drawn, for cells that have their colour already. */
