@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
 from lightning_hooks.callbacks._run import LightningRun
-from lightning_hooks.callbacks._trainer import current_step
+from lightning_hooks.callbacks._start_line import start_line
+from lightning_hooks.callbacks._trainer import current_step, in_fit, lightning_logger
 from lightning_hooks.engine.inspecting.left_out import left_out_of
 from lightning_hooks.engine.inspecting.match_report import Match, hooks_report, plan_report, transforms_report
 from lightning_hooks.engine.participants.participant import Participant
@@ -42,7 +43,7 @@ class MonitorLog:
         self._page_is_due = True
 
     def start(self, trainer: Trainer, plans: Mapping[str, Plan], limits: Limits, *, has_readers: bool) -> None:
-        """Set the limits, and warn if rows are merged or nothing is written.
+        """Set the limits, log what a fit watches, and warn if rows are merged or nothing is written.
 
         Args:
             trainer: the Trainer of the run.
@@ -52,11 +53,12 @@ class MonitorLog:
         """
         monitor, self._plans = self._monitor, plans
         self.writer.limits = limits
+        if "train" in plans and in_fit(trainer) and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            line = start_line(type(monitor).__name__, plans["train"], monitor.prefix, self.writer.loggers)
+            lightning_logger(trainer).info(line)
         if self.writer.loggers:
-            # Read `path` only if it is needed: it opens the event file of this package.
             if limits.exceeded:
-                merged = limits.warning(self.writer.path, self._histogram_every)
-                warnings.warn(f"{monitor._label}{merged}", stacklevel=2)
+                warnings.warn(f"{monitor._label}{limits.warning()}", stacklevel=2)
         elif trainer.is_global_zero and monitor.loggers and not has_readers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             given = ", ".join(type(logger).__name__ for logger in trainer.loggers) or "none"
             warnings.warn(
@@ -104,7 +106,7 @@ class MonitorLog:
         names = ("precision", "accumulate_grad_batches", "gradient_clip_val", "log_every_n_steps", "world_size")
         lines = [f"- monitor: `{self._monitor!r}`", f"- run: {', '.join(f'{name} {getattr(run, name)}' for name in names)}"]
         limits = self.writer.limits
-        merged = "" if limits is None else limits.warning(self.writer.path, self._histogram_every)
+        merged = "" if limits is None else limits.details(self.writer.path, self._histogram_every)
         lines.append(f"- merged: {merged or 'nothing; every row has its own tags'}")
         if observer.uncalled is not None:
             idle = ", ".join(f"{name} ({kind})" for name, kind in observer.uncalled.items())

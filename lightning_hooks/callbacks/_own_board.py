@@ -23,10 +23,13 @@ class OwnBoard:
         logdir: the folder that holds a folder for each Trainer.
         folders: by `logdir`, the folder of this Trainer; added by the first write.
         logger: logs one line with the folder.
+
+    Attributes:
+        logdir: the folder that holds a folder for each Trainer.
     """
 
     def __init__(self, logdir: Path, folders: dict[Path, Path], logger: logging.Logger) -> None:
-        self._logdir = logdir
+        self.logdir = logdir
         self._folders = folders
         self._logger = logger
         self._writer: SummaryWriter | None = None
@@ -34,10 +37,10 @@ class OwnBoard:
     @property
     def folder(self) -> Path:
         """The folder of the Trainer; created if it does not exist."""
-        if self._logdir not in self._folders:
-            self._folders[self._logdir] = new_folder(self._logdir)
-            self._logger.info("lightning_hooks writes to %s: tensorboard --logdir %s", self.folder, self._logdir)
-        return self._folders[self._logdir]
+        if self.logdir not in self._folders:
+            self._folders[self.logdir] = new_folder(self.logdir)
+            self._logger.info("lightning_hooks writes to %s: tensorboard --logdir %s", self.folder, self.logdir)
+        return self._folders[self.logdir]
 
     @property
     def experiment(self) -> SummaryWriter:

@@ -88,8 +88,21 @@ class Limits:
             for name in column.names
         }
 
-    def warning(self, path: str, every_n_steps: int) -> str:
-        """The warning for the user; empty if no limit is exceeded.
+    def warning(self) -> str:
+        """The warning for the user, in one line; empty if no limit is exceeded."""
+        sentences = [
+            f"{decision.rollup.total} {noun} are more than max_{noun}={limit}: {decision.rollup.written} are written, merged "
+            f"along the module tree{kept}; max_{noun}={decision.rollup.next_limit} keeps {_next(decision.rollup)}"
+            for noun, decision, limit, kept in (
+                ("scalars", self.scalars, self.max_scalars, " (tables have every row)"),
+                ("histograms", self.histograms, self.max_histograms, ""),
+            )
+            if decision is not None
+        ]
+        return ". ".join([*sentences, "See docs/rules.md#many-layers"]) if sentences else ""
+
+    def details(self, path: str, every_n_steps: int) -> str:
+        """What the limits do, for the page of the run; empty if no limit is exceeded.
 
         Args:
             path: the folder of the run, from which the user can read the whole table.

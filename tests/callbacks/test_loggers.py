@@ -374,8 +374,8 @@ def test_histograms_have_an_interval_and_a_limit_of_their_own(tmp_path: Path) ->
     watch = [Watch(params="*", tensors=["grad", "param"], stats=["norm", "histogram"])]
     monitor = StatsMonitor(watch, max_histograms=4, histogram_every_n_steps=4)
     said = (
-        r"^8 histograms are more than max_histograms=4: they are added up along the module tree at level 2 of 3 "
-        r"\(4 histograms, at most every 4 steps: histogram_every_n_steps\). max_histograms=8 keeps level 3$"
+        r"^8 histograms are more than max_histograms=4: 4 are written, merged along the module tree; max_histograms=8 keeps "
+        r"level 3. See docs/rules.md#many-layers$"
     )
     with pytest.warns(UserWarning, match=said) as caught:
         trainer_of(tmp_path, monitor, logger=logger, max_epochs=2).fit(Net(), data())
