@@ -33,7 +33,9 @@ _UNITS_EVERY = 10
 
 
 def layout_for(workload: Workload, modes: tuple[str, ...], seconds: float, least: int) -> Layout:
-    """Blocks of which each begins at a multiple of five steps and counts twenty of them.
+    """Blocks of which each begins at a multiple of five steps and counts forty of them.
+
+    Rules on patterns look at each fortieth step, so that each block holds one look, as forty steps of any fit do.
 
     Args:
         workload: whose step time is roughly known.
@@ -43,11 +45,11 @@ def layout_for(workload: Workload, modes: tuple[str, ...], seconds: float, least
 
     Example:
         >>> layout_for(SIZES["cpu"]["C"], ("off", "on"), 10.0, 2).block
-        30
+        50
     """
-    layout = Layout(modes, rounds=least, length=20, warmup=10, lead=30)
+    layout = Layout(modes, rounds=least, length=40, warmup=10, lead=30)
     rounds = round(seconds * 1e3 / workload.step_ms / (len(modes) * layout.block))
-    return Layout(modes, rounds=max(least, rounds), length=20, warmup=10, lead=30)
+    return Layout(modes, rounds=max(least, rounds), length=40, warmup=10, lead=30)
 
 
 def measure_beside(workload: Workload, seconds: float, device: str = "cpu") -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Diagnosis:
             self._go_back(view.step)
         self.evidence.add(view)
         self._count += 1
-        return self._look(view.step) if view.step >= self._next_look else []
+        return self._look(view) if view.step >= self._next_look else []
 
     def _plan_looks(self) -> None:
         """Note when each rule looks next, so that most steps ask no rule."""
@@ -109,12 +109,12 @@ class Diagnosis:
             streaks.restart()
         self._plan_looks()
 
-    def _look(self, step: int | None) -> list[Event]:
-        """Let the rules look that are due at a step; all rules if it is None."""
+    def _look(self, view: StepView | None) -> list[Event]:
+        """Let the rules look that are due at the step of a view; all rules if it is None."""
         changed: dict[int, EventKind] = {}
         for name, due in self._due_at.items():
-            if due < _NEVER and (step is None or step >= due):
-                changed |= self._look_with(self.rules[name])
+            if due < _NEVER and (view is None or view.step >= due):
+                changed |= self._look_with(self.rules[name], view)
                 self._due_at[name] = self._due(self.rules[name])
         self._next_look = min(self._due_at.values(), default=_NEVER)
         return self._events(changed) if changed else []
@@ -134,14 +134,16 @@ class Diagnosis:
             every *= 2
         return ((judged + 1) // every + 1) * every - 1
 
-    def _look_with(self, rule: HealthRule) -> dict[int, EventKind]:
+    def _look_with(self, rule: HealthRule, view: StepView | None) -> dict[int, EventKind]:
         name, judged, step = rule.name, self._judged[rule.name], self.evidence.step
         if judged >= step:
             return {}
-        self._judged[name] = step
-        self.evidence.judge_after(judged)
         # A rule may be a user's, and the training must go on whatever the rule does.
         try:
+            if view is not None and name in self._ran and self._streaks[name].are_none and rule.can_skip(view):
+                return {}
+            self._judged[name] = step
+            self.evidence.judge_after(judged)
             reason = rule.can_run(self.evidence) or self._without_loss(rule)
             signs = [] if reason is not None else [sign for sign in rule.check(self.evidence) if self._counts(rule, sign)]
         except Exception as error:

@@ -162,6 +162,20 @@ class Evidence:
         self._tracks[key] = track
         return track
 
+    def has(self, tensor: str, stat: str) -> bool:
+        """Whether `track` returns something. The values of rows are not read for it, which makes it cheap.
+
+        Args:
+            tensor: as of `track`.
+            stat: as of `track`.
+
+        Raises:
+            RuleError: as of `track`.
+        """
+        if tensor and self._reader and (tensor, stat) in self._reader:
+            return True
+        return self.track(tensor, stat) is not None
+
     def early(self, tensor: str, stat: str) -> Array | None:
         """The early level of each row, float64 [rows]: the median of its own measurements 5 to 24, counted from 0.
 

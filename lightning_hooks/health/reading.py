@@ -79,6 +79,10 @@ class Reader:
             self.columns[tensor] = Columns(tuple(names[i] for i in kept), rows[kept])
         return self.columns[tensor]
 
+    def __contains__(self, key: Key) -> bool:
+        """Whether the views hold a statistic of a tensor."""
+        return key in self._reads
+
     def read(self, key: Key, views: Sequence[StepView]) -> Array | None:
         """A statistic of the views, float64 [views, rows]; NaN where a row was not measured. None if no view holds it."""
         if key[0] == "":

@@ -19,6 +19,7 @@ from lightning_hooks.errors import RuleError, did_you_mean, shown
 
 if TYPE_CHECKING:
     from lightning_hooks.health.evidence import Evidence, Track
+    from lightning_hooks.records.step_view import StepView
 
 FAMILIES = ("facts", "loss", "gradients", "updates", "activations", "numerics")
 
@@ -135,6 +136,7 @@ class HealthRule:
         family: one of `FAMILIES`.
         needs: the pairs (tensor, statistic) that `check` reads. An empty tensor stands for a number of the whole step, by its
             tag: `("", "hooks/grad_norm")`. The loss is always there.
+        needs_until: the last step at which the rule needs statistics that cost extra, such as `cosine`; None for all steps.
         next_steps: what to try, as imperative sentences.
         source: where the thresholds are from.
 
@@ -161,6 +163,7 @@ class HealthRule:
     name: ClassVar[str] = "HealthRule"
     family: ClassVar[str] = "numerics"
     needs: ClassVar[tuple[tuple[str, str], ...]] = ()
+    needs_until: ClassVar[int | None] = None
     next_steps: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = ""
 
@@ -189,9 +192,17 @@ class HealthRule:
     def can_run(self, evidence: Evidence) -> str | None:
         """Why the rule cannot run with this evidence; None if it can. By default it needs each pair of `needs`."""
         for tensor, stat in self.needs:
-            if evidence.track(tensor, stat) is None:
+            if not evidence.has(tensor, stat):
                 return missing(evidence, tensor, stat)
         return None
+
+    def can_skip(self, view: StepView) -> bool:
+        """Whether this view shows by itself that the condition does not hold, so that the rule need not look at its step.
+
+        It is asked before anything is read, which saves most of a look to a rule that looks at every step. It is not asked
+        before the first look, nor while the condition holds somewhere or a finding of the rule is open.
+        """
+        return False
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         """The signs at new steps: those of `track.new` or `evidence.new_steps`. Changes neither the rule nor the evidence."""

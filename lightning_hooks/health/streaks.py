@@ -104,6 +104,11 @@ class Streaks:
         self._live: dict[Place, Streak] = {}
 
     @property
+    def are_none(self) -> bool:
+        """Whether the condition holds nowhere, and no finding of the rule is open."""
+        return not self._live
+
+    @property
     def is_undecided(self) -> bool:
         """Whether the condition holds somewhere, but not yet for as long as the rule's patience."""
         return any(not streak.is_confirmed for streak in self._live.values())

@@ -34,11 +34,13 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False, from_s
         {'modules': '*', 'layers': True, 'strict': False, 'tensors': ['output'], 'stats': ['dead_units'], 'units': 'auto'}
         {'params': '*', 'strict': False, 'tensors': ['update'], 'stats': ['norm', 'ratio']}
     """
-    stats: dict[str, dict[str, None]] = {}
+    stats: dict[str, dict[str, int | None]] = {}  # by tensor and statistic, the last step at which it is needed
     for rule in rules:
         for tensor, stat in rule.needs if rule.is_on else ():
             if tensor in (*MODULE_TENSORS, *PARAM_TENSORS):
-                stats.setdefault(tensor, {})[stat] = None
+                until = stats.setdefault(tensor, {}).setdefault(stat, rule.needs_until)
+                is_longer = until is not None and (rule.needs_until is None or rule.needs_until > until)
+                stats[tensor][stat] = rule.needs_until if is_longer else until
     listed: list[dict[str, Any]] = []
     for tensor, wanted in stats.items():
         of_units = [stat for stat in wanted if stat in UNIT_STATS]
@@ -48,7 +50,14 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False, from_s
         if of_units:
             listed.append({**common, "stats": of_units, "units": "auto"})
         is_base = tensor in BASE
-        kept = [stat for stat in others if not _is_plain(stat)]
+        extra = [stat for stat in others if not _is_plain(stat)]
+        kept = [stat for stat in extra if wanted[stat] is None]
+        for stat in extra:
+            until = wanted[stat]
+            if until is not None:
+                listed.append({**common, "stats": [stat], "every_n_steps": {"every": RARELY, "last": until}})
+                if from_start:
+                    listed.append({**common, "stats": [stat], "every_n_steps": {"every": 1, "last": min(START - 1, until)}})
         if is_base and not beside and (others or not of_units):
             # One statistic is enough: every statistic of the moments follows from the same state.
             stats_of_base = ["norm", *kept, *(["ratio"] if tensor == "update" else [])]

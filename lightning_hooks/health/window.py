@@ -160,15 +160,18 @@ class EarlyLevel:
 
     def add(self, values: Array) -> None:
         """Add the numbers of new steps, float64 [steps, columns]. Numbers that are not finite do not count."""
-        if not len(values) or bool((self.counts > LAST_EARLY).all()):
-            return
+        # Soon only columns that are hardly ever measured are still incomplete.
+        incomplete = np.flatnonzero(self.counts <= LAST_EARLY)
+        values = values[:, incomplete]
         finite = np.isfinite(values)
-        numbers = (self.counts + np.cumsum(finite, axis=0) - 1).astype(np.intp)
+        if not finite.any():
+            return
+        numbers = (self.counts[incomplete] + np.cumsum(finite, axis=0) - 1).astype(np.intp)
         steps, columns = np.nonzero(finite & (numbers >= FIRST_EARLY) & (numbers <= LAST_EARLY))
-        self.samples[numbers[steps, columns] - FIRST_EARLY, columns] = values[steps, columns]
-        starts = np.flatnonzero((self.counts == 0) & finite.any(axis=0))
-        self.firsts[starts] = values[finite[:, starts].argmax(axis=0), starts]
-        self.counts += finite.sum(axis=0)
+        self.samples[numbers[steps, columns] - FIRST_EARLY, incomplete[columns]] = values[steps, columns]
+        starts = np.flatnonzero((self.counts[incomplete] == 0) & finite.any(axis=0))
+        self.firsts[incomplete[starts]] = values[finite[:, starts].argmax(axis=0), starts]
+        self.counts[incomplete] += finite.sum(axis=0)
         complete = (self.counts > LAST_EARLY) & np.isnan(self.medians)
         if complete.any():
             self.medians[complete] = np.median(self.samples[:, complete], axis=0)

@@ -1,6 +1,8 @@
 """A diagnosis turns signs into findings: patience, warm-up, hysteresis, grouping, resume, rules that fail."""
 
 import json
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -284,3 +286,44 @@ def test_a_damaged_state_is_an_error_and_changes_nothing(damage):
     with pytest.raises(RuleError, match="damaged"):
         diagnosis.load_state_dict(before | damage)
     assert diagnosis.state_dict() == before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skips(Huge):
+    """Notes the steps at which it looked."""
+
+    every: int = 1
+    patience: int = 2
+    looks: ClassVar[list[int]] = []
+
+    def can_skip(self, view):
+        return view.summaries.get("quiet") == 1
+
+    def check(self, evidence):
+        self.looks.append(evidence.step)
+        return super().check(evidence)
+
+
+def test_a_rule_skips_quiet_steps_but_not_the_first_nor_those_of_an_open_finding():
+    series, quiet = np.ones(12), np.ones(12)
+    series[3:7] = 20.0
+    quiet[3:5] = 0
+    index = index_of([("grad", "a")])
+    views = [view_of(i, index, [x], summaries={"quiet": q}) for i, (x, q) in enumerate(zip(series, quiet, strict=True))]
+    Skips.looks.clear()
+    diagnosis, events = run(views, Skips())
+    # Step 0 is the first look; 3 and 4 are not quiet; the finding of 3 to 6 is over after two steps; 11 is the end of the run.
+    assert Skips.looks == [0, 3, 4, 5, 6, 7, 8, 11]
+    assert [(event.kind, event.step) for event in events if event.finding] == [("new", 4), ("over", 8)]
+    (finding,) = diagnosis.findings
+    assert (finding.first_step, finding.is_over) == (3, 7)
+
+
+def test_an_error_of_can_skip_switches_the_rule_off_and_nothing_else():
+    class Fails(Huge):
+        def can_skip(self, view):
+            raise ZeroDivisionError("no luck")
+
+    with pytest.warns(UserWarning, match="health rule Fails failed and is switched off: ZeroDivisionError: no luck"):
+        diagnosis, _ = run(one_row(np.full(20, 20.0)), Fails(warmup=15), Huge())
+    assert [finding.rule for finding in diagnosis.findings] == ["Huge"]

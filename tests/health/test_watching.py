@@ -72,6 +72,18 @@ def test_beside_a_monitor_only_what_it_does_not_watch_is_added():
     assert brief([needing(("input", "mean"))()], beside=True) == [("modules", "input", ["norm"], RARELY)]
 
 
+def test_a_costly_statistic_is_watched_until_the_last_step_at_which_a_rule_needs_it():
+    short, long = needing(("grad", "cosine")), needing(("grad", "cosine"))
+    short.needs_until, long.needs_until = 40, 200
+    until = {"every": RARELY, "last": 200}
+    for order in ([short(), long()], [long(), short()]):
+        assert brief(order, beside=True) == [("params", "grad", ["cosine"], until)]
+    rules = [short(), long()]
+    cosines = [each[-1] for each in brief(rules, from_start=True) if "cosine" in each[2]]
+    assert cosines == [until, FIRST_STEPS]
+    assert brief([*rules, needing(("grad", "cosine"))()], beside=True) == [("params", "grad", ["cosine"], RARELY)]
+
+
 @pytest.mark.parametrize("beside", [False, True])
 def test_the_needs_of_all_default_rules_are_valid_watch_rules(beside):
     listed = fields_of_watch(DEFAULT_RULES, beside=beside)

@@ -59,9 +59,12 @@ class NoGradient(FactRule):
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         """As of `HealthRule`."""
-        grad, update, roles = evidence.track("grad", "abs_max"), evidence.track("update", "nonfinite"), roles_of(evidence)
+        grad = evidence.track("grad", "abs_max")
+        if grad is None or bool((grad.values[grad.new] > 0).all()):
+            return
+        update, roles = evidence.track("update", "nonfinite"), roles_of(evidence)
         count = evidence.track("grad", "nonfinite")
-        if grad is None or count is None or update is None or roles is None or evidence.facts is None:
+        if count is None or update is None or roles is None or evidence.facts is None:
             return
         columns = roles.remember(
             "updates of gradients", (*update.names, "", *grad.names), lambda: columns_of(update.names, grad.names)
@@ -152,11 +155,11 @@ class UnchangedParameter(FactRule):
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         """As of `HealthRule`."""
-        update, grad, param = (evidence.track(tensor, "abs_max") for tensor, _ in self.needs)
-        structure = evidence.structure
-        if update is None or grad is None or param is None or structure is None:
+        update, structure = evidence.track("update", "abs_max"), evidence.structure
+        if update is None or structure is None or not (update.values[update.new] == 0).any():
             return
-        if not (update.values[update.new] == 0).any():
+        grad, param = evidence.track("grad", "abs_max"), evidence.track("param", "abs_max")
+        if grad is None or param is None:
             return
         eps = {each.name: _EPS.get(each.dtype, 1.0) for each in structure.parameters}
         steps = update.steps.tolist()

@@ -209,6 +209,8 @@ class GradientsRepeat(HealthRule):
     every: int = 20
     family: ClassVar[str] = "gradients"
     needs: ClassVar[tuple[tuple[str, str], ...]] = (_WHOLE, ("grad", "cosine"))
+    # Comparing two gradients takes longer than measuring both. Of a monitor of its own, the rule judges about 200 steps.
+    needs_until: ClassVar[int | None] = 200
     next_steps: ClassVar[tuple[str, ...]] = (
         "Call `optimizer.zero_grad()` before each backward pass, or once in each accumulation.",
     )
@@ -244,12 +246,18 @@ class GradientsRepeat(HealthRule):
                 )
 
     def _align(self, evidence: Evidence) -> NDArray[np.bool_]:
-        """At which steps gradients point in the direction of those of the step before, if that is watched."""
+        """At which steps the last gradients that were compared point in the same direction; everywhere if none were."""
         cosines = evidence.track("grad", "cosine")
         if cosines is None:
             return np.ones(len(evidence.steps), dtype=np.bool_)
-        known = np.where(np.isnan(cosines.values).all(axis=1, keepdims=True), 1.0, cosines.values)
-        aligned: NDArray[np.bool_] = np.nanmedian(known, axis=1) >= self.least_cosine
+        values = cosines.values[: self.until]
+        measured = ~np.isnan(values).all(axis=1)
+        aligned = np.ones(len(evidence.steps), dtype=np.bool_)
+        compared = np.flatnonzero(measured)
+        if len(compared):
+            last = np.cumsum(measured) - 1
+            medians = np.nanmedian(values[compared], axis=1) >= self.least_cosine
+            aligned[: len(values)] = np.where(last >= 0, medians[last], True)
         return aligned
 
 

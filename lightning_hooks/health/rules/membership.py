@@ -58,8 +58,8 @@ class NotInOptimizer(FactRule):
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         """As of `HealthRule`."""
-        flow, structure = evidence.track("output_grad", "abs_max"), evidence.structure
-        if flow is None or structure is None:
+        structure = evidence.structure
+        if structure is None:
             return
         modules: dict[str, str] = {}
         reached: dict[str, dict[int, bool]] = {}
@@ -71,8 +71,8 @@ class NotInOptimizer(FactRule):
                 modules = modules or {each.name: each.module for each in structure.parameters}
                 module = modules[name]
                 if module not in reached:
-                    above = has_any(flow, module)
-                    steps = flow.steps.tolist()
+                    above = has_any(evidence.track("output_grad", "abs_max"), module)
+                    steps = evidence.steps.tolist()
                     reached[module] = {} if above is None else dict(zip(steps, above.tolist(), strict=True))
                 if reached[module].get(step, False):
                     yield Sign(name, "", step, 0.0, 1.0, "no optimizer holds this parameter, which gets a gradient")
@@ -139,11 +139,11 @@ class FrozenMoves(FactRule):
     def can_run(self, evidence: Evidence) -> str | None:
         """As of `HealthRule`."""
         reason = super().can_run(evidence)
+        if reason is None and evidence.facts is not None and not evidence.facts.frozen:
+            return "no parameter is frozen"
         track = evidence.track("param", "norm")
         if reason is None and evidence.facts is not None and track is not None:
             frozen = set(evidence.facts.frozen)
-            if not frozen:
-                return "no parameter is frozen"
             columns = np.flatnonzero(np.any(~np.isnan(track.values), axis=0)).tolist()
             if not frozen.intersection(track.names[column] for column in columns):
                 return "`param` of frozen parameters is not measured"

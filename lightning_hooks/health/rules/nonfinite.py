@@ -12,6 +12,7 @@ from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.roles import Mask, columns_of
 from lightning_hooks.health.rule import HealthRule, Severity, Sign
 from lightning_hooks.health.rules.base import Needs
+from lightning_hooks.records.step_view import StepView
 
 _HALF_MAX: Final = 65504.0
 _MOST_ROWS: Final = 8
@@ -71,6 +72,10 @@ class NonFinite(HealthRule):
         """As of `HealthRule`."""
         rows = {"loss", "param", "grad"}.intersection(evidence.tensors)
         return None if rows else "no row has `loss`, `param` or `grad`"
+
+    def can_skip(self, view: StepView) -> bool:
+        """As of `HealthRule`: nothing that was measured at this step is NaN or infinite."""
+        return view.summaries.get("hooks/nonfinite") == 0
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         """As of `HealthRule`."""

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 
 from lightning_hooks.health.rules.gradients import RULES, ExplodingGradient, GradientSpike, GradientsRepeat, VanishingGradient
+from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.records.facts import StepFacts
+from lightning_hooks.records.step_view import StepView
+from lightning_hooks.stats.accumulators.base import AccumulatorRows
+from lightning_hooks.stats.accumulators.pairs import Pairs
 from tests.health.rules.made import diagnosed, noisy, run_of_series, weights_of
+from tests.health.views import moments_of
 
 ROWS = [("grad", "a"), ("grad", "b")]
 TAG = "hooks/grad_norm"
@@ -125,6 +130,33 @@ def test_gradients_that_are_never_cleared_repeat_from_the_first_step_on(seed):
 )
 def test_gradients_that_are_cleared_do_not_repeat(whole):
     assert not found(GradientsRepeat(), noisy(1.0, 60), noisy(1.0, 60), whole=whole)
+
+
+def compared(cosines, whole):
+    """The findings where each gradient is compared with the one before; NaN where it is not compared."""
+    pairs = Pairs()
+    rows = AccumulatorRows(pairs, (0,))
+    index = RowIndex(["a"], ["grad"], kept=[rows])
+    views = []
+    for step, (cosine, norm) in enumerate(zip(cosines, whole, strict=True)):
+        sums = np.zeros((1, len(pairs.columns)))
+        sums[0, :3] = (cosine, 1.0, 1.0) if not np.isnan(cosine) else (0.0, 0.0, 0.0)
+        summaries = {TAG: float(norm)}
+        views.append(StepView(step, rows=index, moments=moments_of(1.0)[None], kept={"pairs": sums}, summaries=summaries))
+    return diagnosed(GradientsRepeat(), views).findings
+
+
+def test_sums_of_gradients_that_do_not_align_are_no_repetition():
+    whole = sums(60)
+    assert compared(np.full(60, 0.9), whole) and not compared(np.full(60, 0.7), whole)
+
+
+def test_between_two_comparisons_the_last_one_counts():
+    whole, rarely = sums(60), np.full(60, np.nan)
+    rarely[::10] = 0.9
+    assert compared(rarely, whole)
+    rarely[10::10] = 0.7
+    assert not compared(rarely, whole)
 
 
 @pytest.mark.parametrize(
