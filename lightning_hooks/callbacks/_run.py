@@ -67,7 +67,8 @@ class LightningRun(Run):
         self._absent: list[Participant] = []  # of callbacks that were removed from the Trainer; they act again if put back
         self._boards: dict[Path, OwnBoard] = {}
         self._capture_folders: set[Path] = set()
-        self._noted: tuple[int | None, StepFacts] = (None, StepFacts())  # the step and its facts
+        # The last step of which `note_facts` read the facts of the optimizers (`StepFacts`), and these.
+        self._noted: tuple[int | None, StepFacts] = (None, StepFacts())
 
     @property
     def trainer(self) -> Trainer | None:

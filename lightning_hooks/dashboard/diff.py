@@ -110,7 +110,8 @@ def diff(a: Path, b: Path, progress: Callable[[int, int], None] = lambda done, t
     if not tables:
         raise RuleError(f"{str(a)!r} and {str(b)!r} have no table of the same tensor and statistic")
     only = [*_only(first, second, f"only in {a}"), *_only(second, first, f"only in {b}")]
-    # With the sort key: first step, phase of the step, order of execution.
+    # Each difference stands behind its sort key: the first step at which the runs differ, the phase of the step to which its
+    # tensor belongs, and the place of its row in the order of execution (see `_order`).
     keyed: list[tuple[int, int, int, RowDifference]] = []
     steps: set[int] = set()
     rows: set[tuple[str, str]] = set()

@@ -121,7 +121,7 @@ class Groups:
     def confirm(self, rule: str, streaks: Iterable[Streak]) -> dict[int, EventKind]:
         """Put streaks into groups; returns what happened to each group, by its number."""
         changed: dict[int, EventKind] = {}
-        # The order of rows in the views must not decide which row begins a group.
+        # Streaks come in the order of the model's rows, but the earliest must begin a group: it names the group.
         for streak in sorted(streaks, key=_by_begin):
             group, kind = self._group_for(rule, streak)
             group.add(streak)

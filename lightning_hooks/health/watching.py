@@ -59,7 +59,7 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False, from_s
                 if from_start:
                     listed.append({**common, "stats": [stat], "every_n_steps": {"every": 1, "last": min(START - 1, until)}})
         if is_base and not beside and (others or not of_units):
-            # One statistic is enough: every statistic of the moments follows from the same state.
+            # `norm` stands for every statistic of the moments: a step view computes all of them from the moments of the row.
             stats_of_base = ["norm", *kept, *(["ratio"] if tensor == "update" else [])]
             listed.append({**common, "stats": stats_of_base})
             if from_start:

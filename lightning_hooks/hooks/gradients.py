@@ -211,7 +211,8 @@ def has_gradient(hook: Any, args: tuple[Any, ...], output: Tensor) -> bool:
     """Whether a plain hook hooks the gradient of a result that has a node. The C++ hooks call this function too."""
     if _holds(args, output):
         return takes_gradient(hook, output)
-    # Without gradients, a result with a node is an input that reached the module through a container we do not search.
+    # While autograd records nothing (first call under a reentrant checkpoint), a result with a node was not computed here: it
+    # is an input, in a container that `_holds` does not search. Its gradient belongs to the second call.
     return torch.is_grad_enabled()
 
 

@@ -1,4 +1,5 @@
-// The toolbar above the heat maps: filter of rows, colours, folding, steps, and saving.
+// The toolbar above the heat maps. It filters and folds rows, chooses the colours, zooms and pans over steps, and saves a picture or
+// a table.
 
 import { MAPS, SCALES } from "./colors.js";
 import { choice, h } from "./dom.js";

@@ -1,4 +1,5 @@
-// The steps of a table as arithmetic progressions. The bounds of a cell need not be steps: a run may have the steps 9, 19, 29.
+// The steps of a table as arithmetic progressions. A cell of the map holds the steps from one multiple of its width to the next, and
+// these multiples need not be steps: the steps 9, 19, 29 lie in the cells 0 to 9, 10 to 19, and 20 to 29.
 
 export class Steps {
   /** `progressions` are [first, last, distance]; a single one if all steps are evenly spaced. */

@@ -24,7 +24,9 @@ from lightning_hooks.transforms._batch import foreach
 
 _EXACT: Final = (torch.float32, torch.float64)  # in these, rounding after a multiplication does not show in the cosine
 _ROW: Final = Struct(f"{MOMENTS}d")
-_TOGETHER: Final = 8  # tensors whose products are in memory at once
+# The cosine needs the product of each tensor before and after the transform. Compute it for so many tensors at once: a product
+# is as large as its tensor.
+_TOGETHER: Final = 8
 # Multiply tensors in float32 only if the norms say that a product of two elements is of a size between these.
 _SMALLEST: Final = 1e-25
 _GREATEST: Final = 1e25
