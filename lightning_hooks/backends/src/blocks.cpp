@@ -24,7 +24,7 @@ namespace {
 class FlushSubnormals {
  public:
 #if defined(__x86_64__)
-  static constexpr unsigned kBits = 0x8040;  // flush to zero, denormals are zeros
+  static constexpr unsigned kBits = 0x8040;  // the bits FTZ (results) and DAZ (operands) of MXCSR
   explicit FlushSubnormals(bool flush) : before_(_mm_getcsr()) {
     const unsigned wanted = flush ? before_ | kBits : before_ & ~kBits;
     changed_ = wanted != before_;
@@ -75,9 +75,9 @@ class FlushSubnormals {
 #define HOOKS_BYTES 64
 #define HOOKS_HALF(p) reinterpret_cast<Floats::vec>(_mm512_maskz_cvtph_ps(0xffff, read<__m256i>(p)))
 #define HOOKS_DOUBLES(x) reinterpret_cast<Doubles::vec>(_mm512_maskz_cvtps_pd(0xff, reinterpret_cast<__m256>(x)))
-// Immediate operand: the lesser magnitude (2), with the sign cleared (8).
+// The immediate operand 2 | 8 selects the operand of lesser magnitude (2) and clears its sign (8).
 #define HOOKS_LESSER(a, b) reinterpret_cast<Floats::vec>(_mm512_range_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), 2 | 8))
-// Counts the lanes whose exponent bits are zero, and collects their bits.
+// Counts the lanes whose exponent bits are zero in `count`, and joins the bits of these lanes into `marks` by `or`.
 #define HOOKS_NOTE_SMALL(bits, count, marks)                                                                          \
   const __mmask16 found = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));                                 \
   count = reinterpret_cast<Floats::ivec>(                                                                             \
@@ -132,15 +132,16 @@ namespace hooks {
 namespace {
 
 #if defined(__x86_64__)
+// Whether the processor has all extensions of the HOOKS_PUSH of the avx2 code, and of the avx512 code.
 struct Extensions {
-  bool avx2, avx512;  // each with the other extensions for which its code above is compiled
+  bool avx2, avx512;
 };
 // Reads the features with cpuid, because __builtin_cpu_supports needs a runtime library that not every Clang links.
 Extensions extensions() {
-  constexpr unsigned kFma = 1u << 12, kPopcnt = 1u << 23, kOsxsave = 1u << 27, kF16c = 1u << 29;  // leaf 1, ecx
-  constexpr unsigned kBmi = 1u << 3, kAvx2 = 1u << 5, kBmi2 = 1u << 8;  // leaf 7, ebx
-  constexpr unsigned kAvx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // leaf 7, ebx: F, DQ, BW, VL
-  constexpr unsigned kYmm = 0x6, kZmm = 0xe6;  // registers that the operating system saves
+  constexpr unsigned kFma = 1u << 12, kPopcnt = 1u << 23, kOsxsave = 1u << 27, kF16c = 1u << 29;  // bits of ecx in leaf 1
+  constexpr unsigned kBmi = 1u << 3, kAvx2 = 1u << 5, kBmi2 = 1u << 8;  // bits of ebx in leaf 7
+  constexpr unsigned kAvx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // bits of ebx in leaf 7: F, DQ, BW, VL
+  constexpr unsigned kYmm = 0x6, kZmm = 0xe6;  // bits of XCR0: the registers that the operating system saves
   const auto all = [](unsigned bits, unsigned wanted) { return (bits & wanted) == wanted; };
   unsigned a, b, c, d;
   if (!__get_cpuid(1, &a, &b, &c, &d) || !all(c, kFma | kPopcnt | kOsxsave | kF16c)) return {false, false};

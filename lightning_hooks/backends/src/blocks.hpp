@@ -7,21 +7,21 @@
 
 namespace hooks {
 
-constexpr int kKeys = 512;  // sign and the eight exponent bits of a float32
+constexpr int kKeys = 512;  // a key is the sign bit and the eight exponent bits of a float32
 // Neighbouring elements are counted in different tables, so that an increment does not wait for the previous store to the same key.
-// Few elements use few tables, because adding up all tables would take longer than counting.
+// Fewer than kWorthTables elements use kFewTables tables, because adding up kTables tables would take longer than counting.
 constexpr int kTables = 8, kFewTables = 2, kWorthTables = 2048;
 
-// The numbers of units, as four arrays: unit k is at index k of each.
+// The sums of units, the slices of a tensor along one axis (for example its channels). Unit k has index k in each of the four arrays.
 struct Units {
   double *sum, *square, *abs_max, *zeros;
 };
 
-// The functions of one instruction set. `measure` writes the row of a block. `count` adds its elements to the first tables and
-// returns the number of tables used. `subtract` writes the differences of two blocks; those of sixteen-bit floats are float32.
-// `columns` and `runs` add elements to units: rows of n columns, where column k belongs to unit k, `stride` elements from one row to
-// the next; and runs of equal length one after the other, where run k belongs to unit k. Zeros are counted only on request: most
-// tensors have none.
+// The functions of one instruction set. `measure` writes the row of a block, with the sum of magnitudes if `sized`. `count` adds
+// its elements to the first tables and returns the number of tables used. `subtract` writes the differences of two blocks; those
+// of sixteen-bit floats are float32. `columns` and `runs` add elements to units: rows of n columns, where column k belongs to unit
+// k, `stride` elements from one row to the next; and runs of equal length one after the other, where run k belongs to unit k.
+// Zeros are counted only on request: most tensors have none.
 struct Blocks {
   const char* name;
   void (*measure)(Kind, const void* data, int n, bool sized, Row& out);
@@ -37,7 +37,8 @@ const Blocks& blocks();
 // Chooses an instruction set, for tests. Returns false if the processor does not support the set.
 bool choose_blocks(const char* name);
 
-// The row of a block in scalar float64, correct for all values: NaN, infinities, subnormals, the ends of the range.
+// Writes the row of a block, computed in scalar float64, which is correct for all values: NaN, infinities, subnormals, the ends of
+// the range.
 void measure_carefully(Kind, const void* data, int n, Row& out);
 
 }  // namespace hooks

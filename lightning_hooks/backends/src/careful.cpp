@@ -34,7 +34,7 @@ void careful(const S* data, int n, Row& out) {
     squares += d * d;
     rest += d;
   }
-  // The mean is rounded, so the deviations do not add up to 0. Subtract the contribution of the rest from the squares.
+  // The mean is rounded, so the deviations add up to a small `rest` instead of 0. Subtract rest²/n, which it adds to the squares.
   const double correction = rest * (rest / n);
   out.m2 = squares - (std::isfinite(correction) ? correction : 0.0);
   if (low == high && !nan) out.m2 = std::isfinite(low) ? 0.0 : undefined;

@@ -51,7 +51,8 @@ void copy(const std::vector<Copy>& copies, std::int64_t elements, unsigned threa
 // Arguments: a list of tensors to copy into, a list of as many tensors to copy from. Returns the indices of the pairs that were
 // skipped: a tensor that this kernel does not measure, or two tensors of different types or layouts.
 PyObject* py_copy_many(PyObject*, PyObject* const* args, Py_ssize_t given) {
-  PyObject* const into = given == 2 ? PySequence_Tuple(args[0]) : nullptr;  // held while the lock is released
+  // The two tuples keep the tensors alive while the interpreter lock is released.
+  PyObject* const into = given == 2 ? PySequence_Tuple(args[0]) : nullptr;
   PyObject* const from = into ? PySequence_Tuple(args[1]) : nullptr;
   const Py_ssize_t many = from ? PyTuple_Size(from) : -1;
   PyObject* skipped = from && PyTuple_Size(into) == many ? PyList_New(0) : nullptr;

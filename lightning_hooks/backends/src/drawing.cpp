@@ -35,7 +35,7 @@ bool all_empty(const double* counts) {
 
 struct Drawing {
   std::vector<unsigned char> edges, heights;
-  std::size_t size = 0;  // bytes used in each of the two
+  std::size_t size = 0;  // bytes used in `edges`, and as many in `heights`
   unsigned char numbers[5][8];
 
   explicit Drawing(std::size_t buckets) : edges(8 * buckets + 8), heights(edges) {}
@@ -45,7 +45,8 @@ struct Drawing {
     size = 0;
     double low = 0, high = 0, number = 0, sum = 0, squares = 0;
     for (std::size_t i = 0; i < buckets; ++i) {
-      while (i + kSkipped < buckets && all_empty(counts + i)) i += kSkipped - 1;  // the last of these may precede an occupied bucket
+      // Skip all but the last of kSkipped empty buckets: the last one may precede an occupied bucket.
+      while (i + kSkipped < buckets && all_empty(counts + i)) i += kSkipped - 1;
       const bool occupied = counts[i] != 0;
       if (!occupied && (i + 1 == buckets || counts[i + 1] == 0)) continue;
       put(limits[i], counts[i]);
@@ -57,7 +58,8 @@ struct Drawing {
       sum += counts[i] * middle;
       squares += counts[i] * (middle * middle);
     }
-    if (size == 0) put(0, 0);  // no element was finite
+    // If all buckets are empty, because no element was finite, write one bucket of height 0.
+    if (size == 0) put(0, 0);
     const double summary[5] = {low, high, number, sum, squares};
     for (int i = 0; i < 5; ++i) put_double(numbers[i], summary[i]);
   }

@@ -13,18 +13,18 @@
 namespace hooks {
 namespace {
 
-// The arguments of `setup_hooks`. Strong references that are never released.
+// The arguments of `setup_hooks` and `place_hooks_in`, and types of this file: strong references that are never released.
 PyObject* tensor_type = nullptr;
-PyObject* graph_task = nullptr;   // called without arguments: the number of the running backward, -1 for none
-PyObject* floating = nullptr;     // the types of floating numbers, a tuple
-PyObject* grad_enabled = nullptr;  // called without arguments: whether autograd records
-PyObject* has_gradient = nullptr;  // of hooks/gradients.py, for a module that may return what it is given
+PyObject* graph_task = nullptr;   // a function () -> the number of the running backward pass, -1 outside a backward pass
+PyObject* floating = nullptr;     // a tuple of the floating-point dtypes
+PyObject* grad_enabled = nullptr;  // a function () -> whether autograd records operations
+PyObject* has_gradient = nullptr;  // `has_gradient` of hooks/gradients.py, called if a module may return one of its arguments
 PyObject* minus_one = nullptr;
-PyObject* dictionary_type = nullptr;  // of a tensor's hooks; null where they are registered by `register_hook`
+PyObject* dictionary_type = nullptr;  // the type of `Tensor._backward_hooks`; if null, `Tensor.register_hook` registers hooks
 PyObject* switch_type = nullptr;
 PyObject *dtype_name, *grad_fn, *register_hook, *hooks_name, *register_dictionary, *identify_name, *shown_name;
 
-// The base of switches; `HookSwitch` in hooks/hook_switch.py says what the members mean.
+// The base of switches; `HookSwitch` in hooks/switch.py says what the members mean.
 struct SwitchBase {
   PyObject_HEAD
   char is_on, awaits_loss, only_loss, saw_inner, is_loss;
@@ -32,7 +32,8 @@ struct SwitchBase {
 };
 bool is_on(PyObject* hook_switch) { return hook_switch && reinterpret_cast<const SwitchBase*>(hook_switch)->is_on; }
 
-// As `HookSwitch.is_in_loss_backward`: whether the hooks are on, and the running backward is that of the loss. -1 with a Python error set.
+// As `HookSwitch.is_in_loss_backward`: whether hooks are on and the running backward pass is that of the loss. Returns -1 with a
+// Python error set.
 int is_in_loss_backward(PyObject* hook_switch) {
   SwitchBase* const base = reinterpret_cast<SwitchBase*>(hook_switch);
   if (!hook_switch || !base->is_on) return 0;
@@ -56,7 +57,7 @@ int is_in_loss_backward(PyObject* hook_switch) {
   return counted;
 }
 
-// As `HookSwitch.is_always_shown`. -1 with a Python error set.
+// As `HookSwitch.is_always_shown`, for a switch that is on. Returns -1 with a Python error set.
 int is_always_shown(PyObject* hook_switch, PyObject* grad) {
   if (!is_on(hook_switch)) return 0;
   PyObject* const answer = PyObject_CallMethodObjArgs(hook_switch, shown_name, grad, nullptr);
@@ -65,7 +66,7 @@ int is_always_shown(PyObject* hook_switch, PyObject* grad) {
   return shown;
 }
 
-// What a reader of tensors is. All but those in Python are called without the interpreter.
+// The kinds of readers, the callables that get a tensor. All kinds but `python` are called without the interpreter.
 enum class Reader : char { python, writer, shared_writer, readers };
 PyObject* readers_type = nullptr;
 
@@ -75,14 +76,14 @@ Reader kind_of(PyObject* reader) {
   return reinterpret_cast<PyObject*>(Py_TYPE(reader)) == readers_type ? Reader::readers : Reader::python;
 }
 
-// Several readers of one tensor, in a tuple. What they return is not used.
+// A reader that passes its tensor to each reader in the tuple `calls`. The results of readers are ignored.
 struct Readers {
   static constexpr int kFields = 1;
   PyObject_HEAD
   PyObject* calls;
 };
 
-// Passes a tensor to a reader; false with a Python error set.
+// Passes a tensor to a reader. Returns false with a Python error set.
 bool read(PyObject* reader, Reader kind, PyObject* tensor) {
   switch (kind) {
     case Reader::writer:
@@ -120,14 +121,14 @@ PyObject* readers_call(PyObject* self, PyObject* args, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// A gradient hook for a reader of the gradient of the loss.
+// A tensor hook that passes the gradient to a reader, if the running backward pass is that of the loss.
 struct GradReader {
   static constexpr int kFields = 2;
   PyObject_HEAD
   PyObject *hook_switch, *read;
   Reader kind;  // how `read` is called
 };
-// A forward hook of a module that is only read.
+// A forward hook that passes the output of a module to a reader and hooks the gradient of the output; neither is changed.
 struct Plain {
   static constexpr int kFields = 5;
   PyObject_HEAD
@@ -138,7 +139,8 @@ struct Plain {
 template <class Type>
 int initialize(PyObject* self, PyObject* args, PyObject* kwargs) {
   PyObject* const hook_switch = PyTuple_Size(args) > 0 ? PyTuple_GetItem(args, 0) : nullptr;
-  if (hook_switch && !PyObject_TypeCheck(hook_switch, reinterpret_cast<PyTypeObject*>(switch_type))) {  // by its type, whatever its __class__
+  // Check the real type: an object with another `__class__` has no fields of SwitchBase to read.
+  if (hook_switch && !PyObject_TypeCheck(hook_switch, reinterpret_cast<PyTypeObject*>(switch_type))) {
     PyErr_Format(PyExc_TypeError, "expected a switch, not %R", hook_switch);
     return -1;
   }
@@ -152,14 +154,15 @@ PyObject* grad_reader_call(PyObject* self, PyObject* args, PyObject*) {
   const GradReader* const hook = reinterpret_cast<GradReader*>(self);
   PyObject* const grad = PyTuple_Size(args) == 1 ? PyTuple_GetItem(args, 0) : nullptr;
   if (!grad) return PyErr_Format(PyExc_TypeError, "expected the gradient");
-  if (grad == Py_None) Py_RETURN_NONE;  // the backward of a node returned none
+  // Autograd passes None if the backward of an operation returned None.
+  if (grad == Py_None) Py_RETURN_NONE;
   int shown = is_in_loss_backward(hook->hook_switch);
   if (shown == 0) shown = is_always_shown(hook->hook_switch, grad);
   if (shown < 0 || (shown && !read(hook->read, hook->kind, grad))) return nullptr;
   Py_RETURN_NONE;
 }
 
-// What `Tensor.register_hook` does for the first hook of a tensor, without the handle, which nobody keeps.
+// Registers the first hook of a tensor as `Tensor.register_hook` does, but creates no handle. Returns false with a Python error set.
 bool hook_first(PyObject* output, PyObject* node, PyObject* hook) {
   PyObject* const hooks = PyObject_CallNoArgs(dictionary_type);
   const bool set = hooks && PyObject_SetItem(hooks, minus_one, hook) == 0 && PyObject_SetAttr(output, hooks_name, hooks) == 0;
@@ -169,7 +172,7 @@ bool hook_first(PyObject* output, PyObject* node, PyObject* hook) {
   return result != nullptr;
 }
 
-// False with a Python error set.
+// Registers a hook on the gradient of an output. Returns false with a Python error set.
 bool hook_gradient(PyObject* output, PyObject* node, PyObject* hook) {
   if (dictionary_type) {
     PyObject* const hooks = PyObject_GetAttr(output, hooks_name);
@@ -182,21 +185,22 @@ bool hook_gradient(PyObject* output, PyObject* node, PyObject* hook) {
   return handle != nullptr;
 }
 
-// -1 with a Python error set.
+// Whether a backward pass is running. Returns -1 with a Python error set.
 int in_backward() {
   PyObject* const task = PyObject_CallNoArgs(graph_task);
-  const int inside = task == minus_one ? 0 : task ? PyObject_RichCompareBool(task, minus_one, Py_NE) : -1;  // the common case
+  // Outside a backward pass, the common case, Python returns its cached object for -1, so comparing pointers suffices.
+  const int inside = task == minus_one ? 0 : task ? PyObject_RichCompareBool(task, minus_one, Py_NE) : -1;
   Py_XDECREF(task);
   return inside;
 }
 
-// Whether an argument is the result or may hold it. Python looks into nests.
+// Whether an argument is the output of the module, or a container that may hold the output; `has_gradient` searches containers.
 bool may_hold(PyObject* given, PyObject* output) {
   return given == output || PyTuple_Check(given) || PyList_Check(given) || PyDict_Check(given);
 }
 
-// Whether the gradient of a result is to be hooked: not where the module returns what it is given and the gradient is hooked
-// elsewhere. -1 with a Python error set.
+// Whether to hook the gradient of an output. If the module returned an argument unchanged, `has_gradient` decides, because the
+// gradient may be hooked already. Returns -1 with a Python error set.
 int takes_gradient(const Plain* hook, PyObject* args, PyObject* output) {
   const Py_ssize_t given = PyTuple_Check(args) ? PyTuple_Size(args) : 0;
   bool asks = false;
@@ -208,13 +212,13 @@ int takes_gradient(const Plain* hook, PyObject* args, PyObject* output) {
   return takes;
 }
 
-// A result that is not one floating tensor with a node of the graph.
+// Passes an output to Python that is not a single floating-point tensor with a node of the autograd graph.
 PyObject* pass_on(PyObject* self, PyObject* module, PyObject* args, PyObject* output) {
   PyObject* const fall_back = reinterpret_cast<Plain*>(self)->fall_back;
   return PyObject_CallFunctionObjArgs(fall_back, self, module, args, output, nullptr);
 }
 
-// 1 for a plain tensor of floating numbers.
+// Whether an output is a floating-point tensor of the class `Tensor` itself. Returns -1 with a Python error set.
 int is_plain(PyObject* output) {
   if (reinterpret_cast<PyObject*>(Py_TYPE(output)) != tensor_type) return 0;
   PyObject* const dtype = PyObject_GetAttr(output, dtype_name);  // faster than a call of is_floating_point()
@@ -222,14 +226,16 @@ int is_plain(PyObject* output) {
   return dtype ? PySequence_Contains(floating, dtype) : -1;
 }
 
-// Passes the output of a module to the reader and hooks its gradient, which has a node of the graph. False with a Python error set.
+// Passes the output of a module to the reader, and hooks the gradient of the output, whose node in the autograd graph is `node`.
+// Returns false with a Python error set.
 bool read_output(const Plain* hook, PyObject* module, PyObject* args, PyObject* output, PyObject* node) {
   PyObject* const key = PyLong_FromVoidPtr(module);  // id(module)
   const bool noted = key && PySet_Add(hook->called, key) == 0;
   Py_XDECREF(key);
   if (!noted) return false;
   if (hook->read != Py_None) {
-    const int inside = in_backward();  // a recomputation, see `is_recomputation`
+    // A forward inside a backward pass is a recomputation of activation checkpointing: do not read the output twice.
+    const int inside = in_backward();
     if (inside < 0 || (!inside && !read(hook->read, hook->kind, output))) return false;
   }
   if (hook->grad == Py_None) return true;
@@ -245,7 +251,8 @@ PyObject* run(PyObject* self, PyObject* module, PyObject* args, PyObject* output
   if (plain < 0) return nullptr;
   PyObject* const node = plain ? PyObject_GetAttr(output, grad_fn) : nullptr;
   if (plain && !node) return nullptr;
-  if (!plain || node == Py_None) {  // without a node it is a leaf of the graph
+  // A tensor without a node is a leaf of the autograd graph, or was computed without gradients.
+  if (!plain || node == Py_None) {
     Py_XDECREF(node);
     return pass_on(self, module, args, output);
   }
@@ -304,12 +311,12 @@ PyType_Slot plain_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
                              {Py_tp_methods, plain_methods},
                              {0, nullptr}};
 PyType_Spec switch_spec = {"lightning_hooks.backends._native.SwitchBase", sizeof(SwitchBase), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, switch_slots};
-// No subtypes: `kind_of` compares types.
+// Subclasses are not allowed, because `kind_of` compares types exactly.
 PyType_Spec readers_spec = {"lightning_hooks.backends._native.Readers", sizeof(Readers), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, readers_slots};
 PyType_Spec grad_reader_spec = {"lightning_hooks.backends._native.GradReader", sizeof(GradReader), 0, kHookFlags, grad_reader_slots};
 PyType_Spec plain_spec = {"lightning_hooks.backends._native.Plain", sizeof(Plain), 0, kHookFlags, plain_slots};
 
-// Borrowed, the module keeps it; null with a Python error set.
+// Returns a borrowed reference to the new type, which the module keeps alive, or null with a Python error set.
 PyObject* add_type(PyObject* module, PyType_Spec& spec) {
   PyObject* const type = PyType_FromSpec(&spec);
   const bool added = type && PyModule_AddObjectRef(module, std::strrchr(spec.name, '.') + 1, type) == 0;
@@ -333,9 +340,10 @@ PyObject* py_setup_hooks(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-// Argument: the type of the dictionary of a tensor's hooks, into which they are placed from now on; None for `register_hook`.
+// Argument: the type of the dictionary `Tensor._backward_hooks`, into which hooks are placed from now on. If it is None, hooks are
+// registered by `Tensor.register_hook`.
 PyObject* py_place_hooks_in(PyObject*, PyObject* type) {
-  Py_INCREF(type);  // never released
+  Py_INCREF(type);  // is never released, as `dictionary_type` stays valid until the process ends
   dictionary_type = type == Py_None ? nullptr : type;
   Py_RETURN_NONE;
 }
@@ -356,7 +364,8 @@ bool add_hooks(PyObject* module) {
   switch_type = add_type(module, switch_spec);
   readers_type = add_type(module, readers_spec);
   if (!switch_type || !readers_type || !add_type(module, plain_spec) || !add_type(module, grad_reader_spec)) return false;
-  Py_INCREF(switch_type);  // never released, as is the next
+  // These references are never released: the types stay valid until the process ends.
+  Py_INCREF(switch_type);
   Py_INCREF(readers_type);
   return true;
 }

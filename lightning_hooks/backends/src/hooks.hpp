@@ -1,4 +1,4 @@
-// What Python types of this extension share. Only the stable interface of Python is used, so one binary serves every Python from
+// Helpers for the Python types of this extension. Only the stable interface of Python is used, so one binary serves every Python from
 // 3.11 on.
 #pragma once
 
@@ -10,12 +10,12 @@
 
 namespace hooks {
 
-// For types whose first `Type::kFields` members are references to objects, each of which may be null.
+// The fields of an object: the first `Type::kFields` members of its type, references to Python objects that may be null.
 template <class Type>
 PyObject** fields_of(PyObject* self) {
   return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(self) + sizeof(PyObject));
 }
-// Sets the fields from as many arguments; false with a Python error set.
+// Sets the fields from positional arguments, one for each field. Returns false with a Python error set.
 template <class Type>
 bool fill(PyObject* self, PyObject* args, PyObject* kwargs) {
   if ((kwargs && PyDict_Size(kwargs) != 0) || PyTuple_Size(args) != Type::kFields) {
@@ -57,7 +57,7 @@ void* slot_of(Function function) {
 }
 constexpr unsigned kHookFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC;
 
-// Adds its types to the module; false with a Python error set.
+// Adds the types of hooks.cpp to the module. Returns false with a Python error set.
 bool add_hooks(PyObject* module);
 PyObject* py_setup_hooks(PyObject*, PyObject* args);
 PyObject* py_place_hooks_in(PyObject*, PyObject* type);

@@ -7,7 +7,7 @@
 
 namespace hooks {
 
-// The lowest `bytes` bytes of a number.
+// Writes the lowest `bytes` bytes of a number. This function and the next ones return the address after the written bytes.
 template <int bytes>
 inline unsigned char* put_little(unsigned char* into, std::uint64_t number) {
   for (int i = 0; i < bytes; ++i) into[i] = static_cast<unsigned char>(number >> (8 * i));
@@ -24,7 +24,7 @@ inline unsigned char* put_double(unsigned char* into, double number) {
   std::memcpy(&bits, &number, sizeof bits);
   return put_little<8>(into, bits);
 }
-// Groups of seven bits, as in protocol buffers.
+// Writes a varint of protocol buffers: groups of seven bits, the lowest first.
 inline unsigned char* put_varint(unsigned char* into, std::uint64_t number) {
   for (; number > 127; number >>= 7) *into++ = static_cast<unsigned char>((number & 127) | 128);
   *into++ = static_cast<unsigned char>(number);

@@ -30,7 +30,8 @@ void repeat(Row& row, double copies) {
   row.underflow *= copies;
 }
 
-// The work of several threads. The calling thread keeps the object, so that measuring a tensor needs no allocation.
+// The measurement of several views by several threads. The calling thread keeps the object, so that measuring a tensor needs no
+// allocation.
 class Job {
  public:
   void plan(const View* of, std::size_t many, unsigned threads) {
@@ -49,7 +50,8 @@ class Job {
     try {
       static_cast<Job*>(job)->work(thread);
     } catch (const std::bad_alloc&) {
-      // There is no memory for the scratch of this thread, so it has taken no piece. The calling thread has its scratch already.
+      // There is no memory for the scratch of this thread, so it has taken no piece. The calling thread, which has its scratch,
+      // takes all.
     }
   }
 
@@ -100,7 +102,8 @@ void measure_alone(const View* views, std::size_t many, Row* rows) {
 }
 
 void measure_together(const View* views, std::size_t many, Row* rows, unsigned threads, bool in_team) {
-  static_cast<void>(scratch_of_thread());  // throws here if there is no memory, instead of inside the threads
+  // Allocate the scratch of the calling thread first: if there is no memory, this line throws instead of a thread.
+  static_cast<void>(scratch_of_thread());
   thread_local const std::unique_ptr<Job> job(new Job());
   job->plan(views, many, threads);
   run_together(Job::body, job.get(), job->size(), threads, in_team);

@@ -8,9 +8,9 @@
 
 namespace hooks {
 
-constexpr int kBuckets = 509;
+constexpr int kBuckets = 509;  // one for zeros and subnormals of float32, and 254 exponents for each sign
 
-// With fewer elements, notifying a thread of the pool takes longer than the thread saves.
+// A measurement of fewer elements does not use the pool: notifying a thread takes longer than the thread saves.
 constexpr std::int64_t kWorthThreads = 1 << 17;
 
 // Writes the rows of `many` views, and the histograms of the views that have `counts`.

@@ -1,5 +1,5 @@
 // The Python module `_native`. It uses only the stable C interface of Python, so that one binary serves every Python from 3.11 on.
-#include "tensor.hpp"  // first: Python.h must precede the standard headers
+#include "tensor.hpp"  // includes Python.h, which must precede the standard headers
 
 #include <utility>
 #include <vector>
@@ -69,7 +69,8 @@ PyObject* py_measure_units(PyObject*, PyObject* args) {
 }
 
 PyObject* py_measure_many(PyObject*, PyObject* tensors) {
-  PyObject* const kept = PySequence_Tuple(tensors);  // keeps the tensors alive while the lock is released
+  // The tuple keeps the tensors alive while the interpreter lock is released.
+  PyObject* const kept = PySequence_Tuple(tensors);
   if (!kept) return nullptr;
   const Py_ssize_t many = PyTuple_Size(kept);
   std::vector<View> views;

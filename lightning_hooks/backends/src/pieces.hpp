@@ -16,14 +16,14 @@
 namespace hooks {
 
 struct Piece {
-  std::size_t of;  // index of the item
+  std::size_t of;  // index of the item that the piece belongs to
   std::int64_t begin, end;
 };
 
-// The planning thread keeps the object between jobs, so that a job needs no allocation.
+// The pieces of one job. The planning thread keeps the object between jobs, so that a job needs no allocation.
 class Pieces {
  public:
-  // Arguments: the number of items, size(i) of each, the largest size of a piece, the number of threads.
+  // Divides items into pieces. Arguments: the number of items, size(i) of each, the largest size of a piece, the number of threads.
   template <class Size>
   void plan(std::size_t many, Size size, std::int64_t most, unsigned threads) {
     threads_ = threads;
@@ -61,7 +61,7 @@ class Pieces {
   std::size_t capacity_ = 0;
 };
 
-// Calls alone() for few elements, and together(in_team) for many: with the threads of torch if that pays, else with the pool.
+// Calls alone() for few elements. For many it calls together(in_team): with the threads of torch if `team_pays`, else with the pool.
 template <class Alone, class Together>
 void share(std::int64_t elements, unsigned threads, Alone alone, Together together) {
   if (threads <= 1 || elements < kWorthTeam) return alone();

@@ -34,7 +34,8 @@ class Pool {
  public:
   void run(void (*body)(void*, unsigned), void* argument, unsigned threads) {
     const std::unique_lock<std::mutex> mine(running_, std::try_to_lock);
-    if (!mine.owns_lock()) return body(argument, 0);  // another Python thread uses the pool
+    // If another Python thread uses the pool, do the whole job on this thread.
+    if (!mine.owns_lock()) return body(argument, 0);
     {
       const std::lock_guard<std::mutex> locked(state_);
       start(threads - 1);
@@ -59,7 +60,7 @@ class Pool {
     try {
       for (; started_ < helpers; ++started_) std::thread(&Pool::serve, this).detach();
     } catch (const std::system_error&) {
-      // The system starts no more threads. The present threads do the work.
+      // The system refuses to start another thread. The threads that were started before do the work.
     }
   }
 
@@ -88,8 +89,8 @@ class Pool {
 std::atomic<Pool*> pool{nullptr};
 
 #if defined(__unix__) || defined(__APPLE__)
-// A forked child has none of the threads of the pool, whose state is unknown. The child abandons the pool, and makes another one when
-// needed.
+// A forked child has none of the pool's threads, and the state of the pool is unknown. The child abandons the pool, and creates
+// another one when a job needs it.
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] {
   pool.store(nullptr);
 });
@@ -100,7 +101,8 @@ Pool& pool_of_process() {
   if (known) return *known;
   Pool* const made = new Pool();
   if (pool.compare_exchange_strong(known, made)) return *made;
-  delete made;  // another thread has stored its pool first
+  // Another thread has stored its pool in the meantime: `known` is that pool now.
+  delete made;
   return *known;
 }
 

@@ -11,7 +11,7 @@
 namespace hooks {
 
 constexpr std::int64_t kChunk = 2 * kBlock;   // elements that a thread takes at a time
-constexpr std::int64_t kMostCounted = std::int64_t(1) << 31;  // elements after which the 32-bit tables are flushed
+constexpr std::int64_t kMostCounted = std::int64_t(1) << 31;  // elements; tables with more are flushed, before a count overflows
 
 struct Scratch {
   alignas(64) std::uint64_t buffer[kBlock];

@@ -29,7 +29,7 @@ inline double least(double a, double b) { return std::isnan(a) || std::isnan(b) 
 inline double greatest(double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : (b > a ? b : a); }
 
 // The row of the union of two disjoint sets of elements (Chan, Golub and LeVeque 1983), with the same rounding and the same
-// rules for what is not finite as `merge_groups` in moments.py.
+// results for NaN and infinities as `merge_groups` in moments.py.
 inline void merge(Row& into, const Row& from) {
   if (from.count == 0) return;
   if (into.count == 0) {

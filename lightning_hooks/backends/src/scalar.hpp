@@ -25,7 +25,7 @@ inline double to_double(BFloat x) {
 inline double to_double(Half x) {
   const std::uint64_t magnitude = x.bits & 0x7fff, sign = std::uint64_t(x.bits & 0x8000) << 48;
   if (magnitude < 0x400) return (sign ? -0x1p-24 : 0x1p-24) * static_cast<double>(magnitude);
-  const std::uint64_t bias = magnitude < 0x7c00 ? 1008 : 2016;  // 2016 for NaN and infinities
+  const std::uint64_t bias = magnitude < 0x7c00 ? 1008 : 2016;  // float64 exponent minus float16 exponent: 1023 - 15, or 2047 - 31
   const std::uint64_t wide = sign | ((magnitude << 42) + (bias << 52));
   double out;
   std::memcpy(&out, &wide, sizeof out);

@@ -32,10 +32,10 @@ bool look_up(void* library, const char* name, Function& out) {
 }
 #endif
 
-// `gain` is the time that the team has saved minus the time lost by waiting, in nanoseconds. While negative, the team is not used.
-constexpr std::int64_t kMostGain = 5'000'000;  // limits how long old gains compensate for waiting
-constexpr std::int64_t kExpected = 50'000;     // a job that takes longer than this plus a quarter of a nanosecond per byte has waited
-constexpr std::int64_t kRecovery = 64;         // this fraction of the time spent alone is added to the gain
+// `gain` is the time that the team has saved minus the time lost by waiting, in nanoseconds. While `gain` < 0 the team is not used.
+constexpr std::int64_t kMostGain = 5'000'000;  // nanoseconds; bounds `gain`, so that old gains do not outweigh long waiting
+constexpr std::int64_t kExpected = 50'000;     // nanoseconds; a job that takes longer than this plus 0.25 per byte has waited
+constexpr std::int64_t kRecovery = 64;         // while `gain` < 0, 1/64 of the time spent without the team is added to it
 std::atomic<std::int64_t> gain{kMostGain};
 
 struct Work {
@@ -51,7 +51,8 @@ void take_part(void* work) {
 
 bool find_team([[maybe_unused]] const char* library) {
 #if defined(__unix__) || defined(__APPLE__)
-  void* const loaded = dlopen(library, RTLD_NOW | RTLD_NOLOAD);  // never loads a second runtime
+  // Only find the OpenMP library that torch has loaded: with RTLD_NOLOAD `dlopen` never loads a second one.
+  void* const loaded = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
   if (!loaded) return false;
   found = look_up(loaded, "GOMP_parallel", runtime.parallel) && look_up(loaded, "omp_get_thread_num", runtime.index) &&
           look_up(loaded, "omp_get_max_threads", runtime.size) && look_up(loaded, "omp_in_parallel", runtime.inside);
@@ -62,7 +63,7 @@ bool find_team([[maybe_unused]] const char* library) {
 unsigned team_size() { return found.load(std::memory_order_relaxed) ? static_cast<unsigned>(runtime.size()) : 0; }
 
 bool team_pays(unsigned threads) {
-  // With a team of another size, the runtime would end or start threads of torch.
+  // Require the size that torch uses: for a team of another size, the OpenMP runtime would end or start threads of torch.
   return found.load(std::memory_order_relaxed) && gain.load(std::memory_order_relaxed) >= 0 &&
          runtime.size() == static_cast<int>(threads) && !runtime.inside();
 }
@@ -73,7 +74,7 @@ void run_in_team(void (*body)(void*, unsigned), void* argument, std::int64_t byt
   runtime.parallel(take_part, &work, 0, 0);
   const std::int64_t took = std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
   const bool waited = took > kExpected + bytes / 4;
-  // Two threads take half the time of one, so the gain equals the duration.
+  // A team of two halves the time of one thread, so it has saved as much time as it took. A larger team saves more; ignore that.
   gain = std::min(gain.load(std::memory_order_relaxed) + (waited ? -took : took), kMostGain);
 }
 

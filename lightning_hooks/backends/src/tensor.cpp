@@ -16,7 +16,7 @@ const DlExchange* exchange = nullptr;
 
 unsigned threads_for(std::int64_t elements) {
   if (elements < kWorthTeam) return 1;
-  const unsigned team = team_size();  // the number that Python would return, without a call of Python
+  const unsigned team = team_size();  // equals `torch.get_num_threads()`, without calling Python
   if (team > 0) return team;
   PyObject* const number = PyObject_CallNoArgs(thread_number);
   const long known = number ? PyLong_AsLong(number) : -1;
@@ -30,7 +30,8 @@ int view_of(PyObject* object, View& view, bool may_be_negated) {
   if (type != tensor_types[0] && type != tensor_types[1]) return 0;
   DlTensor found;
   if (exchange->tensor_from_object(object, &found) != 0) {
-    PyErr_Clear();  // the tensor has no strided memory: it is sparse, inside a transform of torch.func, …
+    // The tensor has no strided memory, because it is sparse or inside a transform of `torch.func`, for example.
+    PyErr_Clear();
     return 0;
   }
   if (found.device.type != kDlCpu || found.dtype.lanes != 1) return 0;
@@ -53,7 +54,8 @@ int view_of(PyObject* object, View& view, bool may_be_negated) {
     }
     Py_DECREF(negated);
   }
-  if (!found.data && view.numel != 0) return 0;  // zeros of autograd that have no memory
+  // Autograd represents some zero gradients by tensors without memory.
+  if (!found.data && view.numel != 0) return 0;
   view.data = static_cast<const char*>(found.data) + found.byte_offset;
   return 1;
 }

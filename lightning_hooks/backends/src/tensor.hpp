@@ -32,7 +32,7 @@ int view_of_units(PyObject* object, Py_ssize_t axis, View& view, UnitLayout& lay
 // The number of threads to use for this number of elements: at most as many as torch uses, which is one in a DataLoader's worker.
 unsigned threads_for(std::int64_t elements);
 
-// With fewer elements, keep the interpreter lock: acquiring the lock again may take longer than reading the elements.
+// For fewer elements `unlocked` keeps the interpreter lock: acquiring the lock again may take longer than reading the elements.
 constexpr std::int64_t kWorthRelease = 1 << 19;
 
 // Calls work(threads), without the interpreter lock if there are enough elements. Returns false with a Python error set.
@@ -51,7 +51,7 @@ bool unlocked(std::int64_t elements, Work work) {
   return enough;
 }
 
-// As `measure` and `measure_units`, in `unlocked`. Return false with a Python error set.
+// Call `measure` and `measure_units` by means of `unlocked`. Both return false with a Python error set.
 bool measure_views(const View* views, std::size_t many, Row* rows);
 bool measure_view_of_units(const View& view, const UnitLayout& layout, Row& row, double* units);
 

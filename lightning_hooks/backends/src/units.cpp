@@ -21,7 +21,7 @@ constexpr std::int64_t kTile = 1 << 15;           // elements whose moments and 
 constexpr std::int64_t kItems = 32;               // the most items of a tensor, and so the most threads that work on it
 constexpr std::int64_t kLeastElements = 1 << 15;  // an item for one thread has at least as many elements
 constexpr std::int64_t kLeastRows = 96;           // an item has at least as many rows, because it keeps a sum for each column
-constexpr std::int64_t kMostSums = 1 << 18;       // columns of all items
+constexpr std::int64_t kMostSums = 1 << 18;       // the most columns of all items together; each keeps four float64 sums
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -34,7 +34,8 @@ class UnitJob {
     layout = layout_of;
     in_runs = layout.inner >= kShortest;
     const std::int64_t group = layout.units * layout.inner;
-    // A tensor is read as `rows` rows of `length` elements: rows of columns, of which a strip takes some, or one run as each row.
+    // The tensor is read as `rows` rows of `length` elements. If `in_runs`, a row is the run of one unit; else each element of a row
+    // belongs to another column, and a strip is a range of columns.
     merged_rows = in_runs || group >= kNarrowest ? 1 : ceil_div(kNarrowest, group);
     columns = in_runs ? layout.units : merged_rows * group;
     length = in_runs ? layout.inner : columns;
@@ -65,7 +66,8 @@ class UnitJob {
     finish(row, out, totals.data(), columns);
   }
   void run_together(Row& row, double* out, unsigned threads, bool in_team) {
-    static_cast<void>(scratch_of_thread());  // throws here if there is no memory, instead of inside the threads
+    // Allocate the scratch of the calling thread first: if there is no memory, this line throws instead of a thread.
+    static_cast<void>(scratch_of_thread());
     sums.assign(items() * static_cast<std::size_t>(4 * padded), 0.0);
     totals.assign(static_cast<std::size_t>(4 * columns), 0.0);
     pieces.plan(items(), [](std::size_t) { return 1; }, 1, threads);
@@ -81,7 +83,7 @@ class UnitJob {
   bool in_runs = false;
   std::int64_t merged_rows = 1, columns = 0, length = 0, rows = 0, strip = 0, padded = 0, strips = 1, groups = 1;
   std::vector<double> sums, totals;
-  std::vector<Row> moments;  // one row for each chunk of the tensor; for each item if the tensor is read in strips
+  std::vector<Row> moments;  // one row for each chunk of the tensor, or for each item if the tensor is read in strips
   Pieces pieces;
   std::mutex adding;
 
@@ -99,13 +101,14 @@ class UnitJob {
       Scratch& scratch = scratch_of_thread();
       mine.pieces.take(thread, [&](std::size_t i) { mine.work_on(i, mine.sums_of(i), scratch); });
     } catch (const std::bad_alloc&) {
-      // There is no memory for the scratch of this thread, so it has taken no item. The calling thread has its scratch already.
+      // There is no memory for the scratch of this thread, so it has taken no item. The calling thread, which has its scratch,
+      // takes all.
     }
   }
 
   void work_on(std::size_t item, double* into, Scratch& scratch) {
     const std::int64_t group = static_cast<std::int64_t>(item) % groups, first = static_cast<std::int64_t>(item) / groups * strip;
-    // Divide at multiples of kTileRows, so that lanes add up as many rows as they can.
+    // Divide rows at multiples of kTileRows, so that each lane adds up the full number of rows (kGroup or kFewRows).
     const std::int64_t share = in_runs ? 1 : kTileRows, parts = ceil_div(rows, share);
     const std::int64_t begin = std::min(rows, parts * group / groups * share), end = std::min(rows, parts * (group + 1) / groups * share);
     if (in_runs) {
@@ -124,8 +127,8 @@ class UnitJob {
   }
 
   // Measures the moments of the chunks that begin in [begin, end). Chunks are the same as without units, so that moments are rounded
-  // in the same way. Returns whether the range may hold zeros. The first elements of the range may belong to the previous chunk:
-  // `before` tells whether it may hold zeros.
+  // in the same way. Returns whether the range may hold zeros. The first elements of the range may belong to the previous chunk;
+  // `before` says whether that chunk may hold zeros.
   bool measure_chunks(std::int64_t begin, std::int64_t end, bool before, Scratch& scratch) {
     const std::int64_t first = ceil_div(begin, kChunk);
     bool zeros = before && first * kChunk > begin;
@@ -139,8 +142,8 @@ class UnitJob {
     return zeros;
   }
 
-  // The end of the first tile of an item, in rows or runs of n elements. If the item begins inside of a chunk, another item measures
-  // this chunk, so its zeros are not known: then the first tile ends with the chunk.
+  // The end of the first tile of an item, in rows or runs of n elements. If the item begins inside a chunk, another item measures
+  // that chunk, so this item does not know whether the chunk has zeros. Then the first tile ends with the chunk.
   static std::int64_t end_of_first(std::int64_t begin, std::int64_t tile, std::int64_t n) {
     const std::int64_t known = ceil_div(ceil_div(begin * n, kChunk) * kChunk, n);
     return known > begin ? std::min(known, begin + tile) : begin + tile;
@@ -149,13 +152,14 @@ class UnitJob {
   void work_on_rows(std::int64_t begin, std::int64_t end, double* into, Scratch& scratch) {
     const std::int64_t tile = std::max<std::int64_t>(1, kTile / columns / kTileRows) * kTileRows;
     const int n = static_cast<int>(columns);
-    bool zeros = true;  // the chunk before the first one may hold zeros
+    bool zeros = true;  // assumed of the chunk in which the item begins, which another item measures
     for (std::int64_t row = begin, last; row < end; row = last) {
       last = std::min(end, row == begin ? end_of_first(row, tile, columns) : row + tile);
       zeros = measure_chunks(row * columns, last * columns, zeros, scratch);
       kernels->columns(view->kind, at(row * columns), last - row, columns, n, zeros, units_at(into, 0));
     }
-    if (end == rows && rows * columns < view->numel) {  // the rest of the tensor, which is shorter than a row
+    // The item with the last row also reads the rest of the tensor, which is shorter than a row.
+    if (end == rows && rows * columns < view->numel) {
       zeros = measure_chunks(rows * columns, view->numel, zeros, scratch);
       const int rest = static_cast<int>(view->numel - rows * columns);
       kernels->columns(view->kind, at(rows * columns), 1, rest, rest, zeros, units_at(into, 0));
@@ -178,10 +182,11 @@ class UnitJob {
   }
   void work_on_runs(std::int64_t begin, std::int64_t end, double* into, Scratch& scratch) {
     const std::int64_t tile = std::max<std::int64_t>(1, kTile / length);
-    bool zeros = true;  // the chunk before the first one may hold zeros
+    bool zeros = true;  // assumed of the chunk in which the item begins, which another item measures
     for (std::int64_t run = begin, last; run < end; run = last) {
       last = std::min(end, run == begin ? end_of_first(run, tile, length) : run + tile);
-      for (std::int64_t offset = 0; offset < length; offset += kTile) {  // one iteration, unless a run is longer than a tile
+      // If a run is longer than a tile, read the run in several pieces.
+      for (std::int64_t offset = 0; offset < length; offset += kTile) {
         const std::int64_t part = std::min(length, offset + kTile) - offset;
         const std::int64_t from = run * length + offset, to = (last - 1) * length + offset + part;
         zeros = measure_chunks(from, to, zeros, scratch);
@@ -205,7 +210,7 @@ class UnitJob {
       }
     }
   }
-  // Writes the results from the sums of all columns: four arrays that begin `apart` numbers from each other.
+  // Writes the moments and units of the tensor from the sums of all columns, four arrays that begin `apart` numbers from each other.
   void finish(Row& row, double* out, const double* from, std::int64_t apart) {
     row = Row();
     for (const Row& each : moments) merge(row, each);

@@ -1,5 +1,5 @@
-// The measurement of a tensor and of its units in one pass over memory: for each piece that fits into the second-level cache, first
-// the moments are measured, then the units. The result does not depend on the number of threads.
+// The measurement of a tensor and of its units, the slices along one axis, in one pass over memory: for each piece that fits into
+// the second-level cache, first the moments are measured, then the units. The result does not depend on the number of threads.
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,7 @@ void View::lay_out(const std::int64_t* shape, const std::int64_t* strides, int n
   numel = 1;
   copies = 1;
   gaps.clear();
-  bool plain = true;  // contiguous, as most tensors are
+  bool plain = true;  // whether the tensor is contiguous, as most are
   for (int d = ndim - 1; d >= 0; --d) {
     plain = plain && (shape[d] == 1 || !strides || strides[d] == numel);
     numel *= shape[d];
@@ -52,7 +52,8 @@ void View::lay_out(const std::int64_t* shape, const std::int64_t* strides, int n
     }
   }
   std::sort(gaps.begin(), gaps.end(), [](Dim a, Dim b) { return a.stride < b.stride; });
-  std::size_t kept = 0;  // after merging dimensions that have no gap between them
+  // Merge dimensions that have no gap between them; `kept` counts the dimensions that remain.
+  std::size_t kept = 0;
   for (const Dim dim : gaps) {
     if (kept && dim.stride == gaps[kept - 1].size * gaps[kept - 1].stride) {
       gaps[kept - 1].size *= dim.size;

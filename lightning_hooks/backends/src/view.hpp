@@ -17,18 +17,19 @@ struct View {
   Kind kind = Kind::f32;
   std::int64_t numel = 0;   // elements to read
   double copies = 1;        // how often each element occurs in the tensor: an expanded tensor repeats its elements
-  // The elements to subtract, or null. Both `data` and `minus` are then contiguous and of the kind `stored`, and `kind` is that of the
-  // differences: float32 for sixteen-bit floats.
+  // The elements to subtract, or null. Both `data` and `minus` are then contiguous and of the kind `stored`, and `kind` is that of
+  // the differences: float32 for sixteen-bit floats.
   const char* minus = nullptr;
   Kind stored = Kind::f32;
-  bool sized = true;         // whether the sum of magnitudes is requested; if not, it is NaN
-  double* counts = nullptr;  // the buckets of its histogram, or null
+  bool sized = true;         // whether the sum of magnitudes is requested; if not, the row has NaN for it
+  double* counts = nullptr;  // the kBuckets buckets of the tensor's histogram, or null if none is requested
   std::vector<Dim> gaps;     // the dimensions, innermost first; empty if the elements are contiguous
 
   // Sets `numel`, `copies` and `gaps` from a shape and from strides in elements.
   void lay_out(const std::int64_t* shape, const std::int64_t* strides, int ndim);
 
-  // The elements [begin, begin + n), contiguous: a pointer into the tensor, or to a copy in `buffer` (kBlock elements of eight bytes).
+  // The elements [begin, begin + n), contiguous: a pointer into the tensor, or to a copy in `buffer` (kBlock elements of eight
+  // bytes).
   const void* block(std::int64_t begin, int n, void* buffer) const;
 };
 

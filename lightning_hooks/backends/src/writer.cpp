@@ -15,8 +15,9 @@ namespace {
 PyObject *writer_type = nullptr, *shared_type = nullptr, *fallback_type = nullptr;
 PyObject *state_name, *units_name;
 
-// The base of fallbacks: `direct` is read for every tensor, and a field is faster than an attribute. Counts the tensors that were
-// written directly, and the time that this took.
+// The base class of fallbacks, which take the tensors that writers do not write. Every call of a writer reads `direct`, and a C++
+// field is faster than a Python attribute. `calls` and `nanoseconds` count the tensors that writers wrote and the time that this
+// took.
 struct FallbackWriter {
   PyObject_HEAD
   char direct;
@@ -27,17 +28,19 @@ struct Writer {
   static constexpr int kFields = 2;
   PyObject_HEAD
   PyObject *table, *fallback;
-  Py_ssize_t histogram;  // there are thousands of writers, so they are kept small
+  // The fields have small types, because there may be thousands of writers.
+  Py_ssize_t histogram;
   int row;
   short axis;
   bool magnitudes, has_units;
 };
 
-// As `measure_units_into`; 0 where the table keeps no units of the row.
+// As `measure_units_into`. Returns 0 also if the table keeps no units for the row.
 int write_units(const Writer* writer, PyObject* state, Py_ssize_t first, PyObject* tensor) {
   PyObject* const every = PyObject_GetAttr(writer->table, units_name);
   PyObject* const units = every ? PyList_GetItem(every, writer->row) : nullptr;
-  Py_XINCREF(units);  // other threads may replace the list while the lock is released
+  // Hold a reference: other threads may replace the item of the list while the interpreter lock is released.
+  Py_XINCREF(units);
   Py_XDECREF(every);
   if (!units) return -1;
   const int done = units == Py_None
@@ -51,14 +54,15 @@ int write_units(const Writer* writer, PyObject* state, Py_ssize_t first, PyObjec
 struct SharedWriter {
   static constexpr int kFields = 2;
   PyObject_HEAD
-  PyObject *writers, *merge;  // a tuple, with None for rows that are never written here; takes what was not written
+  // `writers` is a tuple with None for each row that only Python writes. `merge` is a Python function that gets the rows not written.
+  PyObject *writers, *merge;
 };
 
 using Clock = std::chrono::steady_clock;
 
 FallbackWriter* fallback_of(const Writer* writer) { return reinterpret_cast<FallbackWriter*>(writer->fallback); }
 
-// The row of a writer, with a reference to the state, which is null with a Python error set.
+// The target of a writer, with a new reference to the state of the table. If the state is null, a Python error is set.
 Target target_of(const Writer* writer) {
   const Py_ssize_t first = writer->row * static_cast<Py_ssize_t>(kMoments);
   return {PyObject_GetAttr(writer->table, state_name), first, writer->histogram, writer->magnitudes};
@@ -70,7 +74,7 @@ void count(const Writer* writer, Clock::duration taken) {
   ++fallback->calls;
 }
 
-// Whether the row was written; there may be a Python error.
+// Writes a row without calling the fallback. Returns false if the row was not written; a Python error may be set then.
 bool write_directly(const Writer* writer, PyObject* tensor) {
   if (!fallback_of(writer)->direct) return false;
   const auto begun = Clock::now();
@@ -95,7 +99,8 @@ bool is_shared_writer(PyObject* object) { return reinterpret_cast<PyObject*>(Py_
 int write(PyObject* self, PyObject* tensor) {
   const Writer* const writer = reinterpret_cast<Writer*>(self);
   if (write_directly(writer, tensor)) return 0;
-  PyErr_Clear();  // the fallback meets the same error and handles it
+  // Clear the error: the fallback measures the same tensor, so the error occurs there again and is handled there.
+  PyErr_Clear();
   PyObject* const row = PyLong_FromLong(writer->row);
   PyObject* const result = row ? PyObject_CallFunctionObjArgs(writer->fallback, row, tensor, nullptr) : nullptr;
   Py_XDECREF(row);
@@ -110,7 +115,7 @@ const Writer* writer_at(const SharedWriter* shared, Py_ssize_t position) {
   return item == Py_None ? nullptr : reinterpret_cast<Writer*>(item);
 }
 
-// Gives the tensor, the positions of the rows that were not written and the moments, if they are known, to Python.
+// Passes to `merge` the positions of the rows that were not written, the tensor, and its moments if they are known.
 int merge_rest(const SharedWriter* shared, const std::vector<Py_ssize_t>& rest, PyObject* tensor, const Row* row) {
   PyObject* const positions = PyTuple_New(static_cast<Py_ssize_t>(rest.size()));
   bool filled = positions != nullptr;
@@ -139,7 +144,8 @@ int write_shared(PyObject* self, PyObject* tensor) {
   const Py_ssize_t many = PyTuple_Size(shared->writers);
   const auto begun = Clock::now();
   std::vector<Target> targets;
-  std::vector<Py_ssize_t> positions, rest;  // the positions of the targets, and those of the rows that Python writes
+  // `positions` are those of the targets among the writers, `rest` those of the rows that Python writes.
+  std::vector<Py_ssize_t> positions, rest;
   targets.reserve(static_cast<std::size_t>(many));
   positions.reserve(static_cast<std::size_t>(many));
   for (Py_ssize_t i = 0; i < many; ++i) {
@@ -155,7 +161,8 @@ int write_shared(PyObject* self, PyObject* tensor) {
   }
   Row row;
   const bool measured = !targets.empty() && measure_into(targets.data(), targets.size(), tensor, !rest.empty(), row) > 0;
-  PyErr_Clear();  // as in `write`, the fallback meets the same error and handles it
+  // Clear the error: as in `write`, Python measures the same tensor and handles the error.
+  PyErr_Clear();
   const auto taken = (Clock::now() - begun) / static_cast<long>(targets.empty() ? 1 : targets.size());
   for (std::size_t i = 0; i < targets.size(); ++i) {
     Py_DECREF(targets[i].state);
@@ -165,7 +172,7 @@ int write_shared(PyObject* self, PyObject* tensor) {
       rest.push_back(positions[i]);
     }
   }
-  // Moments without the sum of magnitudes are not what Python measures.
+  // Rows that Python writes need the sum of magnitudes. If it is missing, Python measures the tensor again.
   const bool complete = measured && !std::isnan(row.abs_sum);
   return rest.empty() ? 0 : merge_rest(shared, rest, tensor, complete ? &row : nullptr);
 }

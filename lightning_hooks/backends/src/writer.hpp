@@ -6,20 +6,22 @@
 namespace hooks {
 
 // Arguments: a table with its `state` and whether `magnitudes` are requested of it; the row; the offset of its histogram in the
-// state, or None; a FallbackWriter, whose `direct` says at every call whether tensors may be written, and which is called with the
-// row and the tensor where they may not or cannot; and the axis of units, or None. With an axis the table also has `units`, a list of
-// a float64 tensor [units, 4] for each row, or None: a tensor whose units do not fit goes to the fallback.
+// state, or None; a FallbackWriter, whose `direct` says at every call whether the writer may write, and which is called with the
+// row and the tensor if the writer may not or cannot; and the axis of units, or None. With an axis the table also has `units`, a
+// list of a float64 tensor [units, 4] for each row, or None: a tensor whose units do not fit goes to the fallback.
 PyObject* py_writer(PyObject*, PyObject* args);
 
-// Whether an object is a writer, and its call without the interpreter: 0, or -1 with a Python error set.
+// `is_writer` tells whether an object is a writer. `write` calls a writer without the interpreter and returns 0, or -1 with a Python
+// error set.
 bool is_writer(PyObject* object);
 int write(PyObject* writer, PyObject* tensor);
-// The same for the writers of several rows. Their arguments: a tuple of writers, with None for rows that are never written here; a
-// function that is called with the positions of the rows that were not written, the tensor, and its moments as bytes or None.
+// The same for a shared writer, which writes several rows. It is constructed from: a tuple of writers, with None for rows that are
+// never written here; a function that is called with the positions of the rows that were not written, the tensor, and its moments
+// as bytes or None.
 bool is_shared_writer(PyObject* object);
 int write_shared(PyObject* shared, PyObject* tensor);
 
-// Makes the types of this file and adds them to the module; false with a Python error set.
+// Create the types of writer.cpp, and add them to the module. Both return false with a Python error set.
 bool make_writer_types();
 bool add_writer_types(PyObject* module);
 

@@ -9,7 +9,7 @@
 namespace hooks {
 namespace {
 
-// A pointer to the numbers [begin, begin + many) of a state; null with a Python error set.
+// Returns a pointer to the numbers [begin, begin + many) of a state, or null with a Python error set.
 double* numbers_of(const View& state, Py_ssize_t begin, std::size_t many) {
   if (state.kind != Kind::f64 || !state.gaps.empty() || state.copies != 1) {
     PyErr_SetString(PyExc_TypeError, "the state must be a contiguous float64 tensor");
@@ -43,7 +43,7 @@ void add_counts(double* numbers, const void* from) {
 
 namespace {
 
-// Looks the numbers of a target up in its state; false if the state cannot be written.
+// Looks up the numbers of a target in its state. Returns false if the state cannot be written.
 bool find(Target& target) {
   View state;
   if (view_of(target.state, state, false) > 0) {
@@ -52,7 +52,8 @@ bool find(Target& target) {
     if (target.moments && counted) target.counts = numbers_of(state, target.histogram, kBuckets);
     if (target.moments && (target.counts || !counted)) return true;
   }
-  PyErr_Clear();  // whoever writes the row instead meets the same error
+  // Clear the error: the caller writes the row through the fallback, which raises the same error.
+  PyErr_Clear();
   target.moments = nullptr;
   return false;
 }
@@ -75,7 +76,8 @@ int measure_into(Target* targets, std::size_t many, PyObject* tensor, bool sized
     Target& target = targets[i];
     if (!target.moments) continue;
     Row own = row;
-    if (!target.sized) own.abs_sum = std::numeric_limits<double>::quiet_NaN();  // as if it were measured alone
+    // Write NaN for the sum of magnitudes, as if the row were measured alone: its table does not request the sum.
+    if (!target.sized) own.abs_sum = std::numeric_limits<double>::quiet_NaN();
     merge_moments(target.moments, &own);
     if (target.counts) add_counts(target.counts, buckets);
     target.written = true;

@@ -5,9 +5,9 @@
 
 namespace hooks {
 
-constexpr Py_ssize_t kNoHistogram = PY_SSIZE_T_MIN;  // no valid offset
+constexpr Py_ssize_t kNoHistogram = PY_SSIZE_T_MIN;  // stands for a row without a histogram; is not a valid offset
 
-// A row of a state and, unless its offset is kNoHistogram, a histogram.
+// A row of a state, which begins at the offset `first`, and the row's histogram at the offset `histogram` or kNoHistogram.
 struct Target {
   PyObject* state;
   Py_ssize_t first, histogram;
