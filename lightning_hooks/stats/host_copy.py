@@ -49,7 +49,7 @@ class PinnedCopy:
     ready = False
 
     def __init__(self, tensor: Tensor) -> None:
-        # torch caches pinned memory, so only the first copies allocate.
+        # Pinning memory is slow, but torch caches pinned memory, so only the first copies allocate any.
         self._copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True, device="cpu")
         self._copy.copy_(tensor, non_blocking=True)
         self._done = torch.cuda.Event()

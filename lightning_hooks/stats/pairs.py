@@ -35,14 +35,14 @@ COLUMNS: Final = (
     Column("dot", "sum"),
     Column("before", "sum"),
     Column("now", "sum"),
-    # Every rank has micro-batches of its own, even though the averaged gradient is a copy on all ranks.
+    # Add up the micro-batches of all ranks (`every_rank`): each rank has its own, although all hold the same averaged gradient.
     Column("small", "sum", power=2, every_rank=True),
     Column("parts", "sum", every_rank=True, over_rows="max"),
     # `NoiseHistory` writes the averages over steps after the ranks have been merged.
     Column("signal", "sum", every_rank=True),
     Column("noise", "sum", every_rank=True),
 )
-AVERAGES: Final = 2  # columns that `NoiseAverage` keeps
+AVERAGES: Final = 2  # the number of columns that `NoiseAverage` continues from step to step
 DECAY: Final = 0.95
 """The weight of the previous average in the exponential averages of the noise scale, which span about twenty watched steps."""
 

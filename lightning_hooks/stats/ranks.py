@@ -84,7 +84,8 @@ def merge_reduced(state: Tensor, sections: Sections, owned: Replicas, ranks: int
     """The merged state, from the state of this rank. The generator yields each reduction, and the caller sends its result."""
     parts = sections.split(state)
     bids = owned.bids(parts[0][:, COUNT], owned.first, ranks)
-    # All copies of a row have the same extremes, so extremes are reduced before the bids decide which copy counts.
+    # If several ranks hold copies of a row, all copies have the same minimum and maximum. So one reduction finds the extremes
+    # together with the greatest bid, which decides which copy counts in the sums.
     extremes = [_Extremes(each.accumulator, part) for each, part in zip(sections.kept, parts, strict=True)]
     asked = [*(each.asked for each in extremes), bids, state[-REQUESTS:]]
     greatest = numbers_of((yield "max", keys_of(torch.cat(asked)))).split([len(each) for each in asked])
@@ -173,7 +174,7 @@ def _gather(state: Tensor) -> Tensor:
     """The states of all ranks, [ranks, elements]."""
     ranks = world_size()
     out = torch.empty(ranks * state.numel(), dtype=state.dtype, device=state.device)
-    # torch 2.10 adds `all_gather_single`.
+    # torch 2.10 adds `all_gather_single`; older versions have only `all_gather_into_tensor`.
     gather = getattr(torch.distributed, "all_gather_single", None) or torch.distributed.all_gather_into_tensor
     gather(out, state.contiguous())
     return out.view(ranks, -1)

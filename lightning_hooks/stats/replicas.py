@@ -76,7 +76,7 @@ class Replicas(NamedTuple):
             weight: the field `weight` of the rank or ranks, [..., 1].
         """
         factors = torch.arange(1, 2 * moments.shape[-1], 2, device=moments.device) * 0x9E3779B97F4A7C15 % 2**63
-        # Keep 30 bits and a sign, so that sums of digests are exact in float64 in any order.
+        # Keep the upper 30 bits and the sign, so that sums of digests are exact in float64, in any order of the ranks.
         return ((keys_of(moments[..., self.other_rows, :]) * factors).sum(-1) >> 33) * weight
 
     def divide_repeated(self, sections: Sections, parts: Sequence[Tensor], digests: Tensor) -> None:

@@ -79,7 +79,7 @@ class Table:
         kept = [each for each in kept if not each.accumulator.separate]
         self.metrics = MetricRows(metrics, range(rows) if alone else copied, device)
         self.sections = Sections(rows, kept)
-        # Rows that the kernel of a CUDA device cannot write, because it writes moments only.
+        # Rows that the CUDA kernel cannot write, because it writes moments only and these rows keep other numbers too.
         self._more_than_moments = {*self.metrics.rows}.union(*(each.rows for each in kept if _is_measured(each)))
         # Only Python measures the rows of an accumulator that is not compiled. Sums over pairs do not count: the monitor writes
         # them, so a compiled writer still serves their rows.

@@ -149,7 +149,8 @@ class UnitStore:
             if of_class is not None:
                 self._axis_by_shape[shape] = of_class
             axis = requested if requested is not None else of_class
-            # The class of an activation function implies no axis. Take that of the last module with a tensor of the same shape.
+            # The class of an activation function implies no axis: take the axis of the last module with a tensor of the same
+            # shape.
             axis = self._axis_by_shape.get(shape, axis_of(kind, len(shape))) if axis is None else axis
             if axis is None or not -len(shape) <= axis < len(shape):
                 return None
@@ -176,12 +177,13 @@ class UnitStore:
         if not rows:
             return
         sizes = [0 if (units := self.by_row[row]) is None else len(units) for row in rows]
-        # One reduction of maxima gives the greatest size and the negated least one. -(2**62) ignores ranks without units.
+        # One MAX reduction gives the greatest number of units of each row and, negated, the least. A rank without units sends
+        # -(2**62), which is never the maximum while another rank has units.
         both = torch.tensor([*sizes, *(-size if size else -(2**62) for size in sizes)], device=self._context.device)
         torch.distributed.all_reduce(both, torch.distributed.ReduceOp.MAX)
         most, negated_least = both.view(2, -1).tolist()
         for row, size, negated in zip(rows, most, negated_least, strict=True):
-            # No rank has called the module yet.
+            # Skip the row if no rank has measured it yet.
             if not size:
                 continue
             if size != -negated and row not in self._skipped:
@@ -214,7 +216,7 @@ class PendingUnits:
         slots = {row: slot for slot, row in enumerate(store.rows)}
         numbers = np.zeros((len(store.rows), store._columns))
         vectors: dict[tuple[int, str], Array] = {}
-        # Collect rows by their number of units, to compute the statistics of equally many units together.
+        # Group rows by their number of units: the statistics of rows with equally many units are computed in one call.
         rows_by_size: dict[int, list[tuple[int, Array, float]]] = {}
         start = 0
         for row, size in self._sizes.items():

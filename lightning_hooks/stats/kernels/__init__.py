@@ -56,7 +56,7 @@ def measure(tensor: Tensor) -> Tensor:
         >>> measure(torch.tensor([1.0, 3.0]))[:3].tolist()
         [2.0, 2.0, 2.0]
     """
-    # A compiler can trace the reference, but none of the other kernels.
+    # While `torch.compile` traces, use the reference kernel: the compiler can trace none of the other kernels.
     packed = None if torch.compiler.is_compiling() else host.read(tensor)
     moments: Tensor = _other_kernel(tensor).measure(tensor) if packed is None else unpacked(packed)
     return moments
@@ -131,7 +131,7 @@ def _load_triton() -> tuple[ModuleType, str]:
 
     from lightning_hooks.stats.kernels import cuda
 
-    # Triton needs a C compiler, and does not support every device. If Triton does not work here, the attempt raises.
+    # Triton needs a C compiler, and does not support every device. If it does not work on this machine, `attempt` raises.
     cuda.attempt(torch.device("cuda", torch.cuda.current_device()))
     return cuda, str(triton.__version__)
 

@@ -11,7 +11,7 @@ from lightning_hooks.stats.kernels.triton_code import BFLOAT16, FLOAT16, FLOAT32
 
 # The dtypes that the Triton kernels measure, each with its code in the kernels.
 CODES: Final = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16, torch.float64: FLOAT64}
-_ALIGNED: Final = 16  # bytes, for wide loads
+_ALIGNED: Final = 16  # bytes: the alignment that the widest loads of a GPU need
 Found: TypeAlias = tuple[int, int, Tensor]
 """The address of the elements, their number, and the tensor that owns the memory: the measured tensor itself, or a copy."""
 
@@ -36,7 +36,8 @@ def find(tensor: Tensor, device: int) -> Found | None:
         size = tensor.numel()
         if size <= 1 or not tensor.is_contiguous():
             tensor = tensor.detach()
-            # Only the imaginary part of a conjugated complex tensor has this flag, so a contiguous tensor needs no test.
+            # Torch stores negated elements only for the imaginary part of a conjugated complex tensor, which is not contiguous
+            # if it has several elements. So only the tensors of this branch need the test.
             if tensor.is_neg():
                 tensor = tensor.resolve_neg()
             if not _is_dense(tensor):
@@ -47,7 +48,7 @@ def find(tensor: Tensor, device: int) -> Found | None:
             address = tensor.data_ptr()
     except RuntimeError:
         return None
-    # Autograd represents some zero gradients by tensors without memory.
+    # Autograd represents some zero gradients by tensors without memory, which no kernel can read.
     if size and not address:
         return None
     return address, size, tensor

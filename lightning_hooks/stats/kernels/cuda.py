@@ -32,7 +32,8 @@ from lightning_hooks.stats.moments import MOMENTS
 
 __all__ = ["PartialRows", "attempt", "measure", "measure_many", "measure_many_into"]
 
-# So many programs keep a large device busy. A launch uses more only if spans already have the most blocks.
+# The programs of a launch, each of which measures one span of blocks. As many keep a large device busy, so a launch has more
+# only if its spans already have _MOST_BLOCKS blocks.
 _PROGRAMS: Final = 1024
 # The most blocks of a span. The fewer blocks, the closer is the centre of a span to its mean.
 _MOST_BLOCKS: Final = 8
@@ -135,11 +136,11 @@ class PartialRows:
             address, size, _ = found
             if size == 0:
                 return True
-            # Triton launches on the current device.
+            # Triton launches kernels on the current device. If that is not the device of the state, reject the tensor.
             if self._device >= 0 and torch.cuda.current_device() != self._device:
                 return False
             stream = current_stream(self._device)
-            # A merge on another stream could read partial rows that are not written yet.
+            # Reject a tensor on another stream: a merge there could read partial rows that this stream has not written yet.
             if self._waiting and stream != self._stream:
                 return False
             steps, programs = _spans(size)
@@ -179,7 +180,7 @@ def attempt(device: torch.device) -> None:
     Raises:
         RuntimeError: TRITON_INTERPRET is set. Triton may raise any other exception.
     """
-    # The interpreter would read host memory at addresses of the device.
+    # Triton's interpreter would read host memory at addresses of the device.
     if knobs.runtime.interpret:
         raise RuntimeError("TRITON_INTERPRET is set, and the interpreter reads no memory of a device")
     measure(torch.ones(1, device=device))

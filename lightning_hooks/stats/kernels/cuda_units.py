@@ -20,7 +20,7 @@ from lightning_hooks.stats.units.schema import COLUMNS
 
 __all__ = ["measure", "merge_into"]
 
-# So many programs keep a large device busy.
+# A tensor is divided among about as many programs, because as many keep a large device busy.
 _PROGRAMS: Final = 1024
 # The least number of neighbouring elements of a unit that are read as a run. Shorter runs are read as columns and merged later.
 _SHORTEST: Final = 8
@@ -75,7 +75,8 @@ def merge_into(units: Tensor, tensor: Tensor, axis: int) -> bool:
 def _layout(tensor: Tensor, axis: int) -> _Layout:
     """The layout of the units of a tensor without gaps."""
     many = tensor.shape[axis]
-    # Without gaps, the stride of a dimension is the product of the sizes of all faster dimensions, whatever their order.
+    # In memory without gaps, the stride of a dimension is the product of the sizes of all faster dimensions, whatever their
+    # order.
     inner = tensor.stride(axis) if many > 1 else tensor.numel()
     return _Layout(tensor.numel() // (many * inner), many, inner)
 

@@ -59,7 +59,7 @@ def compiled(kernel: Any, constants: dict[str, Any], target: Any = None) -> Any:
 
 def launch_of(compiled_kernel: Any, constants: tuple[Any, ...]) -> Launch:
     """A function that does the same as `compiled_kernel[grid](…)`, but looks up attributes once and calls no profiler hooks."""
-    # Indexing loads the kernel onto the device and builds its launcher.
+    # Indexing the kernel by a grid loads it onto the device and builds `run`, its launcher. Nothing is launched.
     compiled_kernel[(1,)]
     run, function, metadata = compiled_kernel.run, compiled_kernel.function, compiled_kernel.packed_metadata
 

@@ -28,7 +28,7 @@ from lightning_hooks.tensor_kinds import has_memory
 
 Array = NDArray[np.float64]
 _TINY: Final = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)}
-_PIECE: Final = 1 << 15  # elements
+_PIECE: Final = 1 << 15  # elements that are converted to float64 at a time
 _STACKED: Final = Reduction(lambda x: x.sum(0), lambda x: x.min(0), lambda x: x.max(0), lambda x: x)
 
 
@@ -75,7 +75,8 @@ class DirectWriter:
         if fallback.direct:
             try:
                 written = self.write(tensor)
-            except Exception:  # the fallback meets the same error and handles it
+            # Ignore the error: the fallback measures the same tensor, and handles the error there.
+            except Exception:
                 pass
         if not written:
             fallback(self.row, tensor)
@@ -103,7 +104,7 @@ class Writer(DirectWriter):
         self._table = table
         self._axis = axis
         self.histogram_at = histogram_at
-        self._merging = Lock()  # threads may call the module
+        self._merging = Lock()  # several threads may call the module of the row at once
 
     def merge(self, moments: Array, counts: Array | None) -> None:
         """Merge what was measured of a tensor; the counts are not used if the row keeps no histogram."""
@@ -153,7 +154,8 @@ class SharedWriter:
         written: dict[int, FallbackWriter] = {}
         moments: Array | None = None
         direct = [(i, writer) for i, writer in enumerate(self.writers) if writer is not None and writer.fallback.direct]
-        with suppress(Exception):  # the fallback meets the same error and handles it
+        # Ignore an error: `merge` measures the same tensor, and handles the error there.
+        with suppress(Exception):
             if direct and _is_measured(tensor):
                 moments = _moments(tensor)
                 counted = any(writer.histogram_at is not None for _, writer in direct)

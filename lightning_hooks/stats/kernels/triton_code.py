@@ -14,9 +14,9 @@ bfloat16 at its full bandwidth.
 import triton
 import triton.language as tl
 
-BLOCK = 8192
+BLOCK = 8192  # elements that a program reads together
 SMALL_BLOCK = 1024  # elements of a block at the end of a span, and of a span that is read in float64
-WARPS = 4
+WARPS = 4  # of each program
 LANES = tl.constexpr(32 * WARPS)
 FLOAT32, FLOAT16, BFLOAT16, FLOAT64 = range(4)
 
@@ -51,7 +51,8 @@ def _sum(values, BLOCK: tl.constexpr):
 def _widened(x):
     if x.dtype == tl.float64:
         return x
-    elif x.dtype == tl.bfloat16:  # widen the bits, because a conversion in Triton's interpreter flushes subnormals
+    # Widen the bits of bfloat16, because a conversion in Triton's interpreter flushes subnormals.
+    elif x.dtype == tl.bfloat16:
         return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
         return x.to(tl.float32)
@@ -84,7 +85,7 @@ def _least_normal(CODE: tl.constexpr, PAIRED: tl.constexpr):
 
 @triton.jit
 def _pointer(address, CODE: tl.constexpr):
-    # The host aligns all addresses to 16 bytes, which the compiler cannot know of an integer.
+    # The address is an integer, so the compiler cannot know that the host has aligned it to 16 bytes. `multiple_of` says so.
     if CODE == 0:
         return tl.multiple_of(address.to(tl.pointer_type(tl.float32)), 16)
     elif CODE == 1:
@@ -191,7 +192,8 @@ def _span(
 
     low, high = tl.min(lows, axis=0), tl.max(highs, axis=0)
     abs_sum = tl.sum(sizes, axis=0)
-    near = tl.maximum(-low, high) * scale  # negative infinity if all values are NaN
+    # The greatest magnitude after scaling; negative infinity if all values are NaN.
+    near = tl.maximum(-low, high) * scale
     fits = ((near > 1e-12) & (near < 1e12)) | ((low == 0) & (high == 0))
     if fits & (abs_sum < float("inf")):
         count = (end - start).to(tl.float64)

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from lightning_hooks.stats.kernels.triton_code import _widened
 
-COLUMN_UNITS = 128  # units of a program of `measure_columns`
+COLUMN_UNITS = 128  # units that a program of `measure_columns` measures
 COLUMN_ROWS = 32  # rows that a program of `measure_columns` reads together
 RUN_BLOCK = 1024  # elements that a program of `measure_runs` reads together
 
@@ -96,7 +96,7 @@ def measure_runs(address, outer, units, inner, steps, parts, CODE: tl.constexpr,
     total = tl.full((), 0.0, tl.float64)
     square, most, nans, zeros = total, total, total, total
     for step in range(steps):
-        # The index among the elements of the unit, and the offset in memory from the first of them.
+        # `at` is the index among the elements of the unit, `offset` the distance in memory from the first of these elements.
         at = (part * steps + step) * BLOCK + lane
         inside = at < outer * inner
         offset = at // inner * (units * inner) + at % inner

@@ -9,8 +9,8 @@ from typing import Final
 from torch import nn
 
 _SPATIAL: Final = re.compile(r"[123]d")
-# Names of classes. By name, classes of other packages are recognised: RMSNorm of transformers, LayerNorm2d of torchvision and
-# timm.
+# Patterns for the names of classes, which also find classes of other packages: RMSNorm of transformers, LayerNorm2d of
+# torchvision and timm.
 _LAST_BY_NAME: Final = re.compile(r"(layer|rms)norm", re.IGNORECASE)
 _SECOND_BY_NAME: Final = re.compile(r"(layer|rms)norm\w*[23]d|(frozen|sync)?batchnorm", re.IGNORECASE)
 _LAST: Final = (

@@ -32,7 +32,7 @@ def measure(tensor: Tensor, axis: int) -> Tensor:
     many = laid_out.shape[-1]
     if laid_out.numel() <= _CHUNK or laid_out.ndim == 1:
         return units_of(laid_out, -1)
-    # Chunks are slices along the first dimension, so that `reshape` copies at most one chunk at a time.
+    # Split along the first dimension, so that `reshape` copies at most one chunk at a time.
     per_slice = laid_out.numel() // laid_out.shape[0]
     if per_slice > _CHUNK and laid_out.ndim > 2:
         return _merged(measure(each, -1) for each in laid_out.unbind(0))

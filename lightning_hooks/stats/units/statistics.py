@@ -75,7 +75,7 @@ def rms(units: Units) -> Array:
 
 def _median_of_used(values: Array) -> Array:
     """The median of the values that are not 0, [...] from [..., units]; NaN if a value is NaN or all values are 0."""
-    # Sort zeros to the front; np.sort sorts NaN to the end. NaN counts as used.
+    # Replace zeros by -inf, so that sorting moves them to the front. np.sort moves NaN to the end, where `undefined` tests it.
     ordered = np.sort(np.where(values == 0, -np.inf, values), axis=-1)
     many = values.shape[-1]
     used = np.count_nonzero(values, axis=-1)[..., None]
