@@ -112,7 +112,7 @@ def _backward_functions() -> tuple[Callable[[], bool], Callable[[Any], bool]]:
     def reaches(node: Any) -> bool:
         try:
             return executes(node)
-        # Torch raises for a leaf whose gradient `torch.autograd.grad` returns.
+        # Torch raises for a leaf whose gradient `torch.autograd.grad` returns. The backward pass does reach that leaf.
         except RuntimeError:
             return True
 

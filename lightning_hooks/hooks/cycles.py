@@ -31,7 +31,8 @@ def leaves_of_cycle(tree: Any, tree_leaves: Callable[..., Any]) -> list[Any]:
         tree_leaves: that of pytree.
     """
     leaves: list[Any] = []
-    searched: dict[int, Any] = {}  # The values keep the containers alive, so that ids stay valid.
+    # Containers by id. The values keep the containers alive, so that no other object gets the same id.
+    searched: dict[int, Any] = {}
     todo = [tree]
     while todo:
         node = todo.pop()

@@ -65,7 +65,8 @@ def is_off(switch: HookSwitch) -> bool:
         return True
     if not torch.compiler.is_compiling():
         return False
-    # The compiler traces this hook as part of a function that was not recognised as compiled.
+    # The compiler traces a hook that was registered for eager code: the function that calls the module was not recognised as
+    # compiled. Count the hook, so that an error can say that it has no effect.
     if torch.compiler.is_dynamo_compiling():
         traces.note()
     return True
@@ -123,13 +124,14 @@ class ForwardHook(OurHook):
                 output = output if changed is None else changed
             else:
                 output = _act(action, output)
-        # Do not call code of a tensor subclass while registering hooks.
+        # While hooks are registered, disable the code of tensor subclasses, which may fail or have side effects.
         with without_subclass():
             if hooks.begun and (begun := hooks.begun[get_ident()]):
                 start, pending = begun.pop()
                 if pending:
                     connect(pending, list(tensors_in(output)), start)
-            # Without gradients, a tensor that is returned unchanged belongs to a graph from outside: do not hook it.
+            # While autograd records nothing, a result that needs a gradient is an input returned unchanged: its graph was built
+            # outside this module, so do not hook it.
             if actions.output_grad and torch.is_grad_enabled():
                 self._hook_gradients((args, kwargs), output)
             nodes = dict.fromkeys(t.grad_fn for t in measured_in(output) if t.grad_fn is not None) if actions.node else {}

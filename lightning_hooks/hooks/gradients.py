@@ -35,7 +35,7 @@ class GradHook(OurHook):
             return None
         changed = False
         for action in self.actions:
-            # This test decides for nearly every gradient, and saves the two calls of `lets_through`.
+            # Test two attributes first: they decide for nearly every gradient, without the method calls of `lets_through`.
             is_of_loss = action.backward is BackwardPass.LOSS and self.switch.only_loss
             if not is_of_loss and not self.switch.lets_through(action.backward, grad):
                 continue
@@ -120,7 +120,7 @@ class Contribution:
         if not self.switch.lets_through(self.action.backward, *grads):
             return
         if self._missing == self._expected and self._expected > 1:
-            # Nodes that this backward does not reach never arrive, so finish the sum when the backward ends.
+            # This backward pass may not reach all expected nodes, so finish the sum when the pass ends.
             names.at_end(self._finish)
         for position in positions:
             grad = grads[position] if position < len(grads) else None
@@ -196,7 +196,7 @@ def takes_gradient(owner: Any, output: Tensor) -> bool:
         owner: the owner of the hook; the node of the tensor keeps it alive as long as the graph lives.
         output: the tensor, which has a node.
     """
-    # The first call under a reentrant checkpoint runs without gradients.
+    # The first call under a reentrant checkpoint runs without gradients: leave the hook to the second call.
     if not torch.is_grad_enabled():
         return False
     node: Any = output.grad_fn

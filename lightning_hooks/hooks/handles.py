@@ -122,7 +122,8 @@ class _Pending:
         for name, hooks in dictionaries.items():
             for number in [number for number, hook in hooks.items() if hook is self.hook]:
                 del hooks[number]
-                # Torch keeps options of hooks in further dictionaries, such as `_forward_hooks_with_kwargs`.
+                # Torch keeps the options of a hook in further dictionaries under the same number, such as
+                # `_forward_hooks_with_kwargs`.
                 for other, options in dictionaries.items():
                     if other.startswith(f"{name}_"):
                         options.pop(number, None)

@@ -24,7 +24,7 @@ from lightning_hooks.hooks.readers import Reader
 from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
 from lightning_hooks.tensor_kinds import without_subclass
 
-# False for tracers with tensor types of their own.
+# Test for Dynamo only: other tracers call hooks with tensor types of their own, which go to `fall_back`.
 is_traced = torch.compiler.is_dynamo_compiling
 
 
@@ -78,7 +78,7 @@ class PythonPlainHook(OurHook):
         if is_traced():
             traces.note()
             return None
-        # A tensor without a node is a leaf of the graph, or was computed without gradients.
+        # Pass on a tensor without a node: it is a leaf of the autograd graph, or was computed without gradients.
         if type(output) is not Tensor or not output.is_floating_point() or output.grad_fn is None:
             return self.fall_back(self, module, args, output)
         self.called.add(id(module))
@@ -106,9 +106,10 @@ def fall_back(gradients: OutputGradients, hook: PlainHook, module: nn.Module, ar
     if hook.read is not None and not is_recomputation():
         for tensor in tensors:
             hook.read(tensor)
-    # Without gradients, a tensor that is returned unchanged belongs to a graph from outside: do not hook it.
+    # While autograd records nothing, a result that needs a gradient is an input returned unchanged: its graph was built
+    # outside this module, so do not hook it.
     if hook.grad is not None and torch.is_grad_enabled():
-        # Do not call code of a tensor subclass while registering the hook.
+        # While the hook is registered, disable the code of tensor subclasses, which may fail or have side effects.
         with without_subclass():
             for tensor in tensors:
                 if tensor.requires_grad:

@@ -148,7 +148,7 @@ def _shapes(value: Any) -> str:
 def _shape(tensor: Tensor) -> str:
     try:
         return str(tuple(tensor.shape))
-    # A nested tensor of strided layout has no shape.
+    # Torch raises for a nested tensor of strided layout, whose components have different shapes.
     except RuntimeError:
         return f"({tensor.size(0)}, …)"
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from lightning_hooks.hooks.handles import Handles
 
-_DEEP: Final = 50  # levels of modules; the frames of hooks do not matter in a model with fewer
+_DEEP: Final = 50  # levels of modules; with fewer levels, the frames of hooks fit into the usual recursion limit
 _OF_A_HOOK: Final = 50  # frames that the innermost hook needs
 
 
@@ -45,10 +45,10 @@ class StackRoom:
     @classmethod
     def _set(cls) -> None:
         current = sys.getrecursionlimit()
-        # If other code has set the recursion limit since this object did, raise that limit by the same room.
+        # If other code has set the recursion limit since this class did, that limit is the one to raise.
         if current != cls._limit:
             cls._given = current
-        # Python refuses a limit below the current depth of the stack.
+        # Python raises RecursionError if the new limit is below the current depth of the stack. Then the old limit stays.
         with suppress(RecursionError):
             sys.setrecursionlimit(cls._given + sum(room._frames for room in cls._all))
         cls._limit = sys.getrecursionlimit()

@@ -131,7 +131,8 @@ class HookSwitch(SwitchBase):
             return self.in_loss or not torch.is_grad_enabled()
         if names.accumulates():
             return True
-        # Inside a backward pass, gradients are enabled only with `create_graph=True`.
+        # Inside a backward pass, gradients are enabled only with `create_graph=True`. Such a pass is not that of the loss,
+        # unless the training loop has announced it.
         if torch.is_grad_enabled() and not self.in_loss:
             return False
         if self._accumulators is None:

@@ -92,11 +92,12 @@ class GradientOf(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, probe: Tensor, mark: Tensor, changes: bool) -> Tensor:
         ctx.save_for_backward(mark)
         ctx.changes = changes
-        return x.clone()  # A view would break modules that change their inputs in place.
+        # Copy: if this function returned a view, a module could not change its input in place.
+        return x.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, None, None]:
-        # The gradient of the probe is not read.
+        # Also return a gradient of the probe, the second input of `forward`. Nothing reads its value.
         (grad,), (mark,) = grads, ctx.saved_tensors
         if ctx.changes:
             grad = torch.ops.lightning_hooks.change_grad(grad, mark)
@@ -125,7 +126,8 @@ def _read_grad(grad: Tensor, number: Tensor) -> Tensor:
 def _change_grad(grad: Tensor, number: Tensor) -> Tensor:
     mark = _active_mark(number)
     result = grad if mark is None else mark.run(grad)
-    return torch.empty_like(grad).copy_(result)  # The strides must be those that `register_fake` promises to the compiler.
+    # Copy the result, because its strides must be those that `register_fake` promises to the compiler.
+    return torch.empty_like(grad).copy_(result)
 
 
 _LIBRARY.impl("read", _read, "CompositeExplicitAutograd")
@@ -149,10 +151,11 @@ class TracedHooks:
         self.module = actions.module
         self.switch = switch
         self._eager = EagerHooks(ModuleActions(actions.module), switch, step_handles, OutputGradients(step_handles))
-        self._marks: dict[str, dict[str, Mark]] = {name: {} for name in _LISTS}  # by path
+        self._marks: dict[str, dict[str, Mark]] = {name: {} for name in _LISTS}  # name of the tensor -> path -> mark
         for name, marks in self._marks.items():
             for action in getattr(actions, name):
-                assert not action.whole  # Rules with such actions are refused in compiled code.
+                # `refuse_compiled` has refused rules for compiled modules with an action that gets the whole call.
+                assert not action.whole
                 mark = marks.setdefault(action.path, Mark(self._eager, name))
                 mark.changes = mark.changes or action.changes
 
@@ -189,7 +192,8 @@ class _TracedHook(OurHook):
         self.eager = torch.compiler.disable(eager)
         self.reads = [(steps_of(path), mark.tensor) for path, mark in reads.items()]
         self.grads = [(steps_of(path), mark.tensor, mark.probe, mark.changes) for path, mark in grads.items()]
-        self._keep = (reads, grads)  # Keep the marks alive: a graph has only their numbers.
+        # Keep the marks alive: a graph holds only their numbers, and `_MARKS` only weak references.
+        self._keep = (reads, grads)
 
 
 class _TracedPreHook(_TracedHook):
@@ -219,8 +223,8 @@ class _TracedForwardHook(_TracedHook):
         return output if self.grads else None
 
 
-# Dynamo traces these hooks as part of the module's graph. When it calls them outside a graph, tell it not to compile them
-# separately.
+# Dynamo traces these two hooks as part of the module's graph. If torch calls them outside a graph, Dynamo must not compile
+# them into separate graphs.
 def _skip_codes() -> None:
     for hook in (_TracedPreHook, _TracedForwardHook):
         torch._dynamo.eval_frame.skip_code(hook.__call__.__code__)

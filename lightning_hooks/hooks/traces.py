@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-number = 0  # how many hooks were traced in this process
+number = 0  # of hooks that were traced in this process
 
 
 def count() -> int:

@@ -44,7 +44,7 @@ def tensors_in(tree: Any, _inside: tuple[Any, ...] = ()) -> Iterator[Tensor]:
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             for field in dataclasses.fields(leaf):
                 yield from tensors_in(getattr(leaf, field.name, None), (*_inside, leaf))
-        # A mapping that is a leaf is not registered with pytree.
+        # pytree does not know this class of mappings, so search the items here.
         elif isinstance(leaf, Mapping):
             for value in (stored_items(leaf) or {}).values():
                 yield from tensors_in(value, (*_inside, leaf))
@@ -112,7 +112,8 @@ def stored_items(mapping: Any) -> Any:
     if isinstance(mapping, UserDict):
         return stored_items(vars(mapping).get("data"))
     if isinstance(mapping, MappingProxyType):
-        return stored_items(get_referents(mapping)[0])  # the mapping behind the proxy
+        # A proxy refers to one object, the mapping that it shows.
+        return stored_items(get_referents(mapping)[0])
     return mapping if is_container(mapping, tree_leaves) else None
 
 
@@ -282,7 +283,7 @@ def _item_of_mapping(tree: Any, index: int) -> Any:
     items = stored_items(tree)
     if items is None or index in items:
         return _MISSING if items is None else items[index]
-    # An output of Hugging Face's transformers is a dictionary and a dataclass, whose items have numbers too.
+    # An output of Hugging Face's transformers is both a dictionary and a dataclass, and can be indexed by numbers too.
     has_fields = dataclasses.is_dataclass(tree)
     if isinstance(tree, dict) and has_fields and -len(items) <= index < len(items):
         return list(items.values())[index]
@@ -309,6 +310,6 @@ def is_measured(tensor: Tensor) -> bool:
     """Whether a tensor of a module is measured: floating-point and complex tensors are, integers and booleans are not."""
     if type(tensor) is Tensor or torch.compiler.is_compiling():
         return tensor.is_floating_point() or tensor.is_complex()
-    # A tensor subclass may refuse even these methods.
+    # A tensor subclass may raise even in these methods, so call those of `Tensor`.
     with without_subclass():
         return tensor.is_floating_point() or tensor.is_complex()
