@@ -26,7 +26,7 @@ from lightning_hooks.transforms._contract import explain_invalid
 # Keep the random streams of ranks and of steps apart. Any large primes work.
 _RANK_STRIDE = 104_729
 _STEP_STRIDE = 15_485_863
-_SEEDS = 2**65  # greater than every seed of torch plus the offset of a transform
+_SEEDS = 2**65  # saved seeds are below: greater than every seed of torch plus the offset of a transform
 
 
 @dataclass
@@ -135,7 +135,8 @@ class BoundTransform:
             # In a backward with create_graph=True autograd records the transform, so that a gradient penalty can
             # differentiate through it.
             with torch.no_grad() if self.when == "step" else contextlib.nullcontext():
-                results = self.transform([*tensors], context)  # Pass a copy of the list: the transform may replace items.
+                # Pass a copy of the list, because the transform may replace its items.
+                results = self.transform([*tensors], context)
             if self.when == "backward" and torch.is_grad_enabled():
                 context.state = _without_graph(context.state)
         # A StopIteration that reaches the training loop would end the epoch without a message.
@@ -195,7 +196,7 @@ class BoundTransform:
         seed = read_count(saved["seed"], "seed", below=_SEEDS)
         kept = read_state(saved["state"], "state")
         self._check_state(kept)
-        # With another `when` the generators are seeded at each step, so the saved ones are not needed.
+        # Only transforms with `when="step"` continue their generators. All others seed them at each step.
         generators = self._generators(saved["generators"]) if self.when == "step" else {}
         self.seed = self.context.seed = seed
         self.context.state, self.context.generators = kept, generators
@@ -208,7 +209,7 @@ class BoundTransform:
             self.transform.check_state(state, {target.name: target.value for target in of_rule})
         except ValueError:
             raise
-        # The check may be the user's, and not expect such a state.
+        # `check_state` may be a method of the user's that fails on a damaged state.
         except Exception as error:
             raise DamagedState(f"check_state raised {type(error).__name__}: {error}") from error
 

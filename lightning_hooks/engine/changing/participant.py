@@ -57,7 +57,8 @@ class TransformParticipant(Participant):
         self.batches = 0
         self.skipped_steps = 0
         self.absent = AbsentParts()
-        # Changes of activations are refused inside compiled code.
+        # Inside compiled code only gradients can be changed: rules that change activations (`when="forward"`) are refused
+        # there.
         self.graph_key = tuple(i for i, bound in enumerate(self.transforms) if bound.when != "forward") or None
         self._reporting = False
         # The seeds and generators of the training step, while a batch of another stage runs inside it.
@@ -115,7 +116,7 @@ class TransformParticipant(Participant):
                 yield bound.module_rule
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
-        # A step whose gradients are still scaled here is one that the loss scaler skips.
+        # If gradients are still multiplied by the loss scale here, the scaler is about to skip the step.
         if not self._at_step or memo.scale is not None:
             return
         parameters = {p for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
@@ -244,8 +245,8 @@ class TransformParticipant(Participant):
         tensors = [whole(grad) for grad in grads] if gathered else shards_of(grads)
         if sharded:
             params = params_for(bound.transform, [target.value.detach() for target in targets], bound.label)
-        # Decide by all targets: every call of a step must report in the same way, although one optimizer may hold sharded
-        # parameters and another one none.
+        # Decide by all targets, not by those of this optimizer: if only one optimizer holds sharded parameters, the calls of
+        # both in a step must still report in the same way.
         in_shards = takes_shards(bound.transform) and any(is_sharded(target.value) for target in bound.targets)
         shares = [share_of(grad, world_size()) for grad in grads] if in_shards else None
         results = self.run(bound, tensors, names, params, owned=True, shares=shares)
@@ -273,7 +274,7 @@ def _with_overflow(result: Tensor, grad: Tensor) -> Tensor:
         return result
     stored = grad.coalesce()
     broken = torch.where(stored.values().isfinite(), 0.0, stored.values())
-    # This waits for the device, as `coalesce` has done already.
+    # Reading the answer waits for the device, as `coalesce` has done already.
     if not broken.any():
         return result
     return result + torch.sparse_coo_tensor(stored.indices(), broken, stored.shape, check_invariants=False)

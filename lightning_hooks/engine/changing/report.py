@@ -22,12 +22,13 @@ from lightning_hooks.stats.schema import COUNT, M2, MEAN, NONFINITE
 from lightning_hooks.tensor_kinds import elements, is_plain
 from lightning_hooks.transforms._batch import foreach
 
-_EXACT: Final = (torch.float32, torch.float64)  # in these, rounding after a multiplication does not show in the cosine
+_EXACT: Final = (torch.float32, torch.float64)  # dtypes in which the rounding of products does not show in the cosine
 _ROW: Final = Struct(f"{MOMENTS}d")
 # The cosine needs the product of each tensor before and after the transform. Compute it for so many tensors at once: a product
 # is as large as its tensor.
 _TOGETHER: Final = 8
-# Multiply tensors in float32 only if the norms say that a product of two elements is of a size between these.
+# Multiply tensors in float32 only if the usual product of two elements, estimated from the norms, is between these bounds.
+# Outside them products could underflow or overflow.
 _SMALLEST: Final = 1e-25
 _GREATEST: Final = 1e25
 
@@ -181,7 +182,7 @@ def _times(numbers: list[float] | Tensor, shares: Sequence[float]) -> list[float
         return [number * share for number, share in zip(numbers, shares, strict=True)]
     if len({*shares}) == 1:
         return numbers * shares[0]
-    # Multiply one by one: copying the shares to the device as a tensor would wait for the device.
+    # Multiply by one share at a time: copying all shares to the device as a tensor would wait for the device.
     return torch.stack([each * share for each, share in zip(numbers, shares, strict=True)])
 
 
@@ -217,7 +218,8 @@ def _sums_of_any(before: Sequence[Tensor], after: Sequence[Tensor], shares: Sequ
     differ = _rows_differ(old.moments, new.moments)
     compared: dict[int, tuple[Number, Number]] = {}
     if not isinstance(differ, Tensor):
-        # If elements have another order in memory, moments may differ by rounding although the elements are equal.
+        # If the elements of a tensor changed their order in memory, moments may differ by rounding although the elements are
+        # equal.
         differ = [each and _in_one_order(b, a) for each, b, a in zip(differ, before, after, strict=True)]
         compared = _compare_together(before, after, old, new, differ)
     pairs = [compared.get(i) or _compare(*pair) for i, pair in enumerate(zip(before, after, differ, strict=True))]
@@ -248,7 +250,7 @@ def _compare_together(
         if b.layout is torch.strided and not differ[i] and torch.equal(b, a):
             compared[i] = old.squares[i], 0.0
         elif differ[i] and b.dtype in _EXACT and b.layout is torch.strided and is_plain(b) and is_plain(a):
-            # A product in float32 is as exact as its factors, unless it overflows or underflows.
+            # Unless it overflows or underflows, a product in float32 is as exact as its two factors.
             size = (old.squares[i] * new.squares[i]) ** 0.5 / b.numel()
             if _SMALLEST < size < _GREATEST:
                 multiplied.append(i)

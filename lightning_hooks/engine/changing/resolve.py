@@ -41,7 +41,8 @@ def resolve_applies(
     transforms: list[BoundTransform] = []
     for here, rule, targets in matched_by(model, rules, f"{where}apply"):
         tensor, when = rule.acts_on(default), rule.acts_at(default)
-        for transform in cast(tuple[Any, ...], rule.transform):  # A rule makes a tuple of what the user gives.
+        # The constructor of the rule has normalised `transform` to a tuple.
+        for transform in cast(tuple[Any, ...], rule.transform):
             _refuse_unsuitable(transform, rule, when, here)
             index = start + len(transforms)
             transforms.append(

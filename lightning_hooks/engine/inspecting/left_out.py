@@ -74,7 +74,8 @@ def _of_rule(modules: Modules, rule: Watch) -> Iterator[tuple[str, str, str]]:
         reason = reasons.get(id(target.value)) or ("has children" if rule.leaves and any(target.value.children()) else None)
         if reason is not None and is_named(target.aliases) and is_of_type(target.value):
             yield target.name, type(target.value).__name__, reason
-    if rule.types is None:  # the class of these modules is only in the reason
+    # `unhooked` has names and reasons only, so a rule with `types` cannot be matched against these modules.
+    if rule.types is None:
         for name, reason in modules.unhooked.items():
             if is_named([name]):
                 yield name, "", reason

@@ -23,12 +23,12 @@ from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.accumulators import MOMENTS
 from lightning_hooks.stats.stored import stored_moments
 
-# Measured on event files of this package.
+# Sizes in event files, as measured on files of this package.
 _BYTES_PER_TABLE_VALUE = 4
 _BYTES_PER_SCALAR = 14  # without the tag
 _BYTES_PER_HISTOGRAM = 80  # without the tag and the buckets
 _BYTES_PER_BUCKET = 16
-_USUAL_ELEMENTS = 4096  # assumed for tensors of modules, whose size is not known before a forward pass
+_USUAL_ELEMENTS = 4096  # assumed of a module's output, whose size is not known before a forward pass
 
 
 @dataclass(frozen=True)
@@ -210,8 +210,8 @@ def _bytes_beside_tag(stat: str, target: Target[Any] | None) -> int:
     elements = _USUAL_ELEMENTS
     if isinstance(value, Tensor) and not isinstance(value, UninitializedParameter):
         elements = max(1, value.numel())
-    # The smallest of n typical magnitudes is about 1/n of the largest, so each sign has about log2(n) buckets. If there are
-    # few elements, each fills a bucket, with an empty bucket before it.
+    # The smallest of n typical magnitudes is about 1/n of the largest, so each sign has about log2(n) buckets. But n elements
+    # fill at most n buckets, each with an empty bucket before it.
     return _BYTES_PER_HISTOGRAM + _BYTES_PER_BUCKET * min(2 * elements, round(2 * (math.log2(elements) + 3)))
 
 

@@ -25,7 +25,8 @@ def in_order(actions: Iterable[Action]) -> list[Action]:
         group.insert(0 if action.first else len(group), action)
     result: list[Action] = []
     for (_, tensor), group in groups.items():
-        if tensor == "grad":  # Readers of a parameter's gradient run after all changes.
+        # Readers of a parameter's gradient run after all changes.
+        if tensor == "grad":
             group.sort(key=lambda action: action.only_reads)
         result += group if len(group) == 1 else _share_measurements(group)
     return result
@@ -68,8 +69,8 @@ class AbsentParts:
     """
 
     def __init__(self) -> None:
-        self._new: dict[str, dict[str, str]] = {}  # by rule and module: a description of what the module has
-        self._settled: set[str] = set()  # rules that had a tensor in some module, or a warning
+        self._new: dict[str, dict[str, str]] = {}  # rule -> module -> a description of the module's tensors
+        self._settled: set[str] = set()  # rules that found their tensor in some module, or were warned of
 
     def note(self, rule: str, module: str, found: bool, tree: Any) -> None:
         """Note whether a call of a module has a tensor at the path of a rule. One module that has a tensor is enough.

@@ -92,7 +92,7 @@ class CompiledHooks:
         self.inside = compiled_modules(self.model)
         if not self.inside:
             return
-        # Import only here: the module defines torch operations, which a process without compiled modules does not need.
+        # Import the module only here, because it defines torch operations, which a run without compiled modules does not need.
         from lightning_hooks.hooks.traced import TracedHooks
 
         actions = [action for p in participants if p.graph_key is not None for action in p.actions(p.graph_key)]
@@ -187,14 +187,14 @@ def _compiled(model: nn.Module) -> Iterator[tuple[str, nn.Module, bool]]:
 def _has_compiled(module: nn.Module, method: str) -> bool:
     """Whether a method of a module, or of its class, is a function that `torch.compile` returned."""
     function = module.__dict__.get(method) or getattr(type(module), method, None)
-    # A function that `torch.compiler.disable` returned has both attributes.
+    # A function that `torch.compiler.disable` returned has both attributes, and is not compiled.
     return hasattr(function, "_torchdynamo_orig_callable") and not getattr(function, "_torchdynamo_disable", False)
 
 
 def _is_compiled(module: nn.Module) -> bool:
     if _is_wrapper(module):
         return True
-    # A loop is faster than `any`, and this runs for all modules at each watched step that follows an unwatched one.
+    # A loop is faster than `any`, and each watched step that follows an unwatched one calls this function for all modules.
     attributes = module.__dict__
     for mark in _MARKS:  # noqa: SIM110
         if attributes.get(mark) is not None:
@@ -210,7 +210,8 @@ def _is_wrapper(module: nn.Module) -> bool:
 def _find_marks() -> tuple[str, ...]:
     if nn.Module._compiled_call_impl is not None:
         raise AttributeError("it is not None for a module that is not compiled")
-    return "_compiled_call_impl", "_compiler_ctx"  # set by `Module.compile`, and by Lightning on a compiled LightningModule
+    # `Module.compile` sets the first, and Lightning sets the second on a compiled LightningModule.
+    return "_compiled_call_impl", "_compiler_ctx"
 
 
 _NO_MARKS: tuple[str, ...] = ()

@@ -60,7 +60,8 @@ class ModelFacts:
         self._model = ref(model)
         self._optimizers = optimizers
         self._last = StepFacts()
-        # By optimizer and group: the ids of its parameters, and their names with the number of strangers.
+        # By the numbers of optimizer and group: the ids of the group's parameters, the names of those in the model, and the
+        # number of the others.
         self._members: dict[tuple[int, int], tuple[tuple[int, ...], tuple[str, ...], int]] = {}
         self.structure = structure_of(model)
         self._calls = 0
@@ -108,7 +109,7 @@ class ModelFacts:
         optimizers = tuple(self._of_optimizer(i, each) for i, each in enumerate(self._optimizers()) if _has_groups(each))
         frozen = tuple(name for name, known in self._parameters if (p := known()) is not None and not p.requires_grad)
         evaluating = tuple(name for name, known in self._modules if (m := known()) is not None and not m.training)
-        # Keep the tuples of the step before if nothing changed: whoever caches by them compares objects.
+        # If nothing changed, keep the tuples of the step before: caches, such as that of checksums, compare tuples by identity.
         frozen = self._last.frozen if frozen == self._last.frozen else frozen
         evaluating = self._last.evaluating if evaluating == self._last.evaluating else evaluating
         facts = StepFacts(optimizers, 1.0, frozen, evaluating, precision, accumulate, last_step, apart)
@@ -200,7 +201,8 @@ def role_of(module: nn.Module) -> str:
 def _shape(parameter: Any) -> tuple[int, ...]:
     try:
         return tuple(map(int, parameter.shape))
-    except RuntimeError:  # a lazy parameter has no shape before the first call
+    # Torch raises for a lazy parameter, which has no shape before the first call of its module.
+    except RuntimeError:
         return ()
 
 

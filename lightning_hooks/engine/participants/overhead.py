@@ -17,14 +17,14 @@ from lightning_hooks.hooks import Action, Handles, HookSwitch, ModuleHooks
 
 Clock = Callable[[], float]
 
-# Change intervals after this many steps at the earliest, of which this many were watched: a single step may be slow by chance.
+# Change intervals only after _LEAST_STEPS steps with _LEAST_WATCHED watched ones, because a single step may be slow by chance.
 _LEAST_STEPS = 8
 _LEAST_WATCHED = 2
 MAX_FACTOR = 2**20
 # The cost of a hook is the median over this many pairs of runs of a small network, with and without hooks.
 _PAIRS = 16
-_LAYERS = 8  # of each kind
-_SHAPE = (64, 256)  # of the input
+_LAYERS = 8  # of each kind in the small network
+_SHAPE = (64, 256)  # of the input of the small network
 
 
 class Meter:
@@ -117,7 +117,7 @@ class Overhead:
         self._reported = _Time()
         self._watched = _Time()
         self._unwatched = _Time()
-        self._is_first = True  # the first step makes objects that later steps reuse, and does not count
+        self._is_first = True  # the first step does not count, because it creates objects that later steps reuse
 
     def begin(self) -> None:
         """Begin a watched step. For other steps only `note` is called."""

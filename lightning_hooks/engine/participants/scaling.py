@@ -74,10 +74,11 @@ class ScalerWatch(Participant):
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         memo.found_inf = self._found_inf(optimizer)
         memo.scale = self._scale() if unscales_itself(optimizer) or memo.found_inf is None else None
-        self._open[id(memo)] = memo  # Keep each memo once: LBFGS runs its closure several times with the same one.
+        # Keep each memo once by its id: LBFGS runs its closure several times in a step, each time with the same memo.
+        self._open[id(memo)] = memo
 
     def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
-        # The scaler always calls a fused optimizer, and sets what it found as an attribute just before.
+        # The scaler calls a fused optimizer even after an overflow, and sets the attribute `found_inf` just before.
         found_inf: Tensor | None = getattr(optimizer, "found_inf", None)
         if found_inf is not None:
             memo.found_inf = found_inf

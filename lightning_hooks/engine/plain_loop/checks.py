@@ -57,7 +57,7 @@ def parameters_of(optimizer: Optimizer) -> list[Any]:
 
 
 def refuse_other_stages(apply: Sequence[Apply], hooks: Sequence[Hook]) -> None:
-    # A plain loop does not announce a validation.
+    # A plain loop does not announce when a validation begins, so rules can only act in training.
     named = [(f"apply[{i}]", rule.stages) for i, rule in enumerate(apply)]
     named += [(f"hooks[{i}]", rule.stages) for i, rule in enumerate(hooks)]
     for where, stages in named:

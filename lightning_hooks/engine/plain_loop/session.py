@@ -150,7 +150,7 @@ class Instrument:
         self._publisher = Publisher([self._latest, *diagnosing, *as_consumers(consumers)])
         self._producer: Producer | None = None
         self._facts: ModelFacts | None = None
-        self._noted: StepFacts | None = None  # before the first optimizer of the step stepped
+        self._noted: StepFacts | None = None  # the facts as they were just before the first optimizer of the step stepped
         self._participants: list[Participant] = []
         if self._plan.rows:
             observer = Observer(self._plan, device=device)
@@ -161,7 +161,8 @@ class Instrument:
         given: list[Any] = [transform for rule in applies for transform in cast(Iterable[Any], rule.transform)]
         random = any(getattr(transform, "random", False) for transform in given)
         seed = torch.initial_seed()
-        seed = of_first_rank(seed) if random else seed  # Ranks must draw the same numbers.
+        # Ranks must draw the same random numbers, so take the seed of the first rank.
+        seed = of_first_rank(seed) if random else seed
         if transforms := [bound for bound in resolve_applies(model, applies, seed) if bound.targets]:
             refuse_unsupported(transforms, self.optimizers, scaled=False)
             self._participants.append(TransformParticipant(transforms, rank=rank()))
@@ -170,7 +171,7 @@ class Instrument:
             self._participants.append(user_hooks)
         self._step = 0
         self._stepped: set[int] = set()
-        self._held: dict[int, list[Any]] = {}  # by optimizer, its parameters at its last step
+        self._held: dict[int, list[Any]] = {}  # by id of an optimizer: its parameters at its last step
         self._was_entered = False
         self._is_over = False
 
@@ -308,7 +309,7 @@ class Instrument:
         self._run.hook_manager.switch.turn_off()
         try:
             self._publish()
-        # If a consumer raises, the loop may catch the error and continue.
+        # Begin the next step even if a consumer raises, because the loop may catch the error and continue.
         finally:
             self._run.hook_manager.end_step()
             self._step += 1
@@ -340,7 +341,7 @@ class Instrument:
                 "instrument: the optimizer got a closure, whose gradients do not exist yet when its step begins; call "
                 "optimizer.step() without one, or omit optimizer= and call step()"
             )
-        # The scaler sets `grad_scale` on an optimizer that divides by the scale inside its own step.
+        # The scaler sets `grad_scale` on a fused optimizer, which divides gradients by the scale inside its own step.
         if getattr(optimizer, "grad_scale", None) is not None:
             raise UnsupportedError(
                 "instrument: the gradients are still multiplied by the loss scale, because a fused optimizer divides them in "

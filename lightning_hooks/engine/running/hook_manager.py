@@ -32,7 +32,8 @@ class _Step:
 
     number: int | None = None  # None between two steps
     active: Active = ()
-    called: set[int] = field(default_factory=set)  # the same object for all steps, because installed hooks write into it
+    # The ids of the called modules. All steps use the same set object, because installed hooks write into it.
+    called: set[int] = field(default_factory=set)
 
 
 class HookManager:
@@ -79,7 +80,7 @@ class HookManager:
         self._steps: defaultdict[str, _Step] = defaultdict(_Step)  # by stage
         self._memos: dict[Optimizer, PhaseMemo] = {}
         self._paused_by: list[object] = []
-        self._resumes: Callable[[], None] | None = None  # called at the end of a pause, for the batch under way
+        self._resumes: Callable[[], None] | None = None  # called at the end of a pause, to continue the current batch
         self._has_warned_unseen = False
 
     @property
@@ -112,7 +113,8 @@ class HookManager:
         self._installed.discard()
         self._reads_final = self._reads_final or participant.reads_final
         participant.account = Account(self.meter)
-        participant.loss_scale = None  # An earlier run may have left its scale.
+        # Forget the loss scale of an earlier run of the participant.
+        participant.loss_scale = None
         participant.joined(self.switch, self.run_handles)
         self._installed.install_compiled(self.participants)
 
@@ -155,7 +157,7 @@ class HookManager:
         self.switch.awaits_loss = announced and stage == TRAIN and not self.switch.in_loss
         if self._steps[stage].number != step:
             self._begin_step(step, stage, reporting, absent)
-        # Return early without timing: if few steps are watched, most steps end here.
+        # If no participant acts, return without timing the call. If few steps are watched, most steps end here.
         if not self.active:
             if self._installed.active is not None:
                 self._installed.remove()
@@ -194,7 +196,8 @@ class HookManager:
             for participant, _ in active:
                 participant.end_step()
         self._installed.refuse_traced()
-        # A module that was not called may have been replaced or compiled within the batch: look it up at the next step.
+        # A module that was not called may have been replaced or compiled within the batch: look up all targets at the next
+        # step.
         if self.uncalled.warn(active, step.called):
             self.refresh.requested = True
 
@@ -258,7 +261,8 @@ class HookManager:
         """
         if self.switch.is_on and self.acts(participant):
             memo = self._memos.setdefault(optimizer, PhaseMemo())
-            # A second call of a participant in one step means that LBFGS runs its closure again.
+            # If a participant is called a second time in one step, LBFGS runs its closure again: let all participants act
+            # again.
             if participant in memo.acted:
                 memo.acted.clear()
                 memo.skipped = False
@@ -312,7 +316,8 @@ class HookManager:
         out: dict[str, float] = {}
         for participant, _ in self.active:
             for tag, value in participant.take_reports().items():
-                out[tag] = out.get(tag, 0.0) + value  # Only counts have the same tag, so adding is right.
+                # Participants share a tag only for counts, so add the values.
+                out[tag] = out.get(tag, 0.0) + value
         return out
 
     @property
@@ -335,7 +340,8 @@ class HookManager:
         step.number, step.active = number, tuple(active)
         step.called.clear()
         if active:
-            # If a monitor takes part, it writes the reports into its event; then nobody else logs them.
+            # If a monitor is part of the run, only its events hold the reports of transforms, at the steps in which it acts. If
+            # not, the caller says by `reporting` whether transforms report in this step.
             monitored = any(participant.reports for participant in self.participants if participant not in absent)
             reporting = any(participant.reports for participant, _ in active) or (reporting and not monitored)
             with self._common_account:

@@ -40,7 +40,8 @@ InstallFinal: TypeAlias = Callable[[Handles, Callable[[], RunPhase | None]], Non
 GradHooks: TypeAlias = dict[int, tuple[nn.Parameter, GradHook]]
 """Parameters with the hooks on their gradients, by the id of the parameter."""
 
-# Cache the hooks of this many kinds of steps: stages, and rules with intervals of their own, take turns.
+# The number of kinds of steps whose hooks are cached. Kinds take turns, because stages alternate and rules have intervals of
+# their own.
 _CACHED: Final = 4
 
 
@@ -101,10 +102,10 @@ class InstalledHooks:
         self._compiled = CompiledHooks(model, switch, self._step_handles)
         self._parameters = _ParameterHooks(model, switch, self._hook_handles, self._step_handles)
         self._cached: list[_StepHooks] = []  # most recently used first
-        self._traces = 0  # how many hooks had been traced when the current ones were installed
+        self._traces = 0  # the value of `traces.count()` when the current hooks were installed
         self._warned: set[str] = set()
-        # Handles hold weak references to the hooked objects, so the finalizer does not keep the model alive. If the hook
-        # manager is garbage-collected, the finalizer removes its hooks.
+        # If the object is garbage-collected, the finalizer removes the hooks. Handles refer to the hooked objects weakly, so
+        # the finalizer does not keep the model alive.
         finalizer = finalize(self, _remove_all, switch, [self._hook_handles, self._step_handles, self.run_handles])
         finalizer.atexit = False
 
@@ -125,7 +126,7 @@ class InstalledHooks:
         self._traces = traces.count()
         # Set `active` before registering anything: if Ctrl-C arrives in between, end_batch() still removes the hooks.
         self.active = active
-        # Another callback may have compiled a module, for example in its on_train_start.
+        # Check before the first step, because another callback may have compiled a module, for example in on_train_start.
         if self.compiled_unchecked or not self._cached:
             self.check_compiled(participants)
         self._use(active, called)
@@ -201,7 +202,7 @@ class InstalledHooks:
         """Install hooks inside compiled code for everything that a participant may do there. Call it before the first trace."""
         self._cached = []
         self._compiled.install(participants)
-        # Rules were checked when the run began; a module may have been compiled since.
+        # Check the rules again: a module may have been compiled after the check at the start of the run.
         for participant in participants:
             for rule in participant.module_rules() if self._compiled.inside else ():
                 refuse_compiled(self._compiled.inside, rule)
@@ -252,7 +253,8 @@ def _grad_hooks(actions: Iterable[Action], switch: HookSwitch) -> GradHooks:
     """One hook for each parameter, which runs the actions of the parameter in order."""
     groups: dict[int, tuple[nn.Parameter, list[Action]]] = {}
     for action in actions:
-        assert isinstance(action.owner, Tensor)  # A parameter from torch.jit.load is a Tensor but not an `nn.Parameter`.
+        # Do not test for `nn.Parameter`: a parameter from torch.jit.load is a plain Tensor.
+        assert isinstance(action.owner, Tensor)
         groups.setdefault(id(action.owner), (action.owner, []))[1].append(action)
     return {key: (parameter, GradHook(joined(group), switch)) for key, (parameter, group) in groups.items()}
 

@@ -68,7 +68,7 @@ class Run:
         """Remove participants, between batches; when the last one has left, the run ends."""
         for participant in participants:
             self.hook_manager.leave(participant)
-        # Close here too, for the case that Ctrl-C arrived before any participant had joined.
+        # `hook_manager.leave` closes when the last participant leaves. Close here too: after Ctrl-C there may have been none.
         if not self.is_live:
             self.close()
 

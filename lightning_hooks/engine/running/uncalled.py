@@ -18,7 +18,7 @@ class Uncalled:
 
     def __init__(self, warned: set[str] | None = None) -> None:
         self._warned = set() if warned is None else warned
-        self._steps: set[Active] = set()  # kinds of steps that were judged
+        self._steps: set[Active] = set()  # the kinds of steps that `warn` has checked
         self._judged: set[tuple[Participant, str, str]] = set()
 
     def forget(self) -> None:

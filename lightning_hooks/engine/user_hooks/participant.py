@@ -34,7 +34,7 @@ class BoundHook:
     """A hook rule with the modules or parameters it matched."""
 
     rule: Hook
-    where: str  # how a message names it: `hooks[0]`
+    where: str  # the name of the rule in messages, such as `hooks[0]`
     schedule: EveryN
     runners: list[HookRunner]  # one for each target; the hook of an optimizer has one without a target
 
@@ -113,7 +113,8 @@ class UserHooksParticipant(Participant):
     def due(self, step: int, stage: str) -> Hashable | None:
         due = tuple(i for i, h in enumerate(self.hooks) if stage in h.rule.stages and h.schedule.due(step))
         if stage == "train":
-            self._due_now = due  # Set it here, because `begin_step` is only called if something is due.
+            # Set `_due_now` here, because `begin_step` is not called if nothing is due.
+            self._due_now = due
         return due or None
 
     def all_targets(self) -> Iterable[Target[Any]]:

@@ -110,7 +110,7 @@ class HookRunner:
             raise HookError(f"{self._here} returned {len(new)} tensors instead of {len(old)}{self._unchecked_hint()}")
         for i, (one, other) in enumerate(zip(new, old, strict=True)):
             if one is None or other is None:
-                continue  # an absent gradient
+                continue  # the gradient is absent, so there is nothing to compare
             for attribute in _SAME:
                 actual, expected = getattr(one, attribute), getattr(other, attribute)
                 if actual != expected:

@@ -11,7 +11,7 @@ from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.stats.host_copy import PendingState
 from lightning_hooks.stats.processes import of_first_rank
 
-_MOST_KNOWN: Final = 100  # tuples of names whose checksum is kept
+_MOST_KNOWN: Final = 100  # tuples of names whose checksum is cached; then the cache is cleared, to bound its memory
 
 
 class NotedFacts(NamedTuple):
@@ -42,7 +42,7 @@ class CommonFacts:
         self._differ = False
         self._summed: tuple[StepFacts, int] | None = None
         self._published: StepFacts | None = None
-        # By id: names, which hardly ever change, and their checksum. Holding the names keeps the id valid.
+        # By the id of a tuple of names: the tuple and its checksum. Holding the tuple keeps the id valid.
         self._known: dict[int, tuple[tuple[str, ...], int]] = {}
 
     def of_rank(self) -> tuple[StepFacts, int]:
@@ -66,7 +66,7 @@ class CommonFacts:
             merging: the exchange of the step.
             before: the exchange of the step before, if ranks have not agreed on it yet.
         """
-        # A table from a device arrives later. Then only the exchange of an earlier step says whether facts differ.
+        # If the merged table is still on its way from a device, the exchange of the step before says whether facts differ.
         latest = merging if merging.ready else before
         if latest is not None and not self._alone:
             self.agree(latest)
@@ -80,7 +80,7 @@ class CommonFacts:
             differ: whether the facts of the step differ between ranks.
             scale: the loss scale of the step.
         """
-        # If the ranks learned too late that their facts differ, those of the view before are the last that are equal.
+        # If the ranks learned only after the step that their facts differ, keep the facts of the view before, which were equal.
         facts = noted.facts if noted.are_common or not differ else self._published
         if facts is not None:
             self._published = with_scale(facts, scale, self._published)

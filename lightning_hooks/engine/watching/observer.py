@@ -152,8 +152,8 @@ class Observer(Participant):
         """
         if merged.stop:
             raise StoppedError("it failed on another rank")
-        # Widen first: whatever follows may fail on this rank alone. Ignore a smaller factor, which a rank requested before the
-        # intervals grew.
+        # Widen the intervals before anything that may fail on this rank alone. Ignore a factor that is not greater: a rank
+        # requested it before the intervals grew.
         if self.stage == "train" and merged.factor > self.factor:
             self.widen(merged.factor)
 
@@ -198,7 +198,7 @@ class Observer(Participant):
             return
         for due in self._reader.due("before_step", optimizer, self.schedules):
             for parameter, row in zip(due.parameters, due.offsets.rows, strict=True) if due.tensor == "grad" else ():
-                # Guard each row separately: if one fails, the other ranks still wait for this rank at the next row.
+                # Guard each row separately: if one row fails, this rank must still take part in the collective of the next row.
                 with self.guard():
                     self.pairs.compare(parameter, row, memo.scale)
 
@@ -214,7 +214,8 @@ class Observer(Participant):
         if memo.skipped:
             return
         self._read("after_update", optimizer)
-        # A fused optimizer is called even if the loss scaler found an infinity; it then leaves the parameters as they are.
+        # The loss scaler calls a fused optimizer even after an overflow, which then leaves the parameters as they are. Withdraw
+        # the rows if there was an overflow.
         if memo.scale is not None and memo.found_inf is not None:
             due = self._reader.due("after_update", optimizer, self.schedules)
             with self.guard():
@@ -257,7 +258,7 @@ class Observer(Participant):
                 self._write_loss = self.table.writer(row, fallback)
             cost = fallback.calls, fallback.nanoseconds
             self._write_loss(loss.detach() if batches == 1 else loss.detach() * batches)
-            # The account has the time already, and no hook was called.
+            # Restore the counters, which stand for calls of hooks: no hook was called, and `account` has measured the time.
             fallback.calls, fallback.nanoseconds = cost
 
     def scaled_by(self, factor: Tensor | None) -> None:

@@ -57,8 +57,8 @@ class PairWatch:
         gradient = local_part(parameter.grad)
         if not is_plain(gradient):
             return
-        if gradient.is_complex():  # [..., 2]
-            gradient = torch.view_as_real(gradient.resolve_conj())
+        if gradient.is_complex():
+            gradient = torch.view_as_real(gradient.resolve_conj())  # [..., 2]
         now = self._now[row] = gradient.clone() if scale is None else gradient / scale
         before = self._before.get(row)
         # Compare only equal shapes: the parameter may have been replaced since the previous watched step.

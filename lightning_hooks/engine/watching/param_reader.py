@@ -61,7 +61,7 @@ class ParamReader:
         self._cached: dict[tuple[str, Due, nn.Parameter], tuple[list[nn.Parameter], list[TensorRows]]] = {}
         self._snapshots = Snapshots()
         self._before: WeakKeyDictionary[Optimizer, tuple[list[nn.Parameter], list[Tensor]]] = WeakKeyDictionary()
-        self._warned_of: set[str] = set()  # names of tensors
+        self._warned_of: set[str] = set()  # the tensors, such as `state.exp_avg`, whose absence was warned of
 
     def forget(self) -> None:
         """Free the copies, and look up the rows again in the next step: parameters may have been replaced."""
@@ -88,11 +88,12 @@ class ParamReader:
         """Keep the values of the parameters whose change is read in `after_update`."""
         due = self.due("after_update", optimizer, schedules)
         parameters = [parameter for rows in due if rows.kind.is_change for parameter in rows.parameters]
-        # A lazy parameter has no value before the first step.
+        # Skip lazy parameters, which have no value before the first step.
         if any(issubclass(kind, UninitializedParameter) for kind in {*map(type, parameters)}):
             parameters = [p for p in parameters if not isinstance(p, UninitializedParameter)]
         if parameters:
-            # If copying fails, the differences must still be read: other ranks wait for this one there.
+            # Note the parameters first: if copying fails, this rank must still read the differences, where other ranks wait for
+            # it.
             self._before[optimizer] = parameters, [*parameters]
             self._before[optimizer] = parameters, self._snapshots.take(optimizer, parameters)
 
@@ -164,7 +165,8 @@ class ParamReader:
         return TensorRows(tensor, self._kinds[tensor], watched, offsets, sharded)
 
     def _is_due(self, row: Row, schedules: Due) -> bool:
-        # A row of `param` is also due when the `update` row of its parameter is, whose `ratio` divides by the norm of `param`.
+        # A row of `param` is also due if the `update` row of its parameter is due, whose `ratio` divides by the norm of
+        # `param`.
         update = self._update_of.get(row.index)
         return row.due(schedules) or (update is not None and self._plan.rows[update].due(schedules))
 

@@ -78,7 +78,8 @@ class Producer:
         self._unpublished: list[_Ended] = []
         plan = observer.plan
         self._totals = Totals(plan) if summaries else None
-        # By section of the state: averages that an accumulator continues from step to step, and whether a rule asks for each.
+        # By section of the state: the averages that its accumulator continues from step to step, and the rows whose averages a
+        # rule requests.
         self._histories: dict[int, History] = {}
         self._following: dict[int, NDArray[np.bool_]] = {}
         for section, each in enumerate(observer.table.sections.kept):
@@ -108,7 +109,7 @@ class Producer:
         observer = self.observer
         if self._totals is not None and observer.overhead is not None:
             reports = {**reports, **observer.overhead.report()}
-        scale = observer.loss_scale  # gradients of module tensors are still multiplied by it
+        scale = observer.loss_scale  # the factor by which gradients of module tensors are still multiplied
         observer.fallback.note_order()
         own, checksum = self._facts_of_rank()
         merging = observer.exchange(checksum)
@@ -118,13 +119,14 @@ class Producer:
         copied_scale = None if scale is None else begin_copy(scale)
         ended = _Ended(step, reports, observer.schedules, merging, stored, copied_scale, time(), facts)
         try:
-            # Agree after the exchange: a rank may fail here, and the other ranks need its part in the exchange.
+            # Call `agree` after the exchange, because it may fail on this rank alone: the others need its part in the exchange.
             if self._to_agree is not None:
                 self.agree()
         finally:
             self._to_agree = ended
             self._unpublished.append(ended)
-        # The run of another stage is one step, which no other step follows.
+        # Do not wait for the end of the next step if the table is ready, or if there is no next step: the run of another stage
+        # counts as one step.
         if merging.ready or observer.stage != "train":
             self.agree()
 
@@ -147,7 +149,7 @@ class Producer:
     def _facts_of_rank(self) -> tuple[StepFacts | None, int]:
         """The facts of this rank, and their checksum."""
         if self._facts is not None:
-            # The other ranks need the exchange also if this rank cannot read its facts.
+            # Guard the call: if this rank cannot read its facts, it must still take part in the exchange.
             with self.observer.guard():
                 return self._facts.of_rank()
         return None, 0
@@ -210,7 +212,7 @@ class Producer:
     def _view(self, ended: _Ended) -> StepView:
         """An owned snapshot of the merged table; waits for the device if necessary."""
         plan, table = self.observer.plan, self.observer.table
-        # Copy once: for a single rank on the CPU the state is the table itself, which the next step clears.
+        # Copy the state, because on a single rank on the CPU it is the table itself, which the next step clears.
         state = ended.merging.merged.state.copy()
         parts = table.sections.split(state)
         scale = 1.0 if ended.scale is None else float(ended.scale.wait())

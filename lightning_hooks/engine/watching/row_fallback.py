@@ -35,10 +35,10 @@ class RowFallback(FallbackWriter):
     def __init__(self, observer: Observer) -> None:
         self.direct = False
         self.shapes: dict[int, tuple[int, ...]] = {}
-        self._observer = ref(observer)  # weak: the observer owns the fallback
-        self._order: list[int] | None = []  # rows of modules as they are measured; None after the first step
+        self._observer = ref(observer)  # weak, because the observer owns this object
+        self._order: list[int] | None = []  # the rows in the order of their measurements; None after the first step
         self._unmeasurable: set[str] = set()
-        # Threads may call modules. The lock is reentrant because a user's statistic may call a module while it is computed.
+        # Several threads may call modules at once. The lock is reentrant, because a user's statistic may itself call a module.
         self._merging = RLock()
 
     def __call__(self, row: int, tensor: Tensor, /) -> None:

@@ -21,7 +21,7 @@ class Totals:
     """The global numbers: norms over all rows of a tensor, and the number of elements of all rows that are not finite."""
 
     def __init__(self, plan: Plan) -> None:
-        self._count = len(plan.rows)  # groups, which follow, hold the same elements again
+        self._count = len(plan.rows)  # without the groups after the rows, which hold the same elements a second time
         rows = {
             tensor: np.array([row.index for row in plan.rows if row.tensor == tensor])
             for tensor in _NORMS
@@ -39,7 +39,8 @@ class Totals:
         counts = rows[:, COUNT]
         squared = squares(rows)  # 0 for rows that were not measured
         with np.errstate(over="ignore", invalid="ignore"):
-            # If elements are infinite, `squares` is NaN where the norm is infinite. The statistic handles that, and costs more.
+            # If elements are infinite, `squares` is NaN although the norm is infinite. The statistic `norm` is slower and
+            # right.
             if not np.isfinite(np.add.reduce(squared)):
                 squared = np.where(counts > 0, np.square(STATISTICS["norm"](rows)), 0.0)
             sums = self._sums(squared)
