@@ -9,7 +9,7 @@
 | `tile` | the same, `other` (a run), `other_key` (the key of its rows) | cells of the first run minus the other run |
 | `gaps` | run, tensor, stat | why rows were not measured, see `gaps.answer` |
 | `scalar` | run, tag, points | least and greatest of a scalar in at most `points` pieces, and its last value |
-| `histogram` | run, tag, steps | a histogram at no more than `steps` steps |
+| `histograms` | run, tags (ranges of indices into the run's `histograms`), steps | one `packed_histograms` for each tag |
 | `overview` | run | the rows and scalars to look at first |
 | `statistics` | | the explanation of each statistic |
 """
@@ -30,12 +30,15 @@ from lightning_hooks.dashboard.gaps import gaps
 from lightning_hooks.dashboard.merging import merges_exactly
 from lightning_hooks.dashboard.overview import overview
 from lightning_hooks.dashboard.runs import Runs
+from lightning_hooks.dashboard.sheets import packed_histograms
 from lightning_hooks.dashboard.source import RunSource
 from lightning_hooks.dashboard.tiles import difference, progressions, tile, unit_of
 from lightning_hooks.dashboard.tree import Node, tree
 
 MAX_CELLS: Final = 1 << 22
 """The most cells of one answer, 12 bytes each."""
+MAX_HISTOGRAMS: Final = 20_000
+"""The most histograms of one answer."""
 MAX_LEVEL: Final = 40
 MAX_POINTS: Final = 10_000
 _MAX_STEP: Final = 1 << 53  # the largest step that JavaScript represents exactly
@@ -74,7 +77,7 @@ class Api:
             "tile": self._tile,
             "gaps": lambda args: gaps(*self._table(args)),
             "scalar": self._scalar,
-            "histogram": self._histogram,
+            "histograms": self._histograms,
             "overview": lambda args: overview(self._open(args)),
             "statistics": lambda _: EXPLANATIONS,
         }
@@ -193,12 +196,17 @@ class Api:
             "last": float(values[-1]),
         }
 
-    def _histogram(self, args: Mapping[str, str]) -> Any:
-        run, tag = self._open(args), _text(args, "tag")
-        if tag not in run.histogram_tags():
-            raise NotFound(f"there is no histogram {tag!r} in run {args['run']!r}")
-        points = run.histogram(tag, _whole(args, "steps", 1, 1000, default=100))
-        return [{"step": step, "edges": edges.tolist(), "counts": counts.tolist()} for step, edges, counts in points]
+    def _histograms(self, args: Mapping[str, str]) -> Any:
+        run = self._open(args)
+        tags = run.histogram_tags()
+        if not tags:
+            raise NotFound(f"there are no histograms in run {args['run']!r}")
+        chosen = [tags[i] for i in _chosen(_text(args, "tags"), len(tags), "tags")]
+        steps = _whole(args, "steps", 1, 1000, default=60)
+        if len(chosen) * steps > MAX_HISTOGRAMS:
+            raise BadRequest(f"tags: {len(chosen)} tags at {steps} steps are more than {MAX_HISTOGRAMS} histograms")
+        found = run.histograms(chosen, steps)
+        return [packed_histograms(tag, found[tag]) for tag in chosen]
 
 
 def to_json(value: Any) -> bytes:
@@ -232,13 +240,13 @@ def _whole(args: Mapping[str, str], name: str, least: int, most: int, default: i
     return number
 
 
-def _chosen(text: str, nodes: int) -> list[int]:
-    """The indices of nodes from ascending ranges such as `0-11,15`, each below `nodes`."""
+def _chosen(text: str, count: int, argument: str = "nodes") -> list[int]:
+    """The indices from ascending ranges such as `0-11,15`, each below `count`."""
     chosen: list[int] = []
     for interval in text.split(","):
         first, _, last = interval.partition("-")
-        a, b = (_whole({"nodes": each}, "nodes", 0, nodes - 1) for each in (first, last or first))
+        a, b = (_whole({argument: each}, argument, 0, count - 1) for each in (first, last or first))
         if b < a or (chosen and a <= chosen[-1]):
-            raise BadRequest(f"nodes: {interval[:40]!r} is not a range after the one before")
+            raise BadRequest(f"{argument}: {interval[:40]!r} is not a range after the one before")
         chosen += range(a, b + 1)
     return chosen

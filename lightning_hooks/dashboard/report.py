@@ -11,7 +11,7 @@ import html
 import json
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from lightning_hooks.dashboard.api import Api, to_json
 from lightning_hooks.dashboard.runs import LocalRuns, has_mark
+from lightning_hooks.dashboard.sheets import packed_histograms
 from lightning_hooks.dashboard.site import PAGE
 from lightning_hooks.dashboard.source import RunSource
 from lightning_hooks.dashboard.tiles import Tile, tile, unit_of
@@ -57,6 +58,10 @@ MODULES: Final = (
     "export.js",
     "maptools.js",
     "mapview.js",
+    "bins.js",
+    "sheetdraw.js",
+    "sheet.js",
+    "ridges.js",
     "overview.js",
     "rowview.js",
     "stepbars.js",
@@ -73,7 +78,8 @@ _WIDEST: Final = 1 << 61
 _GAPS: Final = 16
 """The most cells for each step of a table."""
 _STEPS_OF_HISTOGRAMS: Final = 60
-_HISTOGRAMS: Final = 40
+_SHARE_OF_HISTOGRAMS: Final = 0.2
+"""The share of the limit that the histograms of a report may take."""
 _POINTS: Final = 400  # the most points that a scalar keeps in a report
 
 
@@ -115,7 +121,9 @@ def report(run: Path, limit: int = LIMIT, progress: Callable[[int, int], None] =
         problems = "" if source is None else "; ".join(["", *source.problems()])
         raise RuleError(f"{str(run)!r} has no table of lightning_hooks and no scalar of a transform{problems}")
     api = Api(runs)
-    page = _page().replace("__DATA__", _packed(to_json(_answers(api, source, run.resolve().name))))
+    page = _page().replace(
+        "__DATA__", _packed(to_json(_answers(api, source, run.resolve().name, int(_SHARE_OF_HISTOGRAMS * limit))))
+    )
     room = limit - len(page)  # bytes for the cells of all tables
     if room < 0:
         raise RuleError(f"limit: {limit} bytes is less than the {len(page)} of the page and of the names of the rows")
@@ -183,27 +191,52 @@ def _packed(content: bytes) -> str:
     return base64.b64encode(zlib.compress(content, 6)).decode()
 
 
-def _answers(api: Api, source: RunSource, name: str) -> dict[str, Any]:
-    """The answers to all requests that the page makes, except those for cells."""
+def _answers(api: Api, source: RunSource, name: str, room: int) -> dict[str, Any]:
+    """The answers to all requests that the page makes, except those for cells.
+
+    Args:
+        api: answers the requests.
+        source: the run.
+        name: of the run.
+        room: bytes for histograms.
+    """
 
     def ask(route: str, **args: str) -> Any:
         return json.loads(api(route, {"run": ".", **args}).body)
 
     meta, overview = ask("run"), ask("overview")
-    tags, drawn = [*overview["hooks"], *overview["transforms"]], meta["histograms"][:_HISTOGRAMS]
+    tags, drawn = [*overview["hooks"], *overview["transforms"]], _histograms_that_fit(source, meta["histograms"], room)
     return {
         "name": name,
         "runs": {"runs": [{"name": name, "shown": True, "modified": 0}]},
         # Drop the version and the history, which differ at every reading, so that the same run gives the same report.
         "run": meta
-        | {"version": 0, "history": 0, "scalars": tags, "histograms": drawn, "left_out": len(meta["histograms"]) - len(drawn)},
+        | {
+            "version": 0,
+            "history": 0,
+            "scalars": tags,
+            "histograms": [*drawn],
+            "left_out": len(meta["histograms"]) - len(drawn),
+        },
         "overview": overview,
         "statistics": ask("statistics"),
         "scalars": {tag: ask("scalar", tag=tag, points=str(_POINTS)) for tag in tags},
-        "histograms": {tag: ask("histogram", tag=tag, steps=str(_STEPS_OF_HISTOGRAMS)) for tag in drawn},
+        "histograms": drawn,
         "gaps": {f"{tensor}\n{stat}": ask("gaps", tensor=tensor, stat=stat) for tensor, stat in source.tables()},
         "rows": {f"{tensor}\n{stat}": ask("rows", tensor=tensor, stat=stat) for tensor, stat in source.tables()},
     }
+
+
+def _histograms_that_fit(source: RunSource, tags: Sequence[str], room: int) -> dict[str, dict[str, Any]]:
+    """The first histograms, as `packed_histograms` returns them, that take no more than `room` bytes when compressed."""
+    found: dict[str, dict[str, Any]] = {}
+    for tag, points in source.histograms(tags, _STEPS_OF_HISTOGRAMS).items():
+        packed = packed_histograms(tag, points)
+        room -= len(_packed(to_json(packed)))
+        if room < 0:
+            break
+        found[tag] = packed
+    return found
 
 
 def _page() -> str:

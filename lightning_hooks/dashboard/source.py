@@ -67,8 +67,8 @@ class RunSource(Protocol):
     def histogram_tags(self) -> list[str]:
         """The tags of all histograms."""
 
-    def histogram(self, tag: str, steps: int) -> list[tuple[int, Floats, Floats]]:
-        """A histogram at no more than `steps` evenly spaced steps, each as (step, right edges, counts)."""
+    def histograms(self, tags: Sequence[str], steps: int) -> dict[str, list[tuple[int, Floats, Floats]]]:
+        """Histograms by tag, each at no more than `steps` evenly chosen steps as (step, right edges, counts)."""
 
     def about(self) -> Mapping[str, Any]:
         """Row name to `type` (class of the module), `shape`, and `order` (index in the order of execution)."""
@@ -119,10 +119,9 @@ class LocalRun(LocalTables):
     def histogram_tags(self) -> list[str]:
         return self._index.tags("histogram")
 
-    def histogram(self, tag: str, steps: int) -> list[tuple[int, Floats, Floats]]:
-        points = self._index.points(tag)
-        chosen = np.unique(np.linspace(0, len(points.steps) - 1, min(steps, len(points.steps))).round().astype(np.intp))
-        return [(int(points.steps[i]), *buckets(self._index.payload(points, int(i)))) for i in chosen]
+    def histograms(self, tags: Sequence[str], steps: int) -> dict[str, list[tuple[int, Floats, Floats]]]:
+        read = self._index.histograms(tags, steps)
+        return {tag: [(step, *buckets(payload)) for step, payload in points] for tag, points in read.items()}
 
     def about(self) -> Mapping[str, Any]:
         if self._cached_about is None or self._cached_about[0] != self.version:
@@ -262,10 +261,13 @@ class ProviderRun(Tables):
     def histogram_tags(self) -> list[str]:
         return [*self._provider.list_tensors(**self._arguments(), plugin_name="histograms").get(self._run, {})]
 
-    def histogram(self, tag: str, steps: int) -> list[tuple[int, Floats, Floats]]:
+    def histograms(self, tags: Sequence[str], steps: int) -> dict[str, list[tuple[int, Floats, Floats]]]:
         # TensorBoard converts a histogram into one row (left edge, right edge, count) for each bucket.
-        data = self._read(self._provider.read_tensors, "histograms", [tag], steps).get(tag, [])
-        return [(each.step, each.numpy[:, 1], each.numpy[:, 2]) for each in data if each.numpy.shape[1:] == (3,)]
+        read = self._read(self._provider.read_tensors, "histograms", tags, steps)
+        return {
+            tag: [(each.step, each.numpy[:, 1], each.numpy[:, 2]) for each in read.get(tag, []) if each.numpy.shape[1:] == (3,)]
+            for tag in tags
+        }
 
     def about(self) -> Mapping[str, Any]:
         about: dict[str, Any] = {}

@@ -11,7 +11,7 @@ import itertools
 import os
 import warnings
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -247,6 +247,15 @@ class EventFile:
         for event in sorted({event for events in self._tail.values() for event in events}):
             for value, summary in self._tail_of(event):
                 yield event, value, summary[value.start : value.start + value.size]
+
+    def events_of(self, tag: str) -> list[int]:
+        """The events that hold a tag of `rest`, such as a histogram, ascending."""
+        return [*dict.fromkeys(self._tail.get(tag, ()))]
+
+    def payloads(self, event: int, tags: Container[str]) -> dict[str, bytes]:
+        """The payloads of these tags of `rest` in one event, which is parsed once for all of them."""
+        found = ((value, summary) for value, summary in self._tail_of(event) if value.tag in tags)
+        return {value.tag: summary[value.start : value.start + value.size] for value, summary in found}
 
     def payload(self, start: int, size: int) -> bytes:
         """The bytes of a payload."""

@@ -252,6 +252,30 @@ class RunIndex:
         file: EventFile = self.files[int(points.files[i])]
         return file.payload(int(points.starts[i]), int(points.sizes[i]))
 
+    def histograms(self, tags: Sequence[str], most: int) -> dict[str, list[tuple[int, bytes]]]:
+        """The (step, payload) of histograms at no more than `most` steps of each tag, evenly chosen; each event is read once.
+
+        Args:
+            tags: of histograms.
+            most: steps of a tag.
+        """
+        steps = [file.steps.tolist() for file in self.files]
+        wanted: dict[tuple[int, int], set[str]] = {}  # (number of the file, event) to the tags that are read there
+        for tag in tags:
+            at_step: dict[int, tuple[int, int]] = {}  # of equal steps the last
+            for number, file in enumerate(self.files):
+                if tag in file.tags and file.tags[tag][0] == self._all_tags()[tag][0]:
+                    at_step.update({steps[number][event]: (number, event) for event in file.events_of(tag)})
+            places = [at_step[step] for step in sorted(at_step)]
+            for i in np.unique(np.linspace(0, len(places) - 1, min(most, len(places))).round().astype(np.intp)):
+                wanted.setdefault(places[i], set()).add(tag)
+        found: dict[str, list[tuple[int, bytes]]] = {tag: [] for tag in tags}
+        for (number, event), chosen in wanted.items():
+            step = steps[number][event]
+            for tag, payload in self.files[number].payloads(event, chosen).items():
+                found[tag].append((step, payload))
+        return {tag: sorted(points, key=lambda point: point[0]) for tag, points in found.items()}
+
     def numbers(self, tag: str) -> tuple[Offsets, Floats]:
         """The steps and the values of a scalar, int64 [T] and float64 [T]."""
         points = self.points(tag)

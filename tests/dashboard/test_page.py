@@ -323,7 +323,7 @@ def test_a_row(browser, url):
         page.wait_for_selector("h2:has-text('grad of net.2.weight')")
         page.wait_for_selector(".card canvas")
         assert page.locator(".card").count() == 6
-        assert page.locator("canvas.histogram").get_attribute("aria-label").startswith("Histogram at 100 steps from 0 to 99")
+        assert page.locator("canvas.histogram").get_attribute("aria-label").startswith("Histogram at 60 steps from 0 to 99")
         page.locator("button", has_text="after ▶").click()
         page.wait_for_selector("h2:has-text('grad of head.weight')")
         page.locator(".card button.question").first.click()
@@ -387,7 +387,7 @@ def test_five_thousand_rows(browser, url):
 def test_small_and_large_screens(browser, url, width, scheme):
     viewport = {"width": width, "height": max(width * 9 // 16, 640)}
     with opened(browser, f"{url}#run=good&view=map", viewport=viewport, color_scheme=scheme) as page:
-        for view in ("map", "overview", "row", "step"):
+        for view in ("map", "overview", "row", "step", "sheet"):
             page.evaluate("(view) => lightningHooks.state.set({ view })", view)
             page.wait_for_timeout(200)
             assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), view

@@ -62,15 +62,20 @@ def test_a_long_run_fits_by_joining_steps_and_keeps_its_extremes(tmp_path):
 @needs_browser
 @pytest.mark.slow
 def test_a_report_has_the_name_of_its_run_and_says_which_histograms_it_left_out(tmp_path):
-    names = [f"layer{i:02d}.weight" for i in range(42)]
-    write_run(tmp_path / "my_run", range(3), names=names, histograms=True)
-    write_report(tmp_path / "my_run", tmp_path / "report.html")
-    where = f"{(tmp_path / 'report.html').as_uri()}#view=row&tensor=grad&stat=norm&row={names[41]}"
+    names = [f"layer{i:04d}.weight" for i in range(700)]
+    write_run(tmp_path / "my_run", range(60), names=names, histograms=True, stats=["norm"])
+    write_report(tmp_path / "my_run", tmp_path / "report.html", limit=700_000)
+    where = f"{(tmp_path / 'report.html').as_uri()}#view=row&tensor=grad&stat=norm&row={names[-1]}"
     with chromium() as browser, opened(browser, where) as page:
-        page.wait_for_selector("text=This report holds the histograms of 40 rows, and none of this one.")
+        page.wait_for_selector("text=This report holds the histograms of")
+        drawn = page.evaluate("() => lightningHooks.meta.histograms.length")
+        assert 40 < drawn < 700
+        assert page.locator(f"text=This report holds the histograms of {drawn} rows, and none of this one.").is_visible()
         assert page.get_by_label("Run", exact=True).locator("option").all_inner_texts() == ["my_run"]
         page.evaluate("([row]) => lightningHooks.state.set({ row })", names)
         page.wait_for_selector("canvas.histogram")
+        page.keyboard.press("5")
+        page.wait_for_selector(f"h2:has-text('grad: {drawn} histograms over steps')")
 
 
 def test_names_with_markup_stay_data(tmp_path):

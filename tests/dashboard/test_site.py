@@ -104,10 +104,11 @@ def test_scalars_are_reduced_and_hide_no_extreme(client):
     assert joined["last"] == values["greatest"][-1] and joined["greatest"][-1] == max(values["greatest"][5:])
 
 
-def test_histograms(client):
-    found = ask(client, "histogram", run="a/version_0", tag="grad_histogram/head.weight", steps=4).json
-    assert [each["step"] for each in found] == [0, 3, 6, 9]
-    assert sum(found[0]["counts"]) == 4
+def test_histograms_of_many_rows_are_one_request(client):
+    tags = ask(client, "run", run="a/version_0").json["histograms"]
+    found = ask(client, "histograms", run="a/version_0", tags="0,2-3", steps=4).json
+    assert [each["tag"] for each in found] == [tags[0], *tags[2:4]]
+    assert found[0]["steps"] == [0, 3, 6, 9] and found[0]["totals"] == [4, 4, 4, 4]
 
 
 def test_the_overview_says_where_to_look(client):
@@ -197,7 +198,9 @@ def test_invalid_ranges_are_refused(client, wrong, message):
         ("rows", {"tensor": "grad", "stat": "norm"}, 400, "run: missing"),
         ("scalar", {"run": "b", "tag": "nope"}, 404, "there is no scalar 'nope' in run 'b'"),
         ("scalar", {"run": "b", "tag": "hooks/grad_norm", "points": 10**6}, 400, "points:"),
-        ("histogram", {"run": "b", "tag": "nope"}, 404, "there is no histogram 'nope'"),
+        ("histograms", {"run": "b", "tags": "0"}, 404, "there are no histograms in run 'b'"),
+        ("histograms", {"run": "a/version_0", "tags": "1,0"}, 400, "tags: '0' is not a range after the one before"),
+        ("histograms", {"run": "a/version_0", "tags": "0", "steps": "1001"}, 400, "steps: '1001' is not a whole number from 1"),
         ("nothing", {}, 404, "there is no 'nothing'; there are runs, run, rows"),
     ],
 )

@@ -93,9 +93,9 @@ def look_at(folder, other):
             ask("tile", tensor=each["tensor"], stat=stat, key=rows["key"], **cells)
     for tag in meta["scalars"]:
         ask("scalar", tag=tag)
-    for tag in meta["histograms"]:
-        for each in ask("histogram", tag=tag):
-            assert len(each["edges"]) == len(each["counts"])
+    for i, tag in enumerate(meta["histograms"]):
+        for each in ask("histograms", tags=str(i)):
+            assert each["tag"] == tag and len(each["steps"]) == len(each["totals"])
     for compare in (lambda: report(folder, 1_000_000), lambda: str(diff(folder, other)), lambda: diff(other, folder).json()):
         try:
             compare()

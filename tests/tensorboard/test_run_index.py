@@ -177,6 +177,23 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_are_read(tmp_path, m
     assert index.refresh() and index.problems() == [] and len(index.files) == 2
 
 
+def test_histograms_of_several_tags_at_some_steps(tmp_path):
+    write_run(tmp_path, range(0, 90, 3), histograms=True)
+    write_run(tmp_path, range(60, 120, 3), histograms=True)  # a resume: the later file counts
+    index, tags = RunIndex(tmp_path), [f"grad_histogram/{name}" for name in NAMES[:2]]
+    found = index.histograms([*tags, "grad_histogram/nope"], 4)
+    assert {tag: [step for step, _ in points] for tag, points in found.items()} == {
+        tags[0]: [0, 39, 78, 117],
+        tags[1]: [0, 39, 78, 117],
+        "grad_histogram/nope": [],
+    }
+    for tag in tags:
+        every = index.histograms([tag], 1000)[tag]
+        points = index.points(tag)
+        assert [step for step, _ in every] == points.steps.tolist() == [*range(0, 120, 3)]
+        assert [payload for _, payload in every] == [index.payload(points, i) for i in range(len(points.steps))]
+
+
 def test_a_damaged_histogram_is_read_as_an_empty_one_with_a_warning(tmp_path):
     write_run(tmp_path, range(6), histograms=True)
     file = file_of(tmp_path)

@@ -3,7 +3,7 @@
 import { choice, h } from "./dom.js";
 import { nearest } from "./worst.js";
 
-export const VIEWS = [["overview", "Overview"], ["map", "Heat map"], ["row", "Row"], ["step", "Step"]];
+export const VIEWS = [["overview", "Overview"], ["map", "Heat map"], ["row", "Row"], ["step", "Step"], ["sheet", "Histograms"]];
 export const MOST_OTHERS = 3; // runs to compare with
 export const PANEL = "panel"; // the id of the element that shows a view
 
@@ -64,7 +64,7 @@ export function fillControls(app, element, view) {
   element.replaceChildren(
     choice("Run", runs, state.run, chooseRun),
     ...(view.usesOther ? otherChoices(state, runs) : []),
-    ...(view.usesTable && tensors.length ? [choice("Tensor", tensors, state.tensor, chooseTensor), explained()] : []),
+    ...(view.usesTable && tensors.length ? [choice("Tensor", tensors, state.tensor, chooseTensor), ...(view.usesStat === false ? [] : [explained()])] : []),
   );
   if (focused) element.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
 }

@@ -8,6 +8,7 @@ import { MapView } from "./mapview.js";
 import { OverviewView } from "./overview.js";
 import { PICKER_KEY, Picker } from "./picker.js";
 import { RowView } from "./rowview.js";
+import { SheetView } from "./sheet.js";
 import { ServerSource } from "./source.js";
 import { State } from "./state.js";
 import { StepView } from "./stepview.js";
@@ -50,6 +51,7 @@ class App {
       map: new MapView(this),
       row: new RowView(this),
       step: new StepView(this),
+      sheet: new SheetView(this),
     };
     this.tableIsChosen = Boolean(this.state.tensor); // by the user or the address; otherwise a view may choose another table
     this.picker = new Picker(this);
@@ -144,8 +146,9 @@ class App {
     if (!isCurrent()) return false;
     const { tensors } = this.meta;
     if (tensors.length && !loaded.has(state.run, state.tensor, state.stat)) {
-      const first = FIRST.find(([tensor, stat]) => loaded.has(state.run, tensor, stat));
-      const { tensor, stats } = tensors[0];
+      const named = tensors.find((each) => each.tensor === state.tensor); // the address names a tensor, but no statistic of it
+      const first = named ? undefined : FIRST.find(([tensor, stat]) => loaded.has(state.run, tensor, stat));
+      const { tensor, stats } = named ?? tensors[0];
       const [chosen, stat] = first ?? [tensor, stats.find((each) => each !== "count") ?? stats[0]];
       state.set({ tensor: chosen, stat }, true);
     }

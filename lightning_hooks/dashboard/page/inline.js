@@ -15,9 +15,10 @@ class InlineSource {
     return this.tables[`${tensor}\n${stat}`]?.[0] ?? 0;
   }
 
-  async ask(route, { tensor, stat, tag } = {}) {
+  async ask(route, { tensor, stat, tag, tags } = {}) {
     const { data } = this;
-    const answer = { scalar: data.scalars[tag], histogram: data.histograms[tag], rows: data.rows[`${tensor}\n${stat}`], gaps: data.gaps[`${tensor}\n${stat}`] }[route];
+    if (route === "histograms") return expand(tags).map((i) => structuredClone(data.histograms[data.run.histograms[i]]));
+    const answer = { scalar: data.scalars[tag], rows: data.rows[`${tensor}\n${stat}`], gaps: data.gaps[`${tensor}\n${stat}`] }[route];
     return structuredClone(answer ?? data[route]);
   }
 

@@ -1,12 +1,13 @@
 // The row view: every statistic of one row over steps, its histogram over steps, and links to its neighbours.
 
+import { askHistograms, histogramsOf } from "./bins.js";
 import { keysOf, lastText, lineChart } from "./charts.js";
-import { makeScale, short, tableOf } from "./colors.js";
 import { helpButton } from "./controls.js";
-import { color, h, several } from "./dom.js";
+import { h, several } from "./dom.js";
 import { timeSeriesOf } from "./host.js";
 import { marksOf } from "./marks.js";
 import { PICKER_KEY } from "./picker.js";
+import { histogramPictures } from "./ridges.js";
 import { seriesOf } from "./series.js";
 import { stepsText } from "./steps.js";
 import { counterpart, worstRow } from "./worst.js";
@@ -102,12 +103,14 @@ export class RowView {
   async histogram(state, name) {
     const { app } = this;
     const { source, meta } = app;
-    const tag = `${state.tensor}_histogram/${name}`;
-    if (!meta.histograms.includes(tag) && meta.left_out) return h("p", {}, `This report holds the histograms of ${several(meta.histograms.length, "row")}, and none of this one.`);
-    if (!meta.histograms.includes(tag)) return h("p", {}, "No histogram of this row: ask for the statistic 'histogram' in a rule to see one.");
-    const histogram = await source.ask("histogram", { run: state.run, tag, steps: 120 });
-    if (!histogram.length) return null;
-    return h("div", {}, h("h2", {}, "Histogram over steps ", helpButton(app, () => "histogram")), histogramMap(histogram, state.map));
+    const { index } = histogramsOf(meta, state.tensor).find((each) => each.name === name) ?? {};
+    if (index === undefined && meta.left_out) return h("p", {}, `This report holds the histograms of ${several(meta.histograms.length, "row")}, and none of this one.`);
+    if (index === undefined) return h("p", {}, "No histogram of this row: ask for the statistic 'histogram' in a rule to see one.");
+    const histogram = (await askHistograms(source, state.run, [index], String(index))).get(index);
+    if (!histogram.steps.length) return null;
+    const [from, to] = [histogram.steps[0], histogram.steps.at(-1) + 1];
+    const all = h("button", { onclick: () => app.state.set({ view: "sheet" }) }, "of all rows");
+    return h("div", {}, h("h2", {}, "Histogram over steps ", helpButton(app, () => "histogram"), " ", all), histogramPictures(histogram, name, state.map, { from, to }));
   }
 
   /**
@@ -152,47 +155,4 @@ function nonfiniteNote({ label, steps, ends, nan, infinite }) {
   const sum = (counts) => counts.reduce((a, b) => a + b, 0);
   const since = `${steps[first] === ends[first] ? "" : "one of the "}${stepsText([steps[first], ends[first]])}`;
   return h("p", { class: "note" }, `${label ? `${label}: ` : ""}NaN at ${several(sum(nan), "step")}, infinite at ${several(sum(infinite), "step")}, from ${since} on`);
-}
-
-/** A map of steps by values, brighter for more elements. The axis is logarithmic on both sides of zero, like the buckets. */
-function histogramMap(histogram, map) {
-  const edges = histogram.flatMap((each) => each.edges.filter((_, i) => each.counts[i] > 0));
-  const size = Math.max(...edges.map(Math.abs), 1e-300);
-  const scale = makeScale("symlog", Math.min(...edges, 0), Math.max(...edges, 0) || size, 0, false);
-  const [columns, lines] = [histogram.length, 64];
-  const image = h("canvas", { width: columns, height: lines });
-  const context = image.getContext("2d");
-  const pixels = context.createImageData(columns, lines);
-  const table = tableOf(map === "diverging" ? "viridis" : map);
-  const most = Math.max(...histogram.map((each) => Math.max(...each.counts, 0)), 1);
-  histogram.forEach((each, x) => {
-    const bins = new Float64Array(lines);
-    const line = (value) => Math.min(Math.floor((scale.index(value) / 256) * lines), lines - 1);
-    each.edges.forEach((edge, i) => {
-      // Fill the lines from the left to the right edge of the bucket.
-      const [low, high] = [line(i ? each.edges[i - 1] : edge), line(edge)];
-      for (let at = Math.min(low + 1, high); at <= high; at++) bins[lines - 1 - at] = Math.max(bins[lines - 1 - at], each.counts[i]);
-    });
-    bins.forEach((count, y) => {
-      if (!count) return;
-      const index = 3 * Math.round((Math.log1p(count) / Math.log1p(most)) * 255);
-      pixels.data.set([table[index], table[index + 1], table[index + 2], 255], 4 * (y * columns + x));
-    });
-  });
-  context.putImageData(pixels, 0, 0);
-  const [width, height] = [900, 260];
-  const label = `Histogram at ${several(columns, "step")} from ${histogram[0].step} to ${histogram.at(-1).step}; values from ${short(scale.low)} to ${short(scale.high)}`;
-  const canvas = h("canvas", { width: width + 90, height: height + 26, class: "histogram", role: "img", "aria-label": label, style: "max-width: 100%" });
-  const pen = canvas.getContext("2d");
-  pen.imageSmoothingEnabled = false;
-  pen.drawImage(image, 80, 4, width, height);
-  pen.strokeStyle = color("line");
-  pen.strokeRect(80, 4, width, height);
-  pen.fillStyle = color("soft");
-  pen.font = "12px system-ui, sans-serif";
-  for (const at of [0, 0.25, 0.5, 0.75, 1]) pen.fillText(short(scale.at(at)), 4, 10 + height * (1 - at));
-  pen.fillText(`step ${histogram[0].step}`, 80, height + 22);
-  pen.textAlign = "right";
-  pen.fillText(`step ${histogram.at(-1).step}`, 80 + width, height + 22);
-  return canvas;
 }
