@@ -35,7 +35,7 @@ def over_values(tensors: list[Tensor], context: Context, change: Change) -> list
     """
     if not tensors:
         return tensors if context.owned else []
-    # In the usual case all tensors are dense.
+    # Pass dense tensors on as they are: usually all tensors are dense.
     if all(tensor.layout is torch.strided and not tensor.is_nested for tensor in tensors):
         changed = change(list(tensors), context.owned)
         return tensors if context.owned else changed
@@ -198,5 +198,5 @@ def _check_layouts(tensors: list[Tensor], context: Context) -> None:
 
 
 def _sparse_like(tensor: Tensor, values: Tensor) -> Tensor:
-    # The indices come from a coalesced tensor. Checking them again would wait for the device.
+    # Skip the check of the indices, which come from a coalesced tensor: checking them again would wait for the device.
     return torch.sparse_coo_tensor(tensor.indices(), values, tensor.shape, is_coalesced=True, check_invariants=False)

@@ -71,7 +71,7 @@ def check_norm_type(owner: object) -> None:
         RuleError: the message names the class, the field, the allowed values and the value.
     """
     value = owner.norm_type  # type: ignore[attr-defined]
-    # NaN fails the comparison with 0.
+    # Write `not value > 0` instead of `value <= 0`, so that a NaN is refused too.
     if not is_number(value) or not value > 0 or not (value == math.inf or is_finite(value)):
         expected = f"a number above 0{_in_range(value)} or infinity"
         raise RuleError(f"{type(owner).__name__}.norm_type must be {expected}, got {shown(value)}")
@@ -85,7 +85,7 @@ def _in_range(value: object) -> str:
 
 def _set_float(owner: object, field: str, value: Any) -> None:
     if isinstance(value, int) and not is_whole(value):
-        # A frozen dataclass sets a field this way.
+        # Setting an attribute of a frozen dataclass raises, so call the method of `object`.
         object.__setattr__(owner, field, float(value))
 
 
@@ -96,7 +96,7 @@ def check_share(owner: object, field: str) -> None:
         RuleError: the message names the class, the field, the allowed values and the value.
     """
     value = getattr(owner, field)
-    # A NaN fails the comparison.
+    # A NaN makes the comparison False, so it is refused too.
     if not is_number(value) or not 0 <= value < 1:
         raise RuleError(f"{type(owner).__name__}.{field} must be a number of at least 0 and below 1, got {shown(value)}")
 

@@ -84,7 +84,7 @@ def _memory(tensor: Tensor) -> int:
     try:
         return tensor.untyped_storage().data_ptr() or id(tensor)
     except Exception:
-        # The tensor is sparse, of a subclass that refuses to give its storage, or without memory of its own.
+        # The tensor has no storage to read: it is sparse, of a subclass that gives none, or has no memory of its own.
         return id(tensor)
 
 

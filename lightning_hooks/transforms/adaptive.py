@@ -88,7 +88,7 @@ class AdaptiveClip(Transform):
         shapes = [[1] * dim + [-1] + [1] * (value.dim() - dim - 1) for value in values[:n_multi]]
         shapes += [[1] * value.dim() for value in values[n_multi:]]
         pairs = zip(factors.split(sizes), shapes, strict=True)
-        # The factors of a vector, as most single units are, need no view.
+        # A vector needs no view of its factors. Most tensors that are a single unit are vectors.
         return multiplied(values, [factor if len(shape) == 1 else factor.view(shape) for factor, shape in pairs], owned)
 
     def _factor(self, norm: Tensor, param_norm: Tensor) -> Tensor:
@@ -205,6 +205,6 @@ def _unit_norms(values: list[Tensor], n_multi: int, dim: int) -> Tensor:
     """
     wide = WIDER.get(values[0].dtype)
     other_dims = {n: [other for other in range(n) if other != dim] for n in {value.dim() for value in values[:n_multi]}}
-    # Torch has no batched norm along a dimension.
+    # Take the norms tensor by tensor, because torch has no batched norm along a dimension.
     unit_norms = [torch.linalg.vector_norm(value, dim=other_dims[value.dim()], dtype=wide) for value in values[:n_multi]]
     return torch.cat([*unit_norms, torch.stack(norms_of_group(values[n_multi:]))] if n_multi < len(values) else unit_norms)

@@ -156,6 +156,6 @@ class ClipByGlobalNorm(Transform):
 
 
 def _within(bound: float, dtype: torch.dtype) -> float:
-    # Torch refuses a bound beyond the range of the dtype.
+    # Limit the bound to the range of the dtype, because torch raises for a bound beyond it.
     greatest = torch.finfo(dtype).max
     return max(-greatest, min(greatest, bound))

@@ -49,7 +49,7 @@ class Chain(Transform):
         if isinstance(given, (str, Mapping)) or not isinstance(given, Sequence) or not given:
             raise RuleError(f"Chain.transforms must be a list of at least one transform, got {given!r}")
         members = tuple(as_transform(item, f"Chain.transforms[{i}]") for i, item in enumerate(given))
-        # A frozen dataclass sets a field this way.
+        # Setting an attribute of a frozen dataclass raises, so call the method of `object`.
         object.__setattr__(self, "transforms", members)
         _combine_flags(self, members)
         object.__setattr__(self, "elementwise", all(getattr(member, "elementwise", False) for member in members))
@@ -113,7 +113,7 @@ class When(Transform):
     _decide: Callable[[list[Tensor], Context], object] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # A frozen dataclass sets a field this way.
+        # Setting an attribute of a frozen dataclass raises, so call the method of `object`.
         object.__setattr__(self, "transform", as_transform(self.transform, "When.transform"))
         object.__setattr__(self, "_decide", as_condition(self.condition, "When.condition"))
         if isinstance(self.condition, Mapping):
@@ -163,8 +163,8 @@ class When(Transform):
 
 
 def _combine_flags(owner: Transform, members: Sequence[Any]) -> None:
-    # Set the flags on the instance, where they hide those of the class. A property cannot be used: read from the class, it
-    # returns the property object instead of a bool.
+    # Set the flags on the instance, where they hide the flags of the class. Do not define properties: read from the class, a
+    # property returns itself instead of a bool.
     for flag in _ANY_FLAGS:
         object.__setattr__(owner, flag, any(getattr(member, flag, False) for member in members))
     object.__setattr__(owner, "on_activations", all(getattr(member, "on_activations", True) for member in members))

@@ -110,7 +110,7 @@ def _aggregator(aggregation: Any, given: Any) -> Any:
         name: kind
         for name in aggregation.__all__
         if issubclass(kind := getattr(aggregation, name), aggregation.Aggregator)
-        and not name.endswith("Aggregator")  # abstract classes
+        and not name.endswith("Aggregator")  # without the abstract classes
     }
     usable_names = [name for name, kind in classes.items() if not _required_arguments(kind) and not hasattr(kind, "reset")]
     if given in usable_names:

@@ -86,7 +86,7 @@ class EMA(Transform):
         old = [_average(context.state.get(name), grad, name) for name, grad in zip(names, grads, strict=True)]
 
         def mix(group: list[Tensor], before: list[Tensor]) -> list[Tensor]:
-            # Create new tensors instead of overwriting the old averages, which a checkpoint in the making may hold.
+            # Create new tensors instead of overwriting the old averages, which a checkpoint that is being written may hold.
             mixed = list(foreach("mul", before, self.decay))
             foreach("add", mixed, group, alpha=1 - self.decay, owned=True)
             # If an element of the new average is not finite, there are two cases. If the gradient is not finite, keep the old

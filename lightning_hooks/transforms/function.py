@@ -40,7 +40,7 @@ class Function(Transform):
     _resolved: Callable[[Tensor], Tensor] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # A frozen dataclass sets a derived field this way.
+        # Setting an attribute of a frozen dataclass raises, so call the method of `object`.
         object.__setattr__(self, "_resolved", as_callable(self.call, "Function.call", "tensor"))
 
     def __call__(self, tensors: list[Tensor], context: Context) -> list[Tensor]:

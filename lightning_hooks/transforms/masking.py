@@ -75,7 +75,7 @@ class Mask(Transform):
             )
         else:
             check_takes(resolved, "Mask.mask", "name", "tensor")
-        # A frozen dataclass sets a derived field this way.
+        # Setting an attribute of a frozen dataclass raises, so call the method of `object`.
         object.__setattr__(self, "_resolved", resolved)
 
     def __eq__(self, other: object) -> bool:

@@ -16,7 +16,7 @@ from lightning_hooks.transforms._contract import refuse_sparse
 from lightning_hooks.transforms.base import Context, Transform
 
 _MOST_STEPS: Final = 1000
-# The iterations should bring singular values near 1. If one grows beyond this number, the coefficients diverge.
+# The iterations should bring singular values near 1. If one grows beyond this bound, the iterations diverge.
 _MOST_GROWTH: Final = 1e6
 
 
@@ -77,7 +77,7 @@ class Orthogonalize(Transform):
         values = torch.linspace(0, 1, 1001, dtype=torch.float64, device="cpu")
         for _ in range(self.steps):
             values = values * (a + values.square() * (b + c * values.square()))
-            # NaN fails the comparison.
+            # `not … <= bound` also refuses a NaN.
             if not bool((values.abs() <= _MOST_GROWTH).all()):
                 raise RuleError(
                     f"Orthogonalize.coefficients {self.coefficients} make singular values grow without end: after at most "

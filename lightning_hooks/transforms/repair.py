@@ -50,11 +50,11 @@ class ZeroNonFinite(Transform):
         """Each tensor with its non-finite elements replaced."""
         for index, tensor in enumerate(tensors):
             self._check_range(tensor.dtype, context.name_of(index))
-        # Torch has no batched form of nan_to_num.
+        # Change one tensor at a time, because torch has no batched form of nan_to_num.
         return over_each(tensors, context, self._repaired)
 
     def _check_range(self, dtype: torch.dtype, name: str) -> None:
-        # Torch would write an infinity for a replacement that the dtype cannot hold.
+        # Refuse a replacement that the dtype cannot hold: torch would write an infinity for it.
         greatest = torch.finfo(dtype).max
         for field in ("nan", "inf"):
             value = getattr(self, field)
@@ -64,7 +64,7 @@ class ZeroNonFinite(Transform):
                 )
 
     def _repaired(self, value: Tensor, owned: bool) -> Tensor:
-        # Do not negate: for `inf` = 0.0 the replacement of negative infinity would be -0.0.
+        # Do not write `-self.inf`: for `inf` = 0.0 it is -0.0.
         negative = 0.0 - self.inf
         if value.is_complex():
             parts = torch.view_as_real(value.resolve_conj())

@@ -82,7 +82,7 @@ class ScaleBySchedule(Transform):
     def __post_init__(self) -> None:
         if (self.points is None) == (self.call is None):
             raise RuleError(f"ScaleBySchedule needs points or call, got {'neither' if self.call is None else 'both'}")
-        # A frozen dataclass sets a derived field this way.
+        # Setting an attribute of a frozen dataclass raises, so call the method of `object`.
         if self.points is not None:
             points = as_points(self.points, "ScaleBySchedule.points")
             object.__setattr__(self, "points", points)
@@ -145,7 +145,7 @@ class NormalizeByNorm(Transform):
         check_factor(self, "scale")
         check_finite(self, "eps", at_least=0)
         check_flag(self, "per_tensor")
-        # Norms of single tensors do not need all tensors, so the rule may also act during backward.
+        # The norm of one tensor does not need the other tensors: with `per_tensor` the transform may also act during backward.
         object.__setattr__(self, "needs_all", not self.per_tensor)
         object.__setattr__(self, "keeps_direction", self.scale >= 0)
 

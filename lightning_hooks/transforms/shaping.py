@@ -89,12 +89,14 @@ class OrthoGrad(Transform):
         grad, weight = value.to(wide).reshape(-1), param.to(wide).reshape(-1)
         if grad.numel() == 1:
             return written(value, torch.where(weight == 0, grad, torch.zeros_like(grad)).reshape(value.shape), owned)
-        # vdot conjugates its first argument; for real vectors it is the dot product.
+        # For complex vectors, vdot conjugates its first argument, as a projection needs; for real vectors it is the dot
+        # product.
         along = torch.vdot(weight, grad) / (torch.vdot(weight, weight) + self.eps)
         across = grad - along * weight
         norm, norm_across = torch.linalg.vector_norm(grad), torch.linalg.vector_norm(across)
         factor = norm / (norm_across + self.eps)
-        # Select rounding error by a mask: an `if` would wait for the device. A NaN fails the comparison and stays.
+        # If only rounding error remains, return zeros: by a mask, because an `if` would wait for the device. The comparison is
+        # False for a NaN, which stays.
         is_rounding = norm_across <= 4 * torch.finfo(wide).eps * norm
         return written(value, (across * factor).masked_fill(is_rounding, 0).reshape(value.shape), owned)
 

@@ -77,7 +77,7 @@ class ReverseGradient(Transform):
             check_factor(self, "weight")
         elif isinstance(given, Sequence) and not isinstance(given, str):
             points = as_points(given, "ReverseGradient.weight")
-            # A frozen dataclass sets a field this way.
+            # Setting an attribute of a frozen dataclass raises, so call the method of `object`.
             object.__setattr__(self, "weight", points)
             schedule = Curve(points)
         elif isinstance(given, str) or callable(given):

@@ -94,8 +94,8 @@ class SkipStep(Transform):
         if self.if_norm_above is not None:
             code = torch.where(total_norm(values) > self.if_norm_above, 1, code)
         if self.if_nonfinite:
-            # Test the greatest magnitude, which cannot overflow as a sum of squares can. The magnitude of a complex element
-            # can overflow, so use its real and imaginary part.
+            # Test the greatest magnitude, because a sum of squares could overflow although all elements are finite. The
+            # magnitude of a complex element could overflow too, so take its real and its imaginary part.
             real_values = [torch.view_as_real(value.resolve_conj()) if value.is_complex() else value for value in values]
             code = torch.where(stack_scalars(norms(real_values, torch.inf)).isfinite().all(), code, 2)
         return code.to(torch.int32)

@@ -59,7 +59,7 @@ class Zero(Transform):
         if self.index is None:
             return over_values(tensors, context, _all_zero)
         positions = [self._dim_and_runs(tensor, context.name_of(i)) for i, tensor in enumerate(tensors)]
-        # The entries of a sparse tensor are selected by its indices. over_each() coalesces again, which gives the same order.
+        # A sparse tensor is selected from by its indices. over_each() coalesces the tensor again, which gives the same order.
         indices = [tensor.coalesce().indices() if tensor.is_sparse else None for tensor in tensors]
         return over_each(tensors, context, _some_zero, positions, indices)
 
@@ -127,7 +127,7 @@ class Dropout(Transform):
             dropped = torch.empty_like(value, dtype=torch.bool, requires_grad=False)
             return zeroed(value, dropped.bernoulli_(self.p, generator=context.generator_for(value.device)), owned)
 
-        # The results may be overwritten: they are the owned tensors or new tensors.
+        # Let Scale overwrite the results, which are the owned tensors or new ones.
         kept = over_each(tensors, context, drop)
         return Scale(1 / (1 - self.p))(kept, Context(names=context.names, owned=True))
 
@@ -206,7 +206,7 @@ def _some_zero(value: Tensor, owned: bool, position: tuple[int, list[tuple[int, 
     # The values of a sparse tensor have the shape [entries, *dense dimensions].
     value_dim = dim if indices is None else dim - indices.shape[0] + 1
     result = value if owned else value.clone()
-    # Set runs to zero instead of indexing by a tensor, which would be copied to the device in every call.
+    # Set runs to zero instead of indexing by a tensor, which every call would have to copy to the device.
     for start, length in runs:
         result.narrow(value_dim, start, length).zero_()
     return result
