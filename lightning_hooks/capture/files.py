@@ -71,7 +71,8 @@ class RankFiles:
             entries = (self._entry(item, file, key) for key, item in zip(tensors, items, strict=True))
             record = FileRecord(file, self._rank, self._index.run, tuple(entries))
             temporary = folder / file
-            # touch() sets the mode by the umask. safetensors would let only the owner read the file.
+            # Create the file by touch(), which sets its mode by the umask, and restore that mode after writing: safetensors
+            # lets only the owner read the file.
             temporary.touch()
             mode = temporary.stat().st_mode
             self._library.torch.save_file(tensors, temporary, metadata={"lightning_hooks": record.to_line()})

@@ -135,14 +135,14 @@ def read_index(path: Path) -> tuple[list[FileRecord], int]:
     for number, line in enumerate(content.splitlines(keepends=True), start=1):
         try:
             if not line.endswith(b"\n"):
-                # The writer was killed while it wrote this line.
+                # The line is incomplete: its writer was killed while it wrote the line.
                 break
             records.append(FileRecord.from_line(line))
         except RuleError as error:
             raise RuleError(f"{path}, line {number}: {error}") from None
         except ValueError as error:
             if end + len(line) == len(content):
-                # A power failure may leave zeros as the last line.
+                # Ignore the last line if it cannot be read: a power failure may leave zeros there.
                 break
             raise RuleError(f"{path}, line {number} is not a line of a capture's index: {error}") from error
         end += len(line)
@@ -212,7 +212,8 @@ class IndexWriter:
             before = os.fstat(descriptor).st_size
             try:
                 rest = memoryview(f"{record.to_line()}\n".encode())
-                # On a full disk, write() may write a part of the line before the next call raises.
+                # On a full disk, write() may write only a part of the line, and the next call raises. Then the part is removed
+                # below.
                 while rest:
                     rest = rest[os.write(descriptor, rest) :]
                 os.fsync(descriptor)

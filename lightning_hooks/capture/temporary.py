@@ -21,9 +21,9 @@ except ImportError:
     # Windows has no fcntl, so the leftovers of killed runs are not removed there.
     fcntl = None
 
-# Another writer holds the lock only while it checks whether the folder is a leftover.
+# How often to try to lock the folder: another writer holds the lock only while it checks whether the folder is a leftover.
 _ATTEMPTS: Final = 100
-_PAUSE: Final = 0.01  # seconds
+_PAUSE: Final = 0.01  # seconds between two attempts
 
 
 class TemporaryFolder:
@@ -58,7 +58,7 @@ class TemporaryFolder:
                 time.sleep(_PAUSE)
                 continue
             except OSError:
-                # This file system has no locks.
+                # This file system has no locks, so use the folder without a lock.
                 pass
             self._exists = True
 

@@ -144,7 +144,8 @@ class CaptureWriter:
         dtype = self.dtype if self.dtype is not None and tensor.dtype in FLOATS else tensor.dtype
         size = tensor.numel() * dtype.itemsize
         if self.max_bytes is not None and self.bytes_written + self._held_bytes + size > self.max_bytes:
-            # end_batch() writes the tensors of complete batches: writing here would hold up a hook.
+            # Only drop the tensors of this batch. end_batch() writes those of complete batches, because writing here would hold
+            # up a hook.
             self._is_over_limit = True
             self._current.clear()
             return
@@ -197,7 +198,7 @@ class CaptureWriter:
         return tensor.to(dtype=dtype, memory_format=torch.contiguous_format).to("cpu", non_blocking=True)
 
     def _write(self, stage: str) -> None:
-        # If the file of another stage has just failed, the capture has stopped and there are no items.
+        # There may be no items: if writing the file of another stage has just failed, the capture has stopped and dropped them.
         items = self._pending.pop(stage, [])
         self._batches.pop(stage, None)
         self._held_bytes -= sum(item.tensor.nbytes for item in items)
