@@ -64,7 +64,7 @@ def is_off(switch: HookSwitch) -> bool:
     if not switch.is_on:
         return True
     if not torch.compiler.is_compiling():
-        return False
+        return switch.leaves_out()
     # The compiler traces a hook that was registered for eager code: the function that calls the module was not recognised as
     # compiled. Count the hook, so that an error can say that it has no effect.
     if torch.compiler.is_dynamo_compiling():

@@ -42,7 +42,7 @@ class ModuleHooks:
     def __init__(self, actions: Iterable[Action], called: set[int], switch: HookSwitch, step_handles: Handles) -> None:
         choose_tensor_hooks()
         gradients = OutputGradients(step_handles)
-        fallback = partial(fall_back, gradients)
+        fallback = partial(fall_back, gradients, switch)
         self._hooks: list[_Hook] = []
         for at_module in by_module(actions, called):
             # Hold modules by weak references: the finalizer of the hook manager must not keep the model alive.

@@ -89,17 +89,21 @@ class PythonPlainHook(OurHook):
         return None
 
 
-def fall_back(gradients: OutputGradients, hook: PlainHook, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+def fall_back(
+    gradients: OutputGradients, switch: HookSwitch, hook: PlainHook, module: nn.Module, args: tuple[Any, ...], output: Any
+) -> None:
     """Handle a result for a plain hook that is not a single floating-point tensor with a node: nested, leaf, subclass, complex.
 
     Args:
         gradients: hooks the gradients of results.
+        switch: the switch that the hook reads.
         hook: the plain hook.
         module: the module that was called.
         args: the positional arguments of the call.
         output: the result of the call.
     """
-    if torch.compiler.is_compiling():
+    # A call without gradients has no result with a node, so only this function has to ask whether the call counts.
+    if torch.compiler.is_compiling() or switch.leaves_out():
         return
     hook.called.add(id(module))
     tensors = measured_in(output)

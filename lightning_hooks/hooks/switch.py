@@ -7,7 +7,7 @@ an output. Such an inner gradient flows through the same hooked tensors, and is 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from weakref import ReferenceType, ref
 
 import torch
@@ -26,6 +26,10 @@ else:
     SwitchBase = getattr(backends.hooks().module, "SwitchBase", object)
 
 
+COUNTED: Final = ("training", "gradients", "all")
+"""The calls of modules in which hooks may act: with gradients or in training mode; with gradients; all."""
+
+
 class BackwardPass(Enum):
     """The backward passes whose gradients an action gets."""
 
@@ -37,7 +41,7 @@ class BackwardPass(Enum):
 class HookSwitch(SwitchBase):
     """What every hook of one model reads first: whether hooks are on, and which backward pass is running.
 
-    The C++ hooks read all attributes but `traced` and `in_loss` without the interpreter.
+    The C++ hooks read all attributes but `traced`, `in_loss`, `counts` and `left_out` without the interpreter.
 
     Args:
         model: held by a weak reference. A backward pass that computes gradients of its parameters counts as that of the loss,
@@ -57,11 +61,14 @@ class HookSwitch(SwitchBase):
         saw_inner: whether there was an inner gradient.
         pass_number: the number of the backward pass that was identified last.
         is_loss: whether that pass is the backward of the loss.
+        counts: the calls of modules in which hooks act, one of `COUNTED`.
+        left_out: whether hooks have left out a call since the last step began.
     """
 
     def __init__(self, model: nn.Module | None = None) -> None:
         self.is_on = self.traced = self.awaits_loss = self.in_loss = self.only_loss = self.saw_inner = self.is_loss = False
         self.pass_number = -1
+        self.counts, self.left_out = "all", False
         self._model: ReferenceType[nn.Module] | None = None if model is None else ref(model)
         self._accumulators: list[Any] | None = None
         run_at_first_switch()
@@ -73,6 +80,24 @@ class HookSwitch(SwitchBase):
     def turn_off(self) -> None:
         self.is_on = self.traced = self.only_loss = False
         self._accumulators = None
+
+    def leaves_out(self, has_gradients: bool | None = None) -> bool:
+        """Whether hooks do nothing in the call under way, because it is no part of a training step.
+
+        The mode is that of the root: in a training forward a frozen part may be in evaluation mode and run without gradients,
+        and so may the first run of a checkpointed part.
+
+        Args:
+            has_gradients: whether autograd records in the call; None to ask torch. A compiled graph has to say, because torch
+                runs it without gradients.
+        """
+        if self.counts == "all" or (torch.is_grad_enabled() if has_gradients is None else has_gradients):
+            return False
+        model = None if self._model is None else self._model()
+        if self.counts == "training" and (model is None or model.training):
+            return False
+        self.left_out = True
+        return True
 
     def begin_backward(self) -> None:
         """Called when the training loop announces the backward of the loss."""

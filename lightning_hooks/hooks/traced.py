@@ -5,7 +5,7 @@ hooks stay registered, and a flag turns them on and off, which costs at most one
 
 Hooks on modules inside a compiled module are traced with it. So they may not use Python state: no lists, no counters, not even
 an integer attribute, for which the compiler would make one graph for each of a hundred equal blocks. A traced hook has only a
-tensor that holds a number, its mark, and a flag that all hooks of a model share. Its work is done by three custom operations
+tensor that holds a number, its mark, and a flag that all hooks of a model share. Its work is done by four custom operations
 that the compiler does not trace into. When the graph runs, they read the number and call the actions of the mark, which are the
 same as in eager mode.
 
@@ -39,6 +39,7 @@ _LISTS = ("input", "output", *_GRADIENTS)
 _LIBRARY = torch.library.Library("lightning_hooks", "DEF")
 # `read` is declared to change the mark, so that the compiler does not drop, repeat or reorder it.
 _LIBRARY.define("read(Tensor x, Tensor(a!) mark) -> ()")
+_LIBRARY.define("read_without_gradients(Tensor x, Tensor(a!) mark) -> ()")
 _LIBRARY.define("read_grad(Tensor grad, Tensor mark) -> Tensor")
 _LIBRARY.define("change_grad(Tensor grad, Tensor mark) -> Tensor")
 
@@ -116,6 +117,12 @@ def _read(x: Tensor, number: Tensor) -> None:
         mark.run(x)
 
 
+def _read_without_gradients(x: Tensor, number: Tensor) -> None:
+    mark = _active_mark(number)
+    if mark is not None and not mark.hooks.switch.leaves_out(has_gradients=False):
+        mark.run(x)
+
+
 def _read_grad(grad: Tensor, number: Tensor) -> Tensor:
     mark = _active_mark(number)
     if mark is not None:
@@ -131,9 +138,11 @@ def _change_grad(grad: Tensor, number: Tensor) -> Tensor:
 
 
 _LIBRARY.impl("read", _read, "CompositeExplicitAutograd")
+_LIBRARY.impl("read_without_gradients", _read_without_gradients, "CompositeExplicitAutograd")
 _LIBRARY.impl("read_grad", _read_grad, "CompositeExplicitAutograd")
 _LIBRARY.impl("change_grad", _change_grad, "CompositeExplicitAutograd")
 torch.library.register_fake("lightning_hooks::read", lambda x, mark: None)
+torch.library.register_fake("lightning_hooks::read_without_gradients", lambda x, mark: None)
 torch.library.register_fake("lightning_hooks::read_grad", lambda grad, mark: torch.zeros(1, device=mark.device))
 torch.library.register_fake("lightning_hooks::change_grad", lambda grad, mark: torch.empty_like(grad))
 
@@ -234,12 +243,15 @@ private("torch._dynamo.eval_frame.skip_code", _skip_codes, None, "hooks of a com
 
 
 def _read_all(part: Any, mark: Tensor) -> None:
+    # The graph itself runs without gradients. The compiler makes one variant for each answer of this question.
+    operations = torch.ops.lightning_hooks
+    read = operations.read if torch.is_grad_enabled() else operations.read_without_gradients
     done: list[Tensor] = []
     for tensor in tensors_in(part):
         # The same tensor object may occur twice in a part. Read it once.
         if is_measured(tensor) and not any(tensor is one for one in done):
             done.append(tensor)
-            torch.ops.lightning_hooks.read(tensor.detach(), mark)
+            read(tensor.detach(), mark)
 
 
 def _with_nodes(tree: Any, part: Any, mark: Tensor, probe: Tensor, changes: bool) -> Any:

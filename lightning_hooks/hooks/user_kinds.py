@@ -31,6 +31,13 @@ class _Switched(OurHook):
         return self.run(*args) if self.switch is None or self.switch.is_on else None
 
 
+class _Counted(_Switched):
+    """A hook of the forward pass, which acts only in calls that are a part of the step."""
+
+    def __call__(self, *args: Any) -> Any:
+        return None if self.switch is not None and self.switch.leaves_out() else super().__call__(*args)
+
+
 def register_backward(
     module: nn.Module, run: Callable[..., Any], switch: HookSwitch, handles: Handles, *, before: bool, prepend: bool
 ) -> None:
@@ -55,7 +62,7 @@ def register_first(module: nn.Module, run: Callable[..., Any], switch: HookSwitc
         run: called as `(module, args, kwargs)` before the module, or as `(module, args, kwargs, output)` after it.
     """
     register = module.register_forward_pre_hook if before else module.register_forward_hook
-    handles.register(register, _Switched(run, switch), prepend=True, with_kwargs=True)
+    handles.register(register, _Counted(run, switch), prepend=True, with_kwargs=True)
 
 
 def register_post_accumulate(
@@ -132,7 +139,7 @@ class _Enter(OurHook):
     def __call__(self, module: nn.Module, args: Any) -> None:
         # Also push a placeholder when the hook is inactive: with a recursive module the exits must pair with the entries.
         context = None
-        if self.switch.is_on and self.is_due():
+        if self.switch.is_on and not self.switch.leaves_out() and self.is_due():
             context = torch.autograd.graph.saved_tensors_hooks(*self.pair)
             context.__enter__()
         self.entered.append(context)

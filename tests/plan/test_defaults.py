@@ -110,7 +110,8 @@ def test_attention_takes_its_fast_path_as_without_a_monitor(monkeypatch):
     net, x = Net().eval(), torch.randn(2, 3, 8)
     with torch.no_grad():
         alone = net(x)
-        with instrument(net, watch=[Watch(modules="*", layers=True, tensors="output", stats="norm")]) as watched:
+        rule = Watch(modules="*", layers=True, tensors="output", stats="norm")
+        with instrument(net, watch=[rule], calls="all") as watched:
             beside = net(x)
             watched.step()
     assert len(calls) == 2 and torch.equal(alone, beside)

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from lightning_hooks.engine.participants.phases import PARAM_TENSORS
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.hooks import Handles
-from lightning_hooks.hooks.user_kinds import register_optimizer
+from lightning_hooks.hooks.user_kinds import closure_of, register_optimizer
 from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor
 
 
@@ -50,6 +50,21 @@ def register(optimizer: Optimizer, run: Callable[..., None], handles: Handles, *
         register_optimizer(optimizer, run, None, handles, before=before)
     except UnsupportedError as error:
         raise UnsupportedError(f"instrument: {error}; omit optimizer= and call step()") from error
+
+
+def refuse_step(optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Refuse a step of an optimizer before which its gradients are not complete."""
+    if closure_of(args, kwargs) is not None:
+        raise UnsupportedError(
+            "instrument: the optimizer got a closure, whose gradients do not exist yet when its step begins; call "
+            "optimizer.step() without one, or omit optimizer= and call step()"
+        )
+    # The scaler sets `grad_scale` on a fused optimizer, which divides gradients by the scale inside its own step.
+    if getattr(optimizer, "grad_scale", None) is not None:
+        raise UnsupportedError(
+            "instrument: the gradients are still multiplied by the loss scale, because a fused optimizer divides them in "
+            "its own step; call scaler.unscale_(optimizer) before scaler.step(optimizer), or use fused=False"
+        )
 
 
 def parameters_of(optimizer: Optimizer) -> list[Any]:

@@ -26,6 +26,7 @@ from lightning_hooks.engine.plain_loop.checks import (
     parameters_of,
     refuse_foreign,
     refuse_other_stages,
+    refuse_step,
     register,
     without_optimizer,
 )
@@ -35,16 +36,16 @@ from lightning_hooks.engine.running.run import Run
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.producer import Producer
-from lightning_hooks.errors import RuleError, UnsupportedError, shown
+from lightning_hooks.errors import RuleError, did_you_mean, shown
 from lightning_hooks.health.finding import Cause, Finding
-from lightning_hooks.hooks.user_kinds import closure_of
+from lightning_hooks.hooks.switch import COUNTED
 from lightning_hooks.plan.rank_check import check_ranks_agree
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import Apply, Hook, Watch
-from lightning_hooks.rules.fields import check_local
+from lightning_hooks.rules.fields import as_count, check_local
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.processes import of_first_rank, rank
@@ -58,8 +59,8 @@ class Instrument:
 
     A context manager, which removes the hooks on exit. With an optimizer, a step ends when the optimizer has stepped, including
     gradient accumulation; with several optimizers, when each has stepped. Without an optimizer, `step()` ends a step, only
-    transforms with `when="backward"` are allowed, and `final_grad`, `update` and `state` are refused. Put a forward pass that
-    is not part of training, such as a validation, inside `paused(model)`: otherwise it is a part of the next step. With several
+    transforms with `when="backward"` are allowed, and `final_grad`, `update` and `state` are refused. A forward pass without
+    gradients while the model is in evaluation mode, such as a validation, is not a part of a step; see `calls`. With several
     processes (`torch.distributed`), every process must use `instrument` with the same rules if tensors are watched or
     transforms draw random numbers, because tables are merged and seeds shared over all processes.
 
@@ -76,6 +77,12 @@ class Instrument:
         health: whether health rules say what is wrong with the training, on standard error and in `findings.jsonl` in `folder`:
             True for the default rules, or rules as of `HealthMonitor(rules=…)`. Call `note_loss` for those on the loss.
             Default False.
+        calls: which calls of modules belong to a step: `training` (default), those with gradients enabled or while `model` is
+            in training mode; `gradients`, only those with gradients enabled, for loops that collect data without gradients in
+            training mode; `all`, for measuring without training. A call that does not belong to a step is neither measured
+            nor changed, and custom hooks are not called.
+
+        first_step: the number of the first step, for a loop that resumes; default 0.
 
     After the block, `compute()` and `record` still return the last step; the object no longer keeps model and optimizers alive.
 
@@ -120,6 +127,8 @@ class Instrument:
         consumers: Sequence[StepConsumer | Mapping[str, Any]] = (),
         folder: str | os.PathLike[str] | None = None,
         health: bool | Mapping[str, Any] | Sequence[Any] = False,
+        calls: str = "training",
+        first_step: int = 0,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise RuleError(f"model must be a torch.nn.Module, got {model!r}")
@@ -131,11 +140,14 @@ class Instrument:
         hook_rules = as_rules(Hook, hooks, "hooks")
         refuse_other_stages(applies, hook_rules)
         health_rules = loop_rules(health)
+        if calls not in COUNTED:
+            raise RuleError(f"calls must be one of {', '.join(COUNTED)}, got {shown(calls)}{did_you_mean(calls, COUNTED, 1)}")
         if not self.optimizers:
             rules = without_optimizer(rules, applies, hook_rules)
         if health_rules is not None:
             rules = [*rules, *watch_rules(health_rules, has_optimizer=bool(self.optimizers))]
         self._run = Run(model)
+        self._run.hook_manager.switch.counts = calls
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         refuse_narrow(device)
         is_diagnosed = any(rule.is_on for rule in health_rules or ())
@@ -169,7 +181,7 @@ class Instrument:
         if bound := [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]:
             user_hooks = UserHooksParticipant(bound, optimizers=lambda: self.optimizers, stays=True)
             self._participants.append(user_hooks)
-        self._step = 0
+        self._step = as_count("first_step", first_step)
         self._stepped: set[int] = set()
         self._held: dict[int, list[Any]] = {}  # by id of an optimizer: its parameters at its last step
         self._was_entered = False
@@ -264,6 +276,29 @@ class Instrument:
             self._run.hook_manager.before_step(self._producer.observer, substitute)
         self._end()
 
+    def suspend(self) -> None:
+        """Remove all hooks until `resume()`, for a loop that knows where its steps begin and end."""
+        if not self._is_over:
+            self._run.hook_manager.end_batch()
+
+    def resume(self, *, again: bool = False) -> None:
+        """Register the hooks again after `suspend()`.
+
+        Args:
+            again: whether to begin the step again, because its optimizer was not called: a loss scaler skips such a step.
+        """
+        if not self._is_over:
+            if again:
+                self._stepped.clear()
+                self._noted = None
+                self._run.hook_manager.end_step()
+            self._begin()
+
+    @property
+    def next_step(self) -> int:
+        """The number of the step that ends next."""
+        return self._step
+
     def note_loss(self, loss: Tensor) -> None:
         """Measure the loss of a backward; the losses of a step are merged, and their mean is `hooks/loss`.
 
@@ -302,6 +337,7 @@ class Instrument:
         return self._latest.views.get("train", _NO_STEP)
 
     def _begin(self) -> None:
+        self._run.hook_manager.switch.left_out = False
         self._run.hook_manager.begin_batch(self._step, reporting=self._producer is None)
 
     def _end(self) -> None:
@@ -336,17 +372,7 @@ class Instrument:
             self._producer.publish_pending()
 
     def _before(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        if closure_of(args, kwargs) is not None:
-            raise UnsupportedError(
-                "instrument: the optimizer got a closure, whose gradients do not exist yet when its step begins; call "
-                "optimizer.step() without one, or omit optimizer= and call step()"
-            )
-        # The scaler sets `grad_scale` on a fused optimizer, which divides gradients by the scale inside its own step.
-        if getattr(optimizer, "grad_scale", None) is not None:
-            raise UnsupportedError(
-                "instrument: the gradients are still multiplied by the loss scale, because a fused optimizer divides them in "
-                "its own step; call scaler.unscale_(optimizer) before scaler.step(optimizer), or use fused=False"
-            )
+        refuse_step(optimizer, args, kwargs)
         # If one optimizer steps again before the others have stepped, the step ends without them.
         if id(optimizer) in self._stepped:
             self._end()

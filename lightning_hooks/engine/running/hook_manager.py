@@ -198,7 +198,7 @@ class HookManager:
         self._installed.refuse_traced()
         # A module that was not called may have been replaced or compiled within the batch: look up all targets at the next
         # step.
-        if self.uncalled.warn(active, step.called):
+        if self.uncalled.warn(active, step.called, left_out=self.switch.left_out):
             self.refresh.requested = True
 
     def refresh_in_batch(self) -> None:

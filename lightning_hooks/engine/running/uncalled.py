@@ -26,12 +26,13 @@ class Uncalled:
         self._steps.clear()
         self._judged.clear()
 
-    def warn(self, active: Active, called: set[int]) -> bool:
+    def warn(self, active: Active, called: set[int], left_out: bool = False) -> bool:
         """Warn at the end of a step. Returns whether a module was found that was not called.
 
         Args:
             active: the participants that acted in the step.
             called: the ids of the modules that were called.
+            left_out: whether hooks have left out calls of modules, as no part of the step.
         """
         if active in self._steps:
             return False
@@ -44,7 +45,7 @@ class Uncalled:
         new = {name: about for name, about in idle.items() if name not in self._warned}
         self._warned.update(new)
         if new:
-            _warn(new)
+            _warn(new, left_out=left_out)
         return bool(idle)
 
     def _not_called(self, participant: Participant, rule: ModuleRule, called: set[int]) -> Iterable[tuple[str, str]]:
@@ -61,11 +62,18 @@ def _shown(participant: Participant, rule: ModuleRule) -> str:
     return where if not participant.owner or participant.owner in where else f"{participant.owner}: {where}"
 
 
-def _warn(idle: dict[str, tuple[str, dict[str, None]]]) -> None:
+def _warn(idle: dict[str, tuple[str, dict[str, None]]], *, left_out: bool) -> None:
     groups: dict[str, list[str]] = {}
     for name, (kind, rules) in idle.items():
         groups.setdefault(f"{kind}; {', '.join(rules)}", []).append(name)
     shown = "; ".join(f"{listed(names)} ({of})" for of, names in groups.items())
+    if left_out:
+        warnings.warn(
+            f"matched modules were not called in training in the first step: {shown}. They ran without gradients, and "
+            "instrument leaves out such calls by default if the model is in evaluation mode; calls='all' measures them too",
+            stacklevel=2,
+        )
+        return
     warnings.warn(
         f"matched modules were not called in the first step: {shown}. Usual reasons: the forward uses their weights directly, "
         "calls another method than forward, does not need them in this step, or is compiled as a part of a function (compile "

@@ -1,0 +1,111 @@
+"""`HooksTrainerCallback`: `instrument` in the `Trainer` of Hugging Face's `transformers`, which only this module imports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import signature
+from typing import Any, Final
+
+from torch import Tensor, nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from lightning_hooks.engine.plain_loop.session import Instrument
+from lightning_hooks.errors import RuleError, did_you_mean
+from lightning_hooks.rules import Apply, Hook, Watch
+from lightning_hooks.rules.reading import as_rules
+
+_OWN: Final = ("self", "model", "optimizer", "first_step")
+_OPTIONS: Final = tuple(name for name in signature(Instrument.__init__).parameters if name not in _OWN)
+_RULES: Final = {"watch": Watch, "apply": Apply, "hooks": Hook}
+
+
+class HooksTrainerCallback(TrainerCallback):
+    """Watch and change a model in the Trainer of `transformers`; each step of the optimizer is a step.
+
+    Between two steps the model has no hooks, so evaluation and checkpoints are those of a run without this callback. The loss
+    is that of the model's own output; a Trainer with another loss has none. A run that resumes continues the numbers of the
+    steps. If training raises, call `close()`, because `transformers` does not tell callbacks.
+
+    Args:
+        **options: the arguments of `instrument`, except `model`, `optimizer` and `first_step`.
+
+    Attributes:
+        watched: the `Instrument` of the training under way, or of the last one; None before the first.
+
+    Raises:
+        RuleError: an unknown option or an invalid rule; when training begins also what `instrument` raises.
+
+    Example:
+        >>> HooksTrainerCallback(watch=[Watch(params="*", tensors="grad", stats="norm")]).watched is None
+        True
+    """
+
+    def __init__(self, **options: Any) -> None:
+        for name in options:
+            if name not in _OPTIONS:
+                raise RuleError(f"unknown option {name!r}{did_you_mean(name, _OPTIONS)}; there are {', '.join(_OPTIONS)}")
+        for name, kind in _RULES.items():
+            if options.get(name) is not None:
+                options[name] = as_rules(kind, options[name], name)
+        self._options = options
+        self.watched: Instrument | None = None
+        self._losses: list[Tensor] = []
+        self._is_sum = False
+        self._began = 0
+        self._handle: Any = None
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Called when model and optimizer are ready: resolve the rules, and check them."""
+        self.close()
+        # Accelerate wraps the optimizer in an object without hooks around its step.
+        optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])
+        self.watched = Instrument(kwargs["model"], optimizer=optimizer, first_step=state.global_step, **self._options)
+        self.watched.__enter__()
+        self.watched.suspend()
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Called before the first batch of a step: register the hooks."""
+        if self.watched is not None:
+            self._losses.clear()
+            self._handle = kwargs["model"].register_forward_hook(self._keep_loss, with_kwargs=True)
+            self._began = self.watched.next_step
+            self.watched.resume()
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Called before the optimizer steps: note the loss of all batches of the step."""
+        if self.watched is not None and self._losses:
+            total = sum(self._losses[1:], self._losses[0])
+            self.watched.note_loss(total if self._is_sum else total / len(self._losses))
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Called after the optimizer has stepped, before evaluation and checkpoints: remove the hooks."""
+        self._remove()
+        if self.watched is not None:
+            if self.watched.next_step == self._began:
+                self.watched.resume(again=True)
+            self.watched.suspend()
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Called after training: end the block."""
+        self.close()
+
+    def close(self) -> None:
+        """Remove all hooks, and end the block. Call it if training was ended by an exception, of which no callback is told."""
+        self._remove()
+        self._losses.clear()
+        if self.watched is not None:
+            self.watched.__exit__(None, None, None)
+
+    def _remove(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.remove()
+
+    def _keep_loss(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if isinstance(loss, Tensor) and loss.requires_grad:
+            # With the number of items of the whole step, the losses of its batches add up to the loss of the step.
+            self._is_sum = kwargs.get("num_items_in_batch") is not None
+            self._losses.append(loss.detach().mean())

@@ -1,0 +1,164 @@
+"""The callback for the Trainer of `transformers`: its steps are those of the optimizer, and it changes no weight."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lightning_hooks import Apply, ClipByGlobalNorm, RuleError, Watch, assert_no_hooks
+from lightning_hooks.records.consumer import StepConsumer
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from lightning_hooks.transformers import HooksTrainerCallback  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+BATCH, LENGTH, WIDTH = 2, 6, 8
+RULES = [
+    Watch(modules="transformer.h.0.mlp", tensors="output", stats="norm"),
+    Watch(params="*", tensors=["grad", "final_grad", "update"], stats="norm"),
+]
+
+
+class Views(StepConsumer):
+    def __init__(self) -> None:
+        self.views: list[Any] = []
+
+    def consume(self, view: Any) -> None:
+        self.views.append(view)
+
+
+def model() -> Any:
+    torch.manual_seed(0)
+    sizes = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "vocab_size": 11, "n_positions": 8}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=1, eos_token_id=2))
+
+
+def samples(count: int = 24) -> list[dict[str, torch.Tensor]]:
+    tokens = torch.randint(3, 11, (count, LENGTH), generator=torch.Generator().manual_seed(1))
+    return [{"input_ids": each, "labels": each} for each in tokens]
+
+
+def train(root: Path, *callbacks: Any, resume: bool = False, **options: Any) -> Any:
+    arguments = transformers.TrainingArguments(
+        **{
+            "output_dir": str(root),
+            "per_device_train_batch_size": BATCH,
+            "max_steps": 4,
+            "report_to": [],
+            "save_strategy": "no",
+            "disable_tqdm": True,
+            "use_cpu": True,
+            "learning_rate": 0.01,
+            "logging_strategy": "no",
+            **options,
+        }
+    )
+    trainer = transformers.Trainer(
+        model(), arguments, train_dataset=samples(), eval_dataset=samples(10), callbacks=[*callbacks]
+    )
+    trainer.train(resume_from_checkpoint=resume or None)
+    assert_no_hooks(trainer.model)
+    assert not trainer.model._forward_hooks
+    return trainer
+
+
+def watched(**options: Any) -> tuple[Any, Views]:
+    views = Views()
+    return HooksTrainerCallback(**{"watch": RULES, "consumers": [views], **options}), views
+
+
+def counts(view: Any) -> dict[str, int]:
+    index = view.rows
+    rows = range(len(index.names))
+    return {index.names[i]: int(view.moments[i, 0]) for i in rows if index.tensors[i] == "output"}
+
+
+WAYS = {
+    "plain": {},
+    "accumulation": {"gradient_accumulation_steps": 3},
+    "bf16": {"bf16": True},
+    "checkpointing": {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}},
+    "reentrant checkpointing": {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
+    "evaluation": {"eval_strategy": "steps", "eval_steps": 1, "eval_on_start": True},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_step_is_measured_with_its_own_batches_and_no_weight_changes(tmp_path: Path, way: str) -> None:
+    plain = train(tmp_path / "plain", **WAYS[way])
+    callback, seen = watched()
+    trainer = train(tmp_path / "watched", callback, **WAYS[way])
+    for name, parameter in trainer.model.named_parameters():
+        assert torch.equal(parameter, plain.model.get_parameter(name)), name
+    assert [view.step for view in seen.views] == [0, 1, 2, 3]
+    batches = WAYS[way].get("gradient_accumulation_steps", 1)
+    for view in seen.views:
+        assert counts(view) == {"transformer.h.0.mlp": batches * BATCH * LENGTH * WIDTH}
+    values = callback.watched.compute()
+    assert values["hooks/grad_norm"] > 0 and values["update_norm/transformer.wte.weight"] > 0
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_the_loss_is_that_of_the_trainer(tmp_path: Path, accumulate: int) -> None:
+    callback, seen = watched()
+    options = {"gradient_accumulation_steps": accumulate, "logging_strategy": "steps", "logging_steps": 1}
+    trainer = train(tmp_path, callback, **options)
+    logged = [each["loss"] for each in trainer.state.log_history if "loss" in each]
+    assert [view.summaries["hooks/loss"] for view in seen.views] == pytest.approx(logged, abs=1e-3)
+
+
+def test_a_training_that_resumes_goes_on_with_its_steps(tmp_path: Path) -> None:
+    options = {"save_strategy": "steps", "save_steps": 2, "lr_scheduler_type": "constant"}
+    whole, all_steps = watched()
+    train(tmp_path / "whole", whole, **options)
+    first, _ = watched()
+    train(tmp_path / "cut", first, **{**options, "max_steps": 2})
+    second, rest = watched()
+    train(tmp_path / "cut", second, resume=True, **options)
+    assert [view.step for view in rest.views] == [2, 3]
+    for view, again in zip(all_steps.views[2:], rest.views, strict=True):
+        np.testing.assert_allclose(view.moments[:, :3], again.moments[:, :3], rtol=1e-6)  # count, mean, square
+
+
+def test_with_a_rule_that_clips_the_gradient_is_read_before_and_after(tmp_path: Path) -> None:
+    """The Trainer clips before any callback is told, so `grad` is what is left; a rule of ours clips after `grad` is read."""
+    clipped, _ = watched()
+    train(tmp_path / "trainer", clipped, max_grad_norm=0.01, max_steps=1)
+    by_rule, _ = watched(apply=[Apply(ClipByGlobalNorm(0.01), params="*")])
+    train(tmp_path / "rule", by_rule, max_grad_norm=0.0, max_steps=1)
+    of_trainer, of_rule = clipped.watched.compute(), by_rule.watched.compute()
+    assert of_trainer["hooks/grad_norm"] == pytest.approx(0.01, rel=1e-3)
+    assert of_rule["hooks/grad_norm"] > 1 and of_rule["hooks/final_grad_norm"] == pytest.approx(0.01, rel=1e-3)
+
+
+def test_an_exception_leaves_hooks_only_until_the_callback_is_closed(tmp_path: Path) -> None:
+    class Fails(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+        def on_substep_end(self, *args: Any, **kwargs: Any) -> None:
+            self.model = kwargs["model"]
+            raise KeyError("batch")
+
+    callback, fails = watched()[0], Fails()
+    with pytest.raises(KeyError):
+        train(tmp_path, callback, fails, gradient_accumulation_steps=3)
+    callback.close()
+    assert_no_hooks(fails.model)
+    assert not fails.model._forward_hooks
+
+
+def test_wrong_options_are_refused_at_once() -> None:
+    with pytest.raises(RuleError, match=r"^unknown option 'watches' \(did you mean 'watch'"):
+        HooksTrainerCallback(watches=[])
+    with pytest.raises(RuleError, match=r"^watch\[0\]: unknown key 'param'"):
+        HooksTrainerCallback(watch=[{"param": "*"}])
+    with pytest.raises(RuleError, match="^unknown option 'model'"):
+        HooksTrainerCallback(model=nn.Linear(1, 1))
