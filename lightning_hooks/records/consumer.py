@@ -129,7 +129,7 @@ class Latest(StepConsumer):
     def __init__(self, prefix: str = "") -> None:
         self.views: dict[str, StepView] = {}
         self._prefix = prefix
-        # The layout of the last view of each stage. Steps with the same rows and due schedules share a layout.
+        # By stage: the layout of its last view. The next view uses the same layout if it has the same rows and due schedules.
         self._layouts: dict[str, Layout] = {}
 
     def consume(self, view: StepView) -> None:

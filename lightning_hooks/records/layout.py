@@ -138,8 +138,8 @@ class Layout:
         columns = [column for column in stat_columns if column.stat != "histogram"]
         self._histograms = Histograms(self._drawn([column for column in stat_columns if column.stat == "histogram"], levels))
         self.drawn_tags = self._histograms.tags
-        # If rows are merged, each entry has the position of a column, the positions of its rows that stay unmerged, and the
-        # tags of these rows.
+        # If rows are merged, each entry has the position of a column, the positions of the rows of the column that are not
+        # merged, and the tags of these rows.
         self._unmerged: list[tuple[int, Indices, list[str]]] = []
         self._merged: list[_Merged] = []
         self._merges = levels.scalars is not None
@@ -179,7 +179,7 @@ class Layout:
         """
         derived = self._statistics(view.moments)
         taken = derived.taken
-        # Most steps measure all rows.
+        # Begin with the constant for "all rows", because most steps measure all rows.
         is_measured: NDArray[np.bool_] = self._all_measured
         if not derived.complete:
             is_measured = derived.measured.take(self._statistics.positions % self._width)

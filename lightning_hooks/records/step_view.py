@@ -183,7 +183,7 @@ class StepView:
             raise RuleError(f"stat: {stat!r} is not measured unless a rule asks for it or for another of {MAGNITUDE_STATS}")
         accumulators = (*BUILT_IN, *(kept.accumulator for kept in self.rows.kept.values()))
         accumulator = next((each for each in accumulators if each.serves(stat)), None)
-        # A view that was read from a file may have the value of a statistic without the state of its accumulator.
+        # A view that was read from a file may lack the state of an accumulator and still have the values of its statistics.
         if accumulator is not None and accumulator.name not in ("moments", *self.kept) and self._has_value(stat):
             return None
         if accumulator is None and not self._has_value(stat) and not self._is_requested(stat):
