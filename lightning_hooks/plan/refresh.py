@@ -50,8 +50,8 @@ class Refresh:
             return
         self._called[key] = set(called)
         missing = before - called - self._idle
-        # A module that was not called may have been replaced. Search for it only once: with stochastic depth, modules are
-        # skipped at random.
+        # A module that was called before and not now may have been replaced. Search for it only once: with stochastic depth,
+        # modules are skipped at random.
         if missing:
             self._idle |= missing
             self.requested = True
@@ -73,7 +73,8 @@ class Refresh:
         for target in {id(target): target for target in targets}.values():
             now = current.get((not isinstance(target.value, nn.Module), target.name))
             if now is None:
-                # Pruning renames a parameter that stays in the model. Its rows keep the name that the rule matched.
+                # Do not report a parameter that is in the model under another name: pruning renames parameters. Its rows keep
+                # the old name, which the rule matched.
                 if id(target.value) not in objects:
                     gone[target.name] = None
             elif now.value is not target.value:

@@ -87,7 +87,8 @@ def resolve(
         all_matched.append(matched)
     in_groups = {i for matched in all_matched for group in matched.groups if "ratio" in group.stats for i in group.members}
     with_ratio = [row for row in rows.values() if "ratio" in row.stats or row.index in in_groups]
-    # A ratio needs the norm of the parameter. Without requests, the parameter's row is measured but not written.
+    # A ratio divides by the norm of the parameter, so add a row for the parameter. If no rule requests that row, it is measured
+    # but not written.
     param_row_of = {row.index: row_of(row.target, "param").index for row in with_ratio}
     if with_loss and loss_alone and not rows:
         schedules[schedule] = None

@@ -218,12 +218,12 @@ def columns_of(index: RowIndex, due: Due) -> tuple[list[Column], list[Column]]:
     rows_and_groups = (*index.requested_rows, *index.groups)
     for i, each in enumerate(rows_and_groups):
         stats = requested(each.requests, due)
-        # No rule requests the loss, which is measured whenever any rule is due.
+        # Count the row of the loss too: no rule requests the loss, which is measured whenever any rule is due.
         if stats or (each.tensor == LOSS and any(schedule in due for schedule, _ in each.requests)):
             counted.setdefault(each.tensor, []).append(i)
         for stat in stats:
             written.setdefault((each.tensor, stat), []).append(i)
-    # Most columns have the same rows. Columns with the same rows share the names and the indices.
+    # Columns with the same rows, as most have, share the tuple of names and the array of indices.
     shared: dict[tuple[int, ...], tuple[tuple[str, ...], Indices]] = {}
 
     def column(tensor: str, stat: str, parts: list[int]) -> Column:

@@ -14,7 +14,7 @@ from lightning_hooks.rules.statistics import is_known
 from lightning_hooks.stats.accumulators import BUILT_IN, Accumulator
 from lightning_hooks.stats.user_statistics import UserStatistic
 
-_MAX_POWER: Final = 16  # a loss scale of 2**16 to this power is 2**256, a finite float64
+_MAX_POWER: Final = 16  # the usual loss scale 2**16 to this power is 2**256, which float64 can hold
 
 
 @dataclass
@@ -52,7 +52,7 @@ class UserRegistry:
             registered = self.statistics.setdefault(name, replace(user, name=name))
             if _is_same(registered.call, user.call):
                 return replace(user, name=name)
-        raise AssertionError  # never reached
+        raise AssertionError  # never reached: the loop returns with the first free name
 
 
 def _is_same(call: Any, other: Any) -> bool:
