@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
 
-# A rule that holds only names must not load torch.
+# Do not import torch at run time: a rule that holds only names must not load it.
 if TYPE_CHECKING:
     from torch import Tensor
     from torchmetrics import Metric
@@ -50,9 +50,9 @@ EXPRESSION: Final = "re:"
 _PATTERNS: Final = ("modules", "params")
 _NAMES: Final = (*_PATTERNS, "tensors", "stages")
 _SEVERAL: Final = (*_NAMES, "types", "stats")
-# One slash is enough, because `Path("s3://bucket")` becomes `s3:/bucket`.
+# Match a single slash after the colon, because `Path("s3://bucket")` becomes `s3:/bucket`.
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-_LONGEST_NAME: Final = 255  # bytes, of a file name in nearly all file systems
+_LONGEST_NAME: Final = 255  # bytes: the longest file name in nearly all file systems
 _EMPTY: Final = {
     **dict.fromkeys(_PATTERNS, "an empty list; give at least one pattern"),
     "types": "an empty list; give at least one class, or omit it for all",
@@ -149,7 +149,7 @@ def check_expressions(name: str, patterns: Iterable[str]) -> None:
         if expression.startswith(EXPRESSION):
             try:
                 re.compile(expression.removeprefix(EXPRESSION))
-            # OverflowError: a repeat count such as a{1,99999999999}. RecursionError: thousands of nested groups.
+            # A repeat count such as a{1,99999999999} raises OverflowError, and thousands of nested groups raise RecursionError.
             except (re.error, OverflowError, RecursionError) as error:
                 reason = "it is nested too deep" if isinstance(error, RecursionError) else error
                 raise RuleError(f"{name}: {shown(expression)} is not a valid regular expression ({reason})") from error
@@ -209,7 +209,7 @@ def typed(value: Any) -> str:
     if "<" in repr(value) and dataclasses.is_dataclass(value) and not isinstance(value, type):
         shown = (f"{each.name}={typed(getattr(value, each.name))}" for each in dataclasses.fields(value) if each.repr)
         return f"{type(value).__name__}({', '.join(shown)})"
-    # A `repr` that does not start with "<" is taken for valid code.
+    # If the `repr` does not start with "<", assume that it is valid code.
     if not repr(value).startswith("<"):
         return repr(value)
     name = getattr(value, "__qualname__", None)

@@ -132,7 +132,7 @@ class Hook:
 
     def _callable(self, item: Any, where: str) -> Any:
         call = as_callable(item, where)
-        # A ready-made hook has `for_kind`, which adapts the hook to the arguments of any kind.
+        # Check the arguments, except those of a ready-made hook: its method `for_kind` adapts it to every kind of hook.
         if not hasattr(call, "for_kind"):
             names = [*_ARGUMENTS[self.kind]]
             if self.with_kwargs:

@@ -28,7 +28,7 @@ def why_no_layers(modules: Iterable[nn.Module]) -> dict[int, str]:
         True
     """
     listed = list(modules)
-    # A metric or a loss takes the modules inside it along.
+    # If a module is a metric or a loss, the modules inside it are none of the model's layers either.
     reasons = {id(inner): why for module in listed if (why := _apart(module)) for inner in module.modules()}
     for module in listed:
         if id(module) not in reasons and (why := _alone(module)):
@@ -39,7 +39,8 @@ def why_no_layers(modules: Iterable[nn.Module]) -> dict[int, str]:
 def _apart(module: nn.Module) -> str | None:
     if isinstance(module, (Metric, MetricCollection)):
         return _IN_A_METRIC
-    # A module named `…Loss` that has parameters may hold the whole network.
+    # torch's losses have a common base class. Other losses are known only by the name `…Loss`: one that has parameters may hold
+    # the whole network, so it is not left out.
     if "torch.nn.modules.loss._Loss" in _classes(module):
         return _IN_A_LOSS
     return _IN_A_LOSS if type(module).__name__.endswith("Loss") and next(module.parameters(), None) is None else None
@@ -54,7 +55,7 @@ def _alone(module: nn.Module) -> str | None:
 
 
 def _owns_parameters(module: nn.Module) -> bool:
-    # A parametrization keeps the parameters of its module in a child.
+    # A module with a parametrization owns its parameters too, although they are stored in a child.
     return next(module.parameters(recurse=False), None) is not None or is_parametrized(module)
 
 

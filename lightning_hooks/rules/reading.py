@@ -89,7 +89,7 @@ def _takes_tensors_and_context(call: Any) -> bool:
     is_module = getattr(kind.__call__, "__module__", "") == "torch.nn.modules.module"
     method = call.forward if is_module else kind.__call__ if is_class else call
     try:
-        # A method that is looked up on the class takes the object as an additional first argument.
+        # Bind (tensors, context). `__call__` of a class takes the object as an additional first argument.
         inspect.signature(method).bind(*[None] * (3 if is_class else 2))
     except TypeError:
         return False
@@ -177,7 +177,7 @@ def init_args(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The arguments under `init_args`, the only key that a mapping may have besides `class_path`, which `fields` lacks."""
     beside = [key for key in fields if key != "init_args"]
     if beside:
-        # jsonargparse also writes arguments under `dict_kwargs`, which is not an argument itself.
+        # Leave `dict_kwargs` out of the hint: it is not an argument but another key under which jsonargparse writes arguments.
         given = ", ".join(f"{key}: …" for key in beside if key != "dict_kwargs")
         raise RuleError(
             f"{where}: unknown key {', '.join(map(repr, beside))} beside class_path and init_args; arguments go under "

@@ -32,8 +32,8 @@ class EveryN:
     steps: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        # Compute the hash and the sorted steps once, because every step uses both and a list of steps may be long. The hash is
-        # of integers only: it has no None, whose hash can differ between processes.
+        # Compute the hash and the sorted steps once, because every step uses both and a list of steps may be long. Hash
+        # integers only, because the hash of None can differ between processes.
         last = -1 if self.last is None else self.last
         object.__setattr__(self, "_hash", hash((self.every, self.first, last, self.steps or ())))
         if self.steps is not None:

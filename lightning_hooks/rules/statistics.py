@@ -76,6 +76,6 @@ def check_statistic(stat: Any, tensors: Sequence[str], where: str) -> None:
     elif isinstance(stat, str) and "." not in stat:
         known = ", ".join(NAMES)
         raise RuleError(f"{where}: unknown statistic {shown(stat)}{did_you_mean(stat[:100], NAMES)}; known are {known}")
-    # An accumulator has `columns`; its class is not imported here, because it loads torch.
+    # Recognise an accumulator by its `columns`: importing the class for `isinstance` would load torch.
     elif not isinstance(stat, (str, Mapping)) and not callable(stat) and not hasattr(stat, "columns"):
         raise RuleError(f"{where}: {shown(stat)} is not a statistic; give a name, an import path, a callable or an accumulator")
