@@ -33,7 +33,7 @@ def appender(file_writer: Any) -> Append:
     events = getattr(file_writer, "event_writer", None)
     lost = "a step is written in 0.2 microseconds a byte instead of 0.002"
     file = None if kernel is None else attribute(events, "EventFileWriter._general_file_writer", GFile, lost)
-    # Require `write_started`: before its first record the file object opens the file to overwrite it, not to append.
+    # Require `write_started`: for its first record the logger's file object overwrites the file, and only then appends.
     if kernel is not None and file is not None and type(file.fs) is LocalFileSystem and file.write_started:
         return _appender_to_file(events, file, kernel.record)
 

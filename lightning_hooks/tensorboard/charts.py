@@ -44,7 +44,7 @@ def categories(pairs: Sequence[tuple[str, str]], prefix: str = "", *, transforms
 
 def layout_summary(categories: Iterable[Any]) -> Any:
     """The `Summary` that shows these categories. If a run has several, TensorBoard shows the last one."""
-    # Build the summary here: the helper of the custom_scalar plugin needs TensorFlow.
+    # Build the summary by hand, because the helper function of the custom_scalar plugin needs TensorFlow.
     layout = layout_pb2.Layout(category=categories).SerializeToString()
     summary = Summary()
     summary.value.add(

@@ -76,14 +76,14 @@ class EventFile:
         self._mixed: set[str] = set()  # tags with values of several kinds
         self._size, self._modified = 0, -1
         self._end = 0  # the byte after the last whole record
-        self._marks: list[tuple[int, bytes]] = []  # (offset, the bytes that were read there)
-        self._is_cut = False  # the record at `_end` has a damaged head: nothing after it can be read
+        self._marks: list[tuple[int, bytes]] = []  # (offset, bytes read there), to notice that the file was replaced
+        self._is_cut = False  # whether the record at `_end` has a damaged head, so that nothing after it can be read
         self._steps, self._times = array("q"), array("d")
         self._starts, self._ends = array("q"), array("q")  # offsets of the summaries in the file
         self._layout_of = array("i")
         self._layouts: list[Layout] = []
         self._by_beginning: dict[bytes, list[int]] = {}
-        # By tag the events that hold a value of the tag after the leading values of fixed size.
+        # By tag: the events that hold a value of the tag after the leading values of fixed size, which the layout describes.
         self._tail: dict[str, array[int]] = {}
 
     def refresh(self) -> bool:
@@ -217,7 +217,8 @@ class EventFile:
         with open(self.path, "rb", buffering=0) as file:
             for row, start in zip(out, starts.tolist(), strict=True):
                 file.seek(start)
-                if file.readinto(row) < size:  # type: ignore[arg-type]  # an array is a buffer
+                # Use NaN if the file was truncated after it was indexed.
+                if file.readinto(row) < size:  # type: ignore[arg-type]
                     row.fill(np.nan)
         return out
 
@@ -346,5 +347,6 @@ class EventFile:
             for value in read_values(summary, self._layouts[self._layout_of[event]].end):
                 if value.kind == self.tags.get(value.tag, ("",))[0]:
                     yield value, summary
-        except DamagedError:  # the file was replaced since it was indexed
+        # The file was replaced after it was indexed.
+        except DamagedError:
             return

@@ -45,7 +45,7 @@ class EventBuilder:
     def __init__(self) -> None:
         self._hashes: dict[tuple[str, ...], str] = {}
         self._explained: set[str] = set()
-        # By kind of event (see `serialized`). None: one event of the kind was written, and it has no template yet.
+        # By kind of event (see `_numbers`): the template, or None after the first event of the kind.
         self._templates: dict[tuple[Any, ...], Template | None] = {}
 
     def row_list(self, names: tuple[str, ...]) -> str:
@@ -57,7 +57,8 @@ class EventBuilder:
     def serialized(self, entry: LogEntry) -> bytes:
         """The summary of one step as bytes, with the facts that have changed."""
         summary = self._numbers(entry)
-        # Concatenated messages are one message, whose repeated fields are joined.
+        # Join the bytes: in protocol buffers, the bytes of two messages one after the other are one message with the values of
+        # both.
         return summary + self._facts(entry).SerializeToString() if entry.facts else summary
 
     def _numbers(self, entry: LogEntry) -> bytes:
@@ -66,12 +67,13 @@ class EventBuilder:
         The first event of a kind is built as a message. From the second event of the kind on a template is filled. Most fits
         have one kind with a single event, the first step, and a template of that kind would only take memory.
         """
-        # The kind of an event: events of one kind differ only in their numbers.
+        # `kind` is the kind of the event: events of one kind differ only in their numbers.
         rows = entry.measured.tobytes() if entry.merged is None else _TupleKey(entry.merged[0])
         heads, stored = entry.stored
         kind = entry.prefix, _TupleKey(heads), _TupleKey(entry.heads), rows, tuple(entry.summaries)
         if kind not in self._templates:
-            if len(self._templates) >= _TEMPLATES:  # the measured rows change from step to step
+            # If the measured rows change from step to step, there is no end of kinds: clear the cache.
+            if len(self._templates) >= _TEMPLATES:
                 self._templates.clear()
             self._templates[kind] = None
             summary: bytes = self.summary(entry).SerializeToString()

@@ -14,7 +14,7 @@ from lightning_hooks.errors import RuleError, UnsupportedError
 if TYPE_CHECKING:
     from torch import Tensor
 
-BORDER: Final = 255  # white, since most of a feature map is often at its minimum, which is black
+BORDER: Final = 255  # white: most of a feature map is often at its minimum, which is drawn black
 NONFINITE: Final = (255, 0, 0)
 
 
@@ -63,9 +63,9 @@ def _grey(maps: NDArray[np.float64]) -> NDArray[np.uint8]:
     axes = (0, 2, 3)
     low = np.min(maps, axis=axes, keepdims=True, where=finite, initial=np.inf)
     high = np.max(maps, axis=axes, keepdims=True, where=finite, initial=-np.inf)
-    is_flat = ~(low < high)  # constant, or without a finite value
+    is_flat = ~(low < high)  # whether a map is constant or has no finite value
     low, high = np.where(is_flat, 0.0, low), np.where(is_flat, 1.0, high)
-    # Halve before subtracting: the difference of two float64 numbers can overflow.
+    # Halve the numbers before subtracting them, because the difference of two large float64 numbers can overflow.
     share = (np.where(finite, maps, low) / 2 - low / 2) / (high / 2 - low / 2)
     grey = np.rint(255 * np.where(is_flat, 0.5, share)).astype(np.uint8)
     return np.where(finite[..., None], grey[..., None], np.array(NONFINITE, dtype=np.uint8))
@@ -90,7 +90,8 @@ def image_summary(tag: str, image: NDArray[np.uint8]) -> Any:
         ('maps/conv1', 4, 6, 3)
     """
     try:
-        from PIL import Image  # a dependency of newer versions of TensorBoard only
+        # Pillow may be missing: only newer versions of TensorBoard depend on it.
+        from PIL import Image
     except ImportError as error:
         raise UnsupportedError(
             "an image in TensorBoard needs Pillow: pip install pillow, or 'lightning-hooks[capture]'"
@@ -100,7 +101,7 @@ def image_summary(tag: str, image: NDArray[np.uint8]) -> Any:
     encoded = io.BytesIO()
     Image.fromarray(image).save(encoded, format="PNG")
     summary = Summary()
-    # Use the form that torch's `add_image` writes: TensorBoard and its EventAccumulator read it without a plugin.
+    # Write the same message as torch's `add_image`: TensorBoard and its EventAccumulator read it without a plugin.
     picture = Summary.Image(height=height, width=width, colorspace=colours, encoded_image_string=encoded.getvalue())
     summary.value.add(tag=tag, image=picture)
     return summary

@@ -22,7 +22,7 @@ class LocalTables(Tables):
 
     def __init__(self, index: RunIndex) -> None:
         self._index = index
-        # The version of the index for which the facts were read, and the facts.
+        # The facts, after the version of the index from which they were read.
         self._cached_facts: tuple[int, list[Mapping[str, Any]]] | None = None
 
     @property
@@ -76,7 +76,8 @@ class LocalTables(Tables):
         for tag in self._index.tags("strings", PLUGIN):
             if tag.startswith(_INDEX):
                 points = self._index.points(tag)
-                for i in range(len(points.steps))[-1:]:  # the last one, if the tag has any
+                # Read the last text of the tag, if there is any.
+                for i in range(len(points.steps))[-1:]:
                     yield strings(self._index.payload(points, i))
 
     def _facts(self) -> list[Mapping[str, Any]]:

@@ -26,7 +26,7 @@ _VALUE = 0x0A
 _TAG, _NUMBER, _HISTOGRAM, _TENSOR, _METADATA = 0x0A, 0x15, 0x2A, 0x42, 0x4A
 _DTYPE, _CONTENT, _STRING = 0x08, 0x22, 0x42
 _FLOAT = 1  # the data type of float32
-_LIMITS, _COUNTS = 0x32, 0x3A  # packed doubles
+_LIMITS, _COUNTS = 0x32, 0x3A  # of a histogram, each with packed float64 numbers
 _PLUGIN, _PLUGIN_NAME = 0x0A, 0x0A
 
 
@@ -128,7 +128,8 @@ def read_event(data: bytes) -> tuple[int, float, int, int] | None:
     step, wall_time, summary = 0, 0.0, None
     for field, first, last in _fields(data, 0, len(data)):
         if field == _STEP:
-            step = first - (1 << 64) if first >> 63 else first  # a varint has no sign: negative steps are stored modulo 2**64
+            # A varint has no sign: a negative step is stored modulo 2**64.
+            step = first - (1 << 64) if first >> 63 else first
         elif field == _WALL_TIME:
             (wall_time,) = struct.unpack_from("<d", data, first)
         elif field == _SUMMARY:
@@ -175,7 +176,8 @@ def buckets(histogram: bytes) -> tuple[NDArray[np.float64], NDArray[np.float64]]
         if len(edges) != len(counts):
             raise DamagedError(f"it has {len(edges)} edges and {len(counts)} counts")
         return edges, counts
-    except ValueError as error:  # our DamagedError, or that of NumPy for a size that is not a multiple of 8
+    # DamagedError is a ValueError, and NumPy raises one for a size that is not a multiple of 8 bytes.
+    except ValueError as error:
         warnings.warn(f"a damaged histogram is read as an empty one ({error})", stacklevel=2)
         return np.empty(0), np.empty(0)
 
@@ -221,7 +223,8 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
                 size = 8 if kind == _FIXED64 else 4
             else:
                 raise DamagedError(f"byte {at} begins a field of a kind that TensorBoard does not write")
-            if at + size > end:  # also if a varint extends beyond the message that contains it
+            # The field ends after its message: its size is damaged, or a varint was read beyond the end of the message.
+            if at + size > end:
                 raise DamagedError(f"a field ends {at + size - end} bytes after its message")
             if kind:
                 yield field, at, at + size

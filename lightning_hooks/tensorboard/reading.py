@@ -145,7 +145,7 @@ class Run:
 
         chosen = [(t, s) for t, s in self.tensors() if tensor in (None, t) and stat in (None, s)]
         if not chosen:
-            self.table(tensor or "", stat or "")  # raises, with the names of similar tables
+            self.table(tensor or "", stat or "")  # always raises here, with the names of similar tables
         frames = []
         for pair in chosen:
             table = self.table(*pair)

@@ -76,7 +76,7 @@ class RunIndex:
         self._points: dict[tuple[str, ...], Points] = {}
         self._lists: dict[str, tuple[str, ...]] = {}
         self._kinds: dict[str, tuple[Kind, str]] = {}
-        self._misfits: dict[str, str] = {}  # by tag the message about vectors of the wrong length
+        self._misfits: dict[str, str] = {}  # tag -> the message that vectors of the tag have the wrong length
         self._tables: dict[tuple[str, str], list[str]] = {}
         self._rows: dict[tuple[str, str], tuple[str, ...]] = {}
         self.version = self.history = time.time_ns() // 1000  # microseconds, so that JavaScript holds the number exactly
@@ -96,7 +96,8 @@ class RunIndex:
                 if path in previous:
                     changed |= previous[path].refresh()
                 self._files[path] = previous[path] if path in previous else EventFile(path)
-            except FileNotFoundError:  # deleted since the folder was listed
+            # The file was deleted after the folder was listed.
+            except FileNotFoundError:
                 continue
             except OSError as error:
                 self._cannot_read(path, error)
@@ -163,7 +164,7 @@ class RunIndex:
         if tags not in self._points:
             pieces = [_NO_POINTS, *self._pieces(tags)]
             joined = Points(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
-            # Of equal steps keep the last. `np.unique` returns the first index of each step, so reverse the steps.
+            # If a step occurs several times, keep the last: `np.unique` returns first indices, so reverse the steps.
             _, first = np.unique(joined.steps[::-1], return_index=True)
             self._points[tags] = joined.at(len(joined.steps) - 1 - first)
         return self._points[tags]
@@ -201,7 +202,7 @@ class RunIndex:
         if digest not in self._lists:
             rows_tag = f"{TABLE}/{ROWS}/{digest}"
             points = self.points(rows_tag)
-            # The list is missing if its event is damaged.
+            # The list of rows is missing if its event is damaged. Then the vectors cannot be read.
             if not len(points.steps) or self._all_tags()[rows_tag][0] != "strings":
                 return ()
             self._lists[digest] = tuple(strings(self.payload(points, 0)))
@@ -234,13 +235,13 @@ class RunIndex:
                 continue
             columns = np.array([column_of[name] for name in listed], dtype=np.intp)
             at = np.searchsorted(points.steps, chosen.steps).clip(max=len(points.steps) - 1)
-            # After a resume with different rules a step can exist twice. Use only vectors of the file that wrote the step last.
+            # After a resume with different rules a step can exist in two files. Use only vectors of the later file.
             is_current = (points.steps[at] == chosen.steps) & (points.files[at] == chosen.files)
             for number, file in enumerate(self.files):
                 in_file = np.flatnonzero(is_current & (chosen.files == number))
                 if not len(in_file):
                     continue
-                # `points` has skipped vectors of other lengths, so all vectors of a list have the same size.
+                # All vectors of a list of rows have the same size, because `points` has skipped vectors of other lengths.
                 values = file.floats(points.starts[at[in_file]], 4 * len(listed))
                 if len(in_file) == len(out) and listed == names:
                     return values

@@ -109,7 +109,7 @@ class Tables(ABC):
         if DEVIATION not in names:
             return statistics
         asked = self.asked()
-        # A tensor that no rule asked for is only stored because a ratio needs it. List no table of it.
+        # If no rule asked for a tensor, it is only stored because a ratio divides by its norm. List no table of it.
         return [] if asked and tensor not in asked else asked_first(statistics, asked.get(tensor, ()))
 
     def _base(self, tensor: str, stat: str) -> str:
@@ -135,7 +135,7 @@ class Tables(ABC):
         """A vector at these steps for these rows, float32 [steps, rows]; NaN where the vector lacks the step or the row."""
         vector_rows, vector_steps = self.vector_rows(tensor, name), self.vector_steps(tensor, name)
         first = int(np.searchsorted(vector_steps, steps[0])) if len(steps) else 0
-        # In most runs the steps are contiguous in the vector, and one read gets them.
+        # If the steps are contiguous in the vector, as in most runs, read them in one go.
         if np.array_equal(vector_steps[first : first + len(steps)], steps):
             numbers = self.read_vector(tensor, name, first, first + len(steps))
         else:

@@ -65,7 +65,7 @@ class _Views:
     def __init__(self, index: RunIndex, tables: LocalTables, saved: SavedIndex) -> None:
         self._index, self._tables, self._saved = index, tables, saved
         rows = saved.index
-        # Tensor with the prefix to the indices and the names of its rows, for the tensors that were written.
+        # For each tensor that was written, by its name with the prefix: the indices and the names of its rows.
         tensors = {f"{saved.tag_prefix}{tensor}": rows.of(tensor) for tensor in dict.fromkeys(rows.tensors)}
         self._tensors = {tensor: its_rows for tensor, its_rows in tensors.items() if (tensor, "count") in tables.vectors()}
         self._summaries = _summaries(index, saved)
@@ -128,12 +128,13 @@ class _Views:
     def _fill_kept(rows: RowIndex, stored: StoredRows, indices: NDArray[np.intp], kept: Mapping[str, Array]) -> None:
         for name, each in rows.kept.items():
             slots = each.slots[indices]
-            is_kept = slots >= 0  # the accumulator keeps something of the row
+            is_kept = slots >= 0  # whether the accumulator keeps numbers of a row
             for column, stored_name in enumerate(each.accumulator.stored):
                 if stored_name in stored.names:
                     values = stored.numbers(stored_name)[is_kept].T
                     neutral = kept[name][:, slots[is_kept], column]
-                    kept[name][:, slots[is_kept], column] = np.where(np.isnan(values), neutral, values)  # NaN: not written
+                    # NaN stands for a row that was not written, which keeps the neutral number.
+                    kept[name][:, slots[is_kept], column] = np.where(np.isnan(values), neutral, values)
 
     def _wall_times(self, steps: NDArray[np.int64]) -> Sequence[float]:
         times: dict[int, float] = {}
@@ -172,7 +173,7 @@ def _metrics(numbers: Mapping[str, tuple[Any, Array]], i: int) -> dict[tuple[int
         (row, name): value
         for name, (_, values) in numbers.items()
         for row, value in enumerate(values[i].tolist())
-        if value == value  # NaN: the row does not have the statistic
+        if value == value  # skips NaN, which stands for a row without the statistic
     }
 
 

@@ -48,7 +48,8 @@ class _Announced(AttachedState):
 
 def is_tensorboard(experiment: Any) -> TypeGuard[SummaryWriter]:
     """Whether a logger's experiment is torch's `SummaryWriter`."""
-    from torch.utils.tensorboard import SummaryWriter  # imported here, so that reading a run does not load torch
+    # Import torch's writer here, so that reading a run does not load torch.
+    from torch.utils.tensorboard import SummaryWriter
 
     return isinstance(experiment, SummaryWriter)
 
@@ -64,7 +65,7 @@ class RunWriter:
         self._writer = writer
         self._file_writer: Any = None
         self._builder = EventBuilder()
-        self._append: Append  # for the open file; set by `_current`
+        self._append: Append  # appends to the open file; set by `_current`
 
     def write_start(
         self,
