@@ -106,7 +106,7 @@ class FileRecord:
         try:
             file, rank, run = data["file"], data["rank"], data["run"]
             record = cls(file, rank, run, tuple(_entry(entry, file, rank, run) for entry in data["entries"]))
-            # PureWindowsPath splits at slashes and backslashes, so `file` may not contain a folder on any system.
+            # Refuse a name with a folder, as Linux or Windows writes it: PureWindowsPath splits at slashes and at backslashes.
             is_name = file == PureWindowsPath(file).name and file != ".."
         except (KeyError, TypeError) as error:
             raise ValueError(f"a field is missing or has the wrong type: {error!r}") from error

@@ -16,7 +16,7 @@ from lightning_hooks.capture.index import PATTERN, Entry, need_safetensors, read
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules.fields import check_path
 
-# Keep files open: parsing the header of a file costs more than reading a small tensor.
+# Keep this many files open, because parsing the header of a file takes longer than reading a small tensor.
 _OPEN_FILES: Final = 8
 
 

@@ -71,7 +71,7 @@ class Handles:
             raise
         if key is not None:
             self._keys.add(key)
-        # Replace the pending entry: there may be thousands of hooks, and the handle alone takes less memory.
+        # Replace the pending entry by the handle, which takes less memory: there may be thousands of hooks.
         if self._kept[-1] is pending:
             self._kept[-1] = handle
         return handle

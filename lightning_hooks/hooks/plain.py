@@ -102,7 +102,7 @@ def fall_back(
         args: the positional arguments of the call.
         output: the result of the call.
     """
-    # A call without gradients has no result with a node, so only this function has to ask whether the call counts.
+    # Ask only here whether calls without gradients count as part of a step: their results have no node, so they all come here.
     if torch.compiler.is_compiling() or switch.leaves_out():
         return
     hook.called.add(id(module))

@@ -243,7 +243,8 @@ private("torch._dynamo.eval_frame.skip_code", _skip_codes, None, "hooks of a com
 
 
 def _read_all(part: Any, mark: Tensor) -> None:
-    # The graph itself runs without gradients. The compiler makes one variant for each answer of this question.
+    # Ask while the compiler traces, because torch runs the graph without gradients. The compiler makes one graph for each
+    # answer.
     operations = torch.ops.lightning_hooks
     read = operations.read if torch.is_grad_enabled() else operations.read_without_gradients
     done: list[Tensor] = []

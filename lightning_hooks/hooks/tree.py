@@ -119,7 +119,7 @@ def stored_items(mapping: Any) -> Any:
 
 def _copied(leaf: Any) -> Any:
     """A copy without cached properties, which were computed from the old tensors."""
-    # `copy` raises for an ordered dictionary whose class has required arguments, for example.
+    # `copy` raises TypeError for an object whose class needs arguments, such as a subclass of OrderedDict.
     try:
         new = _copied_dict(leaf) if isinstance(leaf, dict) else copy(leaf)
     except TypeError:
@@ -136,7 +136,8 @@ def _copied_dict(leaf: Any) -> Any:
     copies_itself = hasattr(kind, "__copy__") or kind.__reduce__ not in (object.__reduce__, OrderedDict.__reduce__)
     if copies_itself or kind.items is base.items:
         return copy(leaf)
-    # `copy` would call the method `items` of the class, which may compute the items.
+    # Do not call `copy`, which would call the method `items` of the class: that may compute the items instead of returning the
+    # stored ones.
     new = kind.__new__(kind)
     vars(new).update(vars(leaf))
     for key, value in dict.items(leaf):

@@ -160,7 +160,8 @@ class Layout:
         self._end = ends[-1] if ends else 0
         flat = np.empty(self._end + len(self._merged), dtype=np.intp)
         for column, head in zip(series, self.heads, strict=True):
-            # `RowStatistics` puts the counts after all statistics.
+            # `RowStatistics` puts the counts after all statistics. A statistic that `fill` computes has no position: it takes
+            # the place of the counts, and `fill` overwrites its values.
             stat = position.get(column.stat, len(stats))
             flat[head.span] = column.rows + stat * self._width
         flat[self._end :] = [position.get(each.stat, 0) * self._width + each.row for each in self._merged]

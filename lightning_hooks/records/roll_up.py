@@ -105,8 +105,8 @@ def roll_up(columns: Sequence[StageColumn], limit: int) -> RollUp:
     for depth in range(1, deepest + 1):
         for i in order:
             level_now = levels.get(i, 0)
-            # Skip a column that is deeper already, or whose previous level did not fit. A statistic that cannot be merged has
-            # the deepest level or none.
+            # Deepen a column by one level at a time: skip it if it is deeper already, or if its previous level did not fit into
+            # the budget. A column whose statistic cannot be merged gets the deepest level or none.
             if level_now != depth - 1 if columns[i].mergeable else depth != deepest:
                 continue
             more = cost_of(i, depth) - (cost_of(i, level_now) if i in levels else 0)

@@ -137,7 +137,7 @@ def check_path(name: str, path: str | os.PathLike[str]) -> None:
         raise RuleError(f"{name} must be a path without NUL characters, got {shown(path)}") from error
     except OSError as error:
         too_long = error.errno == errno.ENAMETOOLONG
-        # The system stops at the first folder that does not exist, so check the length of the later parts here.
+        # lstat stops at the first folder that does not exist, so check here that the later parts of the path are not too long.
         if too_long or any(len(os.fsencode(part)) > _LONGEST_NAME for part in Path(path).parts):
             raise RuleError(f"{name} must be a path that is short enough for this machine, got {shown(path)}") from error
 

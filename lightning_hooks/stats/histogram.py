@@ -53,7 +53,7 @@ def _counts(flat: Tensor) -> Tensor:
     """The number of elements in each bucket, of a tensor that is small enough to be counted at once."""
     flat = flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
     _, exponent = torch.frexp(flat)
-    # The distance of the bucket from the middle one, in buckets.
+    # How many buckets lie between the middle bucket and the bucket of the element, plus 1; 0 for the middle bucket.
     distance = exponent.to(torch.int64).clamp(_LOWEST - 1, _HIGHEST) - (_LOWEST - 1)
     index = _SIDE + torch.where(flat == 0, 0, distance * torch.sign(flat).nan_to_num(0.0).to(torch.int64))
     weights = torch.isfinite(flat).to(torch.float64)

@@ -194,7 +194,7 @@ class Table:
         Raises:
             UnmeasurableError: the tensor has no elements to read.
         """
-        # A compiled writer may have written the row before. So always merge: a row without elements is neutral.
+        # Always merge, because a compiled writer may have written the row before. Merging into a row without elements copies.
         self._write(row, measurement, divided or measurement, merging=True)
 
     def put(self, row: int, measurement: Measurement) -> None:

@@ -92,7 +92,8 @@ class EventBuilder:
     def _template(self, entry: LogEntry) -> Template:
         heads, stored = entry.stored
         vectors = [(self._vector_tag(entry, head), len(head.names)) for head in heads]
-        # Scalars come from the measured rows, except counts, and except all rows when scalars are merged over rows.
+        # Write a scalar for each measured row and statistic, but none for a count. If scalars are merged over rows, write none
+        # for single rows.
         is_logged = entry.measured.copy()
         for head in entry.heads:
             if head.stat == "count" or entry.merged is not None:

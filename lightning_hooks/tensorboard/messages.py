@@ -25,7 +25,7 @@ _WALL_TIME, _STEP, _SUMMARY = 0x09, 0x10, 0x2A
 _VALUE = 0x0A
 _TAG, _NUMBER, _HISTOGRAM, _TENSOR, _METADATA = 0x0A, 0x15, 0x2A, 0x42, 0x4A
 _DTYPE, _CONTENT, _STRING = 0x08, 0x22, 0x42
-_FLOAT = 1  # the data type of float32
+_FLOAT = 1  # TensorFlow's number of the data type float32
 _LIMITS, _COUNTS = 0x32, 0x3A  # of a histogram, each with packed float64 numbers
 _PLUGIN, _PLUGIN_NAME = 0x0A, 0x0A
 

@@ -261,9 +261,9 @@ class RunIndex:
             most: steps of a tag.
         """
         steps = [file.steps.tolist() for file in self.files]
-        wanted: dict[tuple[int, int], set[str]] = {}  # (number of the file, event) to the tags that are read there
+        wanted: dict[tuple[int, int], set[str]] = {}  # (number of the file, event) -> the tags to read there
         for tag in tags:
-            at_step: dict[int, tuple[int, int]] = {}  # of equal steps the last
+            at_step: dict[int, tuple[int, int]] = {}  # step -> (number of the file, event); the last if a step occurs twice
             for number, file in enumerate(self.files):
                 if tag in file.tags and file.tags[tag][0] == self._all_tags()[tag][0]:
                     at_step.update({steps[number][event]: (number, event) for event in file.events_of(tag)})

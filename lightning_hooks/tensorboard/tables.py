@@ -105,7 +105,7 @@ class Tables(ABC):
 
     def _statistics(self, tensor: str, names: Sequence[str]) -> Sequence[str]:
         statistics = StoredRows(names, _fail_to_read).statistics()
-        # Files of older versions hold only the statistics that rules asked for, not the moments.
+        # A file of an older version of this package holds only the statistics that rules requested, not the moments.
         if DEVIATION not in names:
             return statistics
         asked = self.asked()

@@ -39,8 +39,8 @@ def over_values(tensors: list[Tensor], context: Context, change: Change) -> list
     if all(tensor.layout is torch.strided and not tensor.is_nested for tensor in tensors):
         changed = change(list(tensors), context.owned)
         return tensors if context.owned else changed
-    # Coalescing sums the entries that share an index: without coalescing, a norm of the values would be wrong. On CUDA the
-    # host waits for it, because the number of entries that remain is a size.
+    # Coalescing sums the entries that share an index: without coalescing, a norm of the values would be wrong. On CUDA the host
+    # waits until coalescing is done, because the number of remaining entries is a size of the result.
     _check_layouts(tensors, context)
     coalesced = [tensor.coalesce() if tensor.is_sparse else tensor for tensor in tensors]
     values = [tensor.values() if tensor.is_sparse else tensor for tensor in coalesced]

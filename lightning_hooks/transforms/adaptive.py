@@ -93,8 +93,8 @@ class AdaptiveClip(Transform):
 
     def _factor(self, norm: Tensor, param_norm: Tensor) -> Tensor:
         limit = param_norm.to(device=norm.device, dtype=norm.dtype).clamp(min=self.eps).mul_(self.clipping)
-        # A unit below its limit stays bit-equal. As in the source, the norm in the quotient is at least 1e-6, which matters if
-        # the limit is below 1e-6.
+        # The factor of a unit below its limit is exactly 1, so the unit stays bit-equal. As in the source, the divisor is at
+        # least 1e-6, which matters if the limit is below 1e-6.
         return torch.where(norm < limit, 1.0, limit.div_(norm.clamp(min=1e-6)))
 
 

@@ -117,7 +117,7 @@ def _aggregator(aggregation: Any, given: Any) -> Any:
         try:
             return classes[given]()
         except ImportError as error:
-            # TorchJD's message names the packages and the command to install them.
+            # Append TorchJD's message, which names the missing packages and the command to install them.
             raise UnsupportedError(f"aggregator {given!r} needs more than TorchJD itself: {error}") from error
     where = f"torchjd.aggregation.{given}"
     if isinstance(given, str) and given in classes:

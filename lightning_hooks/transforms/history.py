@@ -130,7 +130,8 @@ class ZClip(Transform):
             clipped = torch.minimum(norm, limit).detach()
             new_mean = torch.lerp(clipped, mean, self.alpha)
             new_var = torch.lerp((clipped - new_mean).square(), var, self.alpha)
-            # A non-finite norm changes nothing. If all norms of the warm-up were non-finite, the averages start with this norm.
+            # A non-finite norm does not change the averages. If all norms of the warm-up were non-finite, the averages start
+            # with this norm.
             is_finite, is_first = norm.isfinite(), mean.isnan()
             context.state["mean"] = torch.where(is_finite, torch.where(is_first, clipped, new_mean), mean)
             context.state["var"] = torch.where(is_finite, torch.where(is_first, 0.0, new_var), var)
@@ -152,7 +153,7 @@ class ZClip(Transform):
 
     def _warm_up(self, norm: Tensor, state: dict[str, Any]) -> None:
         norms = _append_norm(norm, state)
-        # The host knows the number of steps, so it need not wait for the device to end the warm-up.
+        # End the warm-up after a number of steps, which the host knows without waiting for the device.
         if len(norms) >= self.warmup:
             state["mean"] = norms.nanmean()
             state["var"] = (norms - state["mean"]).square().nanmean()

@@ -59,7 +59,8 @@ class Zero(Transform):
         if self.index is None:
             return over_values(tensors, context, _all_zero)
         positions = [self._dim_and_runs(tensor, context.name_of(i)) for i, tensor in enumerate(tensors)]
-        # A sparse tensor is selected from by its indices. over_each() coalesces the tensor again, which gives the same order.
+        # In a sparse tensor, the indices say which stored values to set to zero. over_each() coalesces the tensor again, which
+        # gives the values in the same order.
         indices = [tensor.coalesce().indices() if tensor.is_sparse else None for tensor in tensors]
         return over_each(tensors, context, _some_zero, positions, indices)
 

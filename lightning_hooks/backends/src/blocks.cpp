@@ -1,6 +1,5 @@
 // The instruction sets for which the code that measures a block of elements (blocks.inc) is compiled, and the choice among them at
-// run time. One binary serves every
-// processor of an architecture: no compiler option depends on the machine that builds the binary.
+// run time. One binary serves every processor of an architecture: no compiler option depends on the machine that builds the binary.
 #include "blocks.hpp"
 
 #include <atomic>

@@ -19,7 +19,7 @@ class Buffer {
   T* data() const {
     return static_cast<T*>(buffer_.buf);
   }
-  // The number of elements of `bytes` bytes each.
+  // Returns how many elements of `bytes` bytes each the buffer holds.
   std::size_t size(std::size_t bytes) const { return static_cast<std::size_t>(buffer_.len) / bytes; }
 
  private:

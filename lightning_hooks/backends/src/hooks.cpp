@@ -243,7 +243,7 @@ bool read_output(const Plain* hook, PyObject* module, PyObject* args, PyObject* 
   return takes > 0 ? hook_gradient(output, node, hook->grad) : takes == 0;
 }
 
-// Called by torch after the module.
+// The forward hook itself, which torch calls after the forward of the module.
 PyObject* run(PyObject* self, PyObject* module, PyObject* args, PyObject* output) {
   const Plain* const hook = reinterpret_cast<Plain*>(self);
   if (!is_on(hook->hook_switch)) Py_RETURN_NONE;
@@ -251,7 +251,7 @@ PyObject* run(PyObject* self, PyObject* module, PyObject* args, PyObject* output
   if (plain < 0) return nullptr;
   PyObject* const node = plain ? PyObject_GetAttr(output, grad_fn) : nullptr;
   if (plain && !node) return nullptr;
-  // A tensor without a node is a leaf of the autograd graph, or was computed without gradients.
+  // Pass on a tensor without a node: it is a leaf of the autograd graph, or was computed without gradients.
   if (!plain || node == Py_None) {
     Py_XDECREF(node);
     return pass_on(self, module, args, output);
@@ -262,7 +262,7 @@ PyObject* run(PyObject* self, PyObject* module, PyObject* args, PyObject* output
   Py_RETURN_NONE;
 }
 
-// Arguments: the module, its arguments, its result.
+// Python's `Plain.run`: calls `run` with three arguments, the module, its arguments and its result.
 PyObject* plain_run(PyObject* self, PyObject* const* args, Py_ssize_t given) {
   if (given != 3) return PyErr_Format(PyExc_TypeError, "expected the module, its arguments and its result");
   return run(self, args[0], args[1], args[2]);

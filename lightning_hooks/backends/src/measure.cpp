@@ -51,7 +51,7 @@ class Job {
       static_cast<Job*>(job)->work(thread);
     } catch (const std::bad_alloc&) {
       // There is no memory for the scratch of this thread, so it has taken no piece. The calling thread, which has its scratch,
-      // takes all.
+      // takes all pieces.
     }
   }
 

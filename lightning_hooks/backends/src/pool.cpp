@@ -77,8 +77,8 @@ class Pool {
     }
   }
 
-  std::mutex running_;  // held for a whole job
-  std::mutex state_;    // guards the members below
+  std::mutex running_;  // held while a job runs
+  std::mutex state_;    // guards all members below
   std::condition_variable notified_, ended_;
   void (*body_)(void*, unsigned) = nullptr;
   void* argument_ = nullptr;

@@ -20,8 +20,8 @@ struct Scratch {
   std::int64_t counted = 0;  // the number of elements in the tables
 };
 
-// The scratch memory of this thread. It is kept, because allocating it takes longer than measuring a small tensor. Between uses the
-// tables are zero.
+// The scratch memory of this thread. The thread keeps the memory, because allocating takes longer than measuring a small tensor.
+// Between uses the tables are zero.
 inline Scratch& scratch_of_thread() {
   thread_local const std::unique_ptr<Scratch> scratch(new Scratch());
   return *scratch;

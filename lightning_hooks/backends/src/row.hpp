@@ -24,7 +24,7 @@ constexpr char kNames[] = "count mean m2 abs_sum min max zeros nonfinite underfl
 constexpr std::size_t kMoments = 9;
 static_assert(sizeof(Row) == kMoments * sizeof(double), "a row is nine numbers without gaps");
 
-// The lesser and the greater of two numbers. The result is NaN if either number is, which std::min would hide.
+// The lesser and the greater of two numbers. The result is NaN if either number is NaN; std::min could return the other number.
 inline double least(double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : (b < a ? b : a); }
 inline double greatest(double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : (b > a ? b : a); }
 

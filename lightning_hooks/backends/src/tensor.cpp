@@ -70,7 +70,7 @@ int view_of_difference(PyObject* left, PyObject* right, View& view) {
   bool same = view.kind == other.kind && view.gaps.empty() && other.gaps.empty() && view.copies == 1 && other.copies == 1 &&
               a.ndim == b.ndim;
   for (int d = 0; d < a.ndim && same; ++d) {
-    // A tensor without strides is contiguous.
+    // DLPack may omit the strides of a contiguous tensor. Require that both tensors have strides or neither has.
     same = a.shape[d] == b.shape[d] && !a.strides == !b.strides;
     same = same && (!a.strides || a.shape[d] == 1 || a.strides[d] == b.strides[d]);
   }

@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::int64_t kShortest = 16;            // elements of a run; shorter runs are read as columns and merged at the end
 constexpr std::int64_t kNarrowest = 64;           // columns of a row; several narrower rows are read as one row
-constexpr std::int64_t kRowBytes = 1 << 14;       // longer rows are read in strips of this width
-constexpr std::int64_t kPadding = 24;             // numbers between the arrays of sums, which keep them in different sets of the cache
-constexpr std::int64_t kTileRows = 24;            // a multiple of the rows that a lane adds up
+constexpr std::int64_t kRowBytes = 1 << 14;       // rows of more bytes are read in strips of this width
+constexpr std::int64_t kPadding = 24;             // numbers between the arrays of sums, so that they lie in different sets of the cache
+constexpr std::int64_t kTileRows = 24;            // a multiple of kGroup and of kFewRows, the rows that a lane adds up
 constexpr std::int64_t kTile = 1 << 15;           // elements whose moments and then units are measured while they are in the cache
 constexpr std::int64_t kItems = 32;               // the most items of a tensor, and so the most threads that work on it
 constexpr std::int64_t kLeastElements = 1 << 15;  // an item for one thread has at least as many elements
@@ -102,7 +102,7 @@ class UnitJob {
       mine.pieces.take(thread, [&](std::size_t i) { mine.work_on(i, mine.sums_of(i), scratch); });
     } catch (const std::bad_alloc&) {
       // There is no memory for the scratch of this thread, so it has taken no item. The calling thread, which has its scratch,
-      // takes all.
+      // takes all items.
     }
   }
 

@@ -23,13 +23,13 @@ struct View {
   Kind stored = Kind::f32;
   bool sized = true;         // whether the sum of magnitudes is requested; if not, the row has NaN for it
   double* counts = nullptr;  // the kBuckets buckets of the tensor's histogram, or null if none is requested
-  std::vector<Dim> gaps;     // the dimensions, innermost first; empty if the elements are contiguous
+  std::vector<Dim> gaps;     // the size and stride of each dimension, innermost first; empty if the elements are contiguous
 
   // Sets `numel`, `copies` and `gaps` from a shape and from strides in elements.
   void lay_out(const std::int64_t* shape, const std::int64_t* strides, int ndim);
 
-  // The elements [begin, begin + n), contiguous: a pointer into the tensor, or to a copy in `buffer` (kBlock elements of eight
-  // bytes).
+  // Returns a pointer to the elements [begin, begin + n), which are contiguous: in the tensor itself if it has no gaps, else in a
+  // copy in `buffer`, which must have room for kBlock elements of eight bytes.
   const void* block(std::int64_t begin, int n, void* buffer) const;
 };
 

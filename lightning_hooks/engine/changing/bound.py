@@ -26,7 +26,7 @@ from lightning_hooks.transforms._contract import explain_invalid
 # Keep the random streams of ranks and of steps apart. Any large primes work.
 _RANK_STRIDE = 104_729
 _STEP_STRIDE = 15_485_863
-_SEEDS = 2**65  # saved seeds are below: greater than every seed of torch plus the offset of a transform
+_SEEDS = 2**65  # bounds the seeds in checkpoints: greater than every seed of torch plus the offset of a transform
 
 
 @dataclass
@@ -132,8 +132,8 @@ class BoundTransform:
         context.factor = None
         versions = [] if owned else [version_of(tensor) for tensor in tensors]
         try:
-            # In a backward with create_graph=True autograd records the transform, so that a gradient penalty can
-            # differentiate through it.
+            # In a backward with create_graph=True autograd records the transform, so that a gradient penalty can differentiate
+            # through the transform.
             with torch.no_grad() if self.when == "step" else contextlib.nullcontext():
                 # Pass a copy of the list, because the transform may replace its items.
                 results = self.transform([*tensors], context)

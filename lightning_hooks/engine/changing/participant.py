@@ -61,7 +61,7 @@ class TransformParticipant(Participant):
         # there.
         self.graph_key = tuple(i for i, bound in enumerate(self.transforms) if bound.when != "forward") or None
         self._reporting = False
-        # The seeds and generators of the training step, while a batch of another stage runs inside it.
+        # While a batch of another stage runs inside a training step: the seed and the generators of each transform in the step.
         self._set_aside: list[tuple[int, dict[str, torch.Generator]]] = []
         self._at_step = [bound for bound in self.transforms if bound.when == "step"]
         self.acts_before = bool(self._at_step)

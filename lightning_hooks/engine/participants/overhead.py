@@ -23,7 +23,7 @@ _LEAST_WATCHED = 2
 MAX_FACTOR = 2**20
 # The cost of a hook is the median over this many pairs of runs of a small network, with and without hooks.
 _PAIRS = 16
-_LAYERS = 8  # of each kind in the small network
+_LAYERS = 8  # of each class of layers in the small network
 _SHAPE = (64, 256)  # of the input of the small network
 
 

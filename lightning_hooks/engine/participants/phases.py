@@ -41,7 +41,8 @@ class ParamTensor(NamedTuple):
 
 
 def _update(optimizer: Any, parameter: nn.Parameter, before: Tensor | None, key: str) -> Tensor | None:
-    # Subtract in float32 at least: the difference of two numbers of half precision may not fit into half precision.
+    # Subtract in float32 at least, because the difference of two float16 or bfloat16 numbers may need more digits than they
+    # have.
     wide = torch.promote_types(parameter.dtype, torch.float32)
     return None if before is None else parameter.detach().to(wide) - before
 

@@ -37,7 +37,7 @@ class Uncalled:
         if active in self._steps:
             return False
         self._steps.add(active)
-        idle: dict[str, tuple[str, dict[str, None]]] = {}  # the class and the rules of each module, by its name
+        idle: dict[str, tuple[str, dict[str, None]]] = {}  # name of a module -> its class, and its rules
         for participant, key in active:
             for rule in participant.module_rules(key):
                 for name, kind in self._not_called(participant, rule, called):

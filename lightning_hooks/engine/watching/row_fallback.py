@@ -52,7 +52,8 @@ class RowFallback(FallbackWriter):
             self.calls += 1
             if self._order is not None:
                 self._order.append(row)
-                # A nested tensor of strided layout has no shape, and the shape of a jagged one holds a symbol.
+                # Note the shape only if it is known: a nested tensor of strided layout has no shape (torch raises), and the
+                # shape of a jagged one holds a symbol.
                 with suppress(RuntimeError):
                     if all(isinstance(size, int) for size in measurement.tensor.shape):
                         self.shapes.setdefault(row, tuple(measurement.tensor.shape))
@@ -110,7 +111,7 @@ class RowFallback(FallbackWriter):
         except UnmeasurableError as error:
             self.warn_unmeasurable(row, error)
         except Exception as error:
-            # Inside `torch.func` an operation may fail in another way, for example in a user's statistic.
+            # Inside a transform of `torch.func`, an operation may raise any error, for example in a user's statistic.
             if inside_transform(measurement.tensor):
                 self.warn_unmeasurable(row, UnmeasurableError(TRANSFORMED))
             else:

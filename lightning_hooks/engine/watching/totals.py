@@ -39,8 +39,8 @@ class Totals:
         counts = rows[:, COUNT]
         squared = squares(rows)  # 0 for rows that were not measured
         with np.errstate(over="ignore", invalid="ignore"):
-            # If elements are infinite, `squares` is NaN although the norm is infinite. The statistic `norm` is slower and
-            # right.
+            # If elements are infinite, `squares` is NaN although the norm is infinite. The statistic `norm` is right
+            # there too, but slower.
             if not np.isfinite(np.add.reduce(squared)):
                 squared = np.where(counts > 0, np.square(STATISTICS["norm"](rows)), 0.0)
             sums = self._sums(squared)

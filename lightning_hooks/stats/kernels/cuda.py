@@ -35,7 +35,8 @@ __all__ = ["PartialRows", "attempt", "measure", "measure_many", "measure_many_in
 # The programs of a launch, each of which measures one span of blocks. As many keep a large device busy, so a launch has more
 # only if its spans already have _MOST_BLOCKS blocks.
 _PROGRAMS: Final = 1024
-# The most blocks of a span. The fewer blocks, the closer is the centre of a span to its mean.
+# The most blocks of a span. Deviations are taken from the mean of the first elements of a span, which is closer to the mean of
+# the span if the span is short.
 _MOST_BLOCKS: Final = 8
 _CAPACITY: Final = 1 << 16  # partial rows that can wait for a merge: 4.7 MB
 _BLOCKS: Final = {"BLOCK": BLOCK, "SMALL": SMALL_BLOCK}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_hooks.stats.moments import MOMENTS, merge_groups, neutral
 
-_CHUNK = 1 << 20  # elements: eight megabytes of float64 at a time
+_CHUNK = 1 << 20  # elements to convert to float64 at a time, eight megabytes
 
 
 def measure(tensor: Tensor) -> Tensor:

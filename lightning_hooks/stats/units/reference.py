@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_hooks.stats.units.schema import ABS_MAX, COLUMNS, ZEROS
 
-_CHUNK: Final = 1 << 20  # elements: eight megabytes of float64 at a time
+_CHUNK: Final = 1 << 20  # elements to convert to float64 at a time, eight megabytes
 
 
 def measure(tensor: Tensor, axis: int) -> Tensor:

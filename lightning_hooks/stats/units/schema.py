@@ -95,7 +95,7 @@ def rescale(units: Any, factor: Any) -> Any:
         >>> rescale(np.array([[1.0, 3.0, 1.0, 5.0]]), 2.0).tolist()
         [[2.0, 12.0, 2.0, 5.0]]
     """
-    scaled = units * 1.0  # a copy
+    scaled = units * 1.0  # a copy, because the argument must not change
     for column, moment in enumerate(UNIT_MOMENTS):
         if moment.power:
             scaled[..., column] *= factor**moment.power

@@ -124,7 +124,7 @@ def _effective_units(units: Units) -> Array:
 def _unit_variation(units: Units) -> Array:
     mean = units.moments[..., SUM] / np.asarray(units.elements, dtype=np.float64)[..., None]
     square = units.moments[..., SQUARE] / np.asarray(units.elements, dtype=np.float64)[..., None]
-    # Rounding may make the variance of a constant unit negative.
+    # Clip at 0, because rounding may make the variance of a constant unit negative.
     variance = np.maximum(square - np.square(mean), 0.0)
     values: Array = np.sqrt(variance.sum(axis=-1) / square.sum(axis=-1))
     return values
