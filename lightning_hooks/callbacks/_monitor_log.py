@@ -14,8 +14,9 @@ from lightning_hooks.engine.inspecting.left_out import left_out_of
 from lightning_hooks.engine.inspecting.match_report import Match, hooks_report, plan_report, transforms_report
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant
+from lightning_hooks.engine.watching.about import about_rows
 from lightning_hooks.engine.watching.observer import Observer
-from lightning_hooks.plan.plan import LOSS_SCALED, Plan
+from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.saved_index import SavedIndex
 from lightning_hooks.records.step_view import STAGE_PREFIX
@@ -89,7 +90,7 @@ class MonitorLog:
         page = "\n".join([*self._facts(trainer, observer), "", match.markdown()])
         charts = [(STAGE_PREFIX[stage] + tensor, stat) for stage, plan in self._plans.items() for tensor, stat in plan.charts]
         try:
-            about = _about(observer.plan, observer.fallback.shapes)
+            about = about_rows(observer.plan, observer.fallback.shapes)
             indices = [
                 SavedIndex(plan.index, stage, self._monitor.prefix, observer.table.ranks, self._structure).to_json()
                 for stage, plan in self._plans.items()
@@ -132,19 +133,3 @@ def limits_of(monitor: StatsMonitor, plan: Plan, plans: Mapping[str, Plan]) -> L
         pinned = select(targets, monitor.scalars, where=f"{monitor._label}scalars", strict=strict, advice="")
     stages = {stage: each.index for stage, each in plans.items()}
     return Limits(stages, monitor.max_scalars, monitor.max_histograms, [target.name for target in pinned])
-
-
-def _about(plan: Plan, shapes: Mapping[int, tuple[int, ...]]) -> dict[str, dict[str, Any]]:
-    """Facts about each row for the page of a run: the class of its module, the shape, and the position in execution order."""
-    index, about = plan.index, dict[str, dict[str, Any]]()
-    for row in plan.rows:
-        facts = about.setdefault(row.name, {"type": index.module_types[row.index]})
-        shape = shapes.get(row.index) if row.target.owner is row.target.value else tuple(row.target.value.shape)
-        if shape is not None and (row.kind == "output" or "shape" not in facts):
-            facts["shape"] = list(shape)
-    # Gradients are computed from the last module to the first, so reverse their order.
-    forward = [i for i in index.order if not index.tensors[i].startswith(LOSS_SCALED)]
-    backward = [i for i in reversed(index.order) if index.tensors[i].startswith(LOSS_SCALED)]
-    for turn, name in enumerate(dict.fromkeys(index.names[i] for i in [*forward, *backward])):
-        about[name]["order"] = turn
-    return about

@@ -14,7 +14,6 @@ from typing_extensions import override
 from lightning_hooks.callbacks._checks import Earlier, refuse_common_folder
 from lightning_hooks.callbacks._guard import HooksGuard, WrappedHook
 from lightning_hooks.callbacks._ours import OurCallback, our_callbacks
-from lightning_hooks.callbacks._own_board import OwnBoard, checked_logdir
 from lightning_hooks.callbacks._trainer import (
     all_callbacks,
     deferred,
@@ -30,6 +29,7 @@ from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.running.run import Run, runs_on
 from lightning_hooks.hooks import for_each
 from lightning_hooks.records.facts import StepFacts
+from lightning_hooks.tensorboard.own_board import OwnBoard, checked_logdir
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import Callback, LightningModule, Trainer

@@ -8,12 +8,12 @@ from weakref import ref
 
 from typing_extensions import override
 
-from lightning_hooks.callbacks._own_board import OwnBoard
 from lightning_hooks.callbacks._trainer import host_loss_scale, in_fit, lightning_logger, optimizers_of
 from lightning_hooks.engine.participants.facts import facts_of_optimizers
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.records.run_context import RunContext, RunFacts, check_reason, checkpoint_name
 from lightning_hooks.rules.fields import check_local
+from lightning_hooks.tensorboard.own_board import OwnBoard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

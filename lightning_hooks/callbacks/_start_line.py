@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from lightning_hooks.callbacks._own_board import OwnBoard
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import LOSS
 from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.tensorboard.own_board import OwnBoard
 
 
 def start_line(monitor: str, plan: Plan, prefix: str, loggers: Sequence[Any]) -> str:

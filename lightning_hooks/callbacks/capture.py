@@ -22,7 +22,6 @@ from lightning_hooks.callbacks._checks import (
     refuse_for_strategy,
 )
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
-from lightning_hooks.callbacks._own_board import new_folder
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import current_step, remembered, sample_indices
 from lightning_hooks.capture import CaptureWriter, reduction
@@ -36,6 +35,7 @@ from lightning_hooks.rules.fields import as_stages, check_flag, check_local
 from lightning_hooks.rules.patterns import Target, named_modules, select
 from lightning_hooks.rules.schedule import every_n
 from lightning_hooks.rules.tensors import check_tensor
+from lightning_hooks.tensorboard.own_board import new_folder
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer

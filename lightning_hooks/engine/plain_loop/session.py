@@ -20,18 +20,18 @@ from lightning_hooks.engine.changing.participant import TransformParticipant
 from lightning_hooks.engine.changing.resolve import resolve_applies
 from lightning_hooks.engine.participants.facts import ModelFacts
 from lightning_hooks.engine.participants.participant import Participant
+from lightning_hooks.engine.plain_loop.board import LoopBoard
 from lightning_hooks.engine.plain_loop.checks import (
     AllParameters,
     as_optimizers,
     parameters_of,
     refuse_foreign,
-    refuse_other_stages,
     refuse_step,
     register,
-    without_optimizer,
 )
 from lightning_hooks.engine.plain_loop.context import LoopContext
-from lightning_hooks.engine.plain_loop.health import loop_reporter, loop_rules, watch_rules
+from lightning_hooks.engine.plain_loop.health import loop_reporter
+from lightning_hooks.engine.plain_loop.rules import read_rules
 from lightning_hooks.engine.running.run import Run
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.engine.watching.observer import Observer
@@ -46,7 +46,6 @@ from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import Apply, Hook, Watch
 from lightning_hooks.rules.fields import as_count, check_local
-from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.processes import of_first_rank, rank
 from lightning_hooks.stats.sections import refuse_narrow
@@ -66,7 +65,8 @@ class Instrument:
 
     Args:
         model: the root module.
-        watch: the tensors to watch: `Watch` rules, or mappings with the fields of a rule; default: none.
+        watch: the tensors to watch: `Watch` rules, or mappings with the fields of a rule. Default: those of `StatsMonitor()`,
+            or none if `apply`, `hooks` or `health` is given and `logdir` is not.
         apply: the gradients to change, or with `tensor="output"` or `"input"` the activations: `Apply` rules, or mappings;
             default: none.
         hooks: custom hooks: `Hook` rules, or mappings; default: none.
@@ -83,6 +83,8 @@ class Instrument:
             nor changed, and custom hooks are not called.
 
         first_step: the number of the first step, for a loop that resumes; default 0.
+        logdir: a folder of this machine for an event file, in a new folder `run_<n>`, as of `StatsMonitor`: for the page
+            (`lightning-hooks view`) and TensorBoard. `folder` is then that folder if it is not given. Default: none.
 
     After the block, `compute()` and `record` still return the last step; the object no longer keeps model and optimizers alive.
 
@@ -120,7 +122,7 @@ class Instrument:
     def __init__(
         self,
         model: nn.Module,
-        watch: Sequence[Watch | Mapping[str, Any]] = (),
+        watch: Sequence[Watch | Mapping[str, Any]] | None = None,
         apply: Sequence[Apply | Mapping[str, Any]] = (),
         hooks: Sequence[Hook | Mapping[str, Any]] = (),
         optimizer: Optimizer | Iterable[Optimizer] | None = None,
@@ -129,23 +131,17 @@ class Instrument:
         health: bool | Mapping[str, Any] | Sequence[Any] = False,
         calls: str = "training",
         first_step: int = 0,
+        logdir: str | os.PathLike[str] | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise RuleError(f"model must be a torch.nn.Module, got {model!r}")
         self._model: Callable[[], nn.Module | None] = lambda: model
         self.optimizers = as_optimizers(optimizer)
         refuse_foreign(model, self.optimizers)
-        rules = as_rules(Watch, watch, "watch")
-        applies = as_rules(Apply, apply, "apply")
-        hook_rules = as_rules(Hook, hooks, "hooks")
-        refuse_other_stages(applies, hook_rules)
-        health_rules = loop_rules(health)
         if calls not in COUNTED:
             raise RuleError(f"calls must be one of {', '.join(COUNTED)}, got {shown(calls)}{did_you_mean(calls, COUNTED, 1)}")
-        if not self.optimizers:
-            rules = without_optimizer(rules, applies, hook_rules)
-        if health_rules is not None:
-            rules = [*rules, *watch_rules(health_rules, has_optimizer=bool(self.optimizers))]
+        options = {"has_optimizer": bool(self.optimizers), "writes": logdir is not None}
+        rules, applies, hook_rules, health_rules = read_rules(watch, apply, hooks, health, **options)
         self._run = Run(model)
         self._run.hook_manager.switch.counts = calls
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -155,11 +151,13 @@ class Instrument:
         if rules or is_diagnosed:
             check_ranks_agree(self._plan, device)
         check_local("folder", folder, "give a local one")
+        boards = [] if logdir is None else [LoopBoard(logdir, lambda: self._producer)]
+        folder = boards[0].folder if folder is None and boards else folder
         self._context = LoopContext(model, self.optimizers, None if folder is None else Path(folder).expanduser().resolve())
         self._latest = Latest()
         self._reporter = None if health_rules is None else loop_reporter(health_rules, self._focus)
         diagnosing = [] if self._reporter is None else [self._reporter]
-        self._publisher = Publisher([self._latest, *diagnosing, *as_consumers(consumers)])
+        self._publisher = Publisher([self._latest, *boards, *diagnosing, *as_consumers(consumers)])
         self._producer: Producer | None = None
         self._facts: ModelFacts | None = None
         self._noted: StepFacts | None = None  # the facts as they were just before the first optimizer of the step stepped

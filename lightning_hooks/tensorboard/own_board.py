@@ -44,6 +44,7 @@ class OwnBoard:
 
     @property
     def experiment(self) -> SummaryWriter:
+        """The open writer."""
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
