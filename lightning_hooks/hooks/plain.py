@@ -47,7 +47,6 @@ class PythonPlainHook(OurHook):
     """A forward hook without keyword arguments.
 
     Args:
-        called: takes the ids of the modules that are called.
         switch: the switch that the hook reads.
         called: takes the ids of the modules that are called.
         read: called with the result; None if there is no reader.
