@@ -97,7 +97,7 @@ def _locked(path: Path) -> int:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Another writer may have removed the folder, and created a new one, between open() and flock().
+        # Check that the locked folder is still at `path`: between open() and flock(), another writer may have replaced it.
         if os.fstat(descriptor).st_ino != path.stat().st_ino:
             raise FileNotFoundError(path)
     except BaseException:

@@ -64,7 +64,8 @@ class TableLayout:
     def __init__(self, index: RowIndex, counts: Sequence[Column], columns: Sequence[Column]) -> None:
         self._heads: list[Head] = []
         self._end = 0
-        # Flat positions in the encoded moments [rows, columns], one column of a tensor after the other.
+        # The positions of the numbers to store in the flattened moments [rows, columns], one column of a tensor after the
+        # other.
         positions: list[Indices] = []
         for tensor, names, rows in _rows_with_moments(index, counts, columns):
             for column in stored_moments(magnitudes=index.magnitudes):

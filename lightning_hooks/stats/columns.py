@@ -155,6 +155,6 @@ def _merge_means(values: Any, merged: Any, how: Reduction, count: int, mean: int
     merged[..., mean] = how.total(counts / how.spread(sizes + (sizes == 0)) * means)
     if m2 is not None:
         between = counts * (means - how.spread(merged[..., mean])) ** 2
-        # A part without elements contributes 0, even if its mean is infinite or NaN.
+        # A row without elements contributes 0 to the merged row, even if its mean is infinite or NaN.
         between[counts == 0] = 0.0
         merged[..., m2] += how.total(between)

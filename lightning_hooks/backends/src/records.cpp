@@ -61,8 +61,8 @@ std::uint32_t crc32c(const unsigned char* data, std::size_t size) {
   for (; size > 0; --size, ++data) crc = (crc >> 8) ^ kTables8[0][(crc ^ *data) & 0xff];
   return ~crc;
 }
-// The masked form that a record stores, rotated and offset: a record may contain records, and a CRC of data that contain CRCs is
-// unreliable.
+// The form in which a record stores a CRC, rotated and offset. The CRC of data that contain a plain CRC would be unreliable, and a
+// record may contain other records.
 std::uint32_t masked(std::uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8u; }
 
 }  // namespace

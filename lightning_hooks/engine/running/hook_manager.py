@@ -304,7 +304,7 @@ class HookManager:
 
     def scaled_by(self, scale: Tensor) -> None:
         """Note the loss scale of the backward that begins, and pass the participants its ratio to the previous scale."""
-        # The scale can only have changed inside this step if an optimizer has stepped.
+        # Compute the ratio only if an optimizer has stepped in this step (`_memos`), because the scale changes only then.
         factor = scale / self.scale if self._memos and self.scale is not None else None
         self.scale = scale.detach().clone()
         for participant, _ in self.active:

@@ -132,7 +132,7 @@ class ParamReader:
         rows, is_complete = due.offsets.rows, _are_same(parameters, due.parameters)
         if not is_complete:
             row_of = dict(zip(due.parameters, rows, strict=True))
-            # Skip parameters that were copied before the step of the optimizer, and frozen or removed during it.
+            # Skip a parameter that was copied before the step of the optimizer, and was frozen or removed during the step.
             kept = [i for i, parameter in enumerate(parameters) if parameter in row_of]
             parameters, copies = [parameters[i] for i in kept], [copies[i] for i in kept]
             rows = [row_of[parameter] for parameter in parameters]
