@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from lightning_hooks.dashboard.modes import mode_changes
 from lightning_hooks.dashboard.source import RunSource
 
 _AT_ENDS: Final = 32
@@ -18,14 +19,21 @@ _SIZES: Final = ("norm", "rms", "std", "abs_mean", "abs_max")
 
 
 def overview(run: RunSource) -> Mapping[str, Any]:
-    """The tags of global scalars (`hooks`) and of reports of `transforms`, and the `changed` and `nonfinite` rows of a run."""
+    """The tags of global scalars (`hooks`) and of reports of `transforms`, `changed` and `nonfinite` rows, and `modes`."""
     tags = run.scalar_tags()
     return {
         "hooks": [tag for tag in tags if "hooks/" in tag],
         "transforms": [tag for tag in tags if "transform_" in tag],
         "changed": _changed(run),
         "nonfinite": _nonfinite(run),
+        "modes": _modes(run),
     }
+
+
+def _modes(run: RunSource) -> list[dict[str, Any]]:
+    # Every monitor notes the facts of the same model, so those of one monitor are enough.
+    prefixes = dict.fromkeys(["", *(str(each.get("prefix", "")) for each in run.row_indices())])
+    return mode_changes(next(filter(None, map(run.saved_facts, prefixes)), []))
 
 
 def _changed(run: RunSource) -> list[dict[str, Any]]:

@@ -62,6 +62,7 @@ MODULES: Final = (
     "sheetdraw.js",
     "sheet.js",
     "ridges.js",
+    "modes.js",
     "overview.js",
     "rowview.js",
     "stepbars.js",

@@ -4,6 +4,7 @@ import { keysOf, lineChart } from "./charts.js";
 import { short } from "./colors.js";
 import { helpButton } from "./controls.js";
 import { h, several } from "./dom.js";
+import { modeChanges } from "./modes.js";
 
 const TRANSFORM_CURVES = { transform_norm_before: "norm before", transform_norm_after: "norm after" };
 const TRANSFORM_FACTS = {
@@ -37,7 +38,7 @@ export class OverviewView {
     const warnings = [this.findings(), this.nonfinite(overview.nonfinite)];
     // If there are findings or rows that are not finite, show them before the curves, otherwise after the curves.
     const parts = meta.findings?.length || overview.nonfinite.length ? [...warnings, ...curves] : [...curves, ...warnings];
-    this.element.replaceChildren(...[this.summary(overview), this.problems(), ...parts, this.changed(overview.changed)].filter(Boolean));
+    this.element.replaceChildren(...[this.summary(overview), this.problems(), ...parts, modeChanges(app, overview.modes), this.changed(overview.changed)].filter(Boolean));
   }
 
   summary(overview) {
