@@ -244,7 +244,8 @@ class StatsMonitor(WatchingCallback):
             check_ranks_agree(plan, model.device)
         if not plan.rows:
             return []
-        written = run.earlier.written[-1]  # what this monitor writes
+        # The run notes the prefix and the plans of each monitor before it builds the monitor: the last entry is of this one.
+        written = run.earlier.written[-1]
         self._log = MonitorLog(self, trainer, run)
         guests = self._guests(trainer)
         if self.consumers or guests:

@@ -56,7 +56,7 @@ class Site:
             return _refusal(405, f"{request.method} is not allowed; only GET and HEAD are")
         host = _host(request)
         path = request.path.removeprefix(self._prefix)
-        # Serve the files of the page under any name: they are no secret, and the page tells the user why it gets no data.
+        # Serve the files of the page under any host name: they are no secret, and the page says why it gets no data.
         if not path.startswith("/static/") and not self._answers_to(urlsplit(f"//{host}").hostname or ""):
             hint = f"set {VARIABLE} to the name if a proxy of yours asks under it"
             return _refusal(421, f"this server, which is for this machine only, is not {host!r}; {hint}")

@@ -217,7 +217,7 @@ class HealthRule:
         """
         where = shown_rows(rows)
         text = f"{where}: {signs[0].text}." if where else f"{signs[0].text}."
-        # A name of a module or parameter keeps its first letter.
+        # Do not capitalise a sentence that begins with the name of a module or parameter.
         return text if rows and rows[0] else f"{text[:1].upper()}{text[1:]}"
 
 

@@ -50,7 +50,8 @@ inline Row measure_range(const Blocks& kernels, const View& view, std::int64_t b
   return out;
 }
 
-// Adds the tables of keys to the buckets and resets them.
+// Adds the counts of the scratch tables, one for each pair of sign and exponent (a key), to the buckets of a histogram, and sets the
+// tables to 0. Call it before the next histogram begins, and after kMostCounted elements at the latest.
 void flush(Scratch& scratch, double* buckets);
 
 }  // namespace hooks

@@ -15,9 +15,9 @@ PyObject* py_writer(PyObject*, PyObject* args);
 // error set.
 bool is_writer(PyObject* object);
 int write(PyObject* writer, PyObject* tensor);
-// The same for a shared writer, which writes several rows. It is constructed from: a tuple of writers, with None for rows that are
-// never written here; a function that is called with the positions of the rows that were not written, the tensor, and its moments
-// as bytes or None.
+// The same for a shared writer, which measures a tensor once for several rows. It is constructed from a tuple with the writer of each
+// row, or None for a row that only Python can write, and a function of Python that writes the rows that the writers did not. The
+// function gets the positions of these rows in the tuple, the tensor, and its moments as bytes, or None if it was not measured.
 bool is_shared_writer(PyObject* object);
 int write_shared(PyObject* shared, PyObject* tensor);
 

@@ -11,7 +11,7 @@ import { cellArrays, ranges } from "./source.js";
 import { LEFT, drawBars } from "./stepbars.js";
 import { stepsText } from "./steps.js";
 
-const SECOND = "ink"; // the colour of the second step
+const SECOND = "ink"; // the colour of the step that is compared with (the input "compare with step")
 const HINT = "Point at a bar, or move over the bars with the arrow keys, to read its name and value here.";
 
 export class StepView {

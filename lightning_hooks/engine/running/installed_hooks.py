@@ -126,7 +126,8 @@ class InstalledHooks:
         self._traces = traces.count()
         # Set `active` before registering anything: if Ctrl-C arrives in between, end_batch() still removes the hooks.
         self.active = active
-        # Check before the first step, because another callback may have compiled a module, for example in on_train_start.
+        # Look for newly compiled modules, which need hooks inside their code, also before the first step: another callback may
+        # have compiled a module since the fit began, for example in on_train_start.
         if self.compiled_unchecked or not self._cached:
             self.check_compiled(participants)
         self._use(active, called)
