@@ -12,6 +12,7 @@
 | `histograms` | run, tags (ranges of indices into the run's `histograms`), steps | one `packed_histograms` for each tag |
 | `overview` | run | the rows and scalars to look at first |
 | `statistics` | | the explanation of each statistic |
+| `ranges` | | the usual ranges of statistics, with their sources |
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from lightning_hooks.dashboard.explanations import EXPLANATIONS
 from lightning_hooks.dashboard.gaps import gaps
 from lightning_hooks.dashboard.merging import merges_exactly
 from lightning_hooks.dashboard.overview import overview
+from lightning_hooks.dashboard.ranges import USUAL_RANGES
 from lightning_hooks.dashboard.runs import Runs
 from lightning_hooks.dashboard.sheets import packed_histograms
 from lightning_hooks.dashboard.source import RunSource
@@ -80,6 +82,7 @@ class Api:
             "histograms": self._histograms,
             "overview": lambda args: overview(self._open(args)),
             "statistics": lambda _: EXPLANATIONS,
+            "ranges": lambda _: [each.to_dict() for each in USUAL_RANGES],
         }
 
     def __call__(self, route: str, args: Mapping[str, str]) -> Answer:

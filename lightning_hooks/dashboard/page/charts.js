@@ -6,6 +6,7 @@ import { color, h, several } from "./dom.js";
 import { drawChartMarks } from "./marks.js";
 import { stepsText } from "./steps.js";
 import { tickTexts } from "./ticks.js";
+import { drawUsual, withTypical } from "./usual.js";
 
 const WHOLE = Array.from({ length: 16 }, (_, i) => [1, 2, 5].map((n) => n * 10 ** i)).flat(); // distances of ticks: steps are whole
 export const COLORS = ["accent", "alert", "third", "fourth"];
@@ -19,31 +20,35 @@ export function keysOf(labels) {
 
 /**
  * A chart of one value over steps, with a line for each series: { label, color, steps, ends, least, greatest }. `text` formats a value,
- * onStep(step) is called for a click, and `marks` are those of findings, see marksOf() in marks.js.
+ * onStep(step) is called for a click, `marks` are those of findings, see
+ * marksOf() in marks.js, and `usual` is the usual range of the statistic, see Loaded.usual().
  */
-export function lineChart(series, { height = 130, label = "", onStep = null, text = short, marks = [] } = {}) {
+export function lineChart(series, { height = 130, label = "", onStep = null, text = short, marks = [], usual = null } = {}) {
   const holder = h("div", { class: "chart", role: "img", "aria-label": describe(label, series, text) });
   const [x, ...columns] = align(series);
   const ends = new Map(series.flatMap((each) => Array.from(each.steps, (step, i) => [step, each.ends[i]])));
   const positive = columns.flat().filter((value) => value > 0);
   const all = columns.flat().filter((value) => value !== null && value !== undefined);
   const least = Math.min(...positive);
-  const isLog = positive.length > 0 && all.every((value) => value >= 0) && Math.max(...positive) / least > 100;
+  if (usual?.typical > 0 && positive.length) positive.push(usual.typical); // the axis shows the typical value too
+  const isLog = positive.length > 0 && all.every((value) => value >= 0) && Math.max(...positive) / Math.min(...positive) > 100;
   const isZero = all.every((value) => value === 0);
   // A logarithmic axis has no zero. Draw zeros at half the least positive value, at the bottom.
   const shown = isLog ? columns.map((column) => column.map((value) => (value === 0 ? least / 2 : value))) : columns;
   const colors = series.map((each, i) => COLORS[(each.color ?? i) % COLORS.length]);
+  const fitted = (chart, low, high) => (isLog ? uPlot.rangeLog(...withTypical([low, high], usual, true), 10, false) : uPlot.rangeNum(...withTypical([low, high], usual, false), 0.1, true));
+  const yRange = isZero && !usual ? [0, 1] : usual && all.length ? fitted : null;
   const make = () => {
     const options = {
       width: Math.max(holder.clientWidth, 120),
       height,
       legend: { show: false },
       cursor: { y: false, points: { size: 5 } },
-      scales: { x: { time: false }, y: isLog ? { distr: 3 } : isZero ? { range: [0, 1] } : {} },
+      scales: { x: { time: false }, y: { ...(isLog ? { distr: 3 } : {}), ...(yRange ? { range: yRange } : {}) } },
       axes: [axis({ size: 26, incrs: WHOLE }), axis({ size: room, space: 24, ...(isLog ? { splits: decades } : {}), values: (_, values) => tickTexts(values, text) })],
       series: [{}, ...colors.flatMap((name) => [line(name), line(name)])],
       bands: colors.map((name, i) => ({ series: [2 * i + 2, 2 * i + 1], fill: `${color(name)}44` })),
-      hooks: { setCursor: [(chart) => tell(chart)], draw: [(chart) => drawChartMarks(chart, marks)] },
+      hooks: { setCursor: [(chart) => tell(chart)], drawClear: usual ? [(chart) => drawUsual(chart, usual, isLog)] : [], draw: [(chart) => drawChartMarks(chart, marks)] },
     };
     const chart = new uPlot(options, [x, ...shown], holder);
     holder.append(value);

@@ -8,7 +8,7 @@ export class Loaded {
   constructor(source) {
     this.source = source;
     this.runs = null;
-    this.statistics = null;
+    this.statistics = this.ranges = null;
     this.entries = new Map(); // run to { meta: the answer to `run`, tables: table to Rows, gaps: table to Gaps }
   }
 
@@ -16,8 +16,8 @@ export class Loaded {
   async list() {
     const listed = () => JSON.stringify(this.runs?.map(({ name, shown }) => [name, shown]));
     const before = listed();
-    const [statistics, { runs }] = await Promise.all([this.statistics ?? this.source.ask("statistics"), this.source.ask("runs")]);
-    Object.assign(this, { statistics, runs });
+    const [statistics, ranges, { runs }] = await Promise.all([this.statistics ?? this.source.ask("statistics"), this.ranges ?? this.source.ask("ranges"), this.source.ask("runs")]);
+    Object.assign(this, { statistics, ranges, runs });
     return listed() !== before;
   }
 
@@ -34,6 +34,12 @@ export class Loaded {
   /** Whether a run, which must have been loaded, has a table. */
   has(run, tensor, stat) {
     return hasTable(this.meta(run), tensor, stat);
+  }
+
+  /** The usual range of a statistic of a tensor (see ranges.py): { low, high, typical, source }; undefined if none is published. */
+  usual(tensor, stat) {
+    const name = tensor.slice(tensor.lastIndexOf("/") + 1); // without the prefix of a monitor
+    return this.ranges?.find((each) => each.stat === stat && (!each.tensors.length || each.tensors.includes(name)));
   }
 
   /** The rows of a table, requested once; null if the run has no such table. */

@@ -10,6 +10,7 @@ import { PICKER_KEY } from "./picker.js";
 import { histogramPictures } from "./ridges.js";
 import { seriesOf } from "./series.js";
 import { stepsText } from "./steps.js";
+import { usualLegend } from "./usual.js";
 import { counterpart, worstRow } from "./worst.js";
 
 export class RowView {
@@ -91,11 +92,13 @@ export class RowView {
       series.push({ label: state.others.length ? run : "", color, ...values });
     }
     if (!series.length || !series.some((each) => each.steps.length)) return h("div", { class: "card" }, h("h3", {}, stat), h("p", {}, "not measured in these steps"));
+    const usual = app.loaded.usual(state.tensor, stat) ?? null;
     return h(
       "div",
       { class: "card" },
       h("h3", {}, stat, " ", helpButton(app, () => stat), h("span", { class: "value" }, lastText(series[0]))),
-      lineChart(series, { marks: marksOf(app.meta.findings, name, state.tensor), label: `${state.tensor} ${stat} of ${name}`, onStep: (step) => app.state.set({ view: "step", step, stat }) }),
+      lineChart(series, { usual, marks: marksOf(app.meta.findings, name, state.tensor), label: `${state.tensor} ${stat} of ${name}`, onStep: (step) => app.state.set({ view: "step", step, stat }) }),
+      usual ? usualLegend(usual) : null,
       ...series.map(nonfiniteNote),
     );
   }

@@ -1,0 +1,40 @@
+// The usual range of a statistic in a chart: a band, a line at the typical value, and what they are from.
+
+import { short } from "./colors.js";
+import { color, h } from "./dom.js";
+
+/** The axis of a chart reaches to the typical value, so that its line is in sight: the bounds of uPlot, widened. */
+export function withTypical([low, high], usual, isLog) {
+  const { typical } = usual;
+  if (typical === null || (isLog && typical <= 0)) return [low, high];
+  return [Math.min(low, isLog ? typical / 1.5 : typical), Math.max(high, isLog ? typical * 1.5 : typical)];
+}
+
+/** Draw the usual range below the curves of a chart of uPlot. */
+export function drawUsual(chart, { low, high, typical }, isLog) {
+  const { ctx: pen, bbox } = chart;
+  const [top, bottom] = [bbox.top, bbox.top + bbox.height];
+  const y = (value) => (isLog && value <= 0 ? bottom : Math.min(Math.max(chart.valToPos(value, "y", true), top), bottom));
+  pen.save();
+  pen.fillStyle = color("third");
+  pen.globalAlpha = 0.14;
+  pen.fillRect(bbox.left, y(high), bbox.width, y(low) - y(high));
+  pen.globalAlpha = 1;
+  if (typical !== null) {
+    const ratio = window.devicePixelRatio || 1;
+    pen.strokeStyle = color("third");
+    pen.lineWidth = 1.5 * ratio;
+    pen.setLineDash([6 * ratio, 4 * ratio]);
+    pen.beginPath();
+    pen.moveTo(bbox.left, y(typical));
+    pen.lineTo(bbox.left + bbox.width, y(typical));
+    pen.stroke();
+  }
+  pen.restore();
+}
+
+/** The legend of a usual range. */
+export function usualLegend({ low, high, typical, source }) {
+  const line = typical === null ? [] : [h("i", { class: "usual-line" }), `usually about ${short(typical)}, `];
+  return h("p", { class: "fact usual", title: source }, ...line, h("i", { class: "usual-band" }), `usual range ${short(low)} to ${short(high)}`, h("span", { class: "source" }, ` (${source})`));
+}

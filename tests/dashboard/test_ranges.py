@@ -1,0 +1,59 @@
+"""The usual ranges of statistics, as data and in the curves of the page."""
+
+import pytest
+from werkzeug.test import Client
+
+from lightning_hooks.dashboard.api import Api
+from lightning_hooks.dashboard.explanations import EXPLANATIONS
+from lightning_hooks.dashboard.ranges import USUAL_RANGES
+from lightning_hooks.dashboard.report import write_report
+from lightning_hooks.dashboard.runs import LocalRuns
+from lightning_hooks.dashboard.site import Site
+
+from .browser import needs_browser, opened, serving
+from .runs import write_run
+
+# How many pixels of the first chart are tinted by the band: greenish, and nearly transparent.
+TINTED = """() => {
+  const canvas = document.querySelector(".card canvas");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const isTinted = (i) => data[i + 3] > 20 && data[i + 3] < 60 && data[i + 1] > data[i];
+  return data.filter((_, i) => i % 4 === 0 && isTinted(i)).length;
+}"""
+
+
+@pytest.mark.parametrize("usual", USUAL_RANGES, ids=lambda each: each.stat)
+def test_a_range_is_in_order_and_has_a_source_and_a_statistic(usual):
+    assert usual.low < usual.high and (usual.typical is None or usual.low <= usual.typical <= usual.high)
+    assert len(usual.source) > 20
+    assert usual.stat in EXPLANATIONS
+
+
+def test_a_statistic_has_one_range_for_a_tensor():
+    keys = [(each.stat, tensor) for each in USUAL_RANGES for tensor in each.tensors or ("",)]
+    assert len(keys) == len({*keys})
+
+
+def test_the_page_gets_the_ranges(tmp_path):
+    found = Client(Site(Api(LocalRuns(tmp_path)))).get("/data/ranges").json
+    assert found[0]["stat"] == "ratio" and found[0]["tensors"] == ["update"]
+    assert (found[0]["low"], found[0]["typical"], found[0]["high"]) == (1e-4, 1e-3, 1e-1)
+
+
+@needs_browser
+@pytest.mark.slow
+def test_curves_show_the_usual_range_with_its_source(browser, tmp_path):
+    write_run(tmp_path / "run", range(20))
+    write_run(tmp_path / "run", range(20), prefix="mine/")
+    write_report(tmp_path / "run", tmp_path / "report.html")
+    with serving(tmp_path / "run") as url:
+        for where in (url, (tmp_path / "report.html").as_uri()):
+            for tensor in ("grad", "mine%2Fgrad"):
+                with opened(browser, f"{where}#view=row&tensor={tensor}&stat=zero_fraction&row=head.weight") as page:
+                    page.wait_for_selector(".card canvas")
+                    page.wait_for_timeout(100)
+                    usual = page.locator(".usual")
+                    assert usual.count() == 1  # of six statistics one has a published range
+                    assert usual.inner_text() == "usual range 0 to 0.7 (below 0.7: AutoTrainer (ICSE 2021), dying ReLU)"
+                    tinted = page.evaluate(TINTED)
+                    assert tinted > 200
