@@ -41,7 +41,8 @@ def read(run: Path) -> RunFindings:
     """
     folder = folder_of(run)
     try:
-        return read_findings(folder)
+        # A fit that shared its folder with another one has a numbered journal, which is given by its name.
+        return read_findings(run if run.suffix == Path(FINDINGS).suffix else folder)
     except FileNotFoundError:
         reason = f"{run} has no {FINDINGS}: no HealthMonitor was active in this run"
         if (folder / SUMMARY).exists():

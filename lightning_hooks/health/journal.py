@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from lightning_hooks.errors import RuleError, printable, shortened, shown
 from lightning_hooks.health.finding import Cause, Event, Finding
+from lightning_hooks.health.own_file import close_own, numbered, open_own
 from lightning_hooks.health.window import WINDOW
 
 FINDINGS: Final = "findings.jsonl"
@@ -26,6 +27,7 @@ class Journal:
     """Appends events to `findings.jsonl`. Each line is with the operating system when `write` returns, so it survives SIGKILL.
 
     An error of the disk is a warning. The lines wait, and are written as soon as the disk takes them again.
+    If another fit writes into the folder at the same time, this one gets a file of its own, `findings-2.jsonl`, with a warning.
 
     Args:
         folder: the folder of the run; it is created with the first event.
@@ -58,9 +60,10 @@ class Journal:
     def _write_waiting(self) -> None:
         if self._waiting and self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file, number = open_own(self.path)
+            if number > 1:
+                self._move_to(numbered(self.path, number))
             self._is_torn = _ends_within_a_line(self.path)
-            # Without a buffer, a write either reaches the operating system or raises.
-            self._file = open(self.path, "ab", buffering=0)
         while self._waiting:
             line = b"\n" * self._is_torn + self._waiting[0]
             self._is_torn = True
@@ -69,9 +72,17 @@ class Journal:
             self._is_torn = False
             self._waiting.popleft()
 
+    def _move_to(self, path: Path) -> None:
+        message = (
+            f"another fit writes into {self.path} now, so the findings of this one are in {path.name}, which "
+            f"`lightning-hooks findings {path}` shows; give each fit a folder of its own"
+        )
+        self.path = path
+        warnings.warn(printable(message), stacklevel=5)
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json` beside the events; a reader never sees half of it."""
-        path = self.path.with_name(SUMMARY)
+        path = summary_of(self.path)
         unfinished = path.with_suffix(".json.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,13 +99,23 @@ class Journal:
         if self._waiting:
             warnings.warn(printable(f"{self.path}: the last {len(self._waiting)} events could not be written"), stacklevel=2)
         if self._file is not None:
-            self._file.close()
+            close_own(self._file)
             self._file = None
 
     def _warn_once(self, message: str) -> None:
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(printable(message), stacklevel=3)
+
+
+def summary_of(path: Path) -> Path:
+    """The summary that belongs to a journal.
+
+    Example:
+        >>> summary_of(Path("findings.jsonl")).name, summary_of(Path("findings-2.jsonl")).name
+        ('summary.json', 'summary-2.json')
+    """
+    return path.with_name(path.name.replace("findings", "summary", 1)).with_suffix(".json")
 
 
 def _ends_within_a_line(path: Path) -> bool:
@@ -155,19 +176,19 @@ def read_findings(path: str | os.PathLike[str]) -> RunFindings:
         FileNotFoundError: the run has no journal, or only a damaged summary.
     """
     path = Path(path)
-    folder = path if path.is_dir() else path.parent
+    journal = path if path.is_file() else (path if path.is_dir() else path.parent) / FINDINGS
     # Read the events first: a fit writes its summary before its end, so a summary that is read after an end belongs to it.
-    events = read_events(path) if (folder / FINDINGS).exists() else None
-    summary = _read_summary(folder / SUMMARY)
+    events = read_events(journal) if journal.exists() else None
+    summary = _read_summary(summary_of(journal))
     if events is None:
         if summary is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder / FINDINGS))
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(journal))
         events = []
     marks = [event.kind for event in events if event.kind in ("begin", "end")]
-    has_ended = marks[-1] == "end" if marks else (folder / SUMMARY).exists()
+    has_ended = marks[-1] == "end" if marks else summary_of(journal).exists()
     # While a fit goes on, the summary is that of an earlier fit.
     summary = summary if has_ended else None
-    findings, causes = _of_summary(summary or {}, folder / SUMMARY) or standing(events)
+    findings, causes = _of_summary(summary or {}, summary_of(journal)) or standing(events)
     return RunFindings(findings, causes, events, summary, has_ended, marks.count("begin"))
 
 

@@ -42,6 +42,27 @@ def test_a_run_without_findings_has_no_journal(tmp_path):
         read_findings(tmp_path / "run")
 
 
+def test_two_fits_that_write_into_one_folder_at_once_each_have_a_journal_and_a_summary(tmp_path):
+    first, second = Journal(tmp_path), Journal(tmp_path)
+    first.write([Event("begin", 0), event(1)])
+    says = r"^another fit writes into .*findings.jsonl now, so the findings of this one are in findings-2.jsonl, which "
+    with pytest.warns(UserWarning, match=says):
+        second.write([Event("begin", 0), event(7)])
+    for journal, number in ((first, 2), (second, 8)):
+        journal.write([event(number), Event("end", 9)])
+        journal.write_summary({"line": str(number)})
+        journal.close()
+    for name, numbers, line in (("findings.jsonl", [1, 2], "2"), ("findings-2.jsonl", [7, 8], "8")):
+        run = read_findings(tmp_path / name)
+        assert [each.number for each in run.findings] == numbers and run.has_ended
+        assert run.summary == {"line": line}
+    assert read_findings(tmp_path).events == read_findings(tmp_path / "findings.jsonl").events
+    third = Journal(tmp_path)
+    third.write([Event("begin", 0)])
+    third.close()
+    assert read_findings(tmp_path).fit == 2, "a later fit goes on in the first file"
+
+
 def test_events_survive_a_killed_process(tmp_path):
     code = f"""
 import os, signal
@@ -111,6 +132,9 @@ class FullDisk:
             raise OSError(28, "No space left on device")
         self.space -= written
         return written
+
+    def fileno(self):
+        return self.file.fileno()
 
     def close(self):
         self.file.close()
