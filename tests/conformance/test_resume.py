@@ -75,9 +75,11 @@ def callbacks() -> list[Callback]:
     ]
 
 
-def fit(folder: Path, ours: Sequence[Callback], *others: Callback, resume: Path | None = None, **options: Any) -> Any:
+def fit(
+    folder: Path, ours: Sequence[Callback], *others: Callback, resume: Path | None = None, make: Any = adamw, **options: Any
+) -> Any:
     torch.manual_seed(99 if resume else 0)  # what else was drawn meanwhile does not matter
-    model, memory = Net(adamw, dropout=0.0), Memory()
+    model, memory = Net(make, dropout=0.0), Memory()
     torch.manual_seed(98 if resume else 1)
     trainer = trainer_of(folder, *ours, *others, logger=memory, **{"max_epochs": 2, "enable_checkpointing": True, **options})
     batches = Resumable(list(data(8)))
