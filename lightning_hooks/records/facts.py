@@ -48,6 +48,7 @@ class StepFacts:
         accumulate: the number of batches in one step of the optimizer; None in a plain loop.
         last_step: the number of steps after which the fit ends; None if nobody knows.
         apart: the names of the parameters that differed between ranks when a `HealthMonitor` compared them last.
+        written: the names of the frozen parameters whose memory code has written to since the step before that was watched.
 
     Example:
         >>> StepFacts((OptimizerFacts("SGD", (GroupFacts(0.1, 0.0, ("weight",)),)),)).optimizers[0].groups[0].lr
@@ -62,6 +63,7 @@ class StepFacts:
     accumulate: int | None = None
     last_step: int | None = None
     apart: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,13 @@ class ModuleFacts:
         type: the name of its class.
         role: what the class is for: `activation`, `attention`, `convolution`, `dropout`, `embedding`, `linear`, `loss`, `norm`,
             `recurrent`; `container` for a module with children that is none of these, and `other`.
+        drop_rate: the share of elements that it sets to 0 in training; None for a module without such a share.
     """
 
     name: str
     type: str
     role: str
+    drop_rate: float | None = None
 
 
 @dataclass(frozen=True)

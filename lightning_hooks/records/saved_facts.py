@@ -12,7 +12,7 @@ from typing import Any
 from lightning_hooks.errors import RuleError
 from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFacts, ParameterFacts, StepFacts, Structure
 
-_PLAIN = ("loss_scale", "frozen", "evaluating", "precision", "accumulate", "last_step", "apart")
+_PLAIN = ("loss_scale", "frozen", "evaluating", "precision", "accumulate", "last_step", "apart", "written")
 
 
 def changes(before: StepFacts | None, after: StepFacts) -> str:
@@ -51,7 +51,7 @@ def structure_to_json(structure: Structure | None) -> Any:
     """A structure as lists of plain values; None for None."""
     if structure is None:
         return None
-    modules = [[each.name, each.type, each.role] for each in structure.modules]
+    modules = [[each.name, each.type, each.role, each.drop_rate] for each in structure.modules]
     return {
         "modules": modules,
         "parameters": [[each.name, each.module, each.shape, each.dtype, each.others] for each in structure.parameters],
@@ -67,7 +67,7 @@ def structure_from_json(saved: Any) -> Structure | None:
     if saved is None:
         return None
     return Structure(
-        tuple(ModuleFacts(*map(str, each)) for each in saved["modules"]),
+        tuple(_module(*each) for each in saved["modules"]),
         tuple(
             ParameterFacts(str(name), str(module), tuple(map(int, shape)), str(dtype), tuple(map(str, others)))
             for name, module, shape, dtype, others in saved["parameters"]
@@ -103,7 +103,12 @@ def _from_json(known: Mapping[str, Any]) -> StepFacts:
         None if known["accumulate"] is None else int(known["accumulate"]),
         None if known["last_step"] is None else int(known["last_step"]),
         tuple(map(str, known["apart"])),
+        tuple(map(str, known.get("written", ()))),
     )
+
+
+def _module(name: Any, kind: Any, role: Any, drop_rate: Any = None) -> ModuleFacts:
+    return ModuleFacts(str(name), str(kind), str(role), _number(drop_rate))
 
 
 def _number(value: Any) -> float | None:

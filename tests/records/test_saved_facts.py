@@ -33,6 +33,7 @@ steps = st.builds(
     st.none() | st.integers(1, 9),
     st.none() | st.integers(1, 9),
     names,
+    names,
 )
 
 
@@ -60,6 +61,14 @@ def test_damaged_facts_are_named(text: str) -> None:
 
 def test_a_structure_survives_json() -> None:
     weight = ParameterFacts("a.weight", "a", (2, 3), "float32", ("b",))
-    structure = Structure((ModuleFacts("a", "Linear", "linear"),), (weight,))
+    structure = Structure((ModuleFacts("a", "Linear", "linear"), ModuleFacts("d", "Dropout", "dropout", 0.5)), (weight,))
     assert structure_from_json(json.loads(json.dumps(structure_to_json(structure)))) == structure
     assert structure_from_json(structure_to_json(None)) is None
+
+
+def test_files_of_versions_without_the_newer_facts_can_be_read() -> None:
+    old = json.loads(changes(None, StepFacts(frozen=("a",))))
+    del old["written"]
+    assert [*facts_of([(0, json.dumps(old))])] == [(0, StepFacts(frozen=("a",)))]
+    saved = {"modules": [["a", "Linear", "linear"]], "parameters": []}
+    assert structure_from_json(saved) == Structure((ModuleFacts("a", "Linear", "linear"),), ())

@@ -31,6 +31,8 @@ _ENDINGS: Final = (
     ("loss", "Loss"),
 )
 """The role of a module of another library by the ending of the name of its class."""
+_DROP_RATES: Final = {"dropout": ("p", "drop_prob"), "attention": ("dropout",), "recurrent": ("dropout",)}
+"""By role, the attributes of a module that may hold the share of elements that it sets to 0."""
 LOOK_EVERY: Final = 4
 """Steps between two looks whether the model holds other parameters."""
 _ACTIVATIONS: Final = "torch.nn.modules.activation"
@@ -60,6 +62,7 @@ class ModelFacts:
         self._model = ref(model)
         self._optimizers = optimizers
         self._last = StepFacts()
+        self._versions: dict[str, tuple[int, int]] = {}  # of frozen parameters: the id and how often its memory was written to
         # By the numbers of optimizer and group: the ids of the group's parameters, the names of those in the model, and the
         # number of the others.
         self._members: dict[tuple[int, int], tuple[tuple[int, ...], tuple[str, ...], int]] = {}
@@ -107,15 +110,31 @@ class ModelFacts:
         if self._is_stale or (self._calls % LOOK_EVERY == 0 and self._has_changed()):
             self._look_up()
         optimizers = tuple(self._of_optimizer(i, each) for i, each in enumerate(self._optimizers()) if _has_groups(each))
-        frozen = tuple(name for name, known in self._parameters if (p := known()) is not None and not p.requires_grad)
+        frozen, written = self._of_frozen()
         evaluating = tuple(name for name, known in self._modules if (m := known()) is not None and not m.training)
         # If nothing changed, keep the tuples of the step before: caches, such as that of checksums, compare tuples by identity.
         frozen = self._last.frozen if frozen == self._last.frozen else frozen
         evaluating = self._last.evaluating if evaluating == self._last.evaluating else evaluating
-        facts = StepFacts(optimizers, 1.0, frozen, evaluating, precision, accumulate, last_step, apart)
+        written = self._last.written if written == self._last.written else written
+        facts = StepFacts(optimizers, 1.0, frozen, evaluating, precision, accumulate, last_step, apart, written)
         if facts != self._last:
             self._last = facts
         return self._last
+
+    def _of_frozen(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The names of the frozen parameters, and of those that were written to since the last call."""
+        known, self._versions = self._versions, {}
+        written = []
+        for name, parameter_ref in self._parameters:
+            parameter = parameter_ref()
+            if parameter is None or parameter.requires_grad:
+                continue
+            # PyTorch counts the writes to a tensor on the host, except to one that was made in inference mode.
+            self._versions[name] = now = id(parameter), 0 if parameter.is_inference() else parameter._version
+            before = known.get(name, now)
+            if before != now and before[0] == now[0]:
+                written.append(name)
+        return tuple(self._versions), tuple(written)
 
     def _of_optimizer(self, number: int, optimizer: Any) -> OptimizerFacts:
         groups = (self._of_group((number, i), group) for i, group in enumerate(optimizer.param_groups))
@@ -169,7 +188,7 @@ def structure_of(model: nn.Module) -> Structure:
     modules = named_modules(model)
     names = {id(target.value): target.name for target in modules}
     return Structure(
-        tuple(ModuleFacts(target.name, type(target.value).__name__, role_of(target.value)) for target in modules),
+        tuple(_module_facts(target.name, target.value) for target in modules),
         tuple(
             ParameterFacts(
                 target.name, names.get(id(target.owner), ""), _shape(target.value), str(target.value.dtype)[6:], target.others
@@ -196,6 +215,19 @@ def role_of(module: nn.Module) -> str:
         if type(module).__name__.endswith(ending):
             return role
     return "container" if any(True for _ in module.children()) else "other"
+
+
+def _module_facts(name: str, module: nn.Module) -> ModuleFacts:
+    role = role_of(module)
+    return ModuleFacts(name, type(module).__name__, role, _drop_rate(module, role))
+
+
+def _drop_rate(module: nn.Module, role: str) -> float | None:
+    # A recurrent network drops elements only between its layers.
+    if role == "recurrent" and getattr(module, "num_layers", 1) == 1:
+        return None
+    values = (_number(getattr(module, name, None)) for name in _DROP_RATES.get(role, ()))
+    return next((value for value in values if value is not None), None)
 
 
 def _shape(parameter: Any) -> tuple[int, ...]:

@@ -92,7 +92,7 @@ class CommonFacts:
             for each in facts.optimizers
             for group in each.groups
         ]
-        names = map(self._of_names, (facts.frozen, facts.evaluating, facts.apart))
+        names = map(self._of_names, (facts.frozen, facts.evaluating, facts.apart, facts.written))
         return crc32(repr((groups, *names, facts.precision, facts.accumulate, facts.last_step)).encode())
 
     def _of_names(self, names: tuple[str, ...]) -> int:

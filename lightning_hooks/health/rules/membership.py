@@ -6,14 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-import numpy as np
-
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.roles import NO_STRUCTURE
+from lightning_hooks.health.roles import NO_STRUCTURE, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Sign
 from lightning_hooks.health.rules.base import Needs
 from lightning_hooks.health.usage import has_any, is_named_copy, membership_of, trainable, unheld
-from lightning_hooks.records.facts import StepFacts
+from lightning_hooks.records.facts import StepFacts, Structure
 
 NO_FACTS: Final = "it is not known how the steps train"
 NO_OPTIMIZER: Final = "no optimizer is known"
@@ -120,58 +118,47 @@ def _count(number: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class FrozenMoves(FactRule):
-    """A frozen parameter changes, while others of the same part of the model are trained.
+    """Code writes to a frozen parameter at step after step, while layers of its kind beside it are trained.
 
-    A part of the model that is frozen as a whole may be the average of another part (BYOL, MoCo), and is not judged.
-
-    Args:
-        least: the smallest relative change of the norm that is no rounding.
+    A part of the model that is frozen as a whole may be the average of another part (BYOL, MoCo), and is not judged. A mask or
+    a limit of weights writes too, perhaps the same numbers, and only the device knows these. So this is information.
     """
 
-    least: float = 1e-6
-    needs: ClassVar[Needs] = (("param", "norm"),)
+    severity: Severity = Severity.INFO
+    patience: int = 3
     next_steps: ClassVar[tuple[str, ...]] = (
-        "Search for code that writes to the weight: `copy_`, `mul_`, `data`, a moving average, tied weights.",
+        "Search for code that writes to the weight: `copy_`, `mul_`, `clamp_`, a moving average, tied weights.",
         "Give the optimizer only parameters with `requires_grad=True`, because weight decay may act on the others.",
     )
-    source: ClassVar[str] = "a definition; 1e-6 is above the rounding of float32"
+    source: ClassVar[str] = "a definition; at 3 steps in a row, because code may load weights at single ones"
 
     def can_run(self, evidence: Evidence) -> str | None:
         """As of `HealthRule`."""
         reason = super().can_run(evidence)
         if reason is None and evidence.facts is not None and not evidence.facts.frozen:
             return "no parameter is frozen"
-        track = evidence.track("param", "norm")
-        if reason is None and evidence.facts is not None and track is not None:
-            frozen = set(evidence.facts.frozen)
-            columns = np.flatnonzero(np.any(~np.isnan(track.values), axis=0)).tolist()
-            if not frozen.intersection(track.names[column] for column in columns):
-                return "`param` of frozen parameters is not measured"
         return reason
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         """As of `HealthRule`."""
-        track = evidence.track("param", "norm")
-        if track is None or evidence.structure is None:
+        roles, structure, last = roles_of(evidence), evidence.structure, evidence.facts
+        if roles is None or structure is None or last is None or not last.written:
             return
-        steps = track.steps.tolist()
-        for i in range(max(track.new.start, 1), track.new.stop):
-            now, before = evidence.facts_at(steps[i]), evidence.facts_at(steps[i - 1])
-            if now is None or before is None or not now.frozen:
-                continue
-            frozen = set(now.frozen) & set(before.frozen)
-            mixed = {_part(name) for name in trainable(evidence.structure, now)}
-            with np.errstate(invalid="ignore", divide="ignore"):
-                changes = np.abs(track.values[i] / track.values[i - 1] - 1)
-            for column in np.flatnonzero(changes > self.least).tolist():
-                name, change = track.names[column], float(changes[column])
-                if name in frozen and _part(name) in mixed and not is_named_copy(name):
-                    text = f"the norm of this frozen parameter changes by {change:.2g} of it in one step"
-                    yield Sign(name, "", steps[i], change, self.least, text)
+        families = roles.remember("families", (), lambda: _families(structure))
+        held = membership_of(last).optimizer_of
+        trained = {families[name] for name in trainable(structure, last) if name in held}
+        for step in evidence.new_steps.tolist():
+            facts = evidence.facts_at(step)
+            for name in () if facts is None else facts.written:
+                if families.get(name) in trained and not is_named_copy(name):
+                    text = "code writes to this frozen parameter, while layers beside it are trained"
+                    yield Sign(name, "", step, 1.0, 0.0, text)
 
 
-def _part(name: str) -> str:
-    return name.partition(".")[0]
+def _families(structure: Structure) -> dict[str, tuple[str, str]]:
+    """The family of each parameter: the parent of its module, and the class of its module."""
+    types = {each.name: each.type for each in structure.modules}
+    return {each.name: (each.module.rpartition(".")[0], types.get(each.module, "")) for each in structure.parameters}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Rules on training and evaluation mode: norms that use old statistics or those of a few numbers, dropout that does nothing."""
+"""Rules on training and evaluation mode: norms that use old statistics or those of a few numbers, dropout of nothing or all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.roles import NO_STRUCTURE
+from lightning_hooks.health.layers import layers_of
+from lightning_hooks.health.roles import NO_STRUCTURE, percent, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Sign
 from lightning_hooks.health.rules.base import Needs
 from lightning_hooks.health.rules.membership import NO_FACTS, FactRule
@@ -117,6 +118,50 @@ class EvaluationMode(HealthRule):
                     yield Sign(name, "", step, 1.0, 0.0, "this module is in evaluation mode during training")
 
 
+@dataclass(frozen=True, kw_only=True)
+class DropoutTooHigh(HealthRule):
+    """A module behind the first layer drops nearly all elements, so that hardly anything of its input reaches the loss.
+
+    Dropout of the input itself may be high on purpose, as in autoencoders that learn to fill gaps, and is left out.
+
+    Args:
+        most: the smallest share of dropped elements that is too large.
+    """
+
+    most: float = 0.9
+    patience: int = 2
+    every: int = 5
+    family: ClassVar[str] = "facts"
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look whether the number was meant as the share to keep: the argument of `Dropout` is the share to drop.",
+        "Begin with 0.1 to 0.5.",
+    )
+    source: ClassVar[str] = "Srivastava et al. 2014 drop 20 to 50 % of hidden units, and underfit where they drop 90 %"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        if evidence.structure is None:
+            return NO_STRUCTURE
+        if all(each.drop_rate is None for each in evidence.structure.modules):
+            return "the model has no dropout"
+        return NO_FACTS if evidence.facts is None else None
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        roles, structure = roles_of(evidence), evidence.structure
+        high = [] if structure is None else [each for each in structure.modules if (each.drop_rate or 0.0) >= self.most]
+        if not high or roles is None:
+            return
+        weighted = layers_of(evidence, roles).weighted
+        for step in evidence.new_steps.tolist():
+            facts = evidence.facts_at(step)
+            evaluating = set(facts.evaluating) if facts is not None else set()
+            for each in high:
+                if each.drop_rate is not None and weighted.get(each.name) and each.name not in evaluating:
+                    text = f"{percent(each.drop_rate)} of the elements are set to 0 at each step"
+                    yield Sign(each.name, "", step, each.drop_rate, self.most, text)
+
+
 def _has_mode(module: ModuleFacts) -> bool:
     return module.role == "dropout" or _BATCH_NORM.search(module.type) is not None
 
@@ -140,5 +185,5 @@ def _trained_modules(structure: Structure, facts: StepFacts) -> set[str]:
     }
 
 
-RULES: Final[tuple[HealthRule, ...]] = (NormStatistics(), EvaluationMode())
+RULES: Final[tuple[HealthRule, ...]] = (NormStatistics(), EvaluationMode(), DropoutTooHigh())
 """The rules on modes, with their defaults."""

@@ -63,6 +63,42 @@ def test_modules_in_evaluation_mode_and_frozen_parameters_are_named() -> None:
     assert (facts.evaluating, facts.frozen, facts.optimizers) == (("1",), ("0.bias",), ())
 
 
+@pytest.mark.parametrize(
+    ("module", "rate"),
+    [
+        (nn.Dropout2d(0.3), 0.3),
+        (nn.MultiheadAttention(2, 1, dropout=0.2), 0.2),
+        (nn.LSTM(1, 1, num_layers=2, dropout=0.4), 0.4),
+        (nn.GRU(1, 1), None),
+        (nn.Linear(1, 1), None),
+    ],
+)
+def test_the_share_of_elements_that_a_module_drops(module: nn.Module, rate: float | None) -> None:
+    assert structure_of(nn.Sequential(module)).modules[0].drop_rate == rate
+
+
+def test_a_frozen_parameter_is_named_at_the_step_in_which_code_wrote_to_it() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    facts = ModelFacts(model, list)
+    assert facts.of_step().written == () and facts.of_step().written == ()
+    with torch.no_grad():
+        model[0].weight.mul_(0.5)
+        model[1].weight.mul_(0.5)
+    assert facts.of_step().written == ("0.weight",)
+    assert facts.of_step().written == ()
+    model[0].weight = nn.Parameter(torch.ones(2, 2), requires_grad=False)
+    facts.forget()
+    assert facts.of_step().written == (), "another parameter is not a write"
+
+
+def test_a_parameter_that_was_made_in_inference_mode_has_no_count_of_writes() -> None:
+    with torch.inference_mode():
+        model = nn.Linear(2, 2).requires_grad_(False)
+    facts = ModelFacts(model, list)
+    assert [facts.of_step().frozen, facts.of_step().written] == [("weight", "bias"), ()]
+
+
 def test_the_loss_of_a_plain_loop() -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from lightning_hooks.health.rules.facts import LearningRateZero, ScaleCollapse, WeightDecayTooLarge
-from lightning_hooks.health.rules.modes import EvaluationMode, NormStatistics
+from lightning_hooks.health.rules.modes import DropoutTooHigh, EvaluationMode, NormStatistics
 from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFacts, ParameterFacts, StepFacts, Structure
-from tests.health.rules.made import Made, diagnosed, found, of_rms, reason, run, without_structure
+from tests.health.rules.made import Made, diagnosed, found, of_rms, reason, run, structure_of, without_structure
 
 MODEL = Structure(
     (ModuleFacts("norm", "BatchNorm1d", "norm"), ModuleFacts("drop", "Dropout", "dropout")),
@@ -114,6 +114,30 @@ def test_a_batch_norm_in_evaluation_mode_on_purpose_is_no_finding(facts):
     assert found(NormStatistics(), steps_of(facts)) == {}
 
 
+def dropping(rate, facts=None, behind=True):
+    """A run of a layer and a dropout with this rate, which runs behind it or in front of it."""
+    layer = structure_of({"fc": "Linear"})
+    structure = replace(layer, modules=(*layer.modules, ModuleFacts("drop", "Dropout", "dropout", rate)))
+    names = ["fc", "drop"] if behind else ["drop", "fc"]
+    views = run(structure, {("output", name): of_rms(1.0) for name in names}, steps=6)
+    return [replace(view, facts=facts or facts_of()) for view in views]
+
+
+def test_a_dropout_of_almost_all_is_told_at_once_with_its_rate():
+    (finding,) = diagnosed(DropoutTooHigh(), dropping(0.95)).findings
+    assert finding.rows == ("drop",) and finding.first_step == 0 and finding.severity == "warning"
+    assert finding.message == "drop: 95 % of the elements are set to 0 at each step."
+
+
+@pytest.mark.parametrize(
+    "views",
+    [dropping(0.89), dropping(0.95, behind=False), dropping(0.95, facts_of(evaluating=("drop",)))],
+    ids=["below 90 %", "of the input", "in evaluation mode"],
+)
+def test_a_dropout_that_lets_enough_through_is_no_finding(views):
+    assert found(DropoutTooHigh(), views) == {}
+
+
 def test_a_batch_norm_over_two_numbers_is_told_since_it_has_so_few():
     (finding,) = diagnosed(NormStatistics(), steps_of(facts_of(), count=16)).findings
     assert finding.rows == ("norm",) and finding.first_step == 0
@@ -136,6 +160,7 @@ def test_a_batch_norm_has_enough_numbers_from_four_on_and_shares_those_of_other_
         (WeightDecayTooLarge(), steps_of(StepFacts()), "no optimizer is known"),
         (ScaleCollapse(), steps_of(facts_of()), "there is no loss scaler"),
         (NormStatistics(), steps_of(facts_of(), structure=Structure()), "the model has no batch norm"),
+        (DropoutTooHigh(), steps_of(facts_of()), "the model has no dropout"),
         (EvaluationMode(), without_structure(steps_of(facts_of())), "the structure of the model is not known"),
     ],
 )

@@ -74,18 +74,39 @@ def test_an_optimizer_of_a_temperature_alone_is_no_finding():
 PAIR = structure_of({"net.0": "Linear", "net.1": "Linear"})
 
 
-def frozen_run(size, frozen=("net.0.weight", "net.0.bias"), **options):
-    rows = {("param", "net.0.weight"): size, ("param", "net.1.weight"): lambda step: of_rms(1 + step)}
-    return run(PAIR, rows, steps=20, facts=facts_of(["net.1.weight", "net.1.bias"], frozen=frozen), **options)
+FROZEN, TRAINED = ("net.0.weight", "net.0.bias"), ("net.1.weight", "net.1.bias")
 
 
-def test_a_frozen_parameter_that_moves_is_named_at_its_step():
-    assert found(FrozenMoves(), frozen_run(lambda step: of_rms(0.5 if step >= 12 else 1.0))) == {"net.0.weight": 12}
+def written_run(written, frozen=FROZEN, structure=PAIR, steps=20):
+    """A run in which code writes to `written(step)`."""
+    views = run(structure, {("grad", "net.1.weight"): of_rms(1.0)}, steps=steps)
+    return [replace(view, facts=facts_of(TRAINED, frozen=frozen, written=written(view.step))) for view in views]
 
 
-def test_a_frozen_parameter_that_is_rounded_or_part_of_an_average_is_no_finding():
-    assert found(FrozenMoves(), frozen_run(lambda step: of_rms(1 + 5e-7 * (step % 2)))) == {}
-    assert found(FrozenMoves(), frozen_run(lambda step: of_rms(1 + step), [each.name for each in PAIR.parameters])) == {}
+def always(*names):
+    return lambda step: names
+
+
+def test_a_frozen_parameter_that_code_writes_to_is_information_since_its_step():
+    views = written_run(lambda step: ("net.0.weight",) if step >= 12 else ())
+    (finding,) = diagnosed(FrozenMoves(), views).findings
+    assert (finding.rows, finding.first_step, finding.severity) == (("net.0.weight",), 12, "info")
+    assert finding.message == "net.0.weight: code writes to this frozen parameter, while layers beside it are trained."
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        written_run(lambda step: ("net.0.weight",) if step % 10 == 5 else ()),
+        written_run(always("net.0.weight"), frozen=(*FROZEN, *TRAINED)),
+        written_run(always("slow.0.weight"), ("slow.0.weight",), structure_of({"slow.0": "Linear", "net.1": "Linear"})),
+        written_run(always("net.0.weight"), structure=structure_of({"net.0": "Embedding", "net.1": "Linear"})),
+        written_run(always("net.target.weight"), structure=structure_of({"net.target": "Linear", "net.1": "Linear"})),
+    ],
+    ids=["at single steps", "all frozen", "an average", "codes", "a target by name"],
+)
+def test_a_frozen_parameter_that_moves_on_purpose_is_no_finding(views):
+    assert found(FrozenMoves(), views) == {}
 
 
 def test_replicas_that_differ_are_named():
@@ -100,9 +121,8 @@ def test_replicas_that_differ_are_named():
         (NotInOptimizer(), flowing(None), "it is not known how the steps train"),
         (NotInOptimizer(), flowing(StepFacts()), "no optimizer is known"),
         (NotInOptimizer(), without_structure(flowing(facts_of(HEAD))), "the structure of the model is not known"),
-        (NotInOptimizer(), frozen_run(of_rms(1.0)), "no row has `output_grad`"),
-        (FrozenMoves(), frozen_run(of_rms(1.0), frozen=()), "no parameter is frozen"),
-        (FrozenMoves(), frozen_run(None), "`param` of frozen parameters is not measured"),
+        (NotInOptimizer(), written_run(always()), "no row has `output_grad`"),
+        (FrozenMoves(), written_run(always(), frozen=()), "no parameter is frozen"),
         (ReplicasDiffer(), flowing(facts_of(HEAD)), "there is one rank only"),
     ],
 )
