@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.health.evidence import Evidence, Track
-from lightning_hooks.health.roles import steps_lost
+from lightning_hooks.health.roles import is_weight, steps_lost
 from lightning_hooks.health.rule import HealthRule, Severity, Sign, missing, signs_where
-from lightning_hooks.health.rules.spikes import Array, six_sigma, spikes
+from lightning_hooks.health.rules.spikes import SHORT_HISTORY, Array, caution, six_sigma, spikes
 
 _WHOLE: Final = ("", "hooks/grad_norm")
 _NO_STRUCTURE: Final = "nobody knows which parameters are weights"
@@ -29,12 +29,12 @@ class _WeightGradientRule(HealthRule):
 
 
 def _are_weights(evidence: Evidence, names: Iterable[str], without: tuple[str, ...] = ()) -> NDArray[np.bool_]:
-    """Whether each row is a parameter of two or more dimensions that is not frozen, and not of a module with such a role."""
+    """Whether each row is a matrix or more (`is_weight`) that is not frozen, and not of a module with such a role."""
     structure, facts = evidence.structure, evidence.facts
     if structure is None:
         return np.zeros(len(tuple(names)), dtype=np.bool_)
     left_out = {module.name for module in structure.modules if module.role in without}
-    weights = {each.name for each in structure.parameters if len(each.shape) >= 2 and each.module not in left_out}
+    weights = {each.name for each in structure.parameters if is_weight(each.shape) and each.module not in left_out}
     weights -= set(facts.frozen) if facts is not None else set()
     return np.array([name in weights for name in names], dtype=np.bool_)
 
@@ -45,7 +45,7 @@ class GradientSpike(_WeightGradientRule):
 
     Args:
         sigmas: the smallest distance from the mean of the last 128 steps, in standard deviations of the logarithm.
-        times: the smallest multiple of the largest of these steps.
+        times: the smallest multiple of the largest of these steps; 4 times as much with fewer than 64 of them.
         settle: the number of steps within which the gradient must come back by half.
     """
 
@@ -69,7 +69,7 @@ class GradientSpike(_WeightGradientRule):
             return
         for column in self._candidates(track, early, _are_weights(evidence, track.names)):
             values = track.values[:, column]
-            for spike in spikes(values, track.new, [self._limit_of], self.settle, self.times):
+            for spike in spikes(values, track.new, [self._limit_of], self.settle, self.times, SHORT_HISTORY):
                 # A model that has learned its data has hard samples, whose gradients are no larger than those of the start.
                 if values[spike.at] > early[column]:
                     yield _spike_sign(track, column, float(values[spike.at]), spike.at, spike.back, spike.limit)
@@ -85,7 +85,8 @@ class GradientSpike(_WeightGradientRule):
         positive = history[history > 0]
         if len(positive) < len(history) / 2:
             return np.inf
-        return max(float(np.exp(six_sigma(np.log(positive), self.sigmas))), self.times * float(positive.max()))
+        largest = self.times * caution(history) * float(positive.max())
+        return max(float(np.exp(six_sigma(np.log(positive), self.sigmas))), largest)
 
 
 def _spike_sign(track: Track, column: int, value: float, at: int, back: int, limit: float) -> Sign:

@@ -90,26 +90,25 @@ class LossSpike(_LossRule):
 
 @dataclass(frozen=True, kw_only=True)
 class LossDiverged(_LossRule):
-    """The loss stays far above its start, or falls without end below 0.
+    """The loss stays far above its start.
 
     A multiple of the *minimum* is no sign of divergence: losses that have nearly reached 0 exceed it at all times.
 
     Args:
         most: the multiple of the largest of the first losses.
         first: the number of first losses.
-        bottomless: the multiple of the magnitude of the first losses below which a negative loss has no bound.
+        last: the number of last losses that all exceed it.
     """
 
     most: float = 4.0
     first: int = 5
-    bottomless: float = 1e3
+    last: int = 10
     patience: int = 1
     every: int = 10
-    last: int = 10
     severity: Severity = Severity.CRITICAL
     next_steps: ClassVar[tuple[str, ...]] = (
         "Divide the learning rate by 10, or warm it up; clip the norm of the gradient.",
-        "If the loss may be negative, look whether it has a lower bound, and whether its sign is right.",
+        "If the samples come in a fixed order, shuffle them.",
     )
     source: ClassVar[str] = (
         "TheDeepChecker warns at 2 × the minimum, which fires on healthy trainings; 4 × the start at ten steps in a row: ours"
@@ -124,18 +123,45 @@ class LossDiverged(_LossRule):
         begin = float(start[0])
         if int(evidence.steps[0]) == evidence.first_step:
             begin = max(begin, float(values[: self.first].min()))
-        last = values[-self.last :]
-        if begin > 0 and last.min() > self.most * begin:
-            since = self._since(values, steps, self.most * begin)
-            text = f"the loss stays above {last.min():.4g}, and it began at {begin:.4g}"
-            yield Sign("", "", steps[-1], float(last.min()), self.most * begin, text, since)
-        elif last.max() < -self.bottomless * max(abs(begin), 1e-3) and evidence.loss_falls(WITNESS):
-            text = f"the loss has fallen to {last[-1]:.4g}, began at {begin:.4g}, and still falls"
-            yield Sign("", "", steps[-1], -float(last.max()), self.bottomless * abs(begin), text)
+        lowest, limit = float(values[-self.last :].min()), self.most * begin
+        if begin > 0 and lowest > limit:
+            below = np.flatnonzero(values <= limit)
+            since = steps[int(below[-1]) + 1 if len(below) else 0]
+            text = f"the loss stays above {lowest:.4g}, and it began at {begin:.4g}"
+            yield Sign("", "", steps[-1], lowest, limit, text, since)
 
-    def _since(self, values: Array, steps: list[int], limit: float) -> int:
-        below = np.flatnonzero(values <= limit)
-        return steps[int(below[-1]) + 1 if len(below) else 0]
+
+@dataclass(frozen=True, kw_only=True)
+class LossUnbounded(_LossRule):
+    """The loss falls without end below 0.
+
+    Args:
+        times: the multiple of the magnitude of the first loss below which a negative loss has no bound.
+        last: the number of last losses that are all below it.
+    """
+
+    times: float = 1e3
+    last: int = 10
+    patience: int = 1
+    every: int = 10
+    severity: Severity = Severity.CRITICAL
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look whether the sign of the loss is right: a log-likelihood is to be maximised, so its negative is the loss.",
+        "Give the loss a lower bound.",
+    )
+    source: ClassVar[str] = "ours: negative losses of healthy trainings come to a few times the magnitude of their start"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        values, steps, judged = _known(evidence)
+        start = evidence.start("loss", "mean")
+        if start is None or len(values) < self.last or judged >= len(values):
+            return
+        begin = float(start[0])
+        limit, highest = self.times * max(abs(begin), 1e-3), float(values[-self.last :].max())
+        if highest < -limit and evidence.loss_falls(WITNESS):
+            text = f"the loss has fallen to {values[-1]:.4g}, began at {begin:.4g}, and still falls"
+            yield Sign("", "", steps[-1], -highest, limit, text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,5 +287,12 @@ class LossOscillating(_LossRule):
                 yield Sign("", "", steps[i], share, self.most, f"the loss turns at {100 * share:.0f} % of {self.steps} steps")
 
 
-RULES: Final[tuple[HealthRule, ...]] = (LossSpike(), LossDiverged(), LossConstant(), LossNotDecreasing(), LossOscillating())
+RULES: Final[tuple[HealthRule, ...]] = (
+    LossSpike(),
+    LossDiverged(),
+    LossUnbounded(),
+    LossConstant(),
+    LossNotDecreasing(),
+    LossOscillating(),
+)
 """The rules on the loss, with their defaults."""

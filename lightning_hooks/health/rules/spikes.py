@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 HISTORY: Final = 128
 """The number of steps that a spike is compared with."""
-LEAST_HISTORY: Final = 64
-"""The number of measured steps before which no spike is told."""
+FULL_HISTORY: Final = 64
+"""The number of measured steps from which on they say what is usual."""
+SHORT_HISTORY: Final = 32
+"""The number of measured steps from which on they do so for a far larger jump."""
+EARLY_TIMES: Final = 4.0
+"""The factor by which a jump must be larger with a shorter history."""
 LOCAL: Final = 9
 """The number of steps whose median is the level from which a spike rises."""
 
@@ -32,7 +36,12 @@ class Spike(NamedTuple):
 
 
 def spikes(
-    values: Array, new: slice, limits: Sequence[Callable[[Array], float]], settle: int, least_jump: float = 1.0
+    values: Array,
+    new: slice,
+    limits: Sequence[Callable[[Array], float]],
+    settle: int,
+    least_jump: float = 1.0,
+    least_history: int = FULL_HISTORY,
 ) -> Iterator[Spike]:
     """The spikes of a series that are known at its new steps.
 
@@ -41,21 +50,22 @@ def spikes(
     Args:
         values: float64 [steps]; NaN where a step has none.
         new: the part of the steps that was not judged before.
-        limits: what a spike exceeds, each from the last finite numbers before it, float64 [64 to 128]; the cheapest first.
+        limits: what a spike exceeds, each from up to 128 finite numbers before it; the cheapest first.
         settle: within so many steps the series must have come back by half of the jump.
         least_jump: a spike is more than so many times the number before it.
+        least_history: no spike is told before so many measured steps.
 
     Example:
         >>> series = np.array([1.0, 1.1] * 40 + [9.0, 1.0])
         >>> list(spikes(series, slice(0, 82), [lambda history: 3 * history.max()], settle=5))
         [Spike(at=80, back=81, limit=3.3000000000000003)]
     """
-    for at in range(max(new.start - settle, LEAST_HISTORY), new.stop - 1):
+    for at in range(max(new.start - settle, least_history), new.stop - 1):
         if not np.isfinite(values[at]) or values[at] <= values[at - 1] or values[at] <= least_jump * values[at - 1]:
             continue
         history = values[max(0, at - HISTORY) : at]
         history = history[np.isfinite(history)]
-        if len(history) < LEAST_HISTORY:
+        if len(history) < least_history:
             continue
         limit = -np.inf
         for limit_of in limits:
@@ -67,6 +77,11 @@ def spikes(
             below = np.flatnonzero(values[at + 1 : min(at + settle + 1, new.stop)] < middle)
             if len(below) and at + 1 + below[0] >= new.start:
                 yield Spike(at, int(at + 1 + below[0]), float(limit))
+
+
+def caution(history: Array) -> float:
+    """The factor by which a limit is raised: 1 for a full history."""
+    return 1.0 if len(history) >= FULL_HISTORY else EARLY_TIMES
 
 
 def six_sigma(history: Array, sigmas: float) -> float:

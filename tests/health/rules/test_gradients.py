@@ -35,17 +35,23 @@ def test_a_spike_is_found_at_its_weight_and_step():
     assert finding.rows == ("b",) and finding.first_step == 100 and "at step 100" in finding.message
 
 
+def test_a_spike_within_the_first_64_steps_must_be_larger():
+    (finding,) = found(GradientSpike(), noisy(1.0, 150, seed=1), with_jump(30.0, at=50))
+    assert finding.rows == ("b",) and finding.first_step == 50
+
+
 @pytest.mark.parametrize(
     ("norms", "structure"),
     [
         (with_jump(5.0), None),
         (with_jump(8.0, at=50), None),
+        (with_jump(30.0, at=31), None),
         (np.concatenate([noisy(1.0, 100), noisy(8.0, 50)]), None),
         (np.concatenate([noisy(1.0, 40), 1e-3 * with_jump(8.0)]), None),
         (with_jump(8.0), weights_of("a", "b", biases=["b"])),
         (np.exp(np.random.default_rng(0).normal(size=400)), None),
     ],
-    ids=["just below", "too early", "stays", "below the early level", "a bias", "heavy tails"],
+    ids=["just below", "not far enough so early", "too early", "stays", "below the early level", "a bias", "heavy tails"],
 )
 def test_usual_jumps_are_no_spikes(norms, structure):
     assert not found(GradientSpike(), noisy(1.0, len(norms), seed=1), norms, structure=structure)

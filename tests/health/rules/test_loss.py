@@ -5,7 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lightning_hooks.health.rules.loss import RULES, LossConstant, LossDiverged, LossNotDecreasing, LossOscillating, LossSpike
+from lightning_hooks.health.rules.loss import (
+    RULES,
+    LossConstant,
+    LossDiverged,
+    LossNotDecreasing,
+    LossOscillating,
+    LossSpike,
+    LossUnbounded,
+)
 from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
 from tests.health.rules.made import diagnosed, noisy, of_rms, reason, run, run_of_series
 from tests.health.rules.made import found as found_in
@@ -33,7 +41,7 @@ def test_a_spike_is_found_at_its_step():
     "losses",
     [
         with_jump(1.3),
-        with_jump(4.0, at=50),
+        with_jump(40.0, at=50),
         np.concatenate([noisy(1.0, 100), noisy(4.0, 50)]),
         1.0 + np.random.default_rng(0).standard_t(2.5, 400) * 0.3,
         np.concatenate([noisy(2.3, 30), 1e-5 * np.ones(100), [1e-3], 1e-5 * np.ones(20)]),
@@ -65,18 +73,22 @@ def test_two_rules_that_fire_on_healthy_trainings_are_off():
 
 
 def test_a_loss_that_falls_without_end_below_zero_has_no_bound():
-    (finding,) = found(LossDiverged(), -np.geomspace(1.0, 1e5, 100))
-    assert finding.rule == "LossDiverged" and "still falls" in finding.message
+    (finding,) = found(LossUnbounded(), -np.geomspace(1.0, 1e5, 100))
+    assert finding.rule == "LossUnbounded" and "still falls" in finding.message and finding.severity == "critical"
+    assert not found(LossDiverged(), -np.geomspace(1.0, 1e5, 100))
+
+
+def test_a_small_negative_loss_has_a_bound():
+    assert not found(LossUnbounded(), -np.geomspace(1.0, 900.0, 100))
 
 
 @pytest.mark.parametrize(
     "losses",
     [
-        -np.geomspace(1.0, 900.0, 100),
         np.concatenate([noisy(1.0, 40), noisy(9.0, 9), noisy(1.0, 51)]),
         np.concatenate([noisy(1.0, 40), 1e-6 * noisy(1.0, 40), 1e-3 * noisy(1.0, 40)]),
     ],
-    ids=["a small negative loss", "nine steps", "far above its minimum"],
+    ids=["nine steps", "far above its minimum"],
 )
 def test_a_loss_that_has_a_bound_or_comes_back_has_not_diverged(losses):
     assert not found(LossDiverged(), losses)
