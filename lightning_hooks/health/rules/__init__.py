@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from lightning_hooks.health.rule import HealthRule
-from lightning_hooks.health.rules import activations, facts, gradients, initialisation, loss, numerics, units, updates
+from lightning_hooks.health.rules import activations, facts, gradients, initialisation, loss, numerics, targets, units, updates
 
 DEFAULT_RULES: Final[tuple[HealthRule, ...]] = (
     *facts.RULES,
     *numerics.RULES,
     *loss.RULES,
+    *targets.RULES,
     *gradients.RULES,
     *updates.RULES,
     *activations.RULES,

@@ -42,10 +42,13 @@ class PoorInitialization(_StartRule):
 
     Args:
         most_gain: the largest usual quotient of output and input of one layer, and the largest usual output of an embedding.
+        most_recurrent: the largest usual quotient of output and input of a recurrent layer. Gates and tanh keep it below 1 for
+            usual inputs, and a state that grows from step to step has gradients that grow likewise.
         most_growth: the largest usual growth from the first to the last layer of a row without norms; also its least decay.
     """
 
     most_gain: float = 30.0
+    most_recurrent: float = 10.0
     most_growth: float = 1000.0
     patience: int = 2
     needs: ClassVar[Needs] = (("input", "rms"), ("output", "rms"), ("param", "rms"))
@@ -55,7 +58,7 @@ class PoorInitialization(_StartRule):
     )
     source: ClassVar[str] = (
         "smdebug warns at a quotient of variances of 10, which fires on half of healthy trainings; the largest quotient of "
-        "output and input in one was 11.7"
+        "output and input in one was 11.7, and 2.8 in a recurrent layer with ReLU that starts as the identity"
     )
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
@@ -67,7 +70,8 @@ class PoorInitialization(_StartRule):
         gain = self._gains(evidence, roles, outputs.names, after)
         # The sign holds as long as the output stays as large as it began.
         stays = outputs.values > after / 2
-        yield from signs_where(_with(outputs, gain), (gain > self.most_gain) & stays, self.most_gain, _gain)
+        most = np.where(roles.have_role(outputs.names, ("recurrent",)), self.most_recurrent, self.most_gain)
+        yield from signs_where(_with(outputs, gain), (gain > most) & stays, most, _gain)
         size = np.where(roles.have_role(outputs.names, ("embedding",)), after, np.nan)
         yield from signs_where(_with(outputs, size), (size > self.most_gain) & stays, self.most_gain, _embedding)
         reach = self._reach(evidence, roles, outputs.names, after)
@@ -77,12 +81,13 @@ class PoorInitialization(_StartRule):
         yield from signs_where(_with(outputs, reach), faded, least, _reach_text)
 
     def _gains(self, evidence: Evidence, roles: Roles, names: tuple[str, ...], after: Array) -> Array:
-        """The output of each layer with weights over its input, unless the bias makes it large: then its weights are small."""
+        """The output of each layer over its input. If the bias of a layer makes it large, the weights are small."""
         before = starts(evidence, "input", "rms", names)
         weights = [roles.weight(name) for name in names]
         rms = starts(evidence, "param", "rms", [each.name if each is not None else "" for each in weights])
         of_weights = rms * roots_of_fan_in(roles, names)
-        is_judged = roles.have_role(names, WEIGHTED) & (before > 0) & ~(of_weights < self.most_gain / 10)
+        is_judged = roles.have_role(names, WEIGHTED) & ~(of_weights < self.most_gain / 10)
+        is_judged = (is_judged | roles.have_role(names, ("recurrent",))) & (before > 0)
         gains: Array = np.divide(after, before, out=np.full(len(names), np.nan), where=is_judged)
         return gains
 

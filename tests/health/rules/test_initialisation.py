@@ -32,6 +32,13 @@ def test_a_layer_whose_bias_makes_the_output_large_is_not_called_poorly_initiali
     assert found(PoorInitialization(), run(DEEP, signal([1.0, 1.0, 31.0, 31.0, 31.0, 31.0], weight=0.1))) == {}
 
 
+@pytest.mark.parametrize(("size", "told"), [(11.0, {"rnn": 0}), (9.0, {})])
+def test_a_recurrent_layer_whose_state_grows_is_told_from_ten_times_its_input_on(size, told):
+    model = structure_of({"rnn": "RNN", "head": "Linear"})
+    tensors = {("input", "rnn"): of_rms(1.0), ("output", "rnn"): of_rms(size), ("param", "head.weight"): of_rms(0.1)}
+    assert found(PoorInitialization(), run(model, tensors)) == told
+
+
 def test_a_signal_that_fades_or_grows_from_layer_to_layer_is_told():
     assert found(PoorInitialization(), run(DEEP, signal([1.0, 0.1, 1e-2, 1.1e-3, 9e-5, 1e-5]))) == {"net.6": 0}
     assert found(PoorInitialization(), run(DEEP, signal([1.0, 11.0, 121.0, 1331.0, 14641.0, 9.0]))) == {"net.6": 0}

@@ -1,0 +1,77 @@
+"""The rule on targets that are far larger than the output of a model that is to predict them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.layers import layers_of
+from lightning_hooks.health.roles import Array, roles_of
+from lightning_hooks.health.rule import HealthRule, Sign, signs_where
+from lightning_hooks.health.rules.base import Needs, StructureRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetsOutOfReach(StructureRule):
+    """The output of a model is a tiny share of the targets that it is to predict, long after the training began.
+
+    The targets follow from the gradient of the last layer's output. Of a mean squared error it is twice the residual divided
+    by the number of elements, and only such a loss equals the mean square of the residuals that this gives.
+
+    Args:
+        most: the multiple of the output that the residuals exceed.
+        after: the number of first steps that are not judged.
+        rounding: the relative difference up to which the loss is a mean squared error.
+    """
+
+    most: float = 1e3
+    after: int = 40
+    rounding: float = 0.01
+    patience: int = 10
+    every: int = 20
+    family: ClassVar[str] = "loss"
+    needs: ClassVar[Needs] = (("output", "rms"), ("output", "count"), ("output_grad", "rms"))
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Divide the targets by their standard deviation, or let the last layer multiply its output with it.",
+    )
+    source: ClassVar[str] = "ours: after 40 steps, healthy trainings on targets of 1000 have reached them to a third or more"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        return "no row has `loss`" if evidence.loss() is None else super().can_run(evidence)
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        roles, loss = roles_of(evidence), evidence.loss()
+        outputs, counts, slopes = (evidence.track(*need) for need in self.needs)
+        if roles is None or loss is None or outputs is None or counts is None or slopes is None:
+            return ()
+        last = layers_of(evidence, roles).last
+        if last not in outputs.names or last not in slopes.names:
+            return ()
+        sizes = outputs.values[:, outputs.names.index(last)]
+        # Each rank divides by the number of its own elements.
+        elements = counts.values[:, counts.names.index(last)] / evidence.ranks
+        residuals = elements * slopes.values[:, slopes.names.index(last)] / 2
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            is_squared_error = np.abs(np.square(residuals) / loss.values[:, 0] - 1) < self.rounding
+            is_late = outputs.steps - evidence.first_step >= self.after
+            holds = is_squared_error & is_late & (residuals > self.most * sizes)
+        of_last = outputs._replace(names=(last,), values=residuals[:, None])
+        return signs_where(of_last, holds[:, None], _column(self.most * sizes), _text)
+
+
+def _column(values: Array) -> Array:
+    return values[:, None]
+
+
+def _text(residual: float) -> str:
+    return f"the loss is the mean squared error of this output, which misses its targets by {residual:.3g}"
+
+
+RULES: Final[tuple[HealthRule, ...]] = (TargetsOutOfReach(),)
+"""The rules on targets, with their defaults."""
