@@ -8,6 +8,7 @@ from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import (
     has_float16_without_gradient,
     has_input_of_zeros,
+    has_module_that_gives_zeros,
     has_modules_in_evaluation,
     has_stepped_too_far,
     has_weights_of_zeros,
@@ -65,6 +66,14 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         condition=has_modules_in_evaluation,
     ),
     CauseRule(
+        name="DropoutTooHigh",
+        message="Dropout lets hardly anything through: {where}, since step {step}.",
+        required=("DropoutTooHigh",),
+        supporting=(*_STUCK, *_DULL, "LossSpike", "GradientSpike"),
+        next_steps=("Begin with a share of 0.1 to 0.5; the argument of `Dropout` is the share to drop, not to keep.",),
+        alternatives=("A representation of which few elements suffice: then the loss falls, and the finding can be accepted.",),
+    ),
+    CauseRule(
         name="GradientsNotCleared",
         message="Gradients of earlier steps are still in those of the later ones since step {step}: {where}.",
         required=("GradientsRepeat",),
@@ -113,6 +122,22 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         condition=has_input_of_zeros,
     ),
     CauseRule(
+        name="NumericalRange",
+        message="A module without weights gives zeros only, though its input is not zero: then {where}, since step {step}.",
+        required=("DeadLayer@input",),
+        supporting=("NoGradient", *_DULL, "LossSpike", "GradientSpike", "LossConstant"),
+        excluding=("UpdateTooLarge", "LossDiverged"),
+        next_steps=(
+            "Look at the numbers inside that module: a sum of squares above 65504 is infinite in float16, and divides to 0.",
+            "Compute norms and softmax in float32.",
+        ),
+        alternatives=(
+            "A mask or a factor of zeros: then the module gives zeros in float32 too.",
+            "An input that is the same everywhere: a norm that subtracts the mean makes zeros of it.",
+        ),
+        condition=has_module_that_gives_zeros,
+    ),
+    CauseRule(
         name="InitialisationTooSmall",
         message="Weights start at zero and stay there, so that neither signal nor gradient passes: {where}, since step {step}.",
         any_of=("NoGradient", "DeadUnits", "DeadLayer", "ConstantOutput"),
@@ -128,6 +153,14 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         supporting=(*_UNSTABLE, *_DULL, *_STUCK, "PoorInitialization"),
         next_steps=("Subtract the mean of each feature of the training data and divide by its standard deviation.",),
         alternatives=("Categories that are given as numbers: use an embedding.",),
+    ),
+    CauseRule(
+        name="DataNotNormalised",
+        message="The targets are far larger than what the model gives: {where}.",
+        required=("TargetsOutOfReach",),
+        supporting=(*_UNSTABLE, *_DULL, *_STUCK),
+        next_steps=("Divide the targets by their standard deviation, and multiply predictions with it.",),
+        alternatives=("A learning rate that is too low: then targets of a usual scale are not reached either.",),
     ),
     CauseRule(
         name="WeightDecayDominates",
@@ -178,6 +211,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         alternatives=(
             "A bad batch: then the first sign is one spike, and the steps before it are ordinary.",
             "A loss that is summed instead of averaged: then the gradient is large from step 0, by the size of the batch.",
+            "Samples that come sorted: then the loss falls to almost 0, and jumps where the next kind begins.",
             "Recurrent weights that amplify: then gradients explode before updates are large; clipping alone cures it.",
         ),
     ),

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.roles import is_weight, roles_of
 
 FIRST_STEPS: Final = 25
 """The steps of the start that are compared with later ones."""
@@ -48,7 +49,7 @@ def has_weights_of_zeros(evidence: Evidence) -> bool:
         return False
     now = _last(evidence, "param", "norm")
     began = {name for name, norm in zip(track.names, start.tolist(), strict=True) if norm == 0}
-    return any(len(each.shape) >= 2 and each.name in began and now.get(each.name) == 0 for each in structure.parameters)
+    return any(is_weight(each.shape) and each.name in began and now.get(each.name) == 0 for each in structure.parameters)
 
 
 def has_float16_without_gradient(evidence: Evidence) -> bool:
@@ -57,7 +58,7 @@ def has_float16_without_gradient(evidence: Evidence) -> bool:
     if structure is None or all(each.dtype != "float16" for each in structure.parameters):
         return False
     gradients = _last(evidence, "grad", "abs_max")
-    return any(len(each.shape) >= 2 and gradients.get(each.name) == 0 for each in structure.parameters)
+    return any(is_weight(each.shape) and gradients.get(each.name) == 0 for each in structure.parameters)
 
 
 def has_input_of_zeros(evidence: Evidence) -> bool:
@@ -65,6 +66,18 @@ def has_input_of_zeros(evidence: Evidence) -> bool:
     inputs = _last(evidence, "input", "zero_fraction")
     first = next((name for name in evidence.order if name in inputs), None)
     return first is not None and first == evidence.order[0] and inputs[first] == 1
+
+
+def has_module_that_gives_zeros(evidence: Evidence) -> bool:
+    """Whether a module without weights, and no activation or dropout, gives zeros only for an input that is not zero."""
+    roles = roles_of(evidence)
+    if roles is None:
+        return False
+    inputs, outputs = _last(evidence, "input", "zero_fraction"), _last(evidence, "output", "zero_fraction")
+    return any(
+        zeros == 1 and inputs.get(name, 1.0) < 1 and roles.role(name) in ("norm", "other") and roles.weight(name) is None
+        for name, zeros in outputs.items()
+    )
 
 
 def has_modules_in_evaluation(evidence: Evidence) -> bool:

@@ -23,12 +23,12 @@ NonFinite NotInOptimizer StrangerInOptimizer NoGradient FrozenMoves UnchangedPar
 ScaleCollapse LearningRateZero NormStatistics LossSpike LossDiverged LossConstant GradientSpike ExplodingGradient
 VanishingGradient GradientsRepeat UpdateTooLarge UpdateTooSmall LostUpdates WeightGrowth WeightDecayTooLarge ClippingAlways
 DeadUnits DeadLayer SaturatedActivation PoorInitialization OddInitialization ConstantOutput MassiveActivation
-InputNotNormalised Underflow UnitCollapse
+InputNotNormalised Underflow UnitCollapse DropoutTooHigh TargetsOutOfReach
 """.split()
 NAMES = """
 LearningRateTooHigh LearningRateTooLow InitialisationTooLarge InitialisationTooSmall ActivationsDead ActivationsSaturated
 GradientCut ParametersForgotten BadBatch NumericalRange DataNotNormalised ClippingStopsLearning UnitCollapsed
-GradientsNotCleared WeightDecayDominates EvaluationMode ReplicasApart
+GradientsNotCleared WeightDecayDominates EvaluationMode ReplicasApart DropoutTooHigh
 """.split()
 
 
@@ -87,7 +87,24 @@ def input_of(value):
     return evidence_of("input", "zero_fraction", [all_of(value)])
 
 
-EVIDENCE = (evidence_in_evaluation, far_step, half_without_gradient, lambda: weight_of(0.0), lambda: input_of(0.0))
+def module_of(inputs, outputs, role="other"):
+    """Evidence of a module behind another one, with the values of its input and its output."""
+    evidence = Evidence([("input", "zero_fraction"), ("output", "zero_fraction")])
+    index = RowIndex(["first", "rescale", "rescale"], ["output", "input", "output"], order=[0, 2])
+    moments = np.array([all_of(1.0), all_of(inputs), all_of(outputs)])
+    facts = (ModuleFacts("first", "Linear", "linear"), ModuleFacts("rescale", "Norm", role))
+    evidence.add(StepView(0, rows=index, moments=moments, structure=Structure(facts)))
+    return evidence
+
+
+EVIDENCE = (
+    evidence_in_evaluation,
+    far_step,
+    half_without_gradient,
+    lambda: weight_of(0.0),
+    lambda: input_of(0.0),
+    lambda: module_of(2.0, 0.0),
+)
 
 
 def evidence_for(rule):
@@ -103,8 +120,11 @@ def evidence_for(rule):
         (conditions.has_float16_without_gradient, half_without_gradient(gradient=0.5)),
         (conditions.has_weights_of_zeros, weight_of(0.5)),
         (conditions.has_input_of_zeros, input_of(0.5)),
+        (conditions.has_module_that_gives_zeros, module_of(0.0, 0.0)),
+        (conditions.has_module_that_gives_zeros, module_of(2.0, 1.0)),
+        (conditions.has_module_that_gives_zeros, module_of(2.0, 0.0, "activation")),
     ],
-    ids=["no far step", "float32", "a gradient", "a weight", "an input"],
+    ids=["no far step", "float32", "a gradient", "a weight", "an input", "zeros before it", "not zeros", "an activation"],
 )
 def test_a_condition_can_fail(condition, without):
     assert not condition(without) and not condition(Evidence()) and any(condition(make()) for make in EVIDENCE)
