@@ -17,6 +17,7 @@ from lightning_hooks import (
     ClipByGlobalNorm,
     CustomHooks,
     GradientTransforms,
+    HealthMonitor,
     Hook,
     Scale,
     StatsMonitor,
@@ -76,6 +77,8 @@ def all_ours(folder: Path) -> list[Callback]:
 
 EACH: dict[str, Callable[[Path], list[Callback]]] = {
     "StatsMonitor": lambda folder: [monitor()],
+    "HealthMonitor": lambda folder: [HealthMonitor()],
+    "HealthMonitor beside": lambda folder: [StatsMonitor(), HealthMonitor()],
     "CustomHooks": lambda folder: [hooks()],
     "ActivationCapture": lambda folder: [capture(folder)],
     "GradientTransforms": lambda folder: [gradients()],
