@@ -229,7 +229,7 @@ TRAININGS = [
         dropout_of_almost_all,
         200,
         "held",
-        Expectation("pattern", (*DEAD, "LossConstant")),
+        Expectation("fact", ("DropoutTooHigh",), "encoder*", "DropoutTooHigh"),
         "A dropout of 0.95 follows each of three layers.",
     ),
     Training(

@@ -208,6 +208,7 @@ TRAININGS = [
                 "NonFinite",
                 "UpdateTooLarge",
                 "MassiveActivation",
+                "PoorInitialization",
             ),
             cause="InitialisationTooLarge",
         ),

@@ -80,9 +80,28 @@ def gru(seed: int) -> Case:
     return Case(Rows(), loader(pixels.view(-1, 8, 8), labels, seed=seed))
 
 
+class Identity(Classifier):
+    """Reads an image row by row, five times over, with ReLU and a state that starts as a sum of its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__(adamw(1e-3))
+        self.recurrent, self.head = nn.RNN(8, 64, batch_first=True, nonlinearity="relu"), nn.Linear(64, 10)
+        nn.init.eye_(self.recurrent.weight_hh_l0)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.recurrent(inputs)[1][0])
+
+
+def identity(seed: int) -> Case:
+    torch.manual_seed(seed)
+    pixels, labels = digits()
+    return Case(Identity(), loader(pixels.view(-1, 8, 8).repeat(1, 5, 1), labels, seed=seed), {"gradient_clip_val": 1.0})
+
+
 TRAININGS = [
     Training("rnn-tanh", "rnn", tanh, 250, "set", None, "A recurrent network with tanh learns characters, clipped."),
     Training("lstm-forecast", "rnn", forecast, 250, "held", None, "Two layers of LSTM forecast noisy sums of sines."),
     Training("gru-rows", "rnn", gru, 250, "set", None, "A bidirectional GRU reads digits row by row."),
+    Training("rnn-identity", "rnn", identity, 250, "set", None, "A recurrent ReLU network starts as the identity, clipped."),
     Training("lstm-sgd-20", "rnn", sgd_rate_20, 300, "held", None, "An LSTM learns with a rate of 20, clipped at 0.25."),
 ]
