@@ -42,7 +42,7 @@ _MEMORY = "memory of the server, at most"
 # Whether every cell in sight has been drawn.
 _DRAWN = """() => {
   const panel = window.lightningHooks?.views.map.panels[0];
-  if (!panel?.drawn) return false;
+  if (!panel?.drawn || !panel.model.scale) return false;
   let cells = 0, unknown = 0;
   panel.segments(panel.layout(), (r, begin, from, to, segment) => segment ? (cells += to - from) : unknown++);
   return cells > 1000 && !unknown;

@@ -26,6 +26,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from lightning_hooks.dashboard.details import details
 from lightning_hooks.dashboard.explanations import EXPLANATIONS
 from lightning_hooks.dashboard.gaps import gaps
 from lightning_hooks.dashboard.merging import merges_exactly
@@ -148,7 +149,8 @@ class Api:
         about = run.about()
         steps = run.steps(tensor, stat)
         facts = {"steps": progressions(steps), "unit": unit_of(steps), "exact": merges_exactly(run, tensor, stat)}
-        return {"key": key, **facts, "nodes": [node.as_json(about) for node in nodes]}
+        described = details((each.get("structure") for each in run.row_indices()), about)
+        return {"key": key, **facts, "nodes": [node.as_json(about, described) for node in nodes]}
 
     def _current(self, args: Mapping[str, str], name: str) -> tuple[RunSource, list[Node]]:
         """The run and the nodes of the requested table.

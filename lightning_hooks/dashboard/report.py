@@ -49,6 +49,7 @@ MODULES: Final = (
     "textures.js",
     "segments.js",
     "series.js",
+    "maplabels.js",
     "marks.js",
     "usual.js",
     "charts.js",

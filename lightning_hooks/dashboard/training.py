@@ -104,8 +104,7 @@ def row_schedules(indices: Iterable[Mapping[str, Any]], tensor: str) -> dict[str
         prefix, names, requests = index.get("prefix"), _texts(index.get("names")), index.get("requests")
         if index.get("stage") != "train" or not isinstance(prefix, str) or not isinstance(requests, list):
             continue
-        listed = [each for key in ("alike", "groups") for each in (index.get(key) if isinstance(index.get(key), list) else [])]
-        for each in listed:
+        for each in (*_list(index.get("alike")), *_list(index.get("groups"))):
             if not isinstance(each, list) or len(each) != 3 or f"{prefix}{each[0]}" != tensor:
                 continue
             _, number, rows = each
@@ -134,7 +133,7 @@ def parameters_of(indices: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     for index in indices:
         structure = index.get("structure")
         listed = structure.get("parameters") if isinstance(structure, Mapping) else None
-        for each in listed if isinstance(listed, list) else ():
+        for each in _list(listed):
             if isinstance(each, list) and len(each) > 1 and isinstance(each[0], str) and isinstance(each[1], str):
                 found[each[0]] = each[1]
     return found
@@ -144,5 +143,9 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _texts(value: Any) -> list[str]:
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+    return [each for each in _list(value) if isinstance(each, str)]

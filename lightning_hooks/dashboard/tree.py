@@ -25,9 +25,15 @@ class Node:
     row: int | None
     leaves: list[int] = field(default_factory=list)
 
-    def as_json(self, about: Mapping[str, Any]) -> dict[str, Any]:
-        """The node as the page reads it, with the facts about the row or module of this name."""
-        facts = about.get(self.name, {})
+    def as_json(self, about: Mapping[str, Any], details: Mapping[str, str]) -> dict[str, Any]:
+        """The node as the page reads it.
+
+        Args:
+            about: the facts about rows, by name.
+            details: the details of modules, by name. A parameter gets that of its module if no group above has it.
+        """
+        facts, module = about.get(self.name, {}), self.name.rpartition(".")[0]
+        own = details.get(self.name, "")
         return {
             "name": self.name,
             "label": self.label,
@@ -36,6 +42,7 @@ class Node:
             "leaves": len(self.leaves),
             "type": facts.get("type", ""),
             "shape": facts.get("shape"),
+            "detail": own or (details.get(module, "") if self.row is not None and "." in self.label else ""),
         }
 
 

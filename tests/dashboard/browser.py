@@ -58,7 +58,7 @@ def opened(browser, url, **options):
 # Whether the first heat map has drawn every cell in sight.
 DRAWN = """() => {
   const panel = window.lightningHooks?.views.map.panels[0];
-  if (!panel?.drawn || !panel.element.isConnected) return false;
+  if (!panel?.drawn || !panel.model.scale || !panel.element.isConnected) return false;
   let cells = 0, unknown = 0;
   panel.segments(panel.layout(), (r, begin, from, to, segment) => segment ? (cells += to - from) : unknown++);
   return cells > 0 && unknown === 0;
@@ -93,14 +93,17 @@ def colors_of(page, canvas):
 
 
 def place(page, name, step, panel=0):
-    """The middle of a cell, on the page."""
+    """The middle of a cell on the page, or a place on the label of a row or a group."""
     return page.evaluate(
         """([name, step, panel]) => {
         const map = window.lightningHooks.views.map.panels[panel];
         const at = map.layout();
-        const r = map.model.shown.findIndex((node) => map.model.rows.nodes[node].name === name);
+        const isIt = (node) => map.model.rows.nodes[node].name === name;
+        const r = map.model.shown.findIndex(isIt);
         const box = map.canvas.getBoundingClientRect();
-        const x = step === null ? 20 : at.gutter + ((step + 0.5 - map.model.from) / at.span) * at.plot;
+        const label = map.boxes.find((each) => isIt(each.node)); // of an open group, which has no line of its own
+        if (r < 0 && label) return [box.left + label.x + 4, box.top + label.y];
+        const x = step === null ? at.gutter - 20 : at.gutter + ((step + 0.5 - map.model.from) / at.span) * at.plot;
         return [box.left + x, box.top + 22 + (r + 0.5) * at.row - at.top];
       }""",
         [name, step, panel],

@@ -37,7 +37,7 @@ def rows(folder, tensor, prefix=""):
     source = LocalRuns(folder).open(".")
     stat = next(stat for name, stat in source.tables() if name == prefix + tensor)
     _, nodes = api.nodes(source, prefix + tensor, stat)
-    return [node.as_json(source.about()) for node in nodes if node.row is not None]
+    return [node.as_json(source.about(), {}) for node in nodes if node.row is not None]
 
 
 def test_types_shapes_and_the_order_of_execution(tmp_path):

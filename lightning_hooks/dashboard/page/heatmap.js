@@ -1,8 +1,9 @@
 // A heat map: rows of a table by steps. It draws the cells in sight that have arrived, and requests those that are missing.
 
 import { clamp, h, onceAFrame, penOf } from "./dom.js";
-import { AXIS, drawMap, widestLabel } from "./mapdraw.js";
+import { drawMap } from "./mapdraw.js";
 import { listenTo } from "./mapinput.js";
+import { AXIS, widestLabel } from "./maplabels.js";
 import { cellOf, summaryOf } from "./segments.js";
 import { TILE } from "./source.js";
 
@@ -13,9 +14,9 @@ const SMALLEST = 2;
 
 /**
  * One panel with a heat map. `model` holds the data to draw and how to draw them:
- *   run, title, rows (Rows), shown (nodes), isOpen(node), flat (labels are whole names), exact (whether folded groups merge exactly)
+ *   run, title, rows (Rows), shown (the nodes of the lines), flat (labels are whole names), exact (whether folded groups merge exactly)
  *   cells (Cells), isDifference (of two runs), tensor, stat, from, to (steps), unit (steps of a cell at level 0)
- *   map and scale (of the colours), fit (all rows in the window), height and labels (pixels), marks (of findings, see marksOn() in marks.js)
+ *   map and scale (of the colours; the scale is null before it is known), fit (all rows in the window), height and labels (pixels), marks (of findings, see marksOn() in marks.js)
  *   gaps (Gaps: why cells were not measured; null if not known)
  *   selected ({ node, step } of the outlined cell, or null)
  * `on` holds the callbacks onZoom(from, to), onFold(node), onPick(node, step, opens), onScroll(top), onArrival(), onError(error).
@@ -27,7 +28,7 @@ export class HeatMap {
       tabindex: "0",
       role: "application",
       "aria-roledescription": "heat map",
-      "aria-label": "Heat map. Arrow keys move over rows and steps, plus and minus zoom, Enter shows the row, Space folds a part.",
+      "aria-label": "Heat map. Arrow keys move over rows and steps, plus and minus zoom, Enter shows the row, Space folds or unfolds a part, Backspace folds the part around.",
     });
     this.spacer = h("div", { class: "spacer" });
     this.scroll = h("div", { class: "scroll" }, h("div", { class: "stick" }, this.canvas), this.spacer);
@@ -37,6 +38,7 @@ export class HeatMap {
     this.element = h("section", { class: "panel" }, this.title, this.scroll, this.tip, this.spoken);
     this.redraw = onceAFrame(() => this.draw());
     this.cursor = null;
+    this.boxes = []; // where the labels of groups are, see drawLabels() in maplabels.js
     this.image = document.createElement("canvas");
     this.scroll.addEventListener("scroll", () => {
       // Ignore scroll events caused by follow(): a shorter panel would otherwise scroll the longer ones back.
@@ -61,9 +63,9 @@ export class HeatMap {
 
   /** The layout: sizes in CSS pixels, and the ranges of rows, cells and tiles in sight. */
   layout() {
-    const { shown, from, to, unit, fit, height: available, labels = widestLabel(this) } = this.model;
+    const { shown, from, to, unit, fit, height: available, labels = widestLabel(this.model) } = this.model;
     const width = Math.max(this.scroll.clientWidth, 200);
-    const gutter = Math.min(Math.max(labels, 60), Math.max(Math.round(width * 0.3), 90));
+    const gutter = Math.min(Math.max(labels, 60), Math.max(Math.round(width * 0.34), 90));
     const plot = Math.max(width - gutter - 8, 50);
     const room = Math.max(available - AXIS, 80);
     const row = clamp(room / Math.max(shown.length, 1), fit ? SMALLEST : READABLE, LARGEST);
@@ -102,7 +104,7 @@ export class HeatMap {
    * the segment), and the segment, which is undefined if it has not arrived.
    */
   segments(at, call) {
-    const { shown, isOpen, cells } = this.model;
+    const { shown, cells } = this.model;
     const tiles = [];
     for (let tile = at.firstTile; tile <= at.lastTile; tile++) {
       const begin = tile * TILE;
@@ -110,24 +112,54 @@ export class HeatMap {
       tiles.push({ begin, from, to, segments: cells.tile(at.level, tile) });
     }
     for (let r = at.first; r < at.last; r++) {
-      const node = shown[r];
-      if (isOpen(node)) continue;
-      for (const { begin, from, to, segments } of tiles) call(r, begin, from, to, segments?.get(node));
+      for (const { begin, from, to, segments } of tiles) call(r, begin, from, to, segments?.get(shown[r]));
     }
   }
 
-  /** The values on which summaries() depends: if they are equal, the segments in sight are the same. */
-  sight() {
-    const { shown, cells } = this.model;
-    const { first, last, level, firstTile, lastTile } = this.layout();
-    return [shown, cells, cells.arrivals, first, last, level, firstTile, lastTile];
+  /**
+   * The range of coarse cells from which the colours are chosen: of all rows, also of those that are scrolled out of sight, in the shown
+   * steps, rounded outwards. It depends on nothing but the model, so a window of another size has the same colours.
+   */
+  coarse() {
+    const { from, to, unit, cells } = this.model;
+    const span = Math.max((to - from) / unit, 1);
+    const block = unit * 2 ** Math.max(Math.floor(Math.log2(span / 4)), 0);
+    const [first, last] = [Math.floor(from / block) * block, Math.ceil(to / block) * block];
+    const level = Math.max(cells.source.leastLevel(this.model), Math.ceil(Math.log2((last - first) / unit / TILE)), 0);
+    const cell = unit * 2 ** level;
+    const [begin, end] = [Math.max(Math.floor(first / cell), 0), Math.max(Math.ceil(last / cell), 1)];
+    return { level, begin, end, firstTile: Math.floor(begin / TILE), lastTile: Math.floor((end - 1) / TILE) };
   }
 
-  /** The summaries (see summaryOf in segments.js) of the segments in sight. */
+  /** The values on which summaries() depends: if they are equal, the summaries are the same. */
+  coarseKey() {
+    const { shown, cells } = this.model;
+    const { level, begin, end } = this.coarse();
+    return [shown, cells, cells.arrivals.get(level) ?? 0, level, begin, end];
+  }
+
+  /** The summaries (see summaryOf in segments.js) of all rows; null if some have not arrived. */
   summaries() {
+    const { shown, cells } = this.model;
+    const { level, begin, end, firstTile, lastTile } = this.coarse();
     const summaries = [];
-    this.segments(this.layout(), (r, begin, from, to, segment) => segment && summaries.push(summaryOf(segment)));
+    for (let tile = firstTile; tile <= lastTile; tile++) {
+      const segments = cells.tile(level, tile);
+      const [from, to] = [Math.max(begin - tile * TILE, 0), Math.min(end - tile * TILE, TILE)];
+      for (const node of shown) {
+        const segment = segments?.get(node);
+        if (!segment) return null;
+        summaries.push(summaryOf(segment, from, to));
+      }
+    }
     return summaries;
+  }
+
+  /** Request the cells from which the colours are chosen. Resolves to whether any have arrived. */
+  async loadCoarse() {
+    const { shown, cells } = this.model;
+    const { firstTile, lastTile } = this.layout();
+    return cells.load(this.coarse(), shown, lastTile - firstTile + 1);
   }
 
   /** The measured cells in sight that have arrived, each as [name, first step, last step, least, greatest, NaN, infinite]. */
@@ -145,11 +177,12 @@ export class HeatMap {
   }
 
   async load() {
-    const { shown, isOpen, cells } = this.model;
+    const { shown, cells } = this.model;
     const at = this.layout();
-    const nodes = shown.slice(at.first, at.last).filter((node) => !isOpen(node));
+    const nodes = shown.slice(at.first, at.last);
     if (!nodes.length) return;
-    if (await cells.load(at.level, at.firstTile, at.lastTile, nodes)) this.on.onArrival();
+    const { firstTile, lastTile } = this.coarse();
+    if (await cells.load(at, nodes, lastTile - firstTile + 1)) this.on.onArrival();
   }
 
   draw() {
@@ -175,7 +208,7 @@ export class HeatMap {
 
   /** Scroll so that a row is in sight. */
   reveal(node) {
-    const r = this.model.shown.indexOf(node);
+    const r = this.model.rows.lineOf(node, this.model.shown);
     const at = this.layout();
     if (r >= 0) this.scroll.scrollTop = Math.max((r + 0.5) * at.row - at.height / 2, 0);
   }

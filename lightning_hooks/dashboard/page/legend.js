@@ -9,7 +9,7 @@ export const FINDING = "finding";
 const OF_THE_TENSOR = /^(mean|std|rms|norm|abs_mean|min|max|abs_max|p\d+(\.\d+)?)$/;
 
 /** Fill an element with the legend of a heat map: quantity, colour bar with ticks, outliers, special colours, findings. */
-export function drawLegend(element, { tensor, stat, map, isDifference, marks, gapKinds }, scale) {
+export function drawLegend(element, { tensor, stat, map, isDifference, marks, gapKinds = ["gap"] }, scale) {
   const label = `Colours from ${short(scale.low)} to ${short(scale.high)}`;
   const bar = h("canvas", { width: "256", height: "12", class: "bar", role: "img", "aria-label": label });
   const context = bar.getContext("2d");

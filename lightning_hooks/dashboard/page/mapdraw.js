@@ -1,12 +1,11 @@
-// Draws a heat map: the cells, the labels of the rows, the steps, the marks of findings, the cursor of the keyboard.
+// Draws a heat map: the cells, the steps, the marks of findings, the cursor of the keyboard.
 
 import { clamp, color } from "./dom.js";
+import { AXIS, drawLabels } from "./maplabels.js";
 import { drawTriangle } from "./marks.js";
 import { WAITING, pixelsOf, texturesOf } from "./segments.js";
 import { texture } from "./textures.js";
 
-export const AXIS = 22; // pixels above the cells
-const LABELS = 12; // pixels of text
 const LEAST_TEXTURED = 5; // pixels of a cell, at least, on which a texture is drawn
 
 /** Draw a HeatMap; `at` is its layout. */
@@ -21,7 +20,7 @@ export function drawMap(context, map, at) {
 }
 
 function drawCells(context, map, at) {
-  const { scale, map: colors, shown, isOpen, from } = map.model;
+  const { scale, map: colors, from } = map.model;
   const [columns, lines] = [at.end - at.begin, at.last - at.first];
   if (lines < 1) return;
   const x = at.gutter + ((at.begin * at.cell - from) / at.span) * at.plot;
@@ -37,6 +36,7 @@ function drawCells(context, map, at) {
   map.segments(at, (r, begin, first, last, segment) => {
     const start = (r - at.first) * columns + begin - at.begin;
     if (segment === undefined) pixels.fill(WAITING, start + first, start + last);
+    else if (segment && !scale) pixels.fill(WAITING, start + first, start + last);
     else if (segment) pixels.set(pixelsOf(segment, scale, colors).subarray(first, last), start + first);
   });
   map.image.width = columns;
@@ -45,16 +45,13 @@ function drawCells(context, map, at) {
   context.imageSmoothingEnabled = false;
   context.drawImage(map.image, x, y, width, lines * at.row);
   if (at.row >= LEAST_TEXTURED) drawTextures(context, map, at);
-  context.fillStyle = color("group");
-  for (let r = at.first; r < at.last; r++) {
-    if (isOpen(shown[r])) context.fillRect(at.gutter, AXIS + r * at.row - at.top, at.plot, at.row);
-  }
+  drawGroupLines(context, map, at);
   context.restore();
 }
 
 /** Draw the textures of cells that were not measured below the cells. */
 function drawGaps(context, map, at) {
-  const { gaps, shown, isOpen, from } = map.model;
+  const { gaps, shown, from } = map.model;
   const patterns = {};
   const fill = (kind, x, y, width, height) => {
     context.fillStyle = patterns[kind] ??= texture(context, kind);
@@ -65,7 +62,6 @@ function drawGaps(context, map, at) {
   if (!gaps) return;
   const xAt = (step) => at.gutter + clamp((step - from) / at.span, 0, 1) * at.plot;
   for (let r = at.first; r < at.last; r++) {
-    if (isOpen(shown[r])) continue;
     const stripes = gaps.stripesOf(shown[r]);
     stripes.forEach(({ since, kind }, i) => {
       const [x, end] = [xAt(since), xAt(stripes[i + 1]?.since ?? Infinity)];
@@ -92,60 +88,15 @@ function drawTextures(context, map, at) {
   });
 }
 
-function drawLabels(context, map, at) {
-  const { shown, rows } = map.model;
-  if (at.row < 9) return;
-  const size = Math.min(LABELS, at.row - 3);
-  context.font = `${size}px system-ui, sans-serif`;
-  context.textBaseline = "middle";
-  const [ink, soft] = [color("ink"), color("soft")];
-  context.save();
-  context.beginPath();
-  context.rect(0, AXIS, at.gutter - 4, at.height);
-  context.clip();
-  for (let r = at.first; r < at.last; r++) {
-    const { text, indent } = labelOf(map, shown[r]);
-    const y = AXIS + (r + 0.5) * at.row - at.top;
-    context.fillStyle = rows.isGroup(shown[r]) ? ink : soft;
-    context.fillText(ending(context, text, at.gutter - 8 - indent), indent, y);
+/** A thin line above the first row of each open group, where the rows are tall enough. */
+function drawGroupLines(context, map, at) {
+  const { rows, shown, flat } = map.model;
+  if (flat || at.row < LEAST_TEXTURED) return;
+  context.fillStyle = color("page");
+  for (let r = Math.max(at.first, 1); r < at.last; r++) {
+    const begins = rows.parents[shown[r]] > shown[r - 1]; // a group begins here, or the group before has ended
+    if (begins || rows.parents[shown[r]] !== rows.parents[shown[r - 1]]) context.fillRect(at.gutter, AXIS + r * at.row - at.top - 1, at.plot, 1);
   }
-  context.restore();
-}
-
-/** The label of a row: its text, and the pixels by which it is indented. */
-function labelOf(map, node) {
-  const { rows, isOpen, flat } = map.model;
-  const { depth, name, label, leaves } = rows.nodes[node];
-  const isGroup = rows.isGroup(node);
-  const sign = isGroup ? (isOpen(node) ? "▾ " : "▸ ") : "";
-  const count = isGroup && !isOpen(node) ? `  (${leaves})` : "";
-  return { text: sign + (flat ? name : label) + count, indent: flat ? 4 : 4 + Math.min(depth, 8) * 10 + (isGroup ? 0 : 12) };
-}
-
-/** The width of the widest label in pixels. */
-export function widestLabel(map) {
-  const { shown } = map.model;
-  if (map.measured?.shown !== shown) {
-    const pen = map.image.getContext("2d");
-    pen.font = `${LABELS}px system-ui, sans-serif`;
-    // Measure only the labels with the most characters, since there may be thousands of labels.
-    const labels = shown.map((node) => labelOf(map, node)).sort((a, b) => b.text.length + b.indent / 6 - a.text.length - a.indent / 6);
-    const widest = Math.max(0, ...labels.slice(0, 20).map(({ text, indent }) => indent + pen.measureText(text).width));
-    map.measured = { shown, widest: Math.ceil(widest) + 12 };
-  }
-  return map.measured.widest;
-}
-
-/** A text shortened to a width. The beginning is cut off, since names differ at their end. */
-export function ending(context, text, width) {
-  if (context.measureText(text).width <= width) return text;
-  let [least, most] = [0, text.length];
-  while (least < most) {
-    const middle = Math.floor((least + most) / 2);
-    if (context.measureText(`…${text.slice(middle)}`).width <= width) most = middle;
-    else least = middle + 1;
-  }
-  return `…${text.slice(least)}`;
 }
 
 function drawAxis(context, map, at) {

@@ -2,7 +2,8 @@
 
 import { short } from "./colors.js";
 import { clamp, h, several } from "./dom.js";
-import { AXIS, xOf } from "./mapdraw.js";
+import { xOf } from "./mapdraw.js";
+import { AXIS } from "./maplabels.js";
 import { cellOf } from "./segments.js";
 import { TILE } from "./source.js";
 import { stepsText } from "./steps.js";
@@ -23,7 +24,7 @@ export function listenTo(map) {
     const hit = drag;
     drag = null;
     if (!hit || hit.moved) return;
-    const node = map.model.shown[hit.r];
+    const { node } = hit;
     if (hit.cell === null && map.model.rows.isGroup(node)) map.on.onFold(node);
     else map.on.onPick(node, hit.cell === null ? null : map.stepsOf(hit.cell, map.drawn)[0]);
   });
@@ -46,7 +47,10 @@ export function listenTo(map) {
   canvas.addEventListener("blur", map.redraw);
 }
 
-/** The line, the cell and the step under the pointer; null outside the map. The cell is null over the labels. */
+/**
+ * The line, its node, the cell and the step under the pointer; null outside the map. Over the labels the cell is null, and the node is
+ * that of the label: an open group has a label, but no line of its own.
+ */
 function under(map, event) {
   const at = map.drawn;
   const box = map.canvas.getBoundingClientRect();
@@ -55,35 +59,38 @@ function under(map, event) {
   const r = Math.floor((y - AXIS + at.top) / at.row);
   if (r >= map.model.shown.length) return null;
   const step = map.model.from + ((x - at.gutter) / at.plot) * at.span;
-  return { r, cell: x < at.gutter ? null : Math.floor(step / at.cell), step };
+  if (x >= at.gutter) return { node: map.model.shown[r], cell: Math.floor(step / at.cell), step };
+  const label = map.boxes.find((each) => Math.abs(each.y - y) <= each.height / 2 && each.x <= x && x < each.x + each.width);
+  return { node: label?.node ?? map.model.shown[r], cell: null, step };
 }
 
 /** The lines that describe what is under the pointer: a cell, a row, or findings on the whole run, which are marked above the cells. */
 function described(map, event) {
   const hit = under(map, event);
-  if (hit) return describeCell(map, hit.r, hit.cell);
+  if (hit) return describeCell(map, hit.node, hit.cell);
   const box = map.canvas.getBoundingClientRect();
   if (!map.drawn || event.clientY - box.top >= AXIS) return [];
   return markLines(map.model.marks.filter((mark) => mark.node === null && Math.abs(xOf(map.drawn, map.model, mark) - (event.clientX - box.left)) < 8));
 }
 
-/** The lines that describe a cell; if `cell` is null, those that describe the row. */
-export function describeCell(map, r, cell) {
-  const { rows, shown, stat, tensor, exact, isOpen, isDifference } = map.model;
-  const node = rows.nodes[shown[r]];
-  const isGroup = rows.isGroup(shown[r]);
+/** The lines that describe a cell of a node; if `cell` is null, those that describe the node. */
+export function describeCell(map, index, cell) {
+  const { rows, shown, stat, tensor, exact, isDifference } = map.model;
+  const node = rows.nodes[index];
+  const isGroup = rows.isGroup(index);
+  const r = rows.lineOf(index, shown);
   const lines = [node.name + (isGroup ? ` (${several(node.leaves, "row")})` : "")];
-  if (node.type || node.shape) lines.push([node.type, node.shape ? `[${node.shape.join(", ")}]` : ""].filter(Boolean).join(" "));
-  if (cell === null) return [...lines, ...gapLines(map.model.gaps, shown[r]), ...markLines(map.marksIn(r))];
+  if (node.detail && !node.shape) lines.push(node.detail);
+  else if (node.type || node.shape) lines.push([node.type, node.shape ? `[${node.shape.join(", ")}]` : ""].filter(Boolean).join(" "));
+  if (cell === null) return [...lines, ...gapLines(map.model.gaps, index), ...markLines(map.marksIn(r))];
   const [first, last] = map.stepsOf(cell, map.drawn);
   lines.push(stepsText([first, last]), ...markLines(map.marksIn(r, [first, last])));
-  if (isOpen(shown[r])) return lines;
-  const segment = map.model.cells.tile(map.drawn.level, Math.floor(cell / TILE))?.get(shown[r]);
+  const segment = map.model.cells.tile(map.drawn.level, Math.floor(cell / TILE))?.get(index);
   const values = segment && cellOf(segment, cell % TILE);
   const quantity = `${isDifference ? "difference of " : ""}${tensor} ${stat}`;
   if (values === undefined) return [...lines, "loading"];
   if (!values) {
-    const why = map.model.gaps?.reasonAt(shown[r], cell * map.drawn.cell, (cell + 1) * map.drawn.cell).text;
+    const why = map.model.gaps?.reasonAt(index, cell * map.drawn.cell, (cell + 1) * map.drawn.cell).text;
     return [...lines, `${quantity}: not measured${why ? ` (${why})` : ""}`];
   }
   const steps = first === last ? "" : (n) => ` at ${n} of these steps`;
@@ -131,6 +138,13 @@ function showTip(map, lines, event) {
   tip.style.top = `${Math.max(Math.min(y, box.height - tip.offsetHeight - 4), 0)}px`;
 }
 
+/** Fold or unfold a group, and move the cursor to its first line, where it stays whether the group is folded or not. */
+function fold(map, cursor, group) {
+  if (group < 0 || map.model.flat) return;
+  cursor.r = map.model.rows.lineOf(group, map.model.shown);
+  map.on.onFold(group);
+}
+
 function keyPressed(map, event) {
   const { shown, rows } = map.model;
   const at = map.drawn;
@@ -150,7 +164,8 @@ function keyPressed(map, event) {
     case "+": case "=": map.zoom(0.5, (cursor.cell + 0.5) * at.cell); break;
     case "-": map.zoom(2, (cursor.cell + 0.5) * at.cell); break;
     case "0": map.on.onZoom(-Infinity, Infinity); break;
-    case " ": if (rows.isGroup(shown[cursor.r])) map.on.onFold(shown[cursor.r]); break;
+    case " ": fold(map, cursor, rows.isGroup(shown[cursor.r]) ? shown[cursor.r] : rows.parents[shown[cursor.r]]); break;
+    case "Backspace": fold(map, cursor, rows.parents[shown[cursor.r]]); break;
     case "Enter": map.on.onPick(shown[cursor.r], map.stepsOf(cursor.cell, at)[0], true); break;
     default: return;
   }
@@ -161,6 +176,6 @@ function keyPressed(map, event) {
   const [top, bottom] = [cursor.r * at.row, (cursor.r + 1) * at.row];
   if (top < at.top) map.scroll.scrollTop = top;
   else if (bottom > at.top + at.height) map.scroll.scrollTop = bottom - at.height;
-  map.spoken.textContent = describeCell(map, cursor.r, cursor.cell).join(", ");
+  map.spoken.textContent = describeCell(map, shown[cursor.r], cursor.cell).join(", ");
   map.redraw();
 }

@@ -1,13 +1,13 @@
 // The heat map view: a map of one run, maps of several runs side by side, or maps of differences between runs.
 
-import { makeScale, scaleOf } from "./colors.js";
+import { scaleOf } from "./colors.js";
 import { nameOf } from "./controls.js";
 import { download, h, onceAFrame, several } from "./dom.js";
 import { pictureOf, tableOfCells } from "./export.js";
 import { HeatMap } from "./heatmap.js";
 import { drawLegend } from "./legend.js";
-import { widestLabel } from "./mapdraw.js";
 import { describeCell } from "./mapinput.js";
+import { widestLabel } from "./maplabels.js";
 import { makeTools, mapOf } from "./maptools.js";
 import { marksOn } from "./marks.js";
 import { filterOf } from "./patterns.js";
@@ -75,14 +75,12 @@ export class MapView {
     this.note.hidden = true;
     if (error) this.tell(error);
     const modelOf = (run, tableRows, marks) => {
-      const isOpen = (node) => tableRows.isOpen(node, folding);
       return {
         run,
         title: state.others.length ? nameOf(run) : "",
         rows: tableRows,
-        shown: shownOf(tableRows, `${state.folded}\t${state.filter}`, () => (matches ? tableRows.filtered(matches) : tableRows.shown(isOpen))),
+        shown: shownOf(tableRows, `${state.folded}\t${state.filter}`, () => (matches ? tableRows.filtered(matches) : tableRows.shown((node) => tableRows.isOpen(node, folding)))),
         flat: Boolean(matches),
-        isOpen,
         cells: this.cellsOf(run, state.tensor, state.stat, tableRows, unit),
         from,
         to,
@@ -120,12 +118,12 @@ export class MapView {
     });
     if (state.mode !== "difference" || !models.length) models.unshift(main);
     if (matches && !models[0].shown.length) this.tell(`No row matches ${state.filter}.`);
+    this.mapsShown = [state.run, state.other, state.mode, state.tensor, state.stat].join("\n\n");
     this.showPanels(models);
     this.explainGaps(models, state).catch((error) => app.failed(error));
     // Hide the picked cell if other maps are shown now: its numbers would not be those of the maps.
-    const maps = [state.run, state.other, state.mode, state.tensor, state.stat].join("\n\n");
-    const mapsChanged = maps !== this.pickedOf;
-    this.pickedOf = maps;
+    const mapsChanged = this.mapsShown !== this.pickedOf;
+    this.pickedOf = this.mapsShown;
     const rowChanged = this.revealed !== state.row;
     if (mapsChanged || rowChanged) this.picked.hidden = true;
     this.revealed = state.row;
@@ -183,10 +181,10 @@ export class MapView {
     this.panels.length = models.length;
     if (this.maps.childElementCount !== models.length) this.maps.replaceChildren(...this.panels.map((panel) => panel.element));
     models.forEach((model, i) => this.panels[i].show(model));
-    const labels = Math.max(...this.panels.map(widestLabel));
+    const labels = Math.max(...models.map(widestLabel));
     for (const model of models) {
       model.labels = labels; // equal in all panels, so that a step has the same position
-      model.scale = this.scale ?? makeScale("linear", 0, 1, 1, false);
+      model.scale = this.currentScale;
     }
     this.sizePanels();
     this.recolor();
@@ -202,29 +200,39 @@ export class MapView {
     for (const { model } of this.panels) model.height = Math.max(room / lines - (length > 1 ? 28 : 0), 160);
   }
 
-  /** Choose one colour scale for all panels, from the cells in sight or as fixed in the address, and draw the panels. */
+  /** Choose one colour scale for all panels, from all their rows or as fixed in the address, and draw the panels. */
   color() {
     const { state } = this.app;
     if (!this.panels.length || !this.element.isConnected) return;
     const { map, stat, isDifference } = this.panels[0].model;
     const fixed = [state.low, state.high].map((bound) => (bound === "" ? null : Number(bound)));
     const kind = state.scale === "auto" && /_fraction$|cosine$/.test(stat) ? "linear" : state.scale;
-    const sight = [kind, ...fixed, map, isDifference, this.panels.some((panel) => panel.model.marks.length), ...this.panels.map((panel) => panel.model.gaps), ...this.panels.flatMap((panel) => panel.sight())];
-    // Keep the scale while the same segments are in sight.
-    if (!this.scale || sight.length !== this.sight.length || sight.some((each, i) => each !== this.sight[i])) {
-      this.sight = sight;
-      const scale = scaleOf(this.panels.flatMap((panel) => panel.summaries()), kind, fixed, map, isDifference);
-      const same = ["kind", "low", "high"].every((key) => this.scale?.[key] === scale[key]);
-      // Keep the scale object if the scale is the same: segments cache their pixels for the object.
-      this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale;
-      const marks = this.panels.flatMap((panel) => panel.model.marks);
-      const gapKinds = new Set(this.panels.flatMap((panel) => panel.model.gaps?.kinds ?? ["gap"]));
-      drawLegend(this.legend, { ...this.panels[0].model, marks, gapKinds }, this.scale);
+    const marks = this.panels.flatMap((panel) => panel.model.marks);
+    const gapKinds = new Set(this.panels.flatMap((panel) => panel.model.gaps?.kinds ?? ["gap"]));
+    const parts = [kind, ...fixed, map, isDifference, marks.length > 0, [...gapKinds].join(), ...this.panels.flatMap((panel) => panel.coarseKey())];
+    // Keep the scale while the coarse cells and the choices of the user are the same.
+    if (parts.length !== this.scaleParts?.length || parts.some((each, i) => each !== this.scaleParts[i])) {
+      const summaries = this.panels.map((panel) => panel.summaries());
+      if (summaries.every(Boolean)) {
+        this.scaleParts = parts;
+        const scale = scaleOf(summaries.flat(), kind, fixed, map, isDifference);
+        const same = ["kind", "low", "high", "hasZero"].every((key) => this.scale?.[key] === scale[key]);
+        // Keep the scale object if the scale is the same: segments cache their pixels for the object.
+        this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale;
+        this.scaledMaps = this.mapsShown;
+        drawLegend(this.legend, { ...this.panels[0].model, marks, gapKinds }, this.scale);
+      }
     }
     for (const panel of this.panels) {
-      panel.model.scale = this.scale;
+      panel.model.scale = this.currentScale;
       panel.draw();
+      panel.loadCoarse().then((hasArrived) => hasArrived && this.recolor(), (error) => this.app.failed(error));
     }
+  }
+
+  /** The scale of the shown maps; null until it is known. */
+  get currentScale() {
+    return this.scaledMaps === this.mapsShown ? this.scale : null;
   }
 
   toggle(name) {
@@ -260,7 +268,7 @@ export class MapView {
     [, model.gaps] = await Promise.all([panel.load(), gaps]).catch((error) => [panel.on.onError(error), model.gaps]);
     if (panel.model !== model || this.picking !== token) return;
     const cell = step === null ? null : Math.floor(step / panel.drawn.cell);
-    const hit = describeCell(panel, model.shown.indexOf(node), cell).slice(1);
+    const hit = describeCell(panel, node, cell).slice(1);
     this.picked.hidden = false;
     this.picked.replaceChildren(
       h("strong", {}, name),

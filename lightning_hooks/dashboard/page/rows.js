@@ -13,9 +13,11 @@ export class Rows {
     this.steps = new Steps(steps);
     this.nodes = nodes;
     this.ends = new Int32Array(nodes.length); // for each node the index after the last node below it
+    this.parents = new Int32Array(nodes.length); // for each node the group that holds it, or -1
     const open = [];
     nodes.forEach((node, i) => {
       while (open.length && nodes[open.at(-1)].depth >= node.depth) this.ends[open.pop()] = i;
+      this.parents[i] = open.at(-1) ?? -1;
       open.push(i);
     });
     for (const i of open) this.ends[i] = nodes.length;
@@ -45,20 +47,33 @@ export class Rows {
     return open !== folding.toggled.has(this.nodes[i].name);
   }
 
-  /** The nodes that are shown if `isOpen` tells which groups are open. */
+  /** The nodes that have a line if `isOpen` tells which groups are open: rows and folded groups. */
   shown(isOpen) {
     const shown = [];
     for (let i = 0; i < this.nodes.length; ) {
-      shown.push(i);
-      i = isOpen(i) ? i + 1 : this.ends[i];
+      const open = isOpen(i);
+      if (!open) shown.push(i);
+      i = open ? i + 1 : this.ends[i];
     }
     return shown;
   }
 
-  /** The line of a node: the index in `shown` of the node itself, or of the folded group that contains it; -1 if it is not shown. */
+  /**
+   * The line of a node: the index in `shown` of the node itself, of the folded group that contains it, or of the first line of an open
+   * group; -1 if it is not shown.
+   */
   lineOf(node, shown) {
     const r = countWhile(shown, (each) => each <= node) - 1;
-    return r >= 0 && this.ends[shown[r]] > node ? r : -1;
+    if (r >= 0 && this.ends[shown[r]] > node) return r;
+    return r + 1 < shown.length && shown[r + 1] < this.ends[node] ? r + 1 : -1;
+  }
+
+  /** The open groups that begin at line `r`, the outermost first. If `all`, also those that began before and contain the line. */
+  groupsAt(r, shown, all = false) {
+    const groups = [];
+    const before = all ? -1 : (shown[r - 1] ?? -1);
+    for (let node = this.parents[shown[r]]; node > before; node = this.parents[node]) groups.unshift(node);
+    return groups;
   }
 
   /** The rows, without groups, whose name matches a filter; all rows if the filter is null. */

@@ -18,14 +18,15 @@ export function cellOf(segment, i) {
 }
 
 /**
- * The summary of a segment that a scale needs: { low, high, leastPositive, sample }. `sample` has values of evenly spaced cells. Exact
+ * The summary of a range of cells of a segment that a scale needs: { low, high, leastPositive, sample }. `sample` has values of evenly spaced cells. Exact
  * zeros are not part of it, since they have a colour of their own.
  */
-export function summaryOf(segment) {
-  if (segment.summary) return segment.summary;
+export function summaryOf(segment, from, to) {
+  const known = segment.summary;
+  if (known?.from === from && known.to === to) return known;
   let [low, high, leastPositive] = [Infinity, -Infinity, Infinity];
   const values = [];
-  for (let i = 0; i < segment.least.length; i++) {
+  for (let i = from; i < to; i++) {
     const [least, greatest] = [segment.least[i], segment.greatest[i]];
     const value = farther(least, greatest);
     if (!value) continue; // 0, or NaN if no value is finite
@@ -38,7 +39,7 @@ export function summaryOf(segment) {
   }
   const stride = Math.max(values.length / SAMPLES, 1);
   const sample = Array.from({ length: Math.min(SAMPLES, values.length) }, (_, i) => values[Math.floor((i + 0.5) * stride)]);
-  segment.summary = { low, high, leastPositive, sample };
+  segment.summary = { from, to, low, high, leastPositive, sample };
   return segment.summary;
 }
 

@@ -54,7 +54,7 @@ const SPECIAL = new Map([["nan", NaN], ["inf", Infinity], ["-inf", -Infinity]]);
  */
 export class Cells {
   constructor(source, run, tensor, stat, rows, unit, minus = {}) {
-    Object.assign(this, { source, run, tensor, stat, key: rows.key, unit, minus, tiles: new Map(), pending: new Map(), arrivals: 0 });
+    Object.assign(this, { source, run, tensor, stat, key: rows.key, unit, minus, tiles: new Map(), pending: new Map(), arrivals: new Map() });
   }
 
   /** The segments of one tile that have arrived: a map from node to segment. */
@@ -70,8 +70,11 @@ export class Cells {
     }
   }
 
-  /** Request the missing and the old segments of these nodes in a range of tiles. Resolves to whether there were any requests. */
-  async load(level, firstTile, lastTile, nodes) {
+  /**
+   * Request the missing and the old segments of these nodes in a range of tiles. Resolves to whether there were any requests. `used` is
+   * the number of tiles that are in use besides these.
+   */
+  async load({ level, firstTile, lastTile }, nodes, used) {
     const requests = [];
     for (let tile = firstTile; tile <= lastTile; tile++) {
       const name = `${level}/${tile}`;
@@ -85,7 +88,7 @@ export class Cells {
       requests.push(...new Set(waiting));
     }
     await Promise.all(requests);
-    this.forget(lastTile - firstTile + 1);
+    this.forget(lastTile - firstTile + 1 + used);
     return requests.length > 0;
   }
 
@@ -110,7 +113,7 @@ export class Cells {
         const { least, greatest, nan, infinite } = cellArrays(buffer, cells);
         const segments = this.tiles.get(name) ?? new Map();
         this.tiles.set(name, segments);
-        this.arrivals++;
+        this.arrivals.set(level, (this.arrivals.get(level) ?? 0) + 1);
         [...nodes].sort((a, b) => a - b).forEach((node, i) => {
           const cut = (array) => array.slice(i * TILE, (i + 1) * TILE);
           segments.set(node, { least: cut(least), greatest: cut(greatest), nan: cut(nan), infinite: cut(infinite), isOld: false });

@@ -17,7 +17,7 @@ const DEFAULTS = {
   filter: "",
   scale: "auto",
   map: "viridis",
-  low: "", // bounds of the colour scale; empty: chosen from the values in sight
+  low: "", // bounds of the colour scale; empty: chosen from the values of all rows in the shown steps
   high: "",
   from: "", // first step shown
   to: "", // the step after the last one shown

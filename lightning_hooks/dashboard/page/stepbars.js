@@ -1,7 +1,7 @@
 // Draws the bars of the step view: the axis, a bar for each row, marks of what it is compared with, and the names below.
 
 import { color, penOf } from "./dom.js";
-import { ending } from "./mapdraw.js";
+import { ending } from "./maplabels.js";
 import { texture } from "./textures.js";
 import { tickTexts } from "./ticks.js";
 
