@@ -15,7 +15,7 @@ from lightning_hooks.rules.importing import import_object
 
 PLAIN: Final = ("log", "warn", "stop", "checkpoint", "raise")
 WITH_ARGUMENT: Final = ("call", "notify", "focus")
-_FOCUS: Final = 50
+_FOCUS: Final = 50  # steps
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _is_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
         has_server = bool(parts.hostname) and parts.port != 0
-    # The brackets of an address, or the port, are damaged.
+    # urlsplit() raises if the brackets of an IPv6 address do not pair, `port` if it is not a number from 0 to 65535.
     except ValueError:
         return False
     return parts.scheme in ("https", "http") and has_server and text.isprintable() and " " not in text

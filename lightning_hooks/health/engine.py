@@ -23,7 +23,7 @@ from lightning_hooks.records.step_view import StepView
 
 _SHORT: Final = 5
 """The longest interval of rules that must tell within five steps."""
-_NEVER: Final = 2**62
+_NEVER: Final = 2**62  # a step that no run reaches
 _UNDER_WAY: Final = 200
 """The step from which on rules with a longer interval look half as often."""
 
@@ -138,7 +138,7 @@ class Diagnosis:
         name, judged, step = rule.name, self._judged[rule.name], self.evidence.step
         if judged >= step:
             return {}
-        # A rule may be a user's, and the training must go on whatever the rule does.
+        # The rule may be a user's code. Whatever it raises, switch off this rule alone and let the training go on.
         try:
             if view is not None and name in self._ran and self._streaks[name].are_none and rule.can_skip(view):
                 return {}

@@ -18,7 +18,9 @@ from lightning_hooks.records.facts import StepFacts, Structure
 from lightning_hooks.records.step_view import StepView
 
 LOSS: Final = ("loss", "mean")
-_MOST_VIEWS: Final = 32  # views that wait to be read; more would hold memory for nothing
+# The most views to keep until a rule asks for their statistics.
+# Then the statistics are read anyway, to free the memory of views.
+_MOST_VIEWS: Final = 32
 
 
 class Track(NamedTuple):
@@ -85,7 +87,8 @@ class Evidence:
         self._views: list[StepView] = []  # the last views, of which some statistic is still to be read
         self._facts = FactsHistory()
         self._judged_until = -1
-        self._tracks: dict[Key, Track] = {}  # of the last step, for one rule after the other
+        # Keep each track until the next view is added: several rules that look at one step read the same statistic.
+        self._tracks: dict[Key, Track] = {}
         self._order: tuple[tuple[int, ...], tuple[str, ...]] = (), ()
         self._falls: dict[int, tuple[int, bool | None]] = {}
 

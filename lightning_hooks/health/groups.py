@@ -11,7 +11,7 @@ from lightning_hooks.health.streaks import Streak
 
 TOGETHER: Final = 20
 """Rows whose streaks begin within so many steps of the first one of a finding belong to the finding."""
-_MOST_SIGNS: Final = 5
+_MOST_SIGNS: Final = 5  # signs that a finding quotes as its evidence
 
 
 class Group:
@@ -95,7 +95,7 @@ class Group:
 def _message(rule: HealthRule, rows: tuple[str, ...], signs: tuple[Sign, ...]) -> str:
     try:
         return str(rule.message(rows, signs))
-    # The words of a user's rule must not end a training. The numbers are right without them.
+    # message() may be a user's code. If it raises, fall back to the default message: the signs are right all the same.
     except Exception:
         return HealthRule.message(rule, rows, signs)
 

@@ -20,7 +20,7 @@ from lightning_hooks.health.window import WINDOW
 
 FINDINGS: Final = "findings.jsonl"
 SUMMARY: Final = "summary.json"
-_MOST_WAITING: Final = 10_000  # lines that wait for space on the disk
+_MOST_WAITING: Final = 10_000  # lines that are kept in memory while the disk takes none; older lines are lost
 
 
 class Journal:
@@ -177,7 +177,7 @@ def read_findings(path: str | os.PathLike[str]) -> RunFindings:
     """
     path = Path(path)
     journal = path if path.is_file() else (path if path.is_dir() else path.parent) / FINDINGS
-    # Read the events first: a fit writes its summary before its end, so a summary that is read after an end belongs to it.
+    # Read the events first. A fit writes its summary before its `end` event, so after an `end` the summary is that of this fit.
     events = read_events(journal) if journal.exists() else None
     summary = _read_summary(summary_of(journal))
     if events is None:
@@ -186,7 +186,7 @@ def read_findings(path: str | os.PathLike[str]) -> RunFindings:
         events = []
     marks = [event.kind for event in events if event.kind in ("begin", "end")]
     has_ended = marks[-1] == "end" if marks else summary_of(journal).exists()
-    # While a fit goes on, the summary is that of an earlier fit.
+    # If the last fit has not ended, ignore `summary.json`: an earlier fit in the same folder wrote it.
     summary = summary if has_ended else None
     findings, causes = _of_summary(summary or {}, summary_of(journal)) or standing(events)
     return RunFindings(findings, causes, events, summary, has_ended, marks.count("begin"))

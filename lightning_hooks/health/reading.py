@@ -74,7 +74,7 @@ class Reader:
     def _columns_of(self, tensor: str) -> Columns:
         if tensor not in self.columns:
             rows, names = self.index.of(tensor)
-            # A group repeats the numbers of its rows.
+            # Skip the row of a group: it merges rows that have columns of their own.
             kept = [i for i, row in enumerate(rows.tolist()) if row not in self.index.members]
             self.columns[tensor] = Columns(tuple(names[i] for i in kept), rows[kept])
         return self.columns[tensor]
@@ -92,7 +92,7 @@ class Reader:
         return None if read is None else read(views, self._moments(views))
 
     def _moments(self, views: Sequence[StepView]) -> Array:
-        # Most statistics are read from the same views one after the other, so keep the moments of the last ones.
+        # Keep the moments of the views that were read last: statistics are read from the same views one after the other.
         first, last = views[0].step, views[-1].step
         if self._stacked is None or self._stacked[:2] != (first, last):
             self._stacked = first, last, np.stack([view.moments for view in views])

@@ -63,7 +63,7 @@ class Reporter(StepConsumer):
         self._is_first = run.facts.rank == 0
         if self._is_first and self._writes and run.folder is not None:
             self._journal = Journal(run.folder)
-            # Readers forget what is before the begin, so a resumed fit repeats what it knows.
+            # Readers ignore the events before the last `begin`, so repeat the findings and causes of a resumed fit after it.
             self._journal.write([Event("begin", self.diagnosis.evidence.step + 1), *self._known()])
 
     @override
@@ -199,7 +199,7 @@ class Reporter(StepConsumer):
             elif self._is_first:
                 webhook = self._webhooks.setdefault(action.argument, Webhook(action.argument))
                 webhook.post({"text": as_text([block_of_finding(finding)]), "finding": finding.to_dict()})
-        # The other ranks know nothing of the error, so the diagnosis must go on.
+        # The function may raise on this rank alone. Ending the diagnosis here would let it differ from that of the other ranks.
         except Exception as error:
             what = f"action {action.kind!r} for {finding.fingerprint}"
             said = f"{what} failed: {type(error).__name__}: {error}; training continues"

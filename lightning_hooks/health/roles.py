@@ -105,7 +105,8 @@ def roles_of(evidence: Evidence) -> Roles | None:
     structure = evidence.structure
     if structure is None:
         return None
-    # All views of a run hold the same object, and hashing a structure of thousands of modules would cost more than a rule.
+    # Compare structures by identity:
+    # all views of a run hold one object, and hashing thousands of modules is slower than a rule.
     for known, roles in _known:
         if known is structure:
             return roles

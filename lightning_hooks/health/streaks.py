@@ -12,7 +12,7 @@ from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.finding import sign_from_dict, sign_to_dict
 from lightning_hooks.health.rule import HealthRule, Sign
 
-_MOST_SIGNS: Final = 3
+_MOST_SIGNS: Final = 3  # signs that a streak keeps: the first and the clearest two
 Place = tuple[str, str]
 """A row and a tensor."""
 
@@ -56,7 +56,7 @@ class Streak:
         if len(self.signs) < _MOST_SIGNS:
             self.signs = (*self.signs, sign)
             return
-        # Most signs of a long streak are no clearer than those kept.
+        # Sort only if the new sign exceeds the threshold by more than a kept one. In a long streak most signs do not.
         excess = sign.excess
         if self.least < 0:
             self.least = min(each.excess for each in self.signs[1:])

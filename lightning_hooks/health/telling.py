@@ -47,10 +47,10 @@ class Teller:
 
     def __init__(self, diagnosis: Diagnosis, outlet: Outlet, warns: Callable[[Finding], bool]) -> None:
         self._diagnosis, self._outlet, self._warns = diagnosis, outlet, warns
-        # Each cause that was told with each of its findings: a cause may come back later with other findings.
+        # Pairs of a cause and the number of one of its findings. A cause that returns with other findings is shown again.
         self._told_causes: set[tuple[str, int]] = set()
         self._told: set[int] = set()
-        self._waiting: dict[str, int] = {}  # causes that are not certain, with the step at which they are told
+        self._waiting: dict[str, int] = {}  # the step at which each cause is shown
         self._broken: set[str] = set()
 
     def tell(self, events: Iterable[Event]) -> None:

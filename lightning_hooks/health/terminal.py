@@ -7,7 +7,7 @@ from typing import Final, TextIO
 
 from lightning_hooks.health.text import WIDTH, Block, as_rich, as_text, wrapped
 
-_NARROWEST: Final = 40
+_NARROWEST: Final = 40  # characters
 
 
 def block_for(block: Block, stream: TextIO | None) -> str:
@@ -19,7 +19,8 @@ def block_for(block: Block, stream: TextIO | None) -> str:
         return as_text([block], _width())
     from rich.console import Console
 
-    console = Console(file=stream, width=_width(), force_jupyter=False)  # else `COLUMNS=0` prints nothing
+    # Give rich the width: by default it takes the variable COLUMNS, and with COLUMNS=0 it prints nothing.
+    console = Console(file=stream, width=_width(), force_jupyter=False)
     with console.capture() as captured:
         console.print(text, end="", soft_wrap=True)
     return captured.get()

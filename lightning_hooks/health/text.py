@@ -10,8 +10,8 @@ from lightning_hooks.errors import printable
 from lightning_hooks.health.finding import Cause, Finding
 from lightning_hooks.health.rule import Severity, shown_rows
 
-WIDTH: Final = 110
-_MOST_REASONS: Final = 8
+WIDTH: Final = 110  # characters
+_MOST_REASONS: Final = 8  # lines
 _COLORS: Final = {Severity.INFO: "cyan", Severity.WARNING: "yellow", Severity.CRITICAL: "red"}
 
 

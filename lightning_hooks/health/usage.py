@@ -56,7 +56,7 @@ def membership_of(facts: StepFacts) -> Membership:
         >>> membership_of(StepFacts((OptimizerFacts("SGD", (GroupFacts(0.1, 0.0, ("a", "b"), strangers=1),)),)))
         Membership(optimizer_of={'a': 0, 'b': 0}, lr_of={'a': 0.1, 'b': 0.1}, strangers=(1,))
     """
-    # Rules ask for the facts of the same step one after the other.
+    # Several rules ask for the membership at the same step one after the other, so cache the last few.
     for known, membership in _known:
         if known is facts:
             return membership
@@ -83,7 +83,7 @@ _unheld: list[tuple[Structure, tuple[int, ...], tuple[str, ...], list[str]]] = [
 
 def unheld(structure: Structure, facts: StepFacts) -> list[str]:
     """The names of the parameters that are neither frozen nor held by an optimizer, without those of copies."""
-    # A learning rate that changes makes new facts at every step, which hold the same tuples of names.
+    # Compare the tuples of names, not the facts: with a changing learning rate each step has new facts that share the tuples.
     groups = [group.params for each in facts.optimizers for group in each.groups]
     ids = tuple(map(id, groups))
     for known, known_ids, frozen, names in _unheld:

@@ -12,7 +12,7 @@ from lightning_hooks.stats.statistics import MAGNITUDE_STATS, STATISTICS
 
 BASE: Final = ("output", "output_grad", "param", "grad", "update")
 """The tensors that are watched as often as the monitor watches; others every `RARELY` steps."""
-RARELY: Final = 10
+RARELY: Final = 10  # steps
 START: Final = 25
 """The steps at the start of a run that are all watched: rules compare later steps with them."""
 
@@ -34,7 +34,8 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False, from_s
         {'modules': '*', 'layers': True, 'strict': False, 'tensors': ['output'], 'stats': ['dead_units'], 'units': 'auto'}
         {'params': '*', 'strict': False, 'tensors': ['update'], 'stats': ['norm', 'ratio']}
     """
-    stats: dict[str, dict[str, int | None]] = {}  # by tensor and statistic, the last step at which it is needed
+    # The last step at which each statistic of each tensor is needed; None if all steps need it.
+    stats: dict[str, dict[str, int | None]] = {}
     for rule in rules:
         for tensor, stat in rule.needs if rule.is_on else ():
             if tensor in (*MODULE_TENSORS, *PARAM_TENSORS):

@@ -14,7 +14,7 @@ from typing import Any, Final
 from lightning_hooks.errors import printable, shortened
 
 TIMEOUT: Final = 3.0  # seconds
-_MOST_WAITING: Final = 100
+_MOST_WAITING: Final = 100  # messages
 
 
 class Webhook:

@@ -160,7 +160,7 @@ class EarlyLevel:
 
     def add(self, values: Array) -> None:
         """Add the numbers of new steps, float64 [steps, columns]. Numbers that are not finite do not count."""
-        # Soon only columns that are hardly ever measured are still incomplete.
+        # Only look at columns that have no early level yet. Soon these are the few that are hardly ever measured.
         incomplete = np.flatnonzero(self.counts <= LAST_EARLY)
         values = values[:, incomplete]
         finite = np.isfinite(values)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_MEDIAN_ERROR = 1.2533  # the standard error of a median over that of a mean, for normally distributed numbers
-_TIMES_NOISE = 2.0
+# The standard error of the median of normally distributed numbers is 1.2533 times that of their mean.
+_MEDIAN_ERROR = 1.2533
+_TIMES_NOISE = 2.0  # standard errors
 
 
 def falls(values: NDArray[np.float64], window: int) -> bool | None:
@@ -32,7 +33,7 @@ def falls(values: NDArray[np.float64], window: int) -> bool | None:
     first, last = np.median(known[:quarter]), np.median(known[-quarter:])
     with np.errstate(invalid="ignore"):
         steps = np.diff(known)
-        # Half of normally distributed numbers are within 0.6745 standard deviations of their median.
+        # Half of normal noise lies within 0.6745 standard deviations of its median. A difference has twice the variance.
         spread = np.median(np.abs(steps - np.median(steps))) / 0.6745 / np.sqrt(2)
         error = _MEDIAN_ERROR * spread * np.sqrt(2 / quarter)
         return bool(first - last > max(_TIMES_NOISE * error, 1e-12 * abs(first)))

@@ -63,7 +63,7 @@ class SaturatedActivation(StructureRule):
         first_rms, first_mean = evidence.start("output", "rms"), evidence.start("output", "mean")
         assert first_rms is not None and first_mean is not None
         began = _slopes(first_rms[None], first_mean[None], sigmoids) < self.at_start
-        # A sigmoid that gates a branch may be closed or opened on purpose, by its bias: all its outputs then lie on one side.
+        # If all outputs of a sigmoid lie on one side of 0.5, do not judge it: its bias may open or close a gate on purpose.
         one_sided = sigmoids & ((low.values > 0.5) | (high.values < 0.5))
         limit = np.where(began, self.at_start, self.later)
         judged = (tanhs | sigmoids) & layers_of(evidence, roles).are_hidden(rms.names)

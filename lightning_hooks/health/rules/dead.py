@@ -135,7 +135,7 @@ class DeadUnits(StructureRule):
         limit = np.where(began_dead | (track.steps[:, None] <= self.start), self.at_start, self.later)
         rectifiers = roles.are_rectifiers(track.names) & many & self._are_driven(evidence, roles, layers, track)
         yield from signs_where(track, (track.values >= limit) & rectifiers, limit, _dead)
-        # A unit of a layer of tiny outputs may be below the limit of a dead unit without being 0.
+        # `dead_units` also counts units of magnitudes below 1e-5. Require that as large a share of all elements is exactly 0.
         exact = zeros.values >= track.values - 1e-9
         linear = roles.have_role(track.names, WEIGHTED) & _have_weights(evidence, roles, track.names)
         yield from signs_where(track, (track.values >= self.linear) & exact & linear, self.linear, _dead)

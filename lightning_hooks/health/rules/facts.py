@@ -63,7 +63,8 @@ class LearningRateZero(_OptimizerRule):
     def _is_early(self, evidence: Evidence, facts: StepFacts, step: int) -> bool:
         if facts.last_step is not None:
             return step < self.budget * facts.last_step
-        # Nobody knows when the run ends: only a rate that was 0 from its first step on is told.
+        # The last step of the run is unknown, so a rate of 0 may end its schedule.
+        # Report only a rate of 0 since the first step.
         first = evidence.facts_at(int(evidence.steps[0]))
         return first is not None and int(evidence.steps[0]) == evidence.first_step and bool(_zero_groups(first))
 
@@ -151,7 +152,7 @@ class ScaleCollapse(HealthRule):
                 yield Sign("", "", step, scale, 1.0, f"the loss scale has fallen to {scale:.3g}")
                 continue
             before = [each for _, each in known[max(0, i - self.window) : i + 1] if each is not None]
-            # A step was taken, not skipped, if the scale of the next one is not smaller.
+            # The loss scaler lowers the scale after a step that it skips. So a step was taken if the next scale is not smaller.
             good = max((one for one, two in zip(before, before[1:], strict=False) if two >= one), default=0.0)
             if scale < self.share * good:
                 text = f"the loss scale has fallen to {scale:.3g}, after steps with {good:.3g}"

@@ -54,7 +54,7 @@ class NoGradient(FactRule):
     def can_run(self, evidence: Evidence) -> str | None:
         """As of `HealthRule`."""
         reason = super().can_run(evidence)
-        # The outputs of modules are one witness of several: a rule on parameters alone has none.
+        # Outputs only tell whether a module ran. If a monitor watches parameters alone, the rule runs without this information.
         return None if reason is not None and "output" in reason else reason
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
@@ -79,7 +79,8 @@ class NoGradient(FactRule):
                 are_zero &= self._others_have(evidence, of_part)
             return (columns >= 0) & ~np.isnan(update.values[part][:, columns]), ~np.isnan(count.values[part]) & ~are_zero
 
-        # With several optimizers, not every step is one of each parameter: judge the last one of each.
+        # With several optimizers, a step may update only some parameters.
+        # Judge each parameter at the last step that updated it.
         stepped, has = read(grad.new)
         last = len(stepped) - 1 - stepped[::-1].argmax(axis=0)
         lacks = stepped.any(axis=0) & ~has[last, np.arange(len(last))]
@@ -109,7 +110,8 @@ class NoGradient(FactRule):
         measured = np.flatnonzero(stepped)
         gap = gap_at_end(has[measured])
         before = len(measured) - gap
-        # A module that is used now and then has no gradient at some of the steps before.
+        # A gradient is lost only if all earlier steps had it.
+        # A module that is used now and then has no gradient at some of them.
         is_lost = before >= self.history and gap >= self.least and bool(has[measured[:before]].all())
         is_without = before == 0 and gap >= self.least_at_start
         if not (is_without or is_lost) or is_named_copy(name):

@@ -70,7 +70,8 @@ class GradientSpike(_WeightGradientRule):
         for column in self._candidates(track, early, _are_weights(evidence, track.names)):
             values = track.values[:, column]
             for spike in spikes(values, track.new, [self._limit_of], self.settle, self.times, SHORT_HISTORY):
-                # A model that has learned its data has hard samples, whose gradients are no larger than those of the start.
+                # Ignore a spike up to the early level:
+                # once a model has learned its data, a hard sample has a gradient as at the start.
                 if values[spike.at] > early[column]:
                     yield _spike_sign(track, column, float(values[spike.at]), spike.at, spike.back, spike.limit)
 
@@ -166,7 +167,8 @@ class VanishingGradient(_WeightGradientRule):
         track, start = evidence.track("grad", "rms"), evidence.start("grad", "rms")
         if track is None or start is None:
             return ()
-        # Queries and keys of attention begin with gradients that small, in trainings that learn.
+        # Report only while the loss does not fall:
+        # attention queries and keys begin with gradients as small in healthy trainings.
         if evidence.loss() is not None and evidence.loss_falls() is not False:
             return ()
         weights = _are_weights(evidence, track.names)
@@ -210,7 +212,7 @@ class GradientsRepeat(HealthRule):
     every: int = 20
     family: ClassVar[str] = "gradients"
     needs: ClassVar[tuple[tuple[str, str], ...]] = (_WHOLE, ("grad", "cosine"))
-    # Comparing two gradients takes longer than measuring both. Of a monitor of its own, the rule judges about 200 steps.
+    # Comparing a gradient with the previous one takes longer than measuring both, so ask for `cosine` in 200 steps only.
     needs_until: ClassVar[int | None] = 200
     next_steps: ClassVar[tuple[str, ...]] = (
         "Call `optimizer.zero_grad()` before each backward pass, or once in each accumulation.",

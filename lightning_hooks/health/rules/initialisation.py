@@ -68,7 +68,7 @@ class PoorInitialization(_StartRule):
             return
         after = starts(evidence, "output", "rms", outputs.names)
         gain = self._gains(evidence, roles, outputs.names, after)
-        # The sign holds as long as the output stays as large as it began.
+        # The initialisation is at fault only as long as the output stays at least half as large as it began.
         stays = outputs.values > after / 2
         most = np.where(roles.have_role(outputs.names, ("recurrent",)), self.most_recurrent, self.most_gain)
         yield from signs_where(_with(outputs, gain), (gain > most) & stays, most, _gain)
@@ -104,7 +104,7 @@ class PoorInitialization(_StartRule):
                     first = before = ""
                 continue
             size, source = inputs.get(name, np.nan), outputs.get(before, np.nan)
-            # An input that was never finite says nothing about where it comes from.
+            # An input that was never finite has the size NaN, which fails both comparisons: it then counts as fed by `before`.
             is_fed = before != "" and source > 0 and not (size < source / _LINK or size > source * _LINK)
             if is_fed and first != before:
                 reach[before] = source / outputs[first]

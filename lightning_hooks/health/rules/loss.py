@@ -79,7 +79,8 @@ class LossSpike(_LossRule):
             return six_sigma(history, self.sigmas)
 
         def near(history: Array) -> float:
-            return float(history[-LOCAL:].min()) + least  # A cheap limit first: `limit_of` never returns less.
+            # This limit is cheap and never above that of limit_of(), so that most steps need no further limit.
+            return float(history[-LOCAL:].min()) + least
 
         values = track.values[:, 0]
         for spike in spikes(values, track.new, [near, usual, limit_of], self.settle):
@@ -209,7 +210,7 @@ class LossConstant(_LossRule):
         quarter = self.count // 4
         first, last = float(np.median(values[:quarter])), float(np.median(values[-quarter:]))
         middle = abs(first)
-        # A loss of 0 cannot fall, so that a constant one is no fault.
+        # A loss of about 0 cannot fall any further, so a constant one is no fault.
         if middle < 1e-8 or last < first - self.least * middle or falls(values, len(values)) or self._rises(evidence, steps):
             return
         best = min(float(np.median(values[i : i + quarter])) for i in range(quarter, len(values) - quarter + 1, 5))

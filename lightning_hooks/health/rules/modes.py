@@ -77,7 +77,7 @@ class NormStatistics(FactRule):
             if not channels or name in evaluating:
                 continue
             counts = output.values[:, column]
-            # A synchronised batch norm takes its statistics over all ranks.
+            # `count` is summed over all ranks. A synchronised batch norm uses all of it, any other one the share of its rank.
             parts = (facts.accumulate or 1) * (1 if name in synchronised else evidence.ranks)
             last = counts[counts > 0][-self.steps :] / (channels * parts)
             if len(last) == self.steps and last.max() < self.least and counts[-1] > 0:

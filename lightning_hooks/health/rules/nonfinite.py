@@ -14,8 +14,8 @@ from lightning_hooks.health.rule import HealthRule, Severity, Sign
 from lightning_hooks.health.rules.base import Needs
 from lightning_hooks.records.step_view import StepView
 
-_HALF_MAX: Final = 65504.0
-_MOST_ROWS: Final = 8
+_HALF_MAX: Final = 65504.0  # the largest finite float16
+_MOST_ROWS: Final = 8  # rows of each tensor
 
 
 class _Bad(NamedTuple):

@@ -52,7 +52,8 @@ class Underflow(StructureRule):
         scaled = track.values * _scales(evidence, track.steps.tolist())[:, None]
         with np.errstate(invalid="ignore"):
             small: Mask = half & (scaled < self.smallest)
-            # A dead layer has zeros as well; numbers just above 0 tell that the range is the reason.
+            # A dead layer also has gradients of 0.
+            # Count a 0 only if another gradient of the step is below the range but above 0.
             is_near = np.any(small & (scaled > 0), axis=1)[:, None]
         text = "the largest element of the gradient, times the loss scale, is {:.2g}"
         return signs_where(
@@ -115,7 +116,7 @@ class LostUpdates(StructureRule):
         columns = columns_of(grad.names, update.names)
         zeros = np.where(columns >= 0, grad.values[:, columns], np.nan)
         with np.errstate(invalid="ignore", divide="ignore"):
-            # Of the elements with a gradient, the share that the step left as they were.
+            # The share of elements that the step left unchanged, among those whose gradient is not 0.
             lost = np.where(zeros < 1, (update.values - zeros) / (1 - zeros), np.nan)
             holds = roles.are_weights(update.names) & (lost > self.most) & _has_rate(evidence, update.names)
         return signs_where(update._replace(values=lost), holds, self.most, _lost, holds)

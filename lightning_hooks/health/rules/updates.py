@@ -109,11 +109,13 @@ class UpdateTooSmall(_UpdateRule):
             return
         weights = _started_above_zero(evidence, roles, track.names)
         moving = np.where(weights & (track.values > 0), track.values, np.nan)
-        # A weight that moved at first and stands still later was annealed on purpose, or learned what there is to learn.
+        # Judge only weights that moved little from the start:
+        # one that slowed down later was annealed on purpose or has converged.
         always = ~(early >= self.least)
         with np.errstate(invalid="ignore"):
             largest = np.fmax.reduce(moving, axis=1, initial=-np.inf)[:, None]
-            # If another weight moves as usual, this one may have a small rate of its own, as a pretrained backbone has.
+            # If another weight moves as usual, a small update may be meant:
+            # a pretrained backbone often has a small learning rate.
             small = (moving < self.least) & always & (largest < self.most_of_others * self.least)
             if evidence.loss_falls() is False:
                 yield from signs_where(track, small, self.least, _of_weight, small)
@@ -210,7 +212,7 @@ class ClippingAlways(HealthRule):
         kept = _kept(grad, final)
         is_known = np.isfinite(kept) & (grad.steps > evidence.step - self.window)
         known, steps = kept[is_known], grad.steps[is_known]
-        # Gradients after clipping are usually measured at every tenth step only.
+        # `final_grad` is usually measured at every tenth step, so a window of 50 steps holds five numbers and most steps none.
         if len(known) < self.least or evidence.step - evidence.first_step < self.window - 1 or not np.isfinite(kept[-1]):
             return
         share = float(np.mean(known < 0.99))
