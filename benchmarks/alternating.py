@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
-from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -229,9 +227,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     rows = []
     for letter, name in product(options.workloads.split(","), options.variants.split(",")):
-        # Each in a process of its own, as a training is: in one that has trained other models before, memory lies differently.
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-            row = fresh.submit(row_of, letter, name, options.seconds, options.sizes, options.device).result()
+        row = output.in_new_process(row_of, letter, name, options.seconds, options.sizes, options.device)
         rows.append(row)
         print(letter, name, row.get("skipped") or f"{row['median']:.3f} [{row['low']:.3f}, {row['high']:.3f}]", flush=True)
         output.write(options.name or "alternating", rows, options.out)  # now: the next one may be stopped

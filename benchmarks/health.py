@@ -12,9 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
-from multiprocessing import get_context
 from typing import Any
 from unittest.mock import patch
 
@@ -175,8 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows: list[dict[str, Any]] = []
     for letter in options.workloads.split(","):
         for what in options.what.split(","):
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-                row = fresh.submit(measure, letter, what, options.seconds, options.sizes, options.device).result()
+            row = output.in_new_process(measure, letter, what, options.seconds, options.sizes, options.device)
             rows.append(row)
             more = f", {row['mean_us']:.0f} µs" if what == "beside" else f" [{row['low']:.4f}, {row['high']:.4f}]"
             print(f"{letter} {what} {row['median']:.4f}{more}", flush=True)

@@ -8,13 +8,17 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, is_dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
+T = TypeVar("T")
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("torch", "triton", "lightning", "torchmetrics", "tensorboard", "numpy", "wandb", "lightning-hooks")
 
@@ -85,6 +89,24 @@ def write(name: str, rows: Iterable[Any], folder: Path = RESULTS, **more: Any) -
     path = folder / f"{name}.json"
     path.write_text(json.dumps({"environment": environment(), "rows": plain, **more}, indent=1, ensure_ascii=False) + "\n")
     return path
+
+
+def in_new_process(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What a function of a module returns in a process of its own, as each training has one.
+
+    In a process that has trained other models before, memory lies differently.
+
+    Args:
+        function: to be called; pickled by its name.
+        args: its positional arguments.
+        kwargs: its other ones.
+
+    Example:
+        >>> in_new_process(divmod, 7, 2)
+        (3, 1)
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+        return fresh.submit(function, *args, **kwargs).result()
 
 
 def read(name: str, folder: Path = RESULTS) -> dict[str, Any] | None:

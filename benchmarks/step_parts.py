@@ -13,9 +13,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -146,8 +144,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     for letter in options.workloads.split(","):
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-            rows += fresh.submit(rows_of, letter, options.variant, options.seconds, options.sizes).result()
+        rows += output.in_new_process(rows_of, letter, options.variant, options.seconds, options.sizes)
     for row in rows:
         print(f"{row['workload']} {row['part']}: {row['watched_us']:.0f} µs, {row['unwatched_us']:.0f} unwatched", flush=True)
     output.write(options.name or "step_parts", rows, options.out)
