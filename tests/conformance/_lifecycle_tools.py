@@ -72,7 +72,7 @@ def observers(folder: Path) -> list[Callback]:
 
 def all_ours(folder: Path) -> list[Callback]:
     """Every callback of ours at once."""
-    return [*observers(folder), gradients(), activations()]
+    return [*observers(folder), HealthMonitor(), gradients(), activations()]
 
 
 EACH: dict[str, Callable[[Path], list[Callback]]] = {

@@ -137,7 +137,8 @@ class LossUnbounded(_LossRule):
     """The loss falls without end below 0.
 
     Args:
-        times: the multiple of the magnitude of the first loss below which a negative loss has no bound.
+        times: the multiple of the magnitude of the first loss, or of 1 if that is less, below which a negative loss has no
+            bound.
         last: the number of last losses that are all below it.
     """
 
@@ -145,12 +146,11 @@ class LossUnbounded(_LossRule):
     last: int = 10
     patience: int = 1
     every: int = 10
-    severity: Severity = Severity.CRITICAL
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look whether the sign of the loss is right: a log-likelihood is to be maximised, so its negative is the loss.",
         "Give the loss a lower bound.",
     )
-    source: ClassVar[str] = "ours: negative losses of healthy trainings come to a few times the magnitude of their start"
+    source: ClassVar[str] = "ours: no training of the healthy gallery falls three orders of magnitude below 0"
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         """As of `HealthRule`."""
@@ -159,7 +159,7 @@ class LossUnbounded(_LossRule):
         if start is None or len(values) < self.last or judged >= len(values):
             return
         begin = float(start[0])
-        limit, highest = self.times * max(abs(begin), 1e-3), float(values[-self.last :].max())
+        limit, highest = self.times * max(abs(begin), 1.0), float(values[-self.last :].max())
         if highest < -limit and evidence.loss_falls(WITNESS):
             text = f"the loss has fallen to {values[-1]:.4g}, began at {begin:.4g}, and still falls"
             yield Sign("", "", steps[-1], -highest, limit, text)
