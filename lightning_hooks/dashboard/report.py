@@ -56,6 +56,7 @@ MODULES: Final = (
     "mapdraw.js",
     "mapinput.js",
     "heatmap.js",
+    "usualmap.js",
     "legend.js",
     "export.js",
     "maptools.js",

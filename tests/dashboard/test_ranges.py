@@ -10,7 +10,7 @@ from lightning_hooks.dashboard.report import write_report
 from lightning_hooks.dashboard.runs import LocalRuns
 from lightning_hooks.dashboard.site import Site
 
-from .browser import needs_browser, opened, serving
+from .browser import colors, drawn, needs_browser, opened, serving
 from .runs import write_run
 
 # How many pixels of the first chart are tinted by the band: greenish, and nearly transparent.
@@ -57,3 +57,26 @@ def test_curves_show_the_usual_range_with_its_source(browser, tmp_path):
                     assert usual.inner_text() == "usual range 0 to 0.7 (below 0.7: AutoTrainer (ICSE 2021), dying ReLU)"
                     tinted = page.evaluate(TINTED)
                     assert tinted > 200
+
+
+@needs_browser
+@pytest.mark.slow
+def test_the_map_is_coloured_against_the_usual_range(browser, tmp_path):
+    def share(step, values):
+        values["zero_fraction"][:] = 0.5, 0.9, 0.1, 0.69
+
+    write_run(tmp_path, range(10), change=share)
+    with serving(tmp_path) as url, opened(browser, f"{url}#view=map&tensor=grad&stat=zero_fraction&folded=%2B") as page:
+        drawn(page)
+        page.get_by_label("Colours", exact=True).select_option("against usual")
+        page.wait_for_selector(".usual-key:has-text('✓ usual, 0 to 0.7')")
+        keys = page.locator(".usual-key").all_inner_texts()
+        assert [each.strip() for each in keys] == ["▲ above 0.7", "✓ usual, 0 to 0.7"]
+        assert page.locator(".legend .source").inner_text() == "below 0.7: AutoTrainer (ICSE 2021), dying ReLU"
+        drawn(page)
+        found = colors(page)
+        assert found["11,143,106"] > 2 * sum(found.get(each, 0) for each in ("240,135,106", "239,132,103")) > 0
+        page.get_by_label("Statistic", exact=True).select_option("norm")  # has no published range
+        page.wait_for_selector(".bar")
+        drawn(page)
+        assert "11,143,106" not in colors(page)

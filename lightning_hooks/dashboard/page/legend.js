@@ -4,12 +4,13 @@ import { short, tableOf } from "./colors.js";
 import { h } from "./dom.js";
 import { GAP_TEXTS } from "./gaps.js";
 import { swatch } from "./textures.js";
+import { usualKeys } from "./usualmap.js";
 
 export const FINDING = "finding";
 const OF_THE_TENSOR = /^(mean|std|rms|norm|abs_mean|min|max|abs_max|p\d+(\.\d+)?)$/;
 
 /** Fill an element with the legend of a heat map: quantity, colour bar with ticks, outliers, special colours, findings. */
-export function drawLegend(element, { tensor, stat, map, isDifference, marks, gapKinds = ["gap"] }, scale) {
+export function drawLegend(element, { tensor, stat, map, isDifference, marks, gapKinds = ["gap"], usual = null }, scale) {
   const label = `Colours from ${short(scale.low)} to ${short(scale.high)}`;
   const bar = h("canvas", { width: "256", height: "12", class: "bar", role: "img", "aria-label": label });
   const context = bar.getContext("2d");
@@ -26,7 +27,7 @@ export function drawLegend(element, { tensor, stat, map, isDifference, marks, ga
   const reach = [below === null ? null : `down to ${short(below)}`, above === null ? null : `up to ${short(above)}`].filter(Boolean);
   element.replaceChildren(
     h("span", { class: "legend-title" }, `${isDifference ? "difference of " : ""}${quantity(tensor, stat, scale)}`),
-    h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks)),
+    ...(usual ? usualKeys(usual) : [h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks))]),
     ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
     ...specialKeys(true, true, false, scale.hasZero),
     ...[...gapKinds].map((kind) => keyOf(kind, GAP_TEXTS[kind])),
@@ -36,7 +37,7 @@ export function drawLegend(element, { tensor, stat, map, isDifference, marks, ga
 
 /** The quantity that a scale shows, with its unit, such as "grad norm (units of the tensor, log)". */
 export function quantity(tensor, stat, scale) {
-  const details = [unitOf(stat), scale.kind === "linear" ? "" : scale.kind].filter(Boolean).join(", ");
+  const details = [unitOf(stat), ["linear", "usual"].includes(scale.kind) ? "" : scale.kind].filter(Boolean).join(", ");
   return `${tensor} ${stat}${details ? ` (${details})` : ""}`;
 }
 

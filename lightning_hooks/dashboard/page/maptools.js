@@ -34,7 +34,7 @@ export function makeTools(app, act) {
   const choices = {
     mode: choice("Comparison", modes, state.mode, (mode) => state.set({ mode, low: "", high: "" })),
     scale: choice("Scale", SCALES, state.scale, (scale) => state.set({ scale })),
-    map: choice("Colours", MAPS, state.map, (map) => state.set({ map })),
+    map: choice("Colours", MAPS.map((map) => [map, map === "usual" ? "against usual" : map]), state.map, (map) => state.set({ map })),
   };
   const fit = h("input", { type: "checkbox", onchange: () => state.set({ fit: fit.checked ? "1" : "" }) });
   const element = h(
@@ -60,14 +60,19 @@ export function makeTools(app, act) {
   const sync = () => {
     if (filter.value !== state.filter) filter.value = state.filter;
     for (const [name, input] of Object.entries(bounds)) if (document.activeElement !== input) input.value = state[name];
-    for (const [name, label] of Object.entries(choices)) label.querySelector("select").value = name === "map" ? mapOf(state) : state[name];
+    for (const [name, label] of Object.entries(choices)) label.querySelector("select").value = name === "map" && state.map !== "usual" ? mapOf(state) : state[name];
     fit.checked = state.fit === "1";
     choices.mode.hidden = !state.others.length;
   };
   return { element, sync };
 }
 
-/** The name of the colour map. Differences get the diverging one, unless the user chose another map than the default. */
-export function mapOf(state) {
-  return state.others.length && state.mode === "difference" && state.map === "viridis" ? "diverging" : state.map;
+/**
+ * The name of the colour map. Differences get the diverging one, unless the user chose another map than the default. A statistic
+ * without a usual range gets the default one in place of the colours against it, and so does a difference the diverging one.
+ */
+export function mapOf(state, usual) {
+  const isDifference = state.others.length && state.mode === "difference";
+  if (state.map === "usual") return isDifference ? "diverging" : usual ? "usual" : "viridis";
+  return isDifference && state.map === "viridis" ? "diverging" : state.map;
 }

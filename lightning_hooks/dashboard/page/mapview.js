@@ -14,6 +14,7 @@ import { filterOf } from "./patterns.js";
 import { foldingOf, foldingText } from "./rows.js";
 import { Cells } from "./source.js";
 import { stepsText } from "./steps.js";
+import { usualScale } from "./usualmap.js";
 
 const LEAST_WIDTH = 520; // pixels of a panel if panels are side by side
 const MOST_NAMES = 3; // forgotten parameters that are named
@@ -88,7 +89,7 @@ export class MapView {
         tensor: state.tensor,
         stat: state.stat,
         exact: tableRows.exact,
-        map: mapOf(state),
+        map: mapOf(state, app.loaded.usual(state.tensor, state.stat)),
         fit: state.fit === "1",
         marks,
         gaps: this.gapsOf.get(tableRows) ?? null,
@@ -215,12 +216,13 @@ export class MapView {
       const summaries = this.panels.map((panel) => panel.summaries());
       if (summaries.every(Boolean)) {
         this.scaleParts = parts;
-        const scale = scaleOf(summaries.flat(), kind, fixed, map, isDifference);
+        const usual = map === "usual" && !isDifference ? this.app.loaded.usual(state.tensor, stat) : null;
+        const scale = usual ? usualScale(usual) : scaleOf(summaries.flat(), kind, fixed, map, isDifference);
         const same = ["kind", "low", "high", "hasZero"].every((key) => this.scale?.[key] === scale[key]);
         // Keep the scale object if the scale is the same: segments cache their pixels for the object.
         this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale;
         this.scaledMaps = this.mapsShown;
-        drawLegend(this.legend, { ...this.panels[0].model, marks, gapKinds }, this.scale);
+        drawLegend(this.legend, { ...this.panels[0].model, marks, gapKinds, usual }, this.scale);
       }
     }
     for (const panel of this.panels) {
