@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
@@ -20,6 +21,7 @@ from lightning_hooks.callbacks._checks import (
     refuse_idle_stages,
     refuse_setting,
 )
+from lightning_hooks.callbacks._fit_report import leave_report, refuse_without_events, run_folder
 from lightning_hooks.callbacks._loggers import as_loggers
 from lightning_hooks.callbacks._max_overhead import OverheadLimit
 from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
@@ -43,7 +45,7 @@ from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.rules import Watch
-from lightning_hooks.rules.fields import as_count, as_patterns, as_stages, check_local
+from lightning_hooks.rules.fields import as_count, as_patterns, as_stages, check_local, check_path
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN, every_n
 
@@ -87,6 +89,8 @@ class StatsMonitor(WatchingCallback):
             and the rules' own intervals increase for the rest of the run, with one warning. Default: no limit.
         consumers: your own `StepConsumer` objects, or mappings with `class_path` and `init_args`. Each gets a view of every
             watched step when the step ends, after the loggers. Default: none.
+        report: a file, such as `report.html`, for the page with the data of the fit, written at its end. Loggers of W&B,
+            MLflow, Neptune and trackio get it too. It needs a TensorBoard logger, or `logdir`. Default: none.
 
     Raises:
         RuleError: an invalid value; at fit start also a rule that matches nothing.
@@ -111,6 +115,7 @@ class StatsMonitor(WatchingCallback):
         on_error: str = "raise",
         max_overhead: float | None = None,
         consumers: Sequence[Mapping[str, Any] | StepConsumer] | None = None,
+        report: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
         self.watch = None if watch is None else as_rules(Watch, watch, "watch")
@@ -131,6 +136,9 @@ class StatsMonitor(WatchingCallback):
         self.logdir = logdir
         self.on_error = on_error
         self.max_overhead = max_overhead
+        if report is not None:
+            check_path("report", report)
+        self.report = report
         self._overhead_limit = OverheadLimit(max_overhead, self.schedule)
         self.consumers = as_consumers(consumers)
         self._producers: dict[str, Producer] = {}  # by stage, during a run
@@ -260,6 +268,8 @@ class StatsMonitor(WatchingCallback):
             damaged += self._overhead_limit.start(self._trained.observer, run.meter.clock, self._saved)
             self._warn_of_damage(damaged)
             self._saved = {}
+        if trainer.is_global_zero and run.is_fit and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            refuse_without_events(self.report, self._log.writer.loggers)
         self._log.start(trainer, written.plans, written.limits, has_readers=bool(consumers))
         # The run closes this publisher when it ends. Set it only here, after all checks have passed.
         self._publisher = publisher
@@ -282,7 +292,12 @@ class StatsMonitor(WatchingCallback):
 
     @override
     def _detach(self, error: BaseException | None = None) -> None:
+        run, folder = self._run, None
+        if error is None and self.report is not None and self._log is not None and run is not None and run.is_fit:
+            folder = run_folder(self._log.writer.loggers)
         try:
             super()._detach(error)
         finally:
             self._log = None
+        if folder is not None and run is not None and run.trainer is not None:
+            leave_report(folder, Path(str(self.report)).expanduser().absolute(), run.trainer.loggers)

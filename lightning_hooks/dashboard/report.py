@@ -119,7 +119,9 @@ def report(run: Path, limit: int = LIMIT, progress: Callable[[int, int], None] =
     runs = LocalRuns(run)
     names = [each["name"] for each in runs.names()] if run.exists() else []
     if "." not in names:
-        raise RuleError(f"there is no event file in {str(run)!r}{runs_below(run)}")
+        below = runs_below(run)
+        how = "; without a TensorBoard logger, StatsMonitor(logdir='…') or instrument(…, logdir='…') writes one"
+        raise RuleError(f"there is no event file in {str(run)!r}{below or how}")
     source = runs.open(".")
     if source is None or not (source.tables() or any(has_mark(tag.encode()) for tag in source.scalar_tags())):
         problems = "" if source is None else "; ".join(["", *source.problems()])
