@@ -17,7 +17,7 @@ const POLL = 3000; // milliseconds between two requests for new steps
 // The first of these tables that a run has is shown first.
 const FIRST = [["grad", "norm"], ["final_grad", "norm"], ["output_grad", "norm"], ["param", "norm"], ["output", "std"]];
 
-const ADVICE = "Add a StatsMonitor to the callbacks of the Trainer and train.";
+const ADVICE = "Add a StatsMonitor to the callbacks of the Trainer and train; without a TensorBoard logger, StatsMonitor(logdir=\"…\") gives it a folder.";
 
 /** Build the page. TensorBoard calls this function. */
 export function render(source = new ServerSource()) {
