@@ -117,7 +117,8 @@ _PUBLIC = {
     "stats.accumulators": ("Accumulator",),
     "stats.columns": ("Column",),
     "tensorboard": ("Run", "read_run"),
-    "transforms.conflicts": ("aggregate_losses",),  # no transform, and its extra may be missing
+    # `transforms` exports transforms only. This function imports its extra, torchjd, when it is called.
+    "transforms.conflicts": ("aggregate_losses",),
     "transforms": (
         "AdaptiveClip",
         "AddDecayedWeights",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lightning_hooks.errors import shown
 
-# No count reaches this number.
+# A number in a checkpoint that a count cannot have reached: counts fit into a signed integer of 64 bits.
 _COUNT_LIMIT = 2**63
 
 

@@ -101,7 +101,7 @@ def with_memory(tensor: Tensor) -> Tensor:
 
 def inside_transform(tensor: Tensor) -> bool:
     """As `is_transformed`, but also True for an ordinary tensor while a transform is active."""
-    # A tensor that is created while a transform is active is transformed, too.
+    # A tensor that is created while a transform is active is transformed, too, so an empty one tells whether one is active.
     return is_transformed(tensor) or is_transformed(torch.empty(0, device="cpu"))
 
 

@@ -57,7 +57,7 @@ class HooksTrainerCallback(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Called when model and optimizer are ready: resolve the rules, and check them."""
         self.close()
-        # Accelerate wraps the optimizer in an object without hooks around its step.
+        # Take the optimizer out of the object in which Accelerate wraps it: the wrapper has no hooks around its step.
         optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])
         self.watched = Instrument(kwargs["model"], optimizer=optimizer, first_step=state.global_step, **self._options)
         self.watched.__enter__()
@@ -106,6 +106,6 @@ class HooksTrainerCallback(TrainerCallback):
     def _keep_loss(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if isinstance(loss, Tensor) and loss.requires_grad:
-            # With the number of items of the whole step, the losses of its batches add up to the loss of the step.
+            # If the model is given the number of items of the whole step, it divides by that: the losses of its batches add up.
             self._is_sum = kwargs.get("num_items_in_batch") is not None
             self._losses.append(loss.detach().mean())

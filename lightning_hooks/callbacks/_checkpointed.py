@@ -30,8 +30,8 @@ class CheckpointedCallback(OurCallback):
         super().__init__()
         self._run: LightningRun | None = None  # the run in which the callback takes part
         self._skipped = SkippedSteps()
-        self._saved: dict[str, Any] = {}  # by a checkpoint, until the run begins
-        self._last: dict[str, Any] = {}  # of the last fit, for a checkpoint that is saved after it
+        self._saved: dict[str, Any] = {}  # the state from a checkpoint, until the run begins
+        self._last: dict[str, Any] = {}  # the state of the last fit, for a checkpoint that is saved after it
 
     def _state(self) -> dict[str, Any]:
         """What a checkpoint keeps of the fit under way; empty if there is none."""
@@ -97,14 +97,15 @@ class CheckpointedCallback(OurCallback):
     def _forget_state(self, trainer: Trainer) -> None:
         """Called before a run. Checkpoints are read later; a run of another stage need not have used what it read."""
         self._saved = {}
-        # After a run of another stage, a checkpoint has the state of the fit before it, as it has that of the optimizers.
+        # Keep the state of the last fit through runs of other stages:
+        # a checkpoint that is saved after them has it, as it has the optimizers'.
         if in_fit(trainer):
             self._last = {}
             self._skipped.forget()
 
     def _keep_state(self) -> None:
         """Called when a run ends: keep the state of a fit for a checkpoint that is saved later."""
-        # Ask for the state in every run, which finishes what is pending.
+        # Call `_state` after every run, also where its result is not used: it publishes the step views that are pending.
         state = self._state()
         if self._fits:
             self._last = state

@@ -24,7 +24,8 @@ from lightning_hooks.stats.sections import refuse_narrow
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import Trainer
 
-# Strategies by name of their class: both packages of Lightning have these classes, and DeepSpeed may not be installed.
+# Why each strategy is refused.
+# The key is the name of its class: two packages have the class, and DeepSpeed may not be installed.
 _SHARDING: Final = {
     "FSDPStrategy": FLATTENED,
     "DeepSpeedStrategy": "DeepSpeed keeps gradients, and with ZeRO stage 3 parameters, in buffers of its own: when the "

@@ -110,10 +110,12 @@ def _callback(item: Any, where: str, defaults: Mapping[str, Any] | None = None) 
     kind, arguments = _call(item, where)
     try:
         callback = kind(**arguments)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # RuleError is a ValueError
+    # A RuleError, which is a ValueError, is raised again with the place in the file.
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise RuleError(f"{where}: {kind.__name__}: {shortened(str(error))}") from error
     for name, value in (defaults or {}).items():
-        # The prefix of a HealthMonitor already differs from those of the script, and from that of a StatsMonitor in the file.
+        # Keep the prefix of a HealthMonitor:
+        # it already differs from the prefixes of the script and of a StatsMonitor in the file.
         if name not in arguments and not (name == "prefix" and callback.prefix):
             setattr(callback, name, value)
     callback.origin = where

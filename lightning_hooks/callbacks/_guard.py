@@ -70,8 +70,9 @@ class HooksGuard(Callback):
 
     on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _end_batch
     on_validation_start = on_test_start = on_predict_start = _end_batch
-    on_train_epoch_end = _end_batch  # An epoch may be cut short within a batch.
-    # Lightning opens a profiler around every call of a callback, even of an empty method, and skips a method that is None.
+    # If an epoch is cut short within a batch, Lightning calls on_train_epoch_end without on_train_batch_end.
+    on_train_epoch_end = _end_batch
+    # None saves time: Lightning opens a profiler around every call of a callback, even of an empty method, but skips None.
     on_train_batch_start: Any = None
     on_before_zero_grad = on_before_backward = on_after_backward = on_before_optimizer_step = on_train_batch_start
 

@@ -107,11 +107,12 @@ class LoggerWriter(StepConsumer):
         self._prefix = prefix
         self._histogram_every = histogram_every_n_steps
         self._drawn_at: dict[str, int] = {}  # the step of the last histogram, by tag
-        self._draws_from: dict[Layout, int] = {}  # the first step at which one of its histograms may be due
+        self._draws_from: dict[Layout, int] = {}  # the first step at which a histogram may be due, by layout
         self._writers: list[RunWriter] = []
         self._layouts: dict[tuple[RowIndex, str, Due], Layout] = {}
-        self._stored_facts: StepFacts | None = None  # those that the event files have
-        self._missed: dict[str, bool] = {}  # by class of a logger that is no TensorBoard: whether it got no training step yet
+        self._stored_facts: StepFacts | None = None  # the facts in the event files, so that only changes are written
+        # For each class of a logger other than TensorBoard, whether no training step was written to it: close() warns then.
+        self._missed: dict[str, bool] = {}
 
     def consume(self, view: StepView) -> None:
         """Write a step to every logger, also if one of them raises; then raise the first error."""
@@ -263,7 +264,8 @@ class LoggerWriter(StepConsumer):
             return layout.fill(view, draw=())
         due = [tag for tag in layout.drawn_tags if step - self._drawn_at.get(tag, -interval) >= interval]
         entry = layout.fill(view, draw=due)
-        self._drawn_at.update(dict.fromkeys(entry.drawn_tags, step))  # `entry` has no histograms without measurements.
+        # A row without measurements has no histogram in `entry`, and stays due.
+        self._drawn_at.update(dict.fromkeys(entry.drawn_tags, step))
         last_drawn = (self._drawn_at.get(tag, -interval) for tag in layout.drawn_tags)
         self._draws_from[layout] = interval + min(last_drawn, default=step)
         return entry

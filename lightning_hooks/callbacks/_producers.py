@@ -29,7 +29,7 @@ def plans_of(monitor: StatsMonitor, plan: Plan) -> dict[str, Plan]:
         watched = plan if stage == "train" else plan.forward()
         if watched.rows or stage == "train":
             plans[stage] = watched
-        # Without any rows another warning says that nothing is watched in any stage.
+        # If no stage has rows, do not warn of this stage: another warning says that nothing is watched at all.
         elif plan.rows:
             warnings.warn(f"{monitor._label}stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
     return plans

@@ -64,10 +64,11 @@ class LightningRun(Run):
         self.failed_loggers: list[tuple[Any, Exception]] = []
         self._members: list[_Member] = []
         self._compared: Sequence[object] = ()  # the callbacks of the Trainer when `_absent` was computed
-        self._absent: list[Participant] = []  # of callbacks that were removed from the Trainer; they act again if put back
+        # The participants of callbacks that were removed from the Trainer. They act again if the callback is put back.
+        self._absent: list[Participant] = []
         self._boards: dict[Path, OwnBoard] = {}
         self._capture_folders: set[Path] = set()
-        # The last step of which `note_facts` read the facts of the optimizers (`StepFacts`), and these.
+        # The step at which `note_facts` last read the facts, and these facts.
         self._noted: tuple[int | None, StepFacts] = (None, StepFacts())
 
     @property
@@ -222,7 +223,7 @@ class LightningRun(Run):
         Raises:
             RuleError: another capture writes into it.
         """
-        # Another capture may name the folder that is the default folder of this run, which no check before the run knows.
+        # Check again when the run begins: another capture may name the default folder of this run, which is not known before.
         refuse_common_folder(folder, self._capture_folders)
         self._capture_folders.add(folder)
 

@@ -89,7 +89,7 @@ class TrainerContext(RunContext):
 
     def fulfil(self, trainer: Trainer) -> None:
         """Stop and save as requested. All ranks must call `fulfil`, when they have published the same views."""
-        # Saving publishes pending views, and a consumer of those may make further requests.
+        # Saving a checkpoint publishes pending views, and a consumer of these views may make further requests.
         while self._reasons or self._checkpoints:
             if self._reasons:
                 self._stop(trainer, self._reasons.pop(0))

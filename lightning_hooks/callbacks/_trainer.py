@@ -148,11 +148,12 @@ def host_loss_scale(trainer: Trainer) -> float | None:
     """The scale of the loss without waiting for a device: 1.0 without a scaler, None if only the device knows it."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     if scaler is None:
-        return None if str(trainer.precision).startswith("16") else 1.0  # DeepSpeed does not show its scale.
+        # DeepSpeed scales the loss in 16-bit training without a scaler object, and does not show the scale.
+        return None if str(trainer.precision).startswith("16") else 1.0
     if not hasattr(scaler, "_scale") or are_off():
         return None
     scale: Tensor | None = scaler._scale
-    # Before the first backward the scaler has the number on the host.
+    # The scaler creates its tensor in the first backward. Until then it has the scale as a number, which needs no device.
     if scale is None:
         return float(scaler.get_scale())
     return float(scale) if scale.device.type == "cpu" else None
@@ -202,7 +203,7 @@ def sample_indices(trainer: Trainer, stage: str, batch_idx: int, dataloader_idx:
     loaders = trainer.predict_dataloaders if stage == "predict" else None
     if isinstance(loaders, Sequence):
         loaders = loaders[dataloader_idx] if dataloader_idx < len(loaders) else None
-    # In a prediction Lightning wraps the batch sampler, and notes the indices that it returned.
+    # For a prediction Lightning wraps the batch sampler in an object that keeps the indices of the batches it returned.
     sampler = getattr(loaders, "batch_sampler", None)
     batches: Sequence[Sequence[int]] = getattr(sampler, "seen_batch_indices", ())
     return batches[batch_idx] if batch_idx < len(batches) else None

@@ -23,7 +23,7 @@ class WatchingCallback(HooksCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._producers: dict[str, Producer] = {}  # of each stage, during a run
+        self._producers: dict[str, Producer] = {}  # the producer of each stage, during a run
         self._context: TrainerContext | None = None  # what the consumers are given; None without consumers
 
     def __getstate__(self) -> dict[str, Any]:
@@ -143,7 +143,8 @@ class WatchingCallback(HooksCallback):
             try:
                 producer.end(current_step(trainer), {})
             finally:
-                producer.observer.table.clear()  # for the next run
+                # The next run of this stage begins with an empty table.
+                producer.observer.table.clear()
         # If the monitor also watches training, a training step writes the page, with more rows.
         if self._trained is None:
             self._write_page(trainer, producer)

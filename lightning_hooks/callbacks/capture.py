@@ -131,7 +131,7 @@ class ActivationCapture(HooksCallback):
         self.strict = strict
         CaptureWriter.check("", batches_per_file=batches_per_file, dtype=dtype, max_bytes=max_bytes)
         self._files: CaptureWriter | None = None
-        self._loggers: LoggerWriter | None = None  # shows the last batch; None if it is not shown
+        self._loggers: LoggerWriter | None = None  # writes the last batch to TensorBoard; None if there is none to write to
         self._step = 0
         self._batch: tuple[str, int, int, Sequence[int] | None] = ("train", 0, 0, None)  # stage, batch, loader, samples
         self._shown: dict[str, dict[str, tuple[Tensor, Sequence[int] | None]]] = {}  # by stage and name: tensor, samples
@@ -147,7 +147,7 @@ class ActivationCapture(HooksCallback):
     @override
     def _refuse_setting(self, setting: Setting) -> None:
         refuse_for_strategy(setting, [(f"{self._label}tensor", None, (self.tensor,))])
-        # The default folder is agreed on in a collective, which would wait forever for a rank that skips the run.
+        # All ranks agree on the default folder in a collective, which would wait forever for a rank that skips the run.
         if self.folder is None and setting.function != "fit":
             refuse_empty_loaders(setting, self.stages)
 
@@ -229,7 +229,8 @@ class ActivationCapture(HooksCallback):
         self._files.add(
             name,
             tensor,
-            step=self._step,  # the training step in every stage, which tells one validation from the next
+            # Give the training step in every stage: it tells one validation from the next.
+            step=self._step,
             stage=stage,
             batch_idx=batch_idx,
             sample_indices=samples,

@@ -141,9 +141,9 @@ class StatsMonitor(WatchingCallback):
         self.report = report
         self._overhead_limit = OverheadLimit(max_overhead, self.schedule)
         self.consumers = as_consumers(consumers)
-        self._producers: dict[str, Producer] = {}  # by stage, during a run
+        self._producers: dict[str, Producer] = {}  # the producer of each stage, during a run
         self._log: MonitorLog | None = None
-        self._context: TrainerContext | None = None  # for the consumers; None if there are none
+        self._context: TrainerContext | None = None  # what the consumers are given; None without consumers
         self._latest = Latest(prefix)
 
     def __repr__(self) -> str:
@@ -198,7 +198,8 @@ class StatsMonitor(WatchingCallback):
 
     @override
     def _resolve_dry(self, model: nn.Module, trainer: Trainer) -> Resolved:
-        return self._resolve(model, trainer)  # A guest, such as a HealthMonitor, asks for further rows of this monitor.
+        # Pass the Trainer, which has the guests: a guest such as a HealthMonitor adds rows to this monitor.
+        return self._resolve(model, trainer)
 
     def _watched(self, trainer: Trainer | None) -> Sequence[Watch] | None:
         """The rules to watch: its own, and those that guests need besides; None for the default rules."""

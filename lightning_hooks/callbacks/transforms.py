@@ -47,7 +47,7 @@ class AppliesRules(HooksCallback):
 
     def __init__(self, apply: Sequence[Mapping[str, Any] | Apply]) -> None:
         super().__init__()
-        self._writer: LoggerWriter | None = None  # writes the reports, during a run
+        self._writer: LoggerWriter | None = None  # writes what transforms report, during a run
         self.apply = as_rules(Apply, apply, "apply")
         if not self.apply:
             raise RuleError("apply is an empty list; give at least one rule")
@@ -82,7 +82,8 @@ class AppliesRules(HooksCallback):
 
     @override
     def _refuse_setting(self, setting: Setting) -> None:
-        # Within a fit, a process may skip a validation: only the start of a run needs all processes.
+        # All processes must start a run, because transforms agree on a seed there.
+        # Within a fit, a process may skip a validation.
         refuse_setting(setting, () if setting.function == "fit" else self._stages)
         about = [(f"{self._label}apply[{i}]", rule, (rule.acts_on(self.default_tensor),)) for i, rule in enumerate(self.apply)]
         refuse_for_strategy(setting, about)
@@ -91,7 +92,8 @@ class AppliesRules(HooksCallback):
     def _resolve(self, model: Any, trainer: Trainer | None = None, earlier: Earlier | None = None) -> list[BoundTransform]:
         if trainer is None:
             return self.bound_transforms(model)
-        seed = int(trainer.strategy.broadcast(torch.initial_seed()))  # Ranks must draw the same numbers.
+        # All ranks must draw the same random numbers, so they use the seed of the first rank.
+        seed = int(trainer.strategy.broadcast(torch.initial_seed()))
         return self.bound_transforms(model, seed, 0 if earlier is None else len(earlier.transforms))
 
     @override
@@ -127,7 +129,7 @@ class AppliesRules(HooksCallback):
         run = self._run
         if run is None or not is_log_step(trainer, step):
             return
-        # A monitor writes the reports into its own event.
+        # If a monitor takes part in the run, it writes what transforms report into its own event.
         if any(participant.reports for participant in run.participants):
             return
         # Call `take_reports` on every rank, also on ranks that write nothing: it may be a collective.
