@@ -144,8 +144,7 @@ class HooksCallback(CheckpointedCallback):
         if self._run is not None:
             warn_if_replaced(trainer, pl_module)
             step = current_step(trainer)
-            # Lightning announces a backward in on_before_backward, but not a `loss.backward()` that manual optimization may
-            # call.
+            # Lightning calls on_before_backward, except for a `loss.backward()` that manual optimization may contain.
             announced = pl_module.automatic_optimization and pl_module.trainer is trainer
             self._run.begin_batch(step, reporting=is_log_step(trainer, step), announced=announced)
 

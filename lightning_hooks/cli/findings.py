@@ -17,7 +17,7 @@ from lightning_hooks.health.journal import FINDINGS, SUMMARY, RunFindings
 from lightning_hooks.health.rule import Severity
 from lightning_hooks.health.text import as_text, blocks_of
 
-_POLL: Final = 0.5  # seconds
+_POLL: Final = 0.5  # seconds between two reads of the journal
 
 
 def findings(arguments: list[str]) -> int:

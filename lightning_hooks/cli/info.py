@@ -42,7 +42,9 @@ def _private_names() -> str:
     from lightning_hooks import private
     from lightning_hooks.hooks import HookSwitch
 
-    HookSwitch()  # the first switch tries the private names of autograd, and records those that are missing
+    # The first switch of a process looks up the private names of autograd, and records in `private.LOST` those that are
+    # missing.
+    HookSwitch()
     if private.are_off():
         return f"off ({private.VARIABLE}=off)"
     lost = "; ".join(f"{name}: {what}" for name, what in private.LOST.items())

@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"lightning-hooks: unknown command {command!r}; there are {', '.join(commands)}", file=sys.stderr)
         return 2
     if os.getcwd() not in sys.path:
-        # As Python does for a script: the config may name modules in the current folder.
+        # A config may name modules in the current folder. Python adds it to the path for `python -m`, but not for this command.
         sys.path.insert(0, os.getcwd())
     _write_every_letter()
     try:

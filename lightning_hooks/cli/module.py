@@ -30,7 +30,8 @@ def match_module(arguments: list[str]) -> None:
         raise RuleError(f"{path} looks like a config: {_COMMAND} --config {path}")
     model = built(path, values)
     configure = getattr(model, "configure_model", None)
-    if callable(configure):  # Some LightningModules create their layers here.
+    # Some LightningModules create their layers in `configure_model`.
+    if callable(configure):
         configure()
     print(f"StatsMonitor() on {path}")
     print(match(model))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-_AFTER: Final = 2.0  # seconds
+_AFTER: Final = 2.0  # seconds until the bar appears
 
 Progress = Callable[[int, int], None]
 """Called with the number of things that are done, and of all things; 0 if the latter is not known."""

@@ -15,7 +15,7 @@ from lightning_hooks.records.step_view import StepView
 from lightning_hooks.tensorboard.reading import Run, read_run
 from lightning_hooks.tensorboard.views import ReadMonitor
 
-_PREFIX: Final = "health/"  # The prefix of tags that a HealthMonitor has unless a user names one.
+_PREFIX: Final = "health/"  # the default prefix of a HealthMonitor
 
 
 def recomputed(run: Path, progress: Progress = silent) -> RunFindings:
@@ -30,7 +30,7 @@ def recomputed(run: Path, progress: Progress = silent) -> RunFindings:
     """
     folder_of(run)
     content = read_run(run)
-    # The tag with the most steps is most likely a number of the monitor, which has one at every step.
+    # The number of views is not known before they are read. Estimate it: the monitor writes some scalar at every step.
     total = max((len(steps) for steps, _ in content.scalars.values()), default=0)
     diagnosis = Diagnosis()
     for number, view in enumerate(_views(content), 1):
@@ -44,7 +44,8 @@ def _views(run: Run) -> Iterator[StepView]:
     """The views of the training monitor that watched most of what the default rules need."""
     monitors = run.monitors()
     if not monitors:
-        return run.views()  # raises the reason
+        # Without a monitor, views() raises an error that says why there are no step views.
+        return run.views()
     needed = {tensor for rule in DEFAULT_RULES for tensor, _ in rule.needs}
 
     def worth(monitor: ReadMonitor) -> tuple[int, bool, bool]:

@@ -65,7 +65,8 @@ def match(arguments: list[str]) -> None:
     cli = _lightning_cli("match", arguments)
     from lightning_hooks.callbacks._ours import matched, our_callbacks
 
-    cli.model.configure_model()  # as `fit` does: some models create their layers here
+    # Call `configure_model`, as `fit` does: some models create their layers there.
+    cli.model.configure_model()
     if not our_callbacks(cli.trainer):
         print("the config has no callback of lightning_hooks")
     for callback, report in matched(cli.trainer, cli.model):
@@ -104,7 +105,8 @@ def _lightning_cli(command: str, arguments: list[str]) -> LightningCLI:
     check_config(arguments)
     for package in (callbacks, transforms):
         for name in package.__all__:
-            getattr(package, name)  # imports the class, which registers its short name with jsonargparse
+            # The class is imported when its name is looked up, and jsonargparse then accepts its short name.
+            getattr(package, name)
     base: Any = _cli_of(arguments)
 
     class CLI(base):  # type: ignore[misc]
@@ -116,13 +118,13 @@ def _lightning_cli(command: str, arguments: list[str]) -> LightningCLI:
                 super().parse_arguments(parser, args)
             except argparse.ArgumentError as error:
                 explain_failure(arguments)
-                # The parser's own message begins with 44 lines of usage.
+                # Do not let the parser print the message: it would print 44 lines of usage before it.
                 raise HooksError(f"{error}; `lightning-hooks {command} --help` lists the options") from error
 
         def instantiate_classes(self) -> None:
             try:
                 super().instantiate_classes()
-            # A RuleError is a ValueError, and jsonargparse wraps it into another one.
+            # If a callback raises a RuleError, which is a ValueError, jsonargparse wraps it into another ValueError.
             except ValueError:
                 explain_failure(arguments)
                 raise
