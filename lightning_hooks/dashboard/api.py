@@ -42,8 +42,8 @@ MAX_CELLS: Final = 1 << 22
 """The most cells of one answer, 12 bytes each."""
 MAX_HISTOGRAMS: Final = 20_000
 """The most histograms of one answer."""
-MAX_LEVEL: Final = 40
-MAX_POINTS: Final = 10_000
+MAX_LEVEL: Final = 40  # a cell of this level joins 2**40 cells of level 0
+MAX_POINTS: Final = 10_000  # points of one scalar
 _MAX_STEP: Final = 1 << 53  # the largest step that JavaScript represents exactly
 
 JSON: Final = "application/json"
@@ -96,7 +96,8 @@ class Api:
             return Answer(400, JSON, to_json({"error": str(error)}))
         except NotFound as error:
             return Answer(404, JSON, to_json({"error": str(error)}))
-        except OSError as error:  # a file of the run was deleted or became unreadable: the next request refreshes the index
+        # A file of the run was deleted or became unreadable. The next request refreshes the index.
+        except OSError as error:
             return Answer(503, JSON, to_json({"error": f"{error.filename}: {error.strerror or error}"}))
         return Answer(200, BINARY, answer) if isinstance(answer, bytes) else Answer(200, JSON, to_json(answer))
 

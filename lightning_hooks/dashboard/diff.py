@@ -17,8 +17,9 @@ from lightning_hooks.errors import RuleError, listed, printable
 from lightning_hooks.tensorboard.run_files import runs_below
 
 _CHUNK: Final = 256  # steps that are held in memory at a time
-_LOSS: Final = "loss"  # `plan.rows.LOSS`, whose module loads torch
-_SHOWN: Final = 20  # rows in the text form
+# The value of `plan.rows.LOSS`, repeated because the import of that module loads torch.
+_LOSS: Final = "loss"
+_SHOWN: Final = 20  # the most rows in the text form
 
 
 @dataclass(frozen=True)

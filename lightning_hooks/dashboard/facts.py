@@ -14,7 +14,8 @@ def json_object(lines: Sequence[str]) -> dict[str, Any]:
     """The JSON object in the first line; empty if it is not a whole JSON object, for example while it is being written."""
     try:
         value = json.loads(lines[0]) if lines else {}
-    except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError, deep nesting a RecursionError
+    # Python raises a ValueError also for a number of thousands of digits, and a RecursionError for deep nesting.
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -31,7 +31,7 @@ _OTHERWISE: Final[Mapping[str, tuple[Kind, str]]] = {
     "update": ("gap", "no gradient reached it, or the step of the optimizer was skipped"),
 }
 """What a missing value of a tensor means if nothing more is known."""
-_CHUNK: Final = 256  # steps
+_CHUNK: Final = 256  # steps that are held in memory at a time
 
 
 class Reason(NamedTuple):

@@ -62,7 +62,7 @@ class Reader:
     def at(self, points: NDArray[np.intp]) -> tuple[Array, NDArray[np.bool_]]:
         """As `read`, for ascending points that need not be contiguous."""
         low, high = int(points[0]), int(points[-1]) + 1
-        # Read the whole range at once if the points between take little.
+        # If at least a quarter of the range is needed, read the whole range at once: one read is faster than many.
         if high - low <= 4 * len(points):
             values, measured = self.read(low, high)
             return values[points - low], measured[points - low]

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from lightning_hooks.dashboard.facts import json_object
 
-_NAMED: Final = 3  # modules of a change that are named
-_MOST: Final = 20  # changes that are listed
+_NAMED: Final = 3  # the most modules that the text of a change names
+_MOST: Final = 20  # the most changes that are listed
 
 
 def mode_changes(texts: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
@@ -24,7 +24,7 @@ def mode_changes(texts: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     known: dict[str, None] | None = None
     for step, text in texts:
-        # In most runs the learning rate changes at every step, and nothing else does.
+        # Parse only texts that hold modes. In most runs there is a text for every step, because the learning rate changes.
         names = json_object([text]).get("evaluating") if '"evaluating"' in text else None
         if not isinstance(names, list):
             continue

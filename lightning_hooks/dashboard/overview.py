@@ -12,8 +12,8 @@ from lightning_hooks.dashboard.source import RunSource
 
 _AT_ENDS: Final = 32
 """The steps at the beginning and at the end of a run whose medians are compared."""
-_CHUNK: Final = 256  # steps
-_MOST: Final = 10  # rows
+_CHUNK: Final = 256  # steps that are held in memory at a time
+_MOST: Final = 10  # the most rows of a list
 _SIZES: Final = ("norm", "rms", "std", "abs_mean", "abs_max")
 """The statistics by which a change is judged; of each tensor the first one that it has."""
 

@@ -23,7 +23,8 @@ class HooksLoader(base_plugin.TBLoader):
         try:
             if not _is_local(flags.logdir):
                 flags.samples_per_plugin.setdefault(NAME, REMOTE_STEPS)
-        except Exception:  # another version of TensorBoard has other flags: keep its default number of steps
+        # Another version of TensorBoard may have other flags. Keep its default number of steps.
+        except Exception:
             return
 
     def load(self, context: Any) -> base_plugin.TBPlugin:
@@ -82,7 +83,8 @@ class HooksPlugin(base_plugin.TBPlugin):
             ENVIRON.set(environ)
             try:
                 return self._site(environ, start_response)
-            except PublicError as error:  # TensorBoard would answer as well, but not with JSON
+            # TensorBoard would answer a PublicError itself, but not with JSON, which the page reads.
+            except PublicError as error:
                 return _failed(str(error), environ, start_response, error.http_code, error.headers)
             except Exception as error:
                 return _failed(f"{type(error).__name__}: {error}", environ, start_response)

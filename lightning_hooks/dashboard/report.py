@@ -81,7 +81,7 @@ _WIDEST: Final = 1 << 61
 """The most steps of a cell before its width is doubled: the bounds of a cell must fit into 64 bits."""
 _GAPS: Final = 16
 """The most cells for each step of a table."""
-_STEPS_OF_HISTOGRAMS: Final = 60
+_STEPS_OF_HISTOGRAMS: Final = 60  # the most steps of each histogram in a report
 _SHARE_OF_HISTOGRAMS: Final = 0.2
 """The share of the limit that the histograms of a report may take."""
 _POINTS: Final = 400  # the most points that a scalar keeps in a report
@@ -141,7 +141,8 @@ def report(run: Path, limit: int = LIMIT, progress: Callable[[int, int], None] =
         tables[f"{tensor}\n{stat}"] = _table(api, source, tensor, stat, max(16 * room // lines, 1))
     while True:
         packed = {name: [table.level, table.first, table.last, _packed(_bytes(table.cells))] for name, table in tables.items()}
-        content = to_json(packed).decode().replace("<", "\\u003c")  # a name could contain "</script"
+        # Escape `<`: the name of a row could contain `</script`, which would end the script.
+        content = to_json(packed).decode().replace("<", "\\u003c")
         if len(content) <= room or all(table.last - table.first <= 1 for table in tables.values()):
             return page.replace("__TABLES__", content)
         widest = max(table.last - table.first for table in tables.values())
@@ -161,7 +162,8 @@ def _table(api: Api, source: RunSource, tensor: str, stat: str, cells: int) -> _
     """The cells of a table, no more than `cells` for each row."""
     _, nodes = api.nodes(source, tensor, stat)
     steps, level = source.steps(tensor, stat), 0
-    cells = min(cells, _GAPS * len(steps))  # if steps are far apart, the empty cells between them take memory
+    # If steps are far apart, most cells between them are empty. Limit their number, because each takes memory.
+    cells = min(cells, _GAPS * len(steps))
     unit = unit_of(steps)
     if not len(steps):
         return _Table(0, 0, 1, tile(source, tensor, stat, nodes, unit, 0, 1))
@@ -272,7 +274,8 @@ _EXPORTED = re.compile(r"^export \{[^}]*\};?\n?", re.MULTILINE)
 def _joined(path: Path) -> str:
     """A module of the page without its imports and exports, to be joined with the other modules into one script."""
     text = path.read_text(encoding="utf-8").replace("</script", "<\\/script")
-    if path.parent.name == "vendor":  # keep its names in a function, so that they do not clash with ours
+    # Put a vendored module into a function, so that its names do not clash with those of the page.
+    if path.parent.name == "vendor":
         name = path.name.partition(".")[0]
         return f"const {name} = (() => {{ {_EXPORTED.sub('', text)} return {name}; }})();"
     return _EXPORTED.sub("", _EXPORT.sub("", _IMPORT.sub("", text)))

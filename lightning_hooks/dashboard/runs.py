@@ -104,7 +104,8 @@ class LocalRuns:
             files = event_files(path)
         except OSError:
             files = []
-        is_shown = [self._can_show(file) for file in files]  # search every file, not only up to the first mark
+        # Call `_can_show` for every file, also after the first that has a mark: it notes where a later listing searches on.
+        is_shown = [self._can_show(file) for file in files]
         return {"name": name, "shown": any(is_shown), "modified": max(map(_modified, files), default=0.0)}
 
     def _can_show(self, file: Path) -> bool:
@@ -116,7 +117,8 @@ class LocalRuns:
         try:
             with open(file, "rb") as opened:
                 if opened.read(len(beginning)) != beginning or opened.seek(0, os.SEEK_END) < at:
-                    at = 0  # the file was replaced
+                    # The path holds another file now, so search it from its beginning.
+                    at = 0
                 opened.seek(0)
                 beginning = opened.read(_BEGINNING)
                 is_more = True

@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 _LOWEST: Final = -126  # the exponent of the least magnitude of bins 1 and -1
 _LAST: Final = 254  # the greatest bin
-_SCALE: Final = 1000
+_SCALE: Final = 1000  # steps of the packed number for each doubling of a count
 
 
 def bins_of(edges: Floats) -> NDArray[np.int64]:

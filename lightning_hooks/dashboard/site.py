@@ -81,7 +81,8 @@ class Site:
             return _refusal(404, "there is no such file")
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
         if name.endswith(".js"):
-            kind = "text/javascript"  # browsers refuse modules of other types, and the type that the system guesses varies
+            # Browsers refuse modules of other types, and the type that `mimetypes` guesses depends on the system.
+            kind = "text/javascript"
         if kind.startswith("text/"):
             kind += "; charset=utf-8"
         headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
@@ -93,7 +94,9 @@ def _host(request: Request) -> str:
     try:
         host: str = request.host
         urlsplit(f"//{host}")
-    except (SecurityError, ValueError):  # SecurityError from some versions of werkzeug; ValueError for an unclosed bracket
+    # Some versions of werkzeug raise a SecurityError for an invalid host.
+    # urlsplit() raises a ValueError for an unclosed bracket.
+    except (SecurityError, ValueError):
         return ""
     return host
 

@@ -129,7 +129,8 @@ class LocalRun(LocalTables):
             for tag in self._index.tags("strings", PLUGIN):
                 if tag.startswith(_ABOUT):
                     points = self._index.points(tag)
-                    for i in range(len(points.steps))[-1:]:  # the last point, if the tag has any
+                    # Read the last point only, if the tag has any.
+                    for i in range(len(points.steps))[-1:]:
                         about.update(about_rows(strings(self._index.payload(points, i))))
             self._cached_about = self.version, about
         return self._cached_about[1]
@@ -159,7 +160,8 @@ class ProviderRun(Tables):
     """
 
     def __init__(self, provider: Any, arguments: Callable[[], Mapping[str, Any]], run: str) -> None:
-        self._version = time.time_ns() // 1000  # see `RunIndex.version`
+        # Begin with the time in microseconds, as `RunIndex.version` does: no earlier process began with the same number.
+        self._version = time.time_ns() // 1000
         self._arguments = arguments
         self._provider, self._run = provider, run
         self._listed: dict[str, dict[str, tuple[int, float]]] = {}
@@ -171,7 +173,8 @@ class ProviderRun(Tables):
 
     @property
     def history(self) -> int:
-        return self._version  # a provider does not tell which files were replaced
+        # A provider does not tell whether files were replaced, so take every change for one.
+        return self._version
 
     def refresh(self) -> None:
         runs_of = {
@@ -216,12 +219,13 @@ class ProviderRun(Tables):
             names = tuple(dict.fromkeys(name for tag in tags for name in listed[tag]))
             column = {name: i for i, name in enumerate(names)}
             columns = {tag: [column[name] for name in listed[tag]] for tag in tags}
-            # In the order of time, so that a step that was written again after a resume overwrites its earlier values.
+            # Sort by time, so that the values of a step that was written again after a resume overwrite its earlier values.
             data = sorted(((datum.wall_time, tag, datum) for tag in tags for datum in read.get(tag, [])), key=lambda d: d[0])
             steps = sorted({datum.step for *_, datum in data})
             index_of = {step: i for i, step in enumerate(steps)}
             values = np.full((len(steps), len(names)), np.nan, dtype=np.float32)
-            for _, tag, datum in data:  # if several monitors have rows of the table, a step has several vectors
+            # If several monitors have rows of the table, a step has several vectors. Each fills the columns of its rows.
+            for _, tag, datum in data:
                 if datum.numpy.shape == (len(columns[tag]),) and datum.numpy.dtype == np.float32:
                     values[index_of[datum.step], columns[tag]] = datum.numpy
             self._data[tensor, stat] = names, np.array(steps, dtype=np.int64), values

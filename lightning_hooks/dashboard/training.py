@@ -36,7 +36,8 @@ def training_facts(texts: Iterable[tuple[int, str]]) -> list[TrainingFacts]:
     frozen: frozenset[str] = frozenset()
     held: frozenset[str] | None = None
     for step, text in texts:
-        # In most runs the learning rate changes at every step, and nothing else does.
+        # Parse only texts that hold one of these keys.
+        # In most runs there is a text for every step, because the learning rate changes.
         if '"frozen"' not in text and '"members"' not in text:
             continue
         known = json_object([text])

@@ -129,5 +129,5 @@ def _add(branch: _Branch, label: str, depth: int, nodes: list[Node]) -> None:
         nodes.append(Node(branch.name, f"({label.rpartition('.')[2]} itself)", depth + 1, branch.row, [branch.row]))
     for each in _in_turn(branch):
         _add(each, each.label, depth + 1, nodes)
-    # `nodes` has been filled in depth-first order: everything after `group` lies below it.
+    # `nodes` has been filled in depth-first order, so all nodes after `group` lie below it.
     group.leaves = [node.row for node in nodes[first:] if node.row is not None]

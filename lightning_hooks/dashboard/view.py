@@ -47,7 +47,8 @@ def make(logdir: Path, host: str = "127.0.0.1", port: int = 0) -> BaseWSGIServer
     site = Site(Api(LocalRuns(logdir)), hosts=())
     try:
         server = make_server(host, port, site, threaded=True, request_handler=_Quiet)
-    except (OSError, SystemExit) as error:  # werkzeug raises SystemExit if it cannot listen
+    # werkzeug raises a SystemExit if it cannot listen.
+    except (OSError, SystemExit) as error:
         cause = error.__context__ if isinstance(error, SystemExit) else error
         if isinstance(cause, OSError) and cause.errno in (errno.EADDRINUSE, errno.EACCES):
             raise RuleError(f"port: {port} of {host} cannot be used ({cause}); choose another with --port") from None
