@@ -162,7 +162,7 @@ def fit(
             **options,
         )
         trainer.fit(module, loader, validation)
-        clock.overhead = values_of("hooks/overhead", Path(folder))
+        clock.overhead = values_of("watch/hooks/overhead", Path(folder))
     return clock
 
 

@@ -30,7 +30,7 @@ def safe(name: str) -> str:
 
 def findings(path: str) -> list[str]:
     """The lines to print about the run in the directory `path`."""
-    scalars = read_run(path).scalars
+    scalars = {tag.removeprefix("watch/"): points for tag, points in read_run(path).scalars.items()}
     rows = rows_of(list(scalars))
     targets = {target for _, target in rows}
     lines = [f"tensors logged         {len(rows)} (of {len(targets)} modules and parameters)"]

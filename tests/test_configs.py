@@ -64,7 +64,7 @@ def test_it_trains(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) 
     run = read_run(folder / "runs" / "digits")
     written = [callback["class_path"] for callback in yaml.safe_load(config.read_text("utf-8"))["trainer"]["callbacks"]]
     if "lightning_hooks.StatsMonitor" in written:
-        assert any(name.startswith("grad_norm/") for name in run.scalars)
+        assert any(name.startswith("watch/grad_norm/") for name in run.scalars)
     if name == "custom_hooks":
         assert "features.conv1" in capsys.readouterr().out
     if name == "activation_capture":

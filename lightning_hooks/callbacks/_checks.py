@@ -195,7 +195,7 @@ class Written(NamedTuple):
     """What a monitor writes.
 
     Args:
-        prefix: the prefix of every tag.
+        prefix: by which tables know the monitor.
         plans: the plan of each stage.
         limits: the limits on its scalars and histograms.
     """

@@ -14,6 +14,7 @@ import yaml
 from lightning_hooks import callbacks
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.errors import RuleError, did_you_mean, shortened, shown
+from lightning_hooks.rules.prefix import ROOT
 from lightning_hooks.rules.reading import init_args
 
 _KNOWN: dict[str, type[HooksCallback]] = {name: getattr(callbacks, name) for name in callbacks.__all__}
@@ -116,7 +117,7 @@ def _callback(item: Any, where: str, defaults: Mapping[str, Any] | None = None) 
     for name, value in (defaults or {}).items():
         # Keep the prefix of a HealthMonitor:
         # it already differs from the prefixes of the script and of a StatsMonitor in the file.
-        if name not in arguments and not (name == "prefix" and callback.prefix):
+        if name not in arguments and not (name == "prefix" and callback.prefix != ROOT):
             setattr(callback, name, value)
     callback.origin = where
     return callback

@@ -21,6 +21,7 @@ from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.saved_index import SavedIndex
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules.patterns import Target, select
+from lightning_hooks.rules.prefix import name_of
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import Trainer
@@ -91,8 +92,9 @@ class MonitorLog:
         charts = [(STAGE_PREFIX[stage] + tensor, stat) for stage, plan in self._plans.items() for tensor, stat in plan.charts]
         try:
             about = about_rows(observer.plan, observer.fallback.shapes)
+            prefix = self._monitor.prefix
             indices = [
-                SavedIndex(plan.index, stage, self._monitor.prefix, observer.table.ranks, self._structure).to_json()
+                SavedIndex(plan.index, stage, name_of(prefix), observer.table.ranks, self._structure, prefix).to_json()
                 for stage, plan in self._plans.items()
             ]
             self.writer.write_start(

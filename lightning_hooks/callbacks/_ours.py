@@ -16,6 +16,7 @@ from lightning_hooks.engine.inspecting.match_report import Match, MatchLine
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.rules import Watch
+from lightning_hooks.rules.prefix import ROOT
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
@@ -41,7 +42,7 @@ class OurCallback(Callback):
         environment: a mark that the callbacks of one Trainer from the environment variable share; None for other callbacks.
         loggers: which loggers are written to.
         logdir: the folder for an event file of this package, if none of the loggers is a TensorBoard; None for none.
-        prefix: the prefix of every tag.
+        prefix: the text before every tag that a logger shows.
         stages: the stages in which the callback acts.
     """
 
@@ -49,7 +50,7 @@ class OurCallback(Callback):
     environment: str | None = None
     loggers: Sequence[str] = ("all",)
     logdir: str | os.PathLike[str] | None = None
-    prefix: str = ""
+    prefix: str = ROOT
     stages: Collection[str] = ("train",)
 
     def match(self, model: LightningModule) -> Match:

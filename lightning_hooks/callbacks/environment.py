@@ -7,7 +7,7 @@ import secrets
 from typing import Any, Final
 
 VARIABLE: Final = "LIGHTNING_HOOKS_CONFIG"
-DEFAULTS: Final = {"prefix": "watch/", "loggers": ("tensorboard",), "logdir": "lightning_hooks_logs"}
+DEFAULTS: Final = {"prefix": "watch/environment/", "loggers": ("tensorboard",), "logdir": "lightning_hooks_logs"}
 """Defaults for callbacks from the environment variable, which keep their tags apart from those of the script."""
 
 

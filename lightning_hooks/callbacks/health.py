@@ -30,6 +30,7 @@ from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.limits import Limits, TablesOnly
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import as_patterns
+from lightning_hooks.rules.prefix import ROOT
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,7 +59,7 @@ class HealthMonitor(StatsMonitor):
             `{"call": function}`, `{"notify": URL}`, `{"focus": steps}`, or a list of these. Default: `info` is logged,
             `warning` and `critical` warn.
         every_n_steps: as of `StatsMonitor`; default 5. Beside a `StatsMonitor` its interval counts.
-        prefix: the prefix of tags, if it watches itself; default `health/`.
+        prefix: the prefix of tags, if it watches itself; default `watch/health/`.
         loggers: as of `StatsMonitor`.
         logdir: as of `StatsMonitor`.
         on_error: as of `StatsMonitor`, default `warn`.
@@ -78,7 +79,7 @@ class HealthMonitor(StatsMonitor):
         accept: str | Sequence[str] | None = None,
         actions: Mapping[str, Any] | None = None,
         every_n_steps: int | Sequence[int] | Mapping[str, int] = 5,
-        prefix: str = "health/",
+        prefix: str = f"{ROOT}health/",
         loggers: str | Sequence[str] = "all",
         logdir: str | os.PathLike[str] | None = None,
         on_error: str = "warn",

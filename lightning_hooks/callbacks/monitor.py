@@ -46,6 +46,7 @@ from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import as_count, as_patterns, as_stages, check_local, check_path
+from lightning_hooks.rules.prefix import ROOT, name_of
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN, every_n
 
@@ -78,7 +79,8 @@ class StatsMonitor(WatchingCallback):
             statistics are skipped; default 500. The global numbers (`hooks/…`) are not counted.
         max_histograms: the same for histograms, which are added up; default 100.
         histogram_every_n_steps: the least number of steps between two histograms of a row in TensorBoard; default 50.
-        prefix: the prefix of every tag; default: none.
+        prefix: the text before the tags of scalars, histograms and texts; default `watch/`, below which your own charts are not
+            buried. Tables and `latest` have it too, except `watch/`.
         loggers: which loggers of the Trainer are written to: `all` (default), `tensorboard`, names of their classes, or a list
             of these; an empty list for none. A TensorBoard gets every watched step, another logger those at which Lightning
             logs (`log_every_n_steps`).
@@ -109,7 +111,7 @@ class StatsMonitor(WatchingCallback):
         max_scalars: int = 500,
         max_histograms: int = 100,
         histogram_every_n_steps: int = 50,
-        prefix: str = "",
+        prefix: str = ROOT,
         loggers: str | Sequence[str] = "all",
         logdir: str | os.PathLike[str] | None = None,
         on_error: str = "raise",
@@ -144,7 +146,7 @@ class StatsMonitor(WatchingCallback):
         self._producers: dict[str, Producer] = {}  # the producer of each stage, during a run
         self._log: MonitorLog | None = None
         self._context: TrainerContext | None = None  # what the consumers are given; None without consumers
-        self._latest = Latest(prefix)
+        self._latest = Latest(name_of(prefix))
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
@@ -230,7 +232,7 @@ class StatsMonitor(WatchingCallback):
         refuse_for_strategy(setting, about)
         if "train" in plans:
             refuse_changed_sums(plan, earlier.transforms)
-        written = (*earlier.written, Written(self.prefix, plans, self._limits(plan, plans)))
+        written = (*earlier.written, Written(name_of(self.prefix), plans, self._limits(plan, plans)))
         refuse_common_tags(written)
         return earlier._replace(written=written)
 
@@ -246,7 +248,7 @@ class StatsMonitor(WatchingCallback):
 
     @override
     def _build(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Sequence[Participant]:
-        self._latest, self._producers = Latest(self.prefix), {}
+        self._latest, self._producers = Latest(name_of(self.prefix)), {}
         plan, alone = resolved.plan, is_alone(trainer)
         model: Any = run.model
         if not alone:

@@ -29,9 +29,10 @@ class SavedIndex:
     Args:
         index: the row index of the step views.
         stage: `train`, `validate`, `test` or `predict`.
-        prefix: the monitor's prefix of tags.
+        prefix: by which tables know the monitor.
         ranks: the number of processes of the run.
         structure: of the model; None in files of older versions.
+        scalars: the prefix of the monitor's scalars; None if it is `prefix`, as in files of older versions.
     """
 
     index: RowIndex
@@ -39,11 +40,17 @@ class SavedIndex:
     prefix: str = ""
     ranks: int = 1
     structure: Structure | None = None
+    scalars: str | None = None
 
     @property
     def tag_prefix(self) -> str:
-        """The text before every tag: the prefix of the monitor, then that of the stage."""
+        """The text before the tensor of a table: the prefix of the monitor, then that of the stage."""
         return f"{self.prefix}{STAGE_PREFIX[self.stage]}"
+
+    @property
+    def scalar_prefix(self) -> str:
+        """The text before the tag of a scalar."""
+        return f"{self.prefix if self.scalars is None else self.scalars}{STAGE_PREFIX[self.stage]}"
 
     def to_json(self) -> str:
         """The JSON text in an event file. Readers that do not read step views find the requested statistics in `asked`."""
@@ -66,6 +73,7 @@ class SavedIndex:
                 "format": _FORMAT,
                 "stage": self.stage,
                 "prefix": self.prefix,
+                "scalars": self.scalars,
                 "ranks": self.ranks,
                 "asked": {tensor: [*stats] for tensor, stats in asked.items()},
                 "names": index.names,
@@ -96,7 +104,8 @@ class SavedIndex:
             if saved["format"] != _FORMAT:
                 raise RuleError(f"the step views were written in format {saved['format']!r}; this version reads {_FORMAT}")
             structure = structure_from_json(saved.get("structure"))
-            return cls(_index(saved), str(saved["stage"]), str(saved["prefix"]), int(saved["ranks"]), structure)
+            scalars = None if saved.get("scalars") is None else str(saved["scalars"])
+            return cls(_index(saved), str(saved["stage"]), str(saved["prefix"]), int(saved["ranks"]), structure, scalars)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
             if isinstance(error, RuleError):
                 raise

@@ -22,6 +22,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 
 from lightning_hooks import backends
+from lightning_hooks.rules.prefix import name_of
 from lightning_hooks.tensorboard.histograms import histogram_bytes
 from lightning_hooks.tensorboard.messages import value_bytes
 from lightning_hooks.tensorboard.run_index import ABOUT, FACTS, INDEX, PLUGIN, ROWS, TABLE
@@ -101,7 +102,7 @@ class EventBuilder:
         return Template(vectors, list(entry.scalars), (np.flatnonzero(is_logged) + len(stored)).tolist())
 
     def _vector_tag(self, entry: LogEntry, head: Head) -> str:
-        return f"{TABLE}/{entry.prefix}{head.tensor}/{head.stat}/{self.row_list(head.names)}"
+        return f"{TABLE}/{name_of(entry.prefix)}{head.tensor}/{head.stat}/{self.row_list(head.names)}"
 
     def summary(self, entry: LogEntry) -> Summary:
         """The summary of one step as a message."""
@@ -118,7 +119,7 @@ class EventBuilder:
 
     def about(self, rows: Mapping[str, Mapping[str, Any]], prefix: str) -> Summary:
         """A summary with the facts about the rows of a monitor, by name of the row, as JSON."""
-        return self._text(f"{TABLE}/{ABOUT}/{prefix}rows", json.dumps(rows))
+        return self._text(f"{TABLE}/{ABOUT}/{name_of(prefix)}rows", json.dumps(rows))
 
     def index(self, index: str) -> Summary:
         """A summary with the row index of step views, which is given as JSON."""
@@ -126,7 +127,7 @@ class EventBuilder:
         return self._text(f"{TABLE}/{INDEX}/{digest}", index)
 
     def _facts(self, entry: LogEntry) -> Any:
-        return self._text(f"{TABLE}/{FACTS}/{entry.monitor}", entry.facts)
+        return self._text(f"{TABLE}/{FACTS}/{name_of(entry.monitor)}", entry.facts)
 
     def _text(self, tag: str, text: str) -> Summary:
         out = Summary()

@@ -88,7 +88,7 @@ class Run:
         If the list of rows changed during the run, the table has all rows, and rows of equal names are joined.
 
         Args:
-            tensor: for example `grad`, preceded by the monitor's prefix.
+            tensor: for example `grad`, preceded by the monitor's prefix if it is not the default `watch/`.
             stat: for example `norm`; `count` is the number of measured elements.
 
         Raises:
@@ -115,7 +115,7 @@ class Run:
 
         Args:
             stage: `train`, `validate`, `test` or `predict`.
-            prefix: the prefix of the monitor.
+            prefix: the prefix of the monitor, with or without `watch/`.
             monitor: index of the monitor among those with the prefix, in the order of the callbacks.
 
         Raises:

@@ -16,6 +16,7 @@ from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.saved_facts import facts_of
 from lightning_hooks.records.saved_index import SavedIndex
 from lightning_hooks.records.step_view import StepView
+from lightning_hooks.rules.prefix import name_of
 from lightning_hooks.stats.accumulators import MOMENTS
 from lightning_hooks.stats.stored import MOMENT_NAMES, StoredRows
 from lightning_hooks.tensorboard.local_tables import LocalTables
@@ -49,7 +50,10 @@ def read_monitors(tables: LocalTables, stage: str) -> list[ReadMonitor]:
 def read_views(index: RunIndex, tables: LocalTables, stage: str, prefix: str, monitor: int) -> Iterator[StepView]:
     """The step views of a monitor, as documented at `Run.views`; an error is raised at the call, not at the first view."""
     saved = [SavedIndex.from_json(text) for text in tables.saved_indices()]
-    chosen = [each for each in saved if each.stage == stage and each.prefix == prefix]
+    of_stage = [each for each in saved if each.stage == stage]
+    # Also find a monitor by the prefix of its scalars.
+    known = prefix if any(each.prefix == prefix for each in of_stage) else name_of(prefix)
+    chosen = [each for each in of_stage if each.prefix == known]
     if not 0 <= monitor < len(chosen):
         available = ", ".join(dict.fromkeys(f"stage {each.stage!r} with prefix {each.prefix!r}" for each in saved))
         raise RuleError(
@@ -181,8 +185,8 @@ def _summaries(index: RunIndex, saved: SavedIndex) -> dict[str, dict[int, float]
     """The global numbers and the reports of transforms: tag without prefix to step to value."""
     summaries: dict[str, dict[int, float]] = {}
     for tag in index.tags("number"):
-        name = tag.removeprefix(saved.tag_prefix)
-        if tag.startswith(saved.tag_prefix) and name.startswith(("hooks/", "transform_")):
+        name = tag.removeprefix(saved.scalar_prefix)
+        if tag.startswith(saved.scalar_prefix) and name.startswith(("hooks/", "transform_")):
             steps, values = index.numbers(tag)
             summaries[name] = dict(zip(steps.tolist(), values.tolist(), strict=True))
     return summaries

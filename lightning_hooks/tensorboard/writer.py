@@ -19,6 +19,7 @@ from tensorboard.util.tensor_util import make_tensor_proto
 
 from lightning_hooks.attached import AttachedState, attached_to
 from lightning_hooks.private import attribute
+from lightning_hooks.rules.prefix import ROOT
 from lightning_hooks.tensorboard.appending import Append, appender
 from lightning_hooks.tensorboard.charts import categories, layout_summary
 from lightning_hooks.tensorboard.events import EventBuilder
@@ -164,10 +165,10 @@ def _text_summary(tag: str, markdown: str) -> Any:
 
 def _file_writer_of(writer: SummaryWriter) -> Any:
     """The open file writer of a `SummaryWriter`, which opens a new one after a `close`."""
-    lost = "after a close of the writer its new file begins with a scalar 'hooks/opened'"
+    lost = "after a close of the writer its new file begins with a scalar 'watch/hooks/opened'"
     opened = attribute(writer, "SummaryWriter._get_file_writer", MethodType, lost)
     if opened is not None:
         return opened()
     if writer.file_writer is None:
-        writer.add_scalar("hooks/opened", 1.0, 0)
+        writer.add_scalar(f"{ROOT}hooks/opened", 1.0, 0)
     return writer.file_writer

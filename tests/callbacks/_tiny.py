@@ -14,6 +14,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from lightning_hooks.rules.prefix import name_of
 from lightning_hooks.transforms import Context, Transform
 
 
@@ -118,7 +119,7 @@ class Keeper(Logger):
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         assert step is not None
-        self.lines.setdefault(step, {}).update(metrics)
+        self.lines.setdefault(step, {}).update({name_of(tag): value for tag, value in metrics.items()})
 
 
 def loader(*batches: Sequence[Any]) -> DataLoader[Any]:

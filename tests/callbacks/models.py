@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_hooks import StatsMonitor, Watch, assert_no_hooks
 from lightning_hooks.hooks import OurHook
+from lightning_hooks.rules.prefix import name_of
 from lightning_hooks.stats.statistics import NAMES
 
 MODULE_STATS = [name for name in NAMES if name != "ratio"]
@@ -114,7 +115,7 @@ def data(batches: int = 6, batch_size: int = 4) -> DataLoader[Any]:
 
 
 class Memory(Logger):
-    """Keeps what it is given. Lightning's own dictionaries hold `epoch`, ours do not."""
+    """Keeps what it is given, under tags without `watch/`. Lightning's own dictionaries hold `epoch`, ours do not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +134,7 @@ class Memory(Logger):
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         assert step is not None
-        self.calls.append((step, dict(metrics)))
+        self.calls.append((step, {name_of(tag): value for tag, value in metrics.items()}))
 
     @property
     def ours(self) -> list[tuple[int, dict[str, float]]]:

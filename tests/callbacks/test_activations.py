@@ -261,10 +261,10 @@ def test_transforms_report_norms_cosine_and_share(tmp_path: Path, monitored: boo
     make(tmp_path, changing([Zero(index=1), Scale(2.0)], "first"), *monitor, logger=logger).fit(Skip(), loader([1.0, 10.0]))
     scalars = {tag: values.tolist() for tag, (_, values) in read_run(tmp_path / "run").scalars.items()}
     norm = pytest.approx(101**0.5, rel=1e-6)
-    assert scalars["transform_norm_before/0_Zero"] == [norm] and scalars["transform_norm_after/0_Zero"] == [1.0]
-    assert scalars["transform_cosine/0_Zero"] == [pytest.approx(101**-0.5, rel=1e-6)]
-    assert scalars["transform_norm_before/1_Scale"] == [1.0] and scalars["transform_norm_after/1_Scale"] == [2.0]
-    assert scalars["transform_acted/1_Scale"] == [1.0]
+    assert scalars["watch/transform_norm_before/0_Zero"] == [norm] and scalars["watch/transform_norm_after/0_Zero"] == [1.0]
+    assert scalars["watch/transform_cosine/0_Zero"] == [pytest.approx(101**-0.5, rel=1e-6)]
+    assert scalars["watch/transform_norm_before/1_Scale"] == [1.0] and scalars["watch/transform_norm_after/1_Scale"] == [2.0]
+    assert scalars["watch/transform_acted/1_Scale"] == [1.0]
 
 
 def test_links_are_numbered_over_all_callbacks_and_report_every_step(tmp_path: Path) -> None:

@@ -572,12 +572,12 @@ def test_the_last_batch_of_an_epoch_in_tensorboard(tmp_path: Path) -> None:
     callback = ActivationCapture(["conv", "pool"], every_n_steps=2, tensorboard=True)
     make(tmp_path, callback, logger=logger, max_epochs=2).fit(Images(), pictures(6))
     events = shown(tmp_path / "run")
-    assert events.Tags()["images"] == ["captures_train/conv"]
-    images = events.Images("captures_train/conv")
+    assert events.Tags()["images"] == ["watch/captures_train/conv"]
+    images = events.Images("watch/captures_train/conv")
     assert [image.step for image in images] == [2, 5]  # after an epoch of three steps
     assert (images[0].height, images[0].width) == (2 * 4 + 1, 2 * 4 + 1)  # two samples, two channels of 3 by 3
     text = (tmp_path / "run/projector_config.pbtxt").read_text()
-    assert 'tensor_name: "captures_train/pool"' in text and text.count("embeddings {") == 1
+    assert 'tensor_name: "watch/captures_train/pool"' in text and text.count("embeddings {") == 1
 
 
 def test_each_stage_shows_its_own_last_batch(tmp_path: Path) -> None:
@@ -591,13 +591,13 @@ def test_each_stage_shows_its_own_last_batch(tmp_path: Path) -> None:
     callback = ActivationCapture("conv", stages=["train", "validate"], every_n_steps=2, tensorboard=True)
     trainer = make(tmp_path, callback, logger=logger, max_epochs=2, num_sanity_val_steps=0)
     trainer.fit(Validates(), pictures(8), pictures(1))  # the one batch of validation is not captured
-    assert shown(tmp_path / "run").Tags()["images"] == ["captures_train/conv"]
+    assert shown(tmp_path / "run").Tags()["images"] == ["watch/captures_train/conv"]
     trainer = make(tmp_path, callback, logger=logger, max_epochs=2, num_sanity_val_steps=0)
     trainer.fit(Validates(), pictures(8), pictures(4))
     events = shown(tmp_path / "run")
     # Sorted: two files made within a second may be read in either order.
-    assert sorted(events.Tags()["images"]) == ["captures_train/conv", "captures_validate/conv"]
-    assert len(events.Images("captures_train/conv")) == 4 and len(events.Images("captures_validate/conv")) == 2
+    assert sorted(events.Tags()["images"]) == ["watch/captures_train/conv", "watch/captures_validate/conv"]
+    assert len(events.Images("watch/captures_train/conv")) == 4 and len(events.Images("watch/captures_validate/conv")) == 2
 
 
 def test_the_points_of_a_prediction_have_their_samples(tmp_path: Path) -> None:

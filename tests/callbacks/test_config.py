@@ -111,9 +111,9 @@ def test_an_unchanged_script_gets_the_callbacks(tmp_path: Path, package: str) ->
         f"lightning_hooks writes to {tmp_path}/lightning_hooks_logs/run_0: tensorboard --logdir {tmp_path}/lightning_hooks_logs"
     )
     values = {tag: numbers.tolist() for tag, (_, numbers) in read_run(tmp_path / "lightning_hooks_logs/run_0").scalars.items()}
-    assert values["watch/grad_norm/layer.weight"] == pytest.approx([5.0])
-    assert values["watch/update_norm/layer.weight"] == pytest.approx([1.0], rel=1e-4)
-    assert values["watch/transform_norm_after/0_ClipByGlobalNorm"] == pytest.approx([0.5], rel=1e-4)
+    assert values["watch/environment/grad_norm/layer.weight"] == pytest.approx([5.0])
+    assert values["watch/environment/update_norm/layer.weight"] == pytest.approx([1.0], rel=1e-4)
+    assert values["watch/environment/transform_norm_after/0_ClipByGlobalNorm"] == pytest.approx([0.5], rel=1e-4)
 
 
 def test_without_the_variable_nothing_is_loaded(tmp_path: Path) -> None:
@@ -224,9 +224,9 @@ def test_the_users_own_loggers_and_curves_stay_as_they_are(monkeypatch: pytest.M
     assert [path.name for path in (tmp_path / "lightning_hooks_logs").iterdir()] == ["run_0"]
     for folder in (tmp_path / "lightning_hooks_logs/run_0", logger.log_dir):
         run = read_run(folder)
-        assert "watch/grad_norm/layer.weight" in run.scalars and "watch/hooks/grad_norm" in run.scalars
+        assert "watch/environment/grad_norm/layer.weight" in run.scalars and "watch/environment/hooks/grad_norm" in run.scalars
         assert {tag.partition("/")[0] for tag in run.scalars} <= {"watch", "epoch"}
-        assert "watch/hooks/rules" in run.texts
+        assert "watch/environment/hooks/rules" in run.texts
 
 
 def test_the_file_may_say_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -244,7 +244,8 @@ def test_reports_of_transforms_alone_have_the_same_board(monkeypatch: pytest.Mon
     monkeypatch.setenv(VARIABLE, str(written(tmp_path, content)))
     monkeypatch.chdir(tmp_path)
     make(tmp_path).fit(Line(), loader([3.0, 4.0]))
-    assert read_run(tmp_path / "lightning_hooks_logs/run_0").scalars["watch/transform_norm_before/0_Zero"][1].tolist() == [5.0]
+    scalars = read_run(tmp_path / "lightning_hooks_logs/run_0").scalars
+    assert scalars["watch/environment/transform_norm_before/0_Zero"][1].tolist() == [5.0]
 
 
 LENIENT = """

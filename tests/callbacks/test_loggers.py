@@ -34,6 +34,7 @@ from lightning_hooks import (
 )
 from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.records import StepView
+from lightning_hooks.rules.prefix import name_of
 from tests.callbacks.models import Gan, Memory, Net, ValNet, assert_clean, data, everything, trainer_of, watch_fit
 
 NORMS = [Watch(params="*", tensors=["grad", "update"], stats="norm"), Watch(modules="body.*", tensors="output", stats="mean")]
@@ -148,19 +149,20 @@ def test_tensorboard_gets_exactly_one_event_a_step(tmp_path: Path) -> None:
     run = read_run(logger.log_dir)
     assert run.scalars["loss"][0].tolist() == list(range(6))
     for tag, value in monitor.latest.items():
-        steps, values = run.scalars[tag]
+        steps, values = run.scalars[f"watch/{tag}"]
         assert steps.tolist() == list(range(1 if tag == "hooks/overhead" else 0, 6)), tag
         assert values[-1] == pytest.approx(value, rel=1e-6, nan_ok=True)
     assert any(tag.startswith("transform_norm_before/0_Scale") for tag in monitor.latest)
     # No event of a scalar alone: all of ours is in these six, and the text and the layout in one before them.
-    ours = (set(monitor.latest) | set(run.histograms)) - {"hooks/overhead"}  # which the first step does not have
+    ours = {f"watch/{tag}" for tag in monitor.latest} | set(run.histograms)
+    ours -= {"watch/hooks/overhead"}  # which the first step does not have
     seen = Counter(tag for _, tags in events for tag in tags if tag in ours)
     assert set(seen.values()) == {6} and len(seen) == len(ours)
     accumulator = EventAccumulator(logger.log_dir, size_guidance={"scalars": 0, "tensors": 0, "histograms": 0})
     accumulator.Reload()
     tags = accumulator.Tags()
-    assert "grad_norm/body.0.weight" in tags["scalars"] and "grad_histogram/body.0.weight" in tags["histograms"]
-    assert "body.0.weight" in run.texts["hooks/rules"]
+    assert "watch/grad_norm/body.0.weight" in tags["scalars"] and "watch/grad_histogram/body.0.weight" in tags["histograms"]
+    assert "body.0.weight" in run.texts["watch/hooks/rules"]
 
 
 def test_tensorboard_table_and_scalars_agree(tmp_path: Path) -> None:
@@ -170,7 +172,7 @@ def test_tensorboard_table_and_scalars_agree(tmp_path: Path) -> None:
     for tensor, stat in run.tensors():
         table = run.table(tensor, stat)
         for name in table.names if stat != "count" else ():
-            tag = "hooks/loss" if tensor == "loss" else f"{tensor}_{stat}/{name}"
+            tag = "watch/hooks/loss" if tensor == "loss" else f"watch/{tensor}_{stat}/{name}"
             assert run.scalars[tag][1] == pytest.approx(table[name], rel=1e-6)
 
 
@@ -180,10 +182,10 @@ def test_csv_has_one_row_of_ours_a_step(tmp_path: Path) -> None:
     trainer_of(tmp_path, monitor, logger=logger, max_epochs=2, accumulate_grad_batches=3).fit(model, data())
     with open(Path(logger.log_dir) / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
-    ours = [row for row in rows if row["hooks/grad_norm"]]
+    ours = [row for row in rows if row["watch/hooks/grad_norm"]]
     assert [int(row["step"]) for row in ours] == [int(row["step"]) for row in rows if row["loss"]] == list(range(4))
     for tag, value in monitor.latest.items():
-        assert float(ours[-1][tag]) == pytest.approx(value)
+        assert float(ours[-1][f"watch/{tag}"]) == pytest.approx(value)
 
 
 def test_every_logger_gets_the_step(tmp_path: Path) -> None:
@@ -194,7 +196,7 @@ def test_every_logger_gets_the_step(tmp_path: Path) -> None:
     assert memory.steps == list(range(6)) and memory.ours[-1][1] == monitor.latest
     for board in boards:
         assert [step for step, _ in tables(board.log_dir)] == list(range(6))
-        assert "hooks/rules" in read_run(board.log_dir).texts
+        assert "watch/hooks/rules" in read_run(board.log_dir).texts
     assert (Path(table.log_dir) / "metrics.csv").exists()
 
 
@@ -307,8 +309,8 @@ def test_a_logdir_makes_a_run_that_other_callbacks_share(tmp_path: Path, caplog:
         trainer_of(tmp_path, StatsMonitor(NORMS, logdir=logdir), logger=CSVLogger(tmp_path)).fit(Net(), data())
     assert sorted(path.name for path in logdir.iterdir()) == ["run_0", "run_1"]
     run = read_run(logdir / "run_0")
-    assert run.scalars["grad_norm/body.0.weight"][0].tolist() == list(range(12))
-    assert run.scalars["transform_norm_after/0_Scale"][0].tolist() == list(range(12))
+    assert run.scalars["watch/grad_norm/body.0.weight"][0].tolist() == list(range(12))
+    assert run.scalars["watch/transform_norm_after/0_Scale"][0].tolist() == list(range(12))
     assert (logdir / "run_0" / "projector_config.pbtxt").exists()
     said = [record.getMessage() for record in caplog.records if "lightning_hooks" in record.getMessage()]
     assert said == [f"lightning_hooks writes to {logdir / run}: tensorboard --logdir {logdir}" for run in ("run_0", "run_1")]
@@ -363,7 +365,7 @@ def test_our_event_file_is_closed_with_the_run(tmp_path: Path, fails: bool) -> N
     with pytest.raises(ValueError, match="stop") if fails else nullcontext():
         trainer.fit(Net(), data())
     assert writing_threads() == before
-    assert read_run(tmp_path / "run_0").scalars["grad_norm/body.0.weight"][0].tolist() == list(range(4 if fails else 6))
+    assert read_run(tmp_path / "run_0").scalars["watch/grad_norm/body.0.weight"][0].tolist() == list(range(4 if fails else 6))
 
 
 # -- limits ----------------------------------------------------------------------------------------------------------------
@@ -381,12 +383,12 @@ def test_histograms_have_an_interval_and_a_limit_of_their_own(tmp_path: Path) ->
         trainer_of(tmp_path, monitor, logger=logger, max_epochs=2).fit(Net(), data())
     assert len(ours_in(caught)) == 1
     run = read_run(logger.log_dir)
-    assert sorted(run.histograms) == [f"{t}_histogram/body.{i}" for t in ("grad", "param") for i in (0, 3)]
+    assert sorted(run.histograms) == [f"watch/{t}_histogram/body.{i}" for t in ("grad", "param") for i in (0, 3)]
     for name, elements in (("body.0", 6 * 8 + 8), ("body.3", 8 * 3 + 3)):
-        drawn = run.histograms[f"param_histogram/{name}"]
+        drawn = run.histograms[f"watch/param_histogram/{name}"]
         assert [step for step, _, _ in drawn] == [0, 4, 8]
         assert all(counts.sum() == elements for _, _, counts in drawn)
-    assert "grad_norm/body.0.weight" in run.scalars
+    assert "watch/grad_norm/body.0.weight" in run.scalars
 
 
 class Turns(Net):
@@ -409,9 +411,9 @@ def test_each_histogram_has_the_interval_by_itself(tmp_path: Path) -> None:
         trainer_of(tmp_path, StatsMonitor(watch, histogram_every_n_steps=5), logger=logger).fit(Turns(), data(13))
     drawn = {tag: [step for step, _, _ in points] for tag, points in read_run(logger.log_dir).histograms.items()}
     assert drawn == {
-        **{f"param_histogram/body.3.{name}": [0, 5, 10] for name in ("weight", "bias")},
-        **{f"grad_histogram/body.3.{name}": [3, 11] for name in ("weight", "bias")},  # due at 3, 7 and 11
-        "output_histogram/body.0": [1, 7],
+        **{f"watch/param_histogram/body.3.{name}": [0, 5, 10] for name in ("weight", "bias")},
+        **{f"watch/grad_histogram/body.3.{name}": [3, 11] for name in ("weight", "bias")},  # due at 3, 7 and 11
+        "watch/output_histogram/body.0": [1, 7],
     }
 
 
@@ -441,7 +443,7 @@ def test_the_page_knows_shapes_merging_idle_modules_and_settings(tmp_path: Path)
     monitor = StatsMonitor([Watch(modules="*", leaves=True, tensors="output", stats=["norm", "mean"])], max_scalars=6)
     with pytest.warns(UserWarning):
         trainer_of(tmp_path, monitor, logger=logger, accumulate_grad_batches=2).fit(Spare(), data())
-    page = read_run(logger.log_dir).texts["hooks/rules"]
+    page = read_run(logger.log_dir).texts["watch/hooks/rules"]
     lines = page.splitlines()
     assert lines[0] == f"- monitor: `{monitor!r}`" and "max_scalars=6" in lines[0]
     assert lines[1].startswith("- run: precision 32-true, accumulate_grad_batches 2, ")
@@ -457,7 +459,7 @@ def test_the_page_knows_shapes_merging_idle_modules_and_settings(tmp_path: Path)
 def test_the_page_is_written_without_a_watched_step(tmp_path: Path) -> None:
     logger = TensorBoardLogger(tmp_path)
     trainer_of(tmp_path, StatsMonitor(NORMS, every_n_steps=100), logger=logger).fit(Net(), data())
-    assert "body.0.weight" in read_run(logger.log_dir).texts["hooks/rules"]
+    assert "body.0.weight" in read_run(logger.log_dir).texts["watch/hooks/rules"]
 
 
 @pytest.mark.parametrize("kind", [TensorBoardLogger, CSVLogger])
@@ -484,7 +486,7 @@ class Broken(Memory):
     error: Exception = OSError("no space left on device")
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        if step == 2 and "grad_norm/body.0.weight" in metrics:
+        if step == 2 and "grad_norm/body.0.weight" in map(name_of, metrics):
             raise self.error
         super().log_metrics(metrics, step)
 
@@ -532,4 +534,4 @@ def test_values_that_are_not_finite_reach_every_logger(tmp_path: Path) -> None:
     tag = "grad_norm/body.0.weight"
     assert math.isnan(memory.values(tag)[1]) and not math.isnan(memory.values(tag)[0])
     assert memory.values("hooks/nonfinite")[0] == 0 < memory.values("hooks/nonfinite")[1]
-    assert math.isnan(read_run(logger.log_dir).scalars[tag][1][1])
+    assert math.isnan(read_run(logger.log_dir).scalars[f"watch/{tag}"][1][1])

@@ -14,6 +14,7 @@ from lightning_hooks import HealthMonitor, StatsMonitor, StepView, Watch, read_r
 from lightning_hooks.dashboard.diff import diff
 from lightning_hooks.dashboard.overview import overview
 from lightning_hooks.dashboard.source import LocalRun
+from lightning_hooks.rules.prefix import name_of
 from tests.callbacks.models import Net, ValNet, data, trainer_of
 from tests.conformance.test_precision import Overflows, scaler
 from tests.consumers import Keeps
@@ -118,7 +119,7 @@ def test_the_loss_and_the_facts_of_steps_can_be_read_again(tmp_path: Path) -> No
     run = read_run(logger.log_dir)
     views = [*run.views()]
     assert losses_of(views) == pytest.approx(losses_of(keeps.views), rel=1e-6)
-    assert run.scalars["hooks/loss"][1] == pytest.approx(losses_of(views), rel=1e-6)
+    assert run.scalars["watch/hooks/loss"][1] == pytest.approx(losses_of(views), rel=1e-6)
     assert [view.facts for view in views] == [view.facts for view in keeps.views]
     assert [view.structure for view in views] == [view.structure for view in keeps.views]
     facts = [view.facts for view in views if view.facts is not None]
@@ -167,8 +168,8 @@ def test_the_loss_is_wherever_a_person_looks(tmp_path: Path, make: Any) -> None:
     monitor, folder = fit("a", 1.0)
     prefix = monitor.prefix
     run = read_run(folder)
-    assert monitor.latest[f"{prefix}hooks/loss"] == pytest.approx(run.scalars[f"{prefix}hooks/loss"][1][-1], rel=1e-6)
+    assert monitor.latest[f"{name_of(prefix)}hooks/loss"] == pytest.approx(run.scalars[f"{prefix}hooks/loss"][1][-1], rel=1e-6)
     assert f"{prefix}hooks/loss" in overview(LocalRun(folder))["hooks"]
     found = diff(folder, fit("b", 2.0)[1])
-    assert any(part.tensor == f"{prefix}loss" and part.name == "loss" and part.step == 0 for part in found.parts)
-    assert f"\n  {prefix}loss: mean " in str(found)
+    assert any(part.tensor == f"{name_of(prefix)}loss" and part.name == "loss" and part.step == 0 for part in found.parts)
+    assert f"\n  {name_of(prefix)}loss: mean " in str(found)

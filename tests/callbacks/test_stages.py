@@ -79,10 +79,10 @@ def test_each_run_is_an_event_at_the_step_of_self_log_and_the_sanity_check_is_no
     monitor = StatsMonitor(RULES, stages=["train", "validate"])
     trainer(tmp_path, monitor, max_epochs=3, val_check_interval=1).fit(Twice(), TRAIN, VALID)
     run = read_run(tmp_path / "run")
-    steps, values = run.scalars["val_input_mean/layer"]
+    steps, values = run.scalars["watch/val_input_mean/layer"]
     assert list(steps) == list(run.scalars["val_loss"][0]) == [0, 1, 2, 3, 4, 5]
     assert list(values) == [30.0] * 6  # float32 in the event
-    assert list(run.scalars["input_mean/layer"][1]) == [2.0, 6.0] * 3
+    assert list(run.scalars["watch/input_mean/layer"][1]) == [2.0, 6.0] * 3
 
 
 def test_validation_inside_an_accumulation_window_leaves_the_window_alone(tmp_path: Path) -> None:
@@ -152,7 +152,9 @@ def test_the_page_lists_what_is_watched_there(tmp_path: Path, max_scalars: int) 
         ["watch[2]", "all", "input", "max"],
     ]
     written = read_run(tmp_path / "run").scalars
-    assert sum(int(line[6]) for line in lines) == sum(tag.startswith(("val_input_", "val_output_")) for tag in written)
+    assert sum(int(line[6]) for line in lines) == sum(
+        tag.startswith(("watch/val_input_", "watch/val_output_")) for tag in written
+    )
     assert str(monitor.match(Twice())).count("watch[") == len(lines)
 
 

@@ -148,18 +148,18 @@ def test_fit_with_the_yaml_of_the_design(folder: Path) -> None:
     for name, p in trained.named_parameters():
         assert torch.equal(p, trained.start[name]) == name.endswith("bias"), name
     run = read_run(folder / "run")
-    assert run.scalars["grad_norm/encoder.0.weight"][0].tolist() == [0, 1]
+    assert run.scalars["watch/grad_norm/encoder.0.weight"][0].tolist() == [0, 1]
     assert {tag for tag in run.scalars if tag.endswith("/encoder.1")} == {
-        f"{tensor}_{stat}/encoder.1" for tensor in ("output", "output_grad") for stat in ("mean", "std", "zero_fraction")
+        f"watch/{tensor}_{stat}/encoder.1" for tensor in ("output", "output_grad") for stat in ("mean", "std", "zero_fraction")
     }
-    assert {"transform_acted/0_Zero", "transform_acted/1_ClipByGlobalNorm"} <= set(run.scalars)
+    assert {"watch/transform_acted/0_Zero", "watch/transform_acted/1_ClipByGlobalNorm"} <= set(run.scalars)
     assert (folder / "run" / "config.yaml").is_file()
 
 
 def test_fit_with_short_names(folder: Path) -> None:
     assert main(["fit", *both(write(SHORT))]) == 0
     run = read_run(folder / "run")
-    before, after = (run.scalars[f"transform_norm_{when}/1_Scale"][1] for when in ("before", "after"))
+    before, after = (run.scalars[f"watch/transform_norm_{when}/1_Scale"][1] for when in ("before", "after"))
     assert after == pytest.approx(before / 2)
 
 
@@ -167,9 +167,9 @@ def test_callbacks_from_the_command_line(folder: Path) -> None:
     arguments = ["--trainer.callbacks+=StatsMonitor", "--trainer.callbacks.every_n_steps=2", "--trainer.callbacks.prefix=cli/"]
     assert main(["fit", *both(write(SHORT)), *arguments]) == 0
     scalars = read_run(folder / "run").scalars
-    assert scalars["grad_norm/head.weight"][0].tolist() == [0, 1]
+    assert scalars["watch/grad_norm/head.weight"][0].tolist() == [0, 1]
     assert scalars["cli/grad_norm/head.weight"][0].tolist() == [1]
-    assert "transform_acted/1_Scale" in scalars
+    assert "watch/transform_acted/1_Scale" in scalars
 
 
 CONSUMERS = """
@@ -290,7 +290,7 @@ def test_the_console_script(folder: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "reached" in done.stderr + done.stdout
-    assert len(read_run(folder / "run").scalars["hooks/grad_norm"][0]) == 2
+    assert len(read_run(folder / "run").scalars["watch/hooks/grad_norm"][0]) == 2
 
 
 # -- match -----------------------------------------------------------------------------------------------------------------

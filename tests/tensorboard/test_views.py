@@ -95,7 +95,7 @@ def test_what_a_view_writes_is_the_same_again(tmp_path):
     for view in run.views():
         entry = Layout(view.rows, view.due).fill(view)
         for tag, value in entry.scalars.items():
-            steps, values = run.scalars[tag]
+            steps, values = run.scalars[f"watch/{tag}"]
             assert value == pytest.approx(values[steps.tolist().index(view.step)], rel=1e-6), tag
 
 
@@ -109,7 +109,7 @@ def test_tables_and_scalars_of_a_run_agree_and_any_statistic_can_be_read(tmp_pat
     for tensor, stat in [("grad", "norm"), ("update", "ratio")]:
         table = run.table(tensor, stat)
         for name in table.names:
-            np.testing.assert_allclose(table[name], run.scalars[f"{tensor}_{stat}/{name}"][1], rtol=1e-6)
+            np.testing.assert_allclose(table[name], run.scalars[f"watch/{tensor}_{stat}/{name}"][1], rtol=1e-6)
     assert run.table("grad", "std").values.shape == run.table("grad", "norm").values.shape  # no rule asked for it
     with pytest.raises(RuleError, match="no table 'grad nrom'"):
         run.table("grad", "nrom")

@@ -76,7 +76,7 @@ def check_reports(folder: Path, text: str) -> None:
     run = read_run(folder / "runs" / "digits")
     for index, transform in enumerate(links):
         kind = transform["class_path"].rpartition(".")[2]
-        steps, values = run.scalars[f"transform_norm_after/{index}_{kind}"]
+        steps, values = run.scalars[f"watch/transform_norm_after/{index}_{kind}"]
         assert list(steps) == list(range(STEPS)) and torch.tensor(values).isfinite().all(), kind
 
 

@@ -25,6 +25,7 @@ from lightning_hooks.records.saved_facts import changes
 from lightning_hooks.records.saved_index import SavedIndex
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules.fields import check_local
+from lightning_hooks.rules.prefix import ROOT, name_of
 from lightning_hooks.stats.processes import of_first_rank, rank
 from lightning_hooks.tensorboard import RunWriter
 from lightning_hooks.tensorboard.own_board import OwnBoard, checked_logdir
@@ -72,10 +73,10 @@ class LoopBoard(StepConsumer):
         layout = self._layouts.get(view.due)
         if layout is None:
             levels = self._limits.levels("train")
-            layout = self._layouts[view.due] = Layout(view.rows, view.due, view.stage, "", levels)
+            layout = self._layouts[view.due] = Layout(view.rows, view.due, view.stage, ROOT, levels)
         entry = layout.fill(view, draw=None if view.step % _HISTOGRAMS_EVERY == 0 else ())
         if view.facts is not None and view.facts is not self._stored_facts:
-            entry = replace(entry, facts=changes(self._stored_facts, view.facts), monitor="")
+            entry = replace(entry, facts=changes(self._stored_facts, view.facts), monitor=ROOT)
             self._stored_facts = view.facts
         self._writer.write(entry)
 
@@ -86,6 +87,6 @@ class LoopBoard(StepConsumer):
     def _write_start(self, writer: RunWriter, plan: Plan, limits: Limits, view: StepView) -> None:
         producer = self._producer()
         shapes = {} if producer is None else producer.observer.fallback.shapes
-        index = SavedIndex(plan.index, "train", "", view.ranks, view.structure).to_json()
+        index = SavedIndex(plan.index, "train", name_of(ROOT), view.ranks, view.structure, ROOT).to_json()
         page = Match(plan_report(plan, shapes, limits, _HISTOGRAMS_EVERY)).markdown()
-        writer.write_start(page, plan.charts, view.step, about=about_rows(plan, shapes), indices=[index])
+        writer.write_start(page, plan.charts, view.step, ROOT, about=about_rows(plan, shapes), indices=[index])

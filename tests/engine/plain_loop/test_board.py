@@ -89,3 +89,12 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path):
     with pytest.raises(RuleError, match="^logdir must be a folder of this machine, got 's3://bucket'"):
         train(logdir="s3://bucket")
     assert list(Path(tmp_path).iterdir()) == [tmp_path / "file"]
+
+
+def test_its_tags_are_below_the_default_prefix_and_its_tables_are_not(tmp_path):
+    views = train(logdir=tmp_path)
+    run = read_run(tmp_path / "run_0")
+    assert run.scalars and {tag.partition("/")[0] for tag in run.scalars} == {"watch"}
+    assert "watch/hooks/rules" in run.texts and run.table("grad", "norm").steps.tolist() == [0, 1, 2]
+    losses = [view.summaries["hooks/loss"] for view in run.views()]
+    assert losses == pytest.approx([view.summaries["hooks/loss"] for view in views])
