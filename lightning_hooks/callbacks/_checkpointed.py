@@ -42,7 +42,7 @@ class CheckpointedCallback(OurCallback):
 
     @property
     def _hook_manager(self) -> HookManager | None:
-        """That of the run in which it takes part."""
+        """The hook manager of the run in which the callback takes part; None outside a run."""
         return None if self._run is None else self._run.hook_manager
 
     @property

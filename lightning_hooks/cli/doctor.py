@@ -29,7 +29,7 @@ _LINES: Final = 40
 _MOST_RULES: Final = 3
 """The most rules that a list names where the screen is too small for all."""
 _MOST_REASONS: Final = 3
-"""The same for the reasons of the worst finding."""
+"""The most reasons of the worst finding that are shown where the screen is too small for all."""
 _INDENT: Final = " " * 12
 
 

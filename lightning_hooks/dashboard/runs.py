@@ -18,7 +18,7 @@ from lightning_hooks.tensorboard.run_index import PLUGIN, TABLE
 _REFRESH: Final = 1.0
 """Seconds for which the list of runs and their indices are not refreshed again."""
 _PROVIDER_REFRESH: Final = 30.0
-"""The same for a data provider, whose tables are read as a whole at every refresh."""
+"""Seconds for which a run of a data provider is not refreshed again: a refresh reads its tables as a whole."""
 _MARKS: Final = (
     f"{TABLE}/".encode(),
     b"transform_norm_before/",

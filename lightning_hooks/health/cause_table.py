@@ -23,11 +23,11 @@ _UNSTABLE: Final = (
     "WeightGrowth",
     "NonFinite",
 )
-"""What a training shows that takes steps too large, for whatever reason."""
+"""The findings to which too large steps lead, whatever made them too large."""
 _STUCK: Final = ("LossConstant", "UpdateTooSmall", "VanishingGradient", "UnchangedParameter")
-"""What a training shows that does not learn, for whatever reason."""
+"""The findings of a training that does not learn, whatever the reason is."""
 _DULL: Final = ("DeadUnits", "DeadLayer", "SaturatedActivation", "ConstantOutput", "MassiveActivation", "UnitCollapse")
-"""What activations show in the end, for whatever reason."""
+"""The findings on activations with which many faults end, whatever the reason is."""
 
 
 CAUSES: Final[tuple[CauseRule, ...]] = (

@@ -13,7 +13,7 @@ from lightning_hooks.health.rule import Severity, shown_rows
 __all__ = ["CAUSES", "CauseRule", "explain"]
 
 EARLIER = 40
-"""A symptom that began more than so many steps before the decisive findings is none of theirs."""
+"""Steps. If a symptom began earlier than this before the decisive findings, it does not belong to their cause."""
 
 
 def explain(findings: Sequence[Finding], evidence: Evidence, table: Sequence[CauseRule] = CAUSES) -> list[Cause]:
