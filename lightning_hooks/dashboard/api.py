@@ -4,10 +4,12 @@
 |---|---|---|
 | `runs` | | the runs, as `Runs.names` returns them |
 | `run` | run | tensors and statistics of the run, steps, scalars, histograms, findings, problems |
-| `rows` | run, tensor, stat | `nodes` of the tree, their `key`, `steps`, `unit`, `exact` (whether folded rows merge exactly) |
+| `rows` | run, tensor, stat | `nodes`, their `key`, `steps`, `unit`, `exact` (parts merge exactly), `positive` (has ratios) |
 | `tile` | run, tensor, stat, key, unit, level, first, last, nodes | cells, as `Tile.bytes` returns them |
 | `tile` | the same, `other` (a run), `other_key` (the key of its rows) | cells of the first run minus the other run |
 | `gaps` | run, tensor, stat | why rows were not measured, see `gaps.answer` |
+| `tile` | the same, `as` (`ratio`) | cells of the logarithm to base 2 of the ratio instead of the difference |
+| `comparison` | run, other, tensor, stat | a sentence that says how the runs differ, see `comparing.py` |
 | `scalar` | run, tag, points | least and greatest of a scalar in at most `points` pieces, and its last value |
 | `histograms` | run, tags (ranges of indices into the run's `histograms`), steps | one `packed_histograms` for each tag |
 | `overview` | run | the rows and scalars to look at first |
@@ -26,6 +28,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from lightning_hooks.dashboard.comparing import POSITIVE, comparison
 from lightning_hooks.dashboard.details import details
 from lightning_hooks.dashboard.explanations import EXPLANATIONS
 from lightning_hooks.dashboard.gaps import gaps
@@ -78,6 +81,7 @@ class Api:
             "run": self._run,
             "rows": self._rows,
             "tile": self._tile,
+            "comparison": self._comparison,
             "gaps": lambda args: gaps(*self._table(args)),
             "scalar": self._scalar,
             "histograms": self._histograms,
@@ -150,6 +154,7 @@ class Api:
         about = run.about()
         steps = run.steps(tensor, stat)
         facts = {"steps": progressions(steps), "unit": unit_of(steps), "exact": merges_exactly(run, tensor, stat)}
+        facts["positive"] = stat in POSITIVE
         described = details((each.get("structure") for each in run.row_indices()), about)
         return {"key": key, **facts, "nodes": [node.as_json(about, described) for node in nodes]}
 
@@ -180,7 +185,13 @@ class Api:
         # A module can be a row and a group of rows under one name, so match nodes by name and by being a row.
         counterparts = {(node.name, node.row is None): node for node in other_nodes}
         pairs = [(nodes[i], counterparts.get((nodes[i].name, nodes[i].row is None))) for i in chosen]
-        return difference(run, other, tensor, stat, pairs, width, first, last).bytes()
+        return difference(run, other, tensor, stat, pairs, width, first, last, args.get("as") == "ratio").bytes()
+
+    def _comparison(self, args: Mapping[str, str]) -> Any:
+        run, tensor, stat = self._table(args)
+        names = args["run"], _text(args, "other")
+        other, *_ = self._table({**args, "run": names[1]})
+        return comparison(run, other, tensor, stat, names)
 
     def _scalar(self, args: Mapping[str, str]) -> Any:
         run, tag = self._open(args), _text(args, "tag")

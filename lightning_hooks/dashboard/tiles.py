@@ -94,8 +94,9 @@ def difference(
     width: int,
     first: int,
     last: int,
+    as_ratio: bool = False,
 ) -> Tile:
-    """As `tile`, for the values of one run minus those of another run.
+    """As `tile`, for the values of one run minus those of another run, or for the logarithm of their ratio.
 
     Cells without a step that both runs have count as not measured, and so do nodes that the other run lacks.
 
@@ -108,6 +109,7 @@ def difference(
         width: as of `tile`.
         first: as of `tile`.
         last: as of `tile`.
+        as_ratio: the logarithm to base 2 of the ratio instead of the difference: infinite if one value is 0, and 0 if both are.
     """
     common, *points_of = np.intersect1d(
         source.steps(tensor, stat), other.steps(tensor, stat), assume_unique=True, return_indices=True
@@ -128,11 +130,16 @@ def difference(
         measured[:, columns] = x_measured & y_measured
         with np.errstate(invalid="ignore"):
             # If both values are infinite, count the difference as infinite, not as NaN.
-            differences = np.where(np.isinf(x) & np.isinf(y), np.inf, x - y)
+            differences = np.where(np.isinf(x) & np.isinf(y), np.inf, _log_ratio(x, y) if as_ratio else x - y)
         values[:, columns] = np.where(measured[:, columns], differences, np.nan)
         return values, measured
 
     return _cells(common, read, len(pairs), width, first, last)
+
+
+def _log_ratio(x: Array, y: Array) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(x == y, 0.0, np.log2(x) - np.log2(y))
 
 
 def _cells(

@@ -292,6 +292,10 @@ def test_two_runs_side_by_side_and_as_a_difference(browser, url):
         page.wait_for_function("() => lightningHooks.views.map.panels[1].drawn")
         page.get_by_label("Comparison").select_option("difference")
         drawn(page)
+        assert page.locator(".panel-title").inner_text() == "log₂ of good / nan"
+        assert page.locator(".legend-title").inner_text() == "log₂ of the ratio of grad norm"
+        page.get_by_label("Difference as").select_option("linear")
+        drawn(page)
         assert page.locator(".panel-title").inner_text() == "good − nan"
         assert page.locator(".legend-title").inner_text().startswith("difference of grad norm")
         assert page.get_by_label("Colours", exact=True).input_value() == "diverging"

@@ -54,7 +54,7 @@ def test_a_difference_is_one_of_steps_whatever_a_cell_holds(browser, tmp_path):
     write_run(tmp_path / "a", range(1400), names=NAMES[:2], change=norms(1))
     write_run(tmp_path / "b", range(1400), names=NAMES[:2], change=norms(50))
     write_run(tmp_path / "equal", range(1400), names=NAMES[:2], change=norms(1))
-    with serving(tmp_path) as where, opened(browser, f"{where}#run=a&other=b&mode=difference&{MAP}") as page:
+    with serving(tmp_path) as where, opened(browser, f"{where}#run=a&other=b&mode=difference&change=linear&{MAP}") as page:
         drawn(page)
         page.mouse.move(*place(page, NAMES[0], 1200))
         assert "difference of grad norm: −49 to 0" in page.locator(".tip").inner_text()
@@ -175,3 +175,30 @@ def test_the_cursor_of_the_keyboard_stays_at_its_step_and_on_a_row(browser, tmp_
         canvas.press(" ")
         canvas.press("Enter")
         page.wait_for_selector("h2:has-text('grad of net.0.bias')")
+
+
+def test_sizes_are_compared_by_the_logarithm_of_their_ratio(browser, tmp_path):
+    def norms(factor):
+        def change(step, values):
+            values["norm"][:] = [1000, 1000, 1, 1]
+            values["norm"][3] *= factor
+
+        return change
+
+    write_run(tmp_path / "a", range(40), change=norms(1))
+    write_run(tmp_path / "b", range(40), change=norms(50))  # 50 times larger, but small beside 1000
+    with serving(tmp_path) as where, opened(browser, f"{where}#run=a&other=b&mode=difference&{MAP}") as page:
+        drawn(page)
+        page.wait_for_selector("text=a against b: grad norms are 50 times smaller in head.weight, from step 0.")
+        page.mouse.move(*place(page, NAMES[3], 20))
+        assert page.locator(".tip").inner_text().endswith("ratio of grad norm: 0.02 times (log₂ −5.644)")
+        at, middle = (page.evaluate(AROUND, place(page, name, 20)) for name in (NAMES[3], NAMES[0]))
+        assert at == ["45,0,75"] and middle == ["247,246,245"]  # the first colour, and that of equal values
+        assert page.locator(".legend .ticks").inner_text().split() == ["−5.644", "(×0.02)", "0", "(×1)", "5.644", "(×50)"]
+        page.get_by_label("Difference as").select_option("linear")
+        drawn(page)
+        page.mouse.move(*place(page, NAMES[3], 20))
+        page.wait_for_function("() => document.querySelector('.tip').textContent.endsWith('difference of grad norm: −49')")
+        page.get_by_label("Statistic", exact=True).select_option("mean")
+        page.wait_for_selector(".legend-title >> text=difference of grad mean")
+        assert not page.get_by_label("Difference as").is_visible() and page.locator(".compared").count() == 0

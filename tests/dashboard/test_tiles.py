@@ -155,3 +155,16 @@ def test_a_part_of_a_run_without_moments_shows_its_greatest_row(tmp_path):
     found = tile(run, "grad", "norm", [part], 1, 0, 3)
     for step in range(3):
         assert found.greatest[0, step] == pytest.approx(max(np.linalg.norm(elements(step, row)) for row in part.leaves))
+
+
+def test_a_ratio_is_a_logarithm_that_is_infinite_at_zero(tmp_path):
+    def change(values_at):
+        return lambda step, values: values["norm"].fill(values_at[step])
+
+    write_run(tmp_path / "a", range(6), change=change([8.0, 1.0, 0.0, 0.0, np.nan, np.inf]))
+    write_run(tmp_path / "b", range(6), change=change([1.0, 50.0, 1.0, 0.0, 1.0, np.inf]))
+    a, b = LocalRun(tmp_path / "a"), LocalRun(tmp_path / "b")
+    (node,) = (each for each in nodes_of(a) if each.name == NAMES[0])
+    found = difference(a, b, "grad", "norm", [(node, node)], 1, 0, 6, as_ratio=True)
+    np.testing.assert_allclose(found.least[0], [3, -np.log2(50), np.nan, 0, np.nan, np.nan], rtol=1e-6)
+    assert found.infinite[0].tolist() == [0, 0, 1, 0, 0, 1] and found.nan[0].tolist() == [0, 0, 0, 0, 1, 0]

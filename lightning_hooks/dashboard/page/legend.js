@@ -10,7 +10,7 @@ export const FINDING = "finding";
 const OF_THE_TENSOR = /^(mean|std|rms|norm|abs_mean|min|max|abs_max|p\d+(\.\d+)?)$/;
 
 /** Fill an element with the legend of a heat map: quantity, colour bar with ticks, outliers, special colours, findings. */
-export function drawLegend(element, { tensor, stat, map, isDifference, marks, gapKinds = ["gap"], usual = null }, scale) {
+export function drawLegend(element, { tensor, stat, map, isDifference, isRatio, marks, gapKinds = ["gap"], usual = null }, scale) {
   const label = `Colours from ${short(scale.low)} to ${short(scale.high)}`;
   const bar = h("canvas", { width: "256", height: "12", class: "bar", role: "img", "aria-label": label });
   const context = bar.getContext("2d");
@@ -22,14 +22,16 @@ export function drawLegend(element, { tensor, stat, map, isDifference, marks, ga
   }
   const [below, above] = scale.beyond ?? [null, null];
   const ticks = (scale.low === scale.high ? [0] : [0, 0.5, 1]).map((at) => h("span", {}, short(scale.at(at))));
+  // Ratios are easier to read as factors: 2³ is 8 times as large.
+  if (isRatio) ticks.forEach((tick, i) => tick.append(` (×${short(2 ** scale.at(i / 2))})`));
   if (below !== null) ticks[0].prepend("≤ ");
   if (above !== null) ticks.at(-1).prepend("≥ ");
   const reach = [below === null ? null : `down to ${short(below)}`, above === null ? null : `up to ${short(above)}`].filter(Boolean);
   element.replaceChildren(
-    h("span", { class: "legend-title" }, `${isDifference ? "difference of " : ""}${quantity(tensor, stat, scale)}`),
+    h("span", { class: "legend-title" }, isRatio ? `log₂ of the ratio of ${tensor} ${stat}` : `${isDifference ? "difference of " : ""}${quantity(tensor, stat, scale)}`),
     ...(usual ? usualKeys(usual) : [h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks))]),
     ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
-    ...specialKeys(true, true, false, scale.hasZero),
+    ...specialKeys(true, true, false, scale.hasZero, isRatio ? "0 or infinite in one run" : "infinite"),
     ...[...gapKinds].map((kind) => keyOf(kind, GAP_TEXTS[kind])),
     ...(marks.length ? [h("span", {}, h("span", { class: "mark" }, "▼"), ` ${FINDING}`)] : []),
   );
@@ -42,8 +44,8 @@ export function quantity(tensor, stat, scale) {
 }
 
 /** The keys of the textures: NaN, infinite, exactly 0 and not measured, each only if its argument is true. */
-export function specialKeys(hasNan, hasInfinite, hasGaps, hasZero = false) {
-  const keys = [[hasNan, "nan", "NaN"], [hasInfinite, "infinite", "infinite"], [hasZero, "zero", "exactly 0"], [hasGaps, "gap", "not measured"]];
+export function specialKeys(hasNan, hasInfinite, hasGaps, hasZero = false, infinite = "infinite") {
+  const keys = [[hasNan, "nan", "NaN"], [hasInfinite, "infinite", infinite], [hasZero, "zero", "exactly 0"], [hasGaps, "gap", "not measured"]];
   return keys.filter(([has]) => has).map(([, name, text]) => keyOf(name, text));
 }
 

@@ -9,6 +9,7 @@ export class Loaded {
     this.source = source;
     this.runs = null;
     this.statistics = this.ranges = null;
+    this.comparisons = new Map(); // by run, other run, tensor and statistic: the versions of the runs and the answer to `comparison`
     this.entries = new Map(); // run to { meta: the answer to `run`, tables: table to Rows, gaps: table to Gaps }
   }
 
@@ -49,6 +50,16 @@ export class Loaded {
     if (!hasTable(meta, tensor, stat)) return null;
     if (!tables.has(name)) tables.set(name, new Rows(await this.source.ask("rows", { run, tensor, stat })));
     return tables.get(name);
+  }
+
+  /** How two runs differ in a table: the answer to `comparison`, requested once for the versions of the runs. */
+  async comparison(run, other, tensor, stat) {
+    const versions = [run, other].map((each) => this.meta(each).version).join();
+    const key = [run, other, tensor, stat].join("\n");
+    if (this.comparisons.get(key)?.versions !== versions) {
+      this.comparisons.set(key, { versions, found: this.source.ask("comparison", { run, other, tensor, stat }) });
+    }
+    return this.comparisons.get(key).found;
   }
 
   /** Why rows of a table were not measured, requested once for each version of the run. `rows` are those of the table. */

@@ -75,7 +75,7 @@ function described(map, event) {
 
 /** The lines that describe a cell of a node; if `cell` is null, those that describe the node. */
 export function describeCell(map, index, cell) {
-  const { rows, shown, stat, tensor, exact, isDifference } = map.model;
+  const { rows, shown, stat, tensor, exact, isDifference, isRatio } = map.model;
   const node = rows.nodes[index];
   const isGroup = rows.isGroup(index);
   const r = rows.lineOf(index, shown);
@@ -87,7 +87,8 @@ export function describeCell(map, index, cell) {
   lines.push(stepsText([first, last]), ...markLines(map.marksIn(r, [first, last])));
   const segment = map.model.cells.tile(map.drawn.level, Math.floor(cell / TILE))?.get(index);
   const values = segment && cellOf(segment, cell % TILE);
-  const quantity = `${isDifference ? "difference of " : ""}${tensor} ${stat}`;
+  const quantity = `${isRatio ? "ratio of " : isDifference ? "difference of " : ""}${tensor} ${stat}`;
+  const text = (value) => (isRatio ? `${short(2 ** value)} times (log₂ ${short(value)})` : short(value));
   if (values === undefined) return [...lines, "loading"];
   if (!values) {
     const why = map.model.gaps?.reasonAt(index, cell * map.drawn.cell, (cell + 1) * map.drawn.cell).text;
@@ -95,10 +96,11 @@ export function describeCell(map, index, cell) {
   }
   const steps = first === last ? "" : (n) => ` at ${n} of these steps`;
   if (Number.isNaN(values.value)) lines.push(...(steps ? [`${quantity}: no finite value`] : []));
-  else if (values.least === values.greatest) lines.push(`${quantity}: ${short(values.value)}`);
-  else lines.push(`${quantity}: ${short(values.least)} to ${short(values.greatest)}`);
+  else if (values.least === values.greatest) lines.push(`${quantity}: ${text(values.value)}`);
+  else lines.push(`${quantity}: ${text(values.least)} to ${text(values.greatest)}`);
   if (values.nan) lines.push(steps ? `NaN${steps(values.nan)}` : `${quantity}: NaN`);
-  if (values.infinite) lines.push(steps ? `infinite${steps(values.infinite)}` : `${quantity}: infinite`);
+  if (values.infinite && isRatio) lines.push(`${quantity}: one of the two is 0 or infinite${steps ? steps(values.infinite) : ""}`);
+  else if (values.infinite) lines.push(steps ? `infinite${steps(values.infinite)}` : `${quantity}: infinite`);
   if (isGroup) lines.push(exact ? "merged exactly" : "the largest of these rows");
   return lines;
 }

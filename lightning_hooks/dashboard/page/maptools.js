@@ -5,7 +5,8 @@ import { MAPS, SCALES } from "./colors.js";
 import { choice, h } from "./dom.js";
 
 /**
- * The `element` of the toolbar, and `sync()`, which makes its inputs show the state of the page. `act` holds the callbacks zoom(factor),
+ * The `element` of the toolbar, and `sync(hasRatio)`, which makes its inputs show the state of the page; `hasRatio`
+ * says whether the statistic can be compared by ratios. `act` holds the callbacks zoom(factor),
  * pan(share), savePicture() and saveTable().
  */
 export function makeTools(app, act) {
@@ -33,6 +34,7 @@ export function makeTools(app, act) {
   const modes = [["beside", "side by side"], ["difference", "difference"]];
   const choices = {
     mode: choice("Comparison", modes, state.mode, (mode) => state.set({ mode, low: "", high: "" })),
+    change: choice("Difference as", [["", "ratio (log₂)"], ["linear", "a − b"]], state.change, (change) => state.set({ change, low: "", high: "" })),
     scale: choice("Scale", SCALES, state.scale, (scale) => state.set({ scale })),
     map: choice("Colours", MAPS.map((map) => [map, map === "usual" ? "against usual" : map]), state.map, (map) => state.set({ map })),
   };
@@ -57,12 +59,13 @@ export function makeTools(app, act) {
     ),
     group(button("PNG", "Save the picture", act.savePicture), button("CSV", "Save what is visible as a table", act.saveTable)),
   );
-  const sync = () => {
+  const sync = (hasRatio) => {
     if (filter.value !== state.filter) filter.value = state.filter;
     for (const [name, input] of Object.entries(bounds)) if (document.activeElement !== input) input.value = state[name];
     for (const [name, label] of Object.entries(choices)) label.querySelector("select").value = name === "map" && state.map !== "usual" ? mapOf(state) : state[name];
     fit.checked = state.fit === "1";
     choices.mode.hidden = !state.others.length;
+    choices.change.hidden = !state.others.length || state.mode !== "difference" || !hasRatio;
   };
   return { element, sync };
 }

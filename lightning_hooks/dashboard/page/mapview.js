@@ -32,13 +32,14 @@ export class MapView {
     this.picked = h("div", { class: "picked", hidden: true });
     this.note = h("p", { class: "note", hidden: true });
     this.forgotten = h("div", {});
+    this.compared = h("div", { "aria-live": "polite" });
     this.tools = makeTools(app, {
       zoom: (factor) => this.panels[0]?.zoom(factor),
       pan: (share) => this.panels[0]?.pan(share),
       savePicture: () => this.savePicture(),
       saveTable: () => this.saveTable(),
     });
-    this.element = h("div", { class: "view map-view" }, this.tools.element, this.note, this.forgotten, this.maps, this.legend, this.picked);
+    this.element = h("div", { class: "view map-view" }, this.tools.element, this.note, this.compared, this.forgotten, this.maps, this.legend, this.picked);
     this.recolor = onceAFrame(() => this.color());
   }
 
@@ -59,10 +60,12 @@ export class MapView {
   async update(isCurrent) {
     const { app } = this;
     const state = app.state.copy();
-    this.tools.sync();
+    this.tools.sync(app.loaded.knownRows(state.run, state.tensor, state.stat)?.positive);
     const rows = await app.loaded.rows(state.run, state.tensor, state.stat);
     const rowsOfOthers = await Promise.all(state.others.map((other) => app.loaded.rows(other, state.tensor, state.stat)));
     if (!isCurrent()) return;
+    this.tools.sync(rows.positive);
+    const isRatio = rows.positive && state.change !== "linear";
     // If a link leads to a step outside of the shown ones, show all steps.
     const arrived = `${state.row}\n${state.step}`;
     const range = app.range();
@@ -105,12 +108,13 @@ export class MapView {
       else {
         models.push({
           ...main,
-          run: `${state.run} − ${other}`,
-          title: `${nameOf(state.run)} − ${nameOf(other)}`,
+          run: `${state.run} ${isRatio ? "/" : "−"} ${other}`,
+          title: `${isRatio ? "log₂ of " : ""}${nameOf(state.run)} ${isRatio ? "/" : "−"} ${nameOf(other)}`,
           exact: rows.exact && otherRows.exact,
           isDifference: true,
+          isRatio,
           gaps: null,
-          cells: this.cellsOf(state.run, state.tensor, state.stat, rows, unit, { other, other_key: otherRows.key }),
+          cells: this.cellsOf(state.run, state.tensor, state.stat, rows, unit, { other, other_key: otherRows.key, ...(isRatio ? { as: "ratio" } : {}) }),
         });
         const missing = otherRows.nodes.filter((node) => node.row !== null && !rows.rowByName.has(node.name)).length;
         if (missing) this.tell(`Not shown: ${several(missing, "row")} that only ${other} has.`);
@@ -119,8 +123,9 @@ export class MapView {
     });
     if (state.mode !== "difference" || !models.length) models.unshift(main);
     if (matches && !models[0].shown.length) this.tell(`No row matches ${state.filter}.`);
-    this.mapsShown = [state.run, state.other, state.mode, state.tensor, state.stat].join("\n\n");
+    this.mapsShown = [state.run, state.other, state.mode, state.change, state.tensor, state.stat].join("\n\n");
     this.showPanels(models);
+    this.compare(state).catch((error) => app.failed(error));
     this.explainGaps(models, state).catch((error) => app.failed(error));
     // Hide the picked cell if other maps are shown now: its numbers would not be those of the maps.
     const mapsChanged = this.mapsShown !== this.pickedOf;
@@ -140,6 +145,19 @@ export class MapView {
       if (isShown) this.showPicked(this.panels[0], node, state.step === "" ? null : Number(state.step));
     }
     if (state.row && !rows.rowByName.has(state.row)) this.tell(`${state.row} is not in this table.`);
+  }
+
+  /** Say in a sentence for each of the other runs how the statistic differs. */
+  async compare({ run, others, tensor, stat }) {
+    const { loaded } = this.app;
+    const maps = this.mapsShown;
+    const found = await Promise.all(others.map((other) => (loaded.has(other, tensor, stat) ? loaded.comparison(run, other, tensor, stat) : null)));
+    if (maps !== this.mapsShown) return;
+    const texts = found.map((each) => each?.text).filter(Boolean);
+    if (texts.join() === this.compared.textContent) return;
+    this.compared.replaceChildren(...texts.map((text) => h("p", { class: "compared" }, text)));
+    this.sizePanels();
+    this.recolor();
   }
 
   /** Request why cells of the maps were not measured, and name the parameters that are in no optimizer. */

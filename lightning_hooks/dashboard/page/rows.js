@@ -6,8 +6,9 @@ const ENOUGH = 48; // lines that fit on a screen
 const FEW = 6; // the least lines shown at first
 
 export class Rows {
-  constructor({ key, exact, nodes, steps, unit }) {
+  constructor({ key, exact, positive, nodes, steps, unit }) {
     this.key = key;
+    this.positive = positive; // whether runs are compared by the ratio of their values
     this.unit = unit; // steps of a cell at level 0
     this.exact = exact; // true: a folded group shows the statistic of all its rows together; false: the largest value of its rows
     this.steps = new Steps(steps);

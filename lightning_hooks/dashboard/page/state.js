@@ -12,6 +12,7 @@ const DEFAULTS = {
   run: "",
   other: "", // names of the runs to compare with, separated by line feeds
   mode: "beside", // or "difference"
+  change: "", // what a difference shows: "" the logarithm of the ratio if the statistic is a size, "linear" a minus b
   tensor: "",
   stat: "",
   filter: "",
@@ -29,7 +30,7 @@ const DEFAULTS = {
 };
 
 // The valid values of some fields. Other values in an address are ignored.
-const CHOICES = { view: VIEWS.map(([view]) => view), mode: ["beside", "difference"], scale: SCALES, map: MAPS };
+const CHOICES = { view: VIEWS.map(([view]) => view), mode: ["beside", "difference"], change: ["", "linear"], scale: SCALES, map: MAPS };
 
 export class State {
   constructor(changed) {

@@ -1,0 +1,224 @@
+"""Says in one sentence how a statistic differs between two runs.
+
+A row differs if at nine of ten common steps, from some step on, its ratio is beyond a factor of 1.25 and beyond its variation
+from step to step. The sentence names the rows that differ, the factor and the step; if no row does, it says that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_hooks.dashboard.source import RunSource
+from lightning_hooks.dashboard.tree import tree
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+POSITIVE: Final = {
+    "norm": "norms",
+    "rms": "rms values",
+    "std": "standard deviations",
+    "abs_mean": "mean magnitudes",
+    "abs_max": "largest magnitudes",
+    "ratio": "ratios",
+    "count": "counts",
+}
+"""The statistics that are compared by their ratio, as text: they are sizes, and their ratio has a meaning."""
+_LEAST: Final = float(np.log2(1.25))
+_SHARE: Final = 0.9  # of the steps from the first one on
+_FEWEST: Final = 5  # steps for which a difference must last
+_SHORTEST: Final = 0.1  # the share of all steps for which a difference must last
+_STEPS: Final = 512  # the most steps that are compared
+_CHUNK: Final = 64
+
+
+class Differing(NamedTuple):
+    """Rows that differ in one direction.
+
+    Args:
+        rows: indices of the rows.
+        factors: by which the first run is larger or smaller, at least 1, for each row.
+        since: the index of the step from which each row differs.
+    """
+
+    rows: NDArray[np.intp]
+    factors: Array
+    since: NDArray[np.intp]
+
+
+def sentence(
+    names: Sequence[str],
+    steps: Sequence[int],
+    a: Array,
+    b: Array,
+    quantity: str,
+    runs: tuple[str, str],
+    total: int | None = None,
+) -> str:
+    """How the values of two runs differ.
+
+    Args:
+        names: the rows that both runs have.
+        steps: the compared steps, ascending.
+        a: values of the first run, float64 [steps, rows], 0 or more; NaN where not measured or not finite.
+        b: values of the second run.
+        quantity: what is compared, in the plural.
+        runs: the names of the runs.
+        total: the number of steps that both runs have, if not all of them are compared.
+
+    Example:
+        >>> ones = np.ones((20, 2))
+        >>> sentence(["net.a", "net.b"], range(20), 100 * ones, ones, "update ratios", ("a", "b"))
+        'a against b: update ratios are 100 times larger in both rows of net, from step 0.'
+        >>> sentence(["net.a"], range(20), 1.1 * ones[:, :1], ones[:, :1], "norms", ("a", "b"))
+        'a against b: norms differ not by more than a factor of 1.25 or their variation from step to step.'
+    """
+    head = f"{runs[0]} against {runs[1]}: "
+    compared = (a > 0) & (b > 0)
+    only = [_only(names, a, b, runs[0]), _only(names, b, a, runs[1])]
+    absent = [_absent(names, steps, a, b, runs[0]), _absent(names, steps, b, a, runs[1])]
+    if np.array_equal(a, b, equal_nan=True):
+        return f"{head}{quantity} are equal in {_all(len(names))}, at {_every(len(steps), total or len(steps))}."
+    if not compared.any() and not any(only + absent):
+        return f"{head}{quantity} are above 0 at no step and row that both have, so they are not compared."
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change = np.where(compared, np.log2(np.where(compared, a, 1.0) / np.where(compared, b, 1.0)), np.nan)
+    threshold = np.fmax(_LEAST, np.fmax(_variation(a), _variation(b)))
+    parts = [
+        f"{_times(found.factors)} {word} in {where(found.rows.tolist(), names)}, {_since(found.since, steps)}"
+        for sign, word in ((1, "larger"), (-1, "smaller"))
+        if len((found := _differing(sign * change, threshold)).rows)
+    ]
+    parts += [f"exactly 0 in {each}" for each in only if each]
+    parts += [f"without a finite value in {each}" for each in absent if each]
+    if parts:
+        return f"{head}{quantity} are {'; '.join(parts)}."
+    none = "not" if len(names) == 1 else f"in none of the {len(names):,} rows that both have"
+    return f"{head}{quantity} differ {none} by more than a factor of 1.25 or their variation from step to step."
+
+
+def _variation(values: Array) -> Array:
+    """The median factor between neighbouring steps of each row, as a logarithm to base 2, float64 [rows]; NaN if not known."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change = np.abs(np.diff(np.log2(np.where(values > 0, values, np.nan)), axis=0))
+    out = np.full(values.shape[1], np.nan)
+    has_any = ~np.isnan(change).all(0) if len(change) else np.zeros(values.shape[1], dtype=np.bool_)
+    if has_any.any():
+        out[has_any] = np.nanmedian(change[:, has_any], axis=0)
+    return out
+
+
+def _differing(change: Array, threshold: Array) -> Differing:
+    """The rows whose change is above their thresholds from some step on."""
+    rows, since = _lasting(change > threshold, ~np.isnan(change))
+    factors = [2 ** float(np.nanmedian(change[first:, row])) for row, first in zip(rows.tolist(), since.tolist(), strict=True)]
+    return Differing(rows, np.array(factors), since)
+
+
+def _lasting(holds: Mask, is_known: Mask) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The rows of which a condition holds from some step on, at nine of ten known steps, and the index of that step."""
+    held, known = (each[::-1].cumsum(0)[::-1] for each in (holds, is_known))  # from each step on
+    lasts = np.maximum(_FEWEST, _SHORTEST * is_known.sum(0))
+    begins = holds & (known >= np.minimum(lasts, len(holds))) & (held >= _SHARE * known)
+    rows = np.flatnonzero(begins.any(0))
+    return rows, begins.argmax(0)[rows]
+
+
+def _absent(names: Sequence[str], steps: Sequence[int], values: Array, others: Array, run: str) -> str:
+    """The rows without a finite value in one run alone, from some step on; empty if there are none."""
+    rows, since = _lasting(np.isnan(values) & ~np.isnan(others), ~np.isnan(others))
+    return f"{where(rows.tolist(), names)} of {run} alone, {_since(since, steps)}" if len(rows) else ""
+
+
+def _only(names: Sequence[str], values: Array, others: Array, run: str) -> str:
+    """The rows that are 0 in one run alone, at nine of ten steps; empty if there are none."""
+    is_known = ~np.isnan(values) & ~np.isnan(others)
+    is_zero = (values == 0) & (others > 0)
+    rows = np.flatnonzero((is_zero.sum(0) >= np.maximum(_SHARE * is_known.sum(0), 1)) & (is_known.sum(0) >= _FEWEST))
+    return f"{where(rows.tolist(), names)} of {run} alone" if len(rows) else ""
+
+
+def where(rows: Sequence[int], names: Sequence[str]) -> str:
+    """Rows in words: by the smallest part of the tree that holds all of them.
+
+    Example:
+        >>> names = ["net.0.w", "net.1.w", "net.1.b", "head.w"]
+        >>> where([1, 2], names), where([0, 1], names), where([0, 1, 2, 3], names), where([3], names), where([0, 3], names)
+        ('both rows of net.1', '2 of 3 rows of net', 'all 4 rows', 'head.w', '2 of 4 rows')
+    """
+    if len(rows) == 1:
+        return names[rows[0]]
+    chosen = {*rows}
+    groups = [node for node in tree(names, {}) if node.row is None and chosen.issubset(node.leaves)]
+    if len(rows) == len(names) and not any(len(group.leaves) == len(names) for group in groups):
+        return _all(len(names))
+    group = min(groups, key=lambda node: len(node.leaves), default=None)
+    of, total = ("", len(names)) if group is None else (f" of {group.name}", len(group.leaves))
+    return f"{_all(total)}{of}" if len(rows) == total else f"{len(rows):,} of {total:,} rows{of}"
+
+
+def _all(count: int) -> str:
+    return {1: "the one row", 2: "both rows"}.get(count, f"all {count:,} rows")
+
+
+def _every(count: int, total: int) -> str:
+    if count < total:
+        return f"the {count:,} of {total:,} common steps that were compared"
+    return {1: "the one common step", 2: "both common steps"}.get(count, f"all {count:,} common steps")
+
+
+def _times(factors: Array) -> str:
+    """Factors as text: one number if they are within a factor of two, otherwise the least and the greatest."""
+    low, high = float(factors.min()), float(factors.max())
+    return f"{_short(float(np.median(factors)))} times" if high < 2 * low else f"{_short(low)} to {_short(high)} times"
+
+
+def _short(factor: float) -> str:
+    return f"{float(f'{factor:.2g}'):,.10g}" if factor < 1e6 else f"{factor:.1e}"
+
+
+def _since(since: NDArray[np.intp], steps: Sequence[int]) -> str:
+    first, last = steps[int(since.min())], steps[int(since.max())]
+    return f"from step {first:,}" if first == last else f"from steps {first:,} to {last:,} on"
+
+
+def comparison(run: RunSource, other: RunSource, tensor: str, stat: str, runs: tuple[str, str]) -> dict[str, Any]:
+    """The answer to `comparison` (see `api.py`): `text`, None if the statistic is not one that ratios compare.
+
+    Args:
+        run: the first run.
+        other: the second run.
+        tensor: of the table that both have.
+        stat: of the table.
+        runs: the names of the runs.
+    """
+    if stat not in POSITIVE:
+        return {"text": None}
+    quantity = f"{tensor} {POSITIVE[stat]}"
+    (names_a, steps_a), (names_b, steps_b) = ((each.rows(tensor, stat), each.steps(tensor, stat)) for each in (run, other))
+    row_of = {name: i for i, name in enumerate(names_b)}
+    names = [name for name in names_a if name in row_of]
+    steps, points_a, points_b = np.intersect1d(steps_a, steps_b, assume_unique=True, return_indices=True)
+    if not names or not len(steps):
+        missing = "row" if not names else "step"
+        return {"text": f"{runs[0]} against {runs[1]}: {quantity} have no {missing} in common."}
+    chosen = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), _STEPS)).round().astype(np.intp))
+    row_of_a = {name: i for i, name in enumerate(names_a)}
+    a = _values(run, tensor, stat, points_a[chosen], [row_of_a[name] for name in names])
+    b = _values(other, tensor, stat, points_b[chosen], [row_of[name] for name in names])
+    return {"text": sentence(names, steps[chosen].tolist(), a, b, quantity, runs, len(steps))}
+
+
+def _values(run: RunSource, tensor: str, stat: str, points: NDArray[np.intp], rows: Sequence[int]) -> Array:
+    """The values at ascending points of a table, float64 [points, rows]; NaN for what is not finite."""
+    values = np.full((len(points), len(rows)), np.nan)
+    for at in range(int(points[0]), int(points[-1]) + 1, _CHUNK):
+        inside = np.flatnonzero((points >= at) & (points < at + _CHUNK))
+        if len(inside):
+            values[inside] = run.read(tensor, stat, at, int(points[inside[-1]]) + 1)[points[inside] - at][:, rows]
+    values[~np.isfinite(values)] = np.nan
+    return values
