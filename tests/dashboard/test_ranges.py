@@ -77,6 +77,7 @@ def test_the_map_is_coloured_against_the_usual_range(browser, tmp_path):
         found = colors(page)
         assert found["11,143,106"] > 2 * sum(found.get(each, 0) for each in ("240,135,106", "239,132,103")) > 0
         page.get_by_label("Statistic", exact=True).select_option("norm")  # has no published range
+        page.wait_for_selector("text=No usual range of grad norm is published, so its own colours are shown.")
         page.wait_for_selector(".bar")
         drawn(page)
         assert "11,143,106" not in colors(page)

@@ -77,6 +77,7 @@ export class MapView {
     const folding = foldingOf(state.folded);
     const { matches, error } = filterOf(state.filter);
     this.note.hidden = true;
+    if (state.map === "usual" && !app.loaded.usual(state.tensor, state.stat)) this.tell(`No usual range of ${state.tensor} ${state.stat} is published, so its own colours are shown.`);
     if (error) this.tell(error);
     const modelOf = (run, tableRows, marks) => {
       return {
