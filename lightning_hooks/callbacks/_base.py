@@ -144,7 +144,8 @@ class HooksCallback(CheckpointedCallback):
         if self._run is not None:
             warn_if_replaced(trainer, pl_module)
             step = current_step(trainer)
-            # Lightning calls on_before_backward, except for a `loss.backward()` that manual optimization may contain.
+            # With automatic optimization, Lightning announces every backward in on_before_backward. A `loss.backward()` in the
+            # training step of manual optimization is not announced.
             announced = pl_module.automatic_optimization and pl_module.trainer is trainer
             self._run.begin_batch(step, reporting=is_log_step(trainer, step), announced=announced)
 

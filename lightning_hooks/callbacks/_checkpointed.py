@@ -97,8 +97,8 @@ class CheckpointedCallback(OurCallback):
     def _forget_state(self, trainer: Trainer) -> None:
         """Called before a run. Checkpoints are read later; a run of another stage need not have used what it read."""
         self._saved = {}
-        # Keep the state of the last fit through runs of other stages:
-        # a checkpoint that is saved after them has it, as it has the optimizers'.
+        # Keep the state of the last fit while other stages run. A checkpoint that is saved after them holds the fit:
+        # its optimizers, and this state.
         if in_fit(trainer):
             self._last = {}
             self._skipped.forget()

@@ -150,7 +150,8 @@ def _read(file: Path, where: str) -> Any:
         return yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
         raise RuleError(f"{where} cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: the encoding, or a date that does not exist
+    # A ValueError is raised for bytes that are not UTF-8, and for a date that does not exist.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         is_deep = isinstance(error, RecursionError)
         reason = "it is nested too deep" if is_deep else shortened(" ".join(str(error).split()), 1000)
         raise RuleError(f"{where} is not valid YAML ({reason})") from error

@@ -51,7 +51,7 @@ def leave_report(run: Path, out: Path, loggers: Iterable[Any]) -> None:
         try:
             if keep is not None:
                 keep(logger, str(out))
-        # A report is of less worth than the end of a fit: the service may be out of reach.
+        # The service of a logger may be out of reach. Only warn, so that the fit ends as usual.
         except Exception as error:
             warnings.warn(f"{type(logger).__name__} did not take {out}: {type(error).__name__}: {error}", stacklevel=2)
 

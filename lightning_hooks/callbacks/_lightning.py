@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 DISTRIBUTIONS: Final = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytorch-lightning"}
 """The distribution of each package."""
-_OLDEST: Final = (2, 0)  # version
+_OLDEST: Final = (2, 0)  # major and minor version
 _INSTALL: Final = "pip install 'lightning-hooks[lightning]' (or [pytorch-lightning]) brings a version that was tested"
 _logger = logging.getLogger("lightning_hooks")
 

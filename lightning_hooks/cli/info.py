@@ -42,8 +42,7 @@ def _private_names() -> str:
     from lightning_hooks import private
     from lightning_hooks.hooks import HookSwitch
 
-    # The first switch of a process looks up the private names of autograd, and records in `private.LOST` those that are
-    # missing.
+    # The first switch of a process looks up the private names of autograd. `private.LOST` then holds those that are missing.
     HookSwitch()
     if private.are_off():
         return f"off ({private.VARIABLE}=off)"

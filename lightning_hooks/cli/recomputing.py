@@ -15,7 +15,7 @@ from lightning_hooks.records.step_view import StepView
 from lightning_hooks.tensorboard.reading import Run, read_run
 from lightning_hooks.tensorboard.views import ReadMonitor
 
-_PREFIX: Final = "health/"  # by which tables know a HealthMonitor with the default prefix
+_PREFIX: Final = "health/"  # the prefix of a HealthMonitor's tables, unless the user has given another one
 
 
 def recomputed(run: Path, progress: Progress = silent) -> RunFindings:

@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 _LOWEST: Final = -126  # the exponent of the least magnitude of bins 1 and -1
 _LAST: Final = 254  # the greatest bin
-_SCALE: Final = 1000  # steps of the packed number for each doubling of a count
+_SCALE: Final = 1000  # a count is packed as round(_SCALE * log2(1 + count))
 
 
 def bins_of(edges: Floats) -> NDArray[np.int64]:

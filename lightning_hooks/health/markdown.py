@@ -11,7 +11,7 @@ from lightning_hooks.health.finding import Cause, Finding
 from lightning_hooks.health.text import Block, blocks_of
 
 _CODE: Final = re.compile("(`[^`]*`)")
-# An underscore between letters or digits is not emphasis, so that the names of most modules stay readable in the source.
+# Markdown takes no underscore between letters or digits as emphasis. Leave it unescaped, so that names stay readable.
 _SPECIAL: Final = re.compile(r"[\\*\[\]|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 

@@ -14,7 +14,7 @@ except ImportError:
     # Windows has no fcntl. There, two fits that run at the same time in one folder share a file.
     fcntl = None
 
-_MOST: Final = 100
+_MOST: Final = 100  # files of one name
 
 
 def numbered(path: Path, number: int) -> Path:

@@ -54,7 +54,7 @@ class TargetsOutOfReach(StructureRule):
         if last not in outputs.names or last not in slopes.names:
             return ()
         sizes = outputs.values[:, outputs.names.index(last)]
-        # Each rank divides by the number of its own elements.
+        # `count` is summed over all ranks. The loss of a rank is the mean over the elements of that rank only.
         elements = counts.values[:, counts.names.index(last)] / evidence.ranks
         residuals = elements * slopes.values[:, slopes.names.index(last)] / 2
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
