@@ -16,6 +16,7 @@ from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant
 from lightning_hooks.engine.watching.about import about_rows
 from lightning_hooks.engine.watching.observer import Observer
+from lightning_hooks.errors import listed
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.saved_index import SavedIndex
@@ -91,7 +92,7 @@ class MonitorLog:
         page = "\n".join([*self._facts(trainer, observer), "", match.markdown()])
         charts = [(STAGE_PREFIX[stage] + tensor, stat) for stage, plan in self._plans.items() for tensor, stat in plan.charts]
         try:
-            about = about_rows(observer.plan, observer.fallback.shapes)
+            about = about_rows(observer.plan, observer.fallback.shapes, observer.uncalled or ())
             prefix = self._monitor.prefix
             indices = [
                 SavedIndex(plan.index, stage, name_of(prefix), observer.table.ranks, self._structure, prefix).to_json()
@@ -112,7 +113,10 @@ class MonitorLog:
         merged = "" if limits is None else limits.details(self.writer.path, self._histogram_every)
         lines.append(f"- merged: {merged or 'nothing; every row has its own tags'}")
         if observer.uncalled is not None:
-            idle = ", ".join(f"{name} ({kind})" for name, kind in observer.uncalled.items())
+            by_kind: dict[str, list[str]] = {}
+            for name, kind in observer.uncalled.items():
+                by_kind.setdefault(kind, []).append(name)
+            idle = "; ".join(f"{listed(names)} ({kind})" for kind, names in by_kind.items())
             lines.append(f"- not called in the first watched step: {idle or 'none'}")
         return lines
 

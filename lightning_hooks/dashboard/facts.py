@@ -35,5 +35,6 @@ _FACTS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "type": lambda value: isinstance(value, str),
     "shape": lambda value: isinstance(value, list) and all(map(is_count, value)),
     "order": is_count,
+    "called": lambda value: isinstance(value, bool),
 }
 """The fields of a row, each with a function that tells whether a value has the right type."""

@@ -17,6 +17,7 @@ class Node:
         depth: number of groups above.
         row: index into the rows; None for a group.
         leaves: indices of the rows below, in the order of the tree; for a row only its own index.
+        closed: whether the group is folded at first, however much room there is.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Node:
     depth: int
     row: int | None
     leaves: list[int] = field(default_factory=list)
+    closed: bool = False
 
     def as_json(self, about: Mapping[str, Any], details: Mapping[str, str]) -> dict[str, Any]:
         """The node as the page reads it.
@@ -42,6 +44,7 @@ class Node:
             "leaves": len(self.leaves),
             "type": facts.get("type", ""),
             "shape": facts.get("shape"),
+            **({"closed": True} if self.closed else {}),
             "detail": own or (details.get(module, "") if self.row is not None and "." in self.label else ""),
         }
 
@@ -69,16 +72,23 @@ class _Branch:
 def tree(names: Sequence[str], about: Mapping[str, Any]) -> list[Node]:
     """The nodes of the tree, each before the nodes below it. A group with a single node below it is joined with that node.
 
+    Several modules of one class that the first watched step did not call are one folded group at the end.
+
     Args:
         names: the names of the rows.
-        about: facts by name; `order` is the index of the module in the order of execution.
+        about: facts by name; `order` is the index of the module in the order of execution, `called` is False for a module that
+            the first watched step did not call.
 
     Example:
         >>> [(node.label, node.depth, node.leaves) for node in tree(["net.0.weight", "net.0.bias", "head.weight"], {})]
         [('net.0', 0, [0, 1]), ('weight', 1, [0]), ('bias', 1, [1]), ('head.weight', 0, [2])]
     """
     root = _Branch("", "")
+    idle = _idle(names, about)
+    apart = {row for rows in idle.values() for row in rows}
     for row, name in enumerate(names):
+        if row in apart:
+            continue
         branch, at = root, []
         for word in name.split(".", _DEEPEST - 1):
             at.append(word)
@@ -88,7 +98,21 @@ def tree(names: Sequence[str], about: Mapping[str, Any]) -> list[Node]:
     nodes: list[Node] = []
     for branch in _in_turn(root):
         _add(branch, branch.label, 0, nodes)
+    for kind, rows in idle.items():
+        text = f"{kind}, not called in the first step"
+        nodes.append(Node(text, text, 0, None, rows, closed=True))
+        nodes += [Node(names[row], names[row], 1, row, [row]) for row in rows]
     return nodes
+
+
+def _idle(names: Sequence[str], about: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The rows of modules that the first watched step did not call, by class, of each class that has several."""
+    found: dict[str, list[int]] = {}
+    for row, name in enumerate(names):
+        facts = about.get(name, {})
+        if facts.get("called") is False:
+            found.setdefault(str(facts.get("type", "")), []).append(row)
+    return {kind: rows for kind, rows in found.items() if len(rows) > 1}
 
 
 def _turn_of(name: str, about: Mapping[str, Any]) -> float:

@@ -42,3 +42,19 @@ def test_every_row_is_there_once_and_parts_hold_what_follows(names):
                 below.append(other.row)
         assert node.leaves == (below if node.row is None else [node.row])
         assert len(node.leaves) > 1 or node.row is not None
+
+
+def test_modules_of_one_class_that_are_not_called_are_one_folded_group_at_the_end():
+    about = {name: {"type": "Expert", "called": False} for name in ("experts.1", "experts.2", "experts.3")}
+    about |= {"spare": {"type": "Linear", "called": False}, "experts.0": {"type": "Expert"}}
+    nodes = tree(["experts.0", "experts.1", "experts.2", "spare", "experts.3", "head"], about)
+    assert [(node.label, node.depth, node.row, node.leaves, node.closed) for node in nodes] == [
+        ("experts.0", 0, 0, [0], False),
+        ("spare", 0, 3, [3], False),
+        ("head", 0, 5, [5], False),
+        ("Expert, not called in the first step", 0, None, [1, 2, 4], True),
+        ("experts.1", 1, 1, [1], False),
+        ("experts.2", 1, 2, [2], False),
+        ("experts.3", 1, 4, [4], False),
+    ]
+    assert nodes[3].as_json(about, {})["closed"] and "closed" not in nodes[0].as_json(about, {})

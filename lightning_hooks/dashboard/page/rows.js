@@ -31,8 +31,8 @@ export class Rows {
     const deepest = Math.max(0, ...this.nodes.map((node) => node.depth));
     let fits = 0;
     for (let depth = 0; depth <= deepest; depth++) {
-      const count = this.shown((i) => this.nodes[i].depth < depth).length;
-      if (count > ENOUGH && this.shown((i) => this.nodes[i].depth < fits).length >= FEW) break;
+      const count = this.shown((i) => !this.nodes[i].closed && this.nodes[i].depth < depth).length;
+      if (count > ENOUGH && this.shown((i) => !this.nodes[i].closed && this.nodes[i].depth < fits).length >= FEW) break;
       fits = depth;
     }
     return fits;
@@ -44,7 +44,7 @@ export class Rows {
 
   isOpen(i, folding) {
     if (!this.isGroup(i)) return false;
-    const open = folding.all === "" ? this.nodes[i].depth < this.openDepth : folding.all === "+";
+    const open = folding.all === "" ? !this.nodes[i].closed && this.nodes[i].depth < this.openDepth : folding.all === "+";
     return open !== folding.toggled.has(this.nodes[i].name);
   }
 

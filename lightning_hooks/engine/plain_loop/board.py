@@ -87,6 +87,8 @@ class LoopBoard(StepConsumer):
     def _write_start(self, writer: RunWriter, plan: Plan, limits: Limits, view: StepView) -> None:
         producer = self._producer()
         shapes = {} if producer is None else producer.observer.fallback.shapes
+        uncalled = {} if producer is None else producer.observer.uncalled
         index = SavedIndex(plan.index, "train", name_of(ROOT), view.ranks, view.structure, ROOT).to_json()
         page = Match(plan_report(plan, shapes, limits, _HISTOGRAMS_EVERY)).markdown()
-        writer.write_start(page, plan.charts, view.step, ROOT, about=about_rows(plan, shapes), indices=[index])
+        about = about_rows(plan, shapes, uncalled or ())
+        writer.write_start(page, plan.charts, view.step, ROOT, about=about, indices=[index])

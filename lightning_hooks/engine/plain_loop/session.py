@@ -352,8 +352,8 @@ class Instrument:
     def _publish(self) -> None:
         reports = self._run.hook_manager.take_reports()
         if self._producer is not None and self._run.hook_manager.acts(self._producer.observer):
-            self._producer.end(self._step, reports)
             self._producer.observer.note_uncalled(self._run.hook_manager.called)
+            self._producer.end(self._step, reports)
         else:
             if self._producer is not None:
                 self._producer.agree()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from lightning_hooks.plan.plan import LOSS_SCALED, Plan
 
 
-def about_rows(plan: Plan, shapes: Mapping[int, tuple[int, ...]]) -> dict[str, dict[str, Any]]:
+def about_rows(plan: Plan, shapes: Mapping[int, tuple[int, ...]], uncalled: Collection[str] = ()) -> dict[str, dict[str, Any]]:
     """Facts about each row for the page of a run: the class of its module, the shape, and the position in execution order."""
     index, about = plan.index, dict[str, dict[str, Any]]()
     for row in plan.rows:
@@ -21,4 +21,7 @@ def about_rows(plan: Plan, shapes: Mapping[int, tuple[int, ...]]) -> dict[str, d
     backward = [i for i in reversed(index.order) if index.tensors[i].startswith(LOSS_SCALED)]
     for turn, name in enumerate(dict.fromkeys(index.names[i] for i in [*forward, *backward])):
         about[name]["order"] = turn
+    for name in uncalled:
+        if name in about:
+            about[name]["called"] = False
     return about
