@@ -196,7 +196,7 @@ def test_only_so_many_cells_are_kept(browser, url):
             const { cells } = lightningHooks.views.map.panels[0].model;
             const all = Array.from({ length: 5000 }, (_, i) => i);
             cells.source = { tile: async ({ nodes }) => new ArrayBuffer(12 * 128 * 5000) };
-            for (let tile = 0; tile < 12; tile++) await cells.load(0, tile, tile, all);
+            for (let tile = 0; tile < 12; tile++) await cells.load({ level: 0, firstTile: tile, lastTile: tile }, all, 0);
             let kept = 0;
             for (let tile = 0; tile < 12; tile++) kept += cells.tile(0, tile)?.size ?? 0;
             return [kept, cells.tile(0, 11).size];
