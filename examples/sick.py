@@ -1,4 +1,8 @@
-"""Three trainings that are made sick on purpose, and what `HealthMonitor` says of each: `python -m examples.sick`."""
+"""Five trainings that are made sick on purpose and a healthy one, and what `HealthMonitor` says of each.
+
+python -m examples.sick            # says it in the terminal
+python -m examples.sick runs/sick  # also writes the runs there, for `lightning-hooks view runs/sick`
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,19 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_hooks import HealthMonitor, StatsMonitor
+
+STEPS = 150
 
 
 class Classifier(LightningModule):
@@ -32,7 +40,13 @@ class Classifier(LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         images, digits = batch
-        return F.cross_entropy(self.head(self.encoder(images)), digits)
+        loss = self.loss_of(self.head(self.encoder(images)), digits)
+        self.log("train_loss", loss)
+        return loss
+
+    def loss_of(self, logits: Tensor, digits: Tensor) -> Tensor:
+        """The cross entropy."""
+        return F.cross_entropy(logits, digits)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.parameters(), lr=self.lr)
@@ -45,6 +59,17 @@ class Forgotten(Classifier):
         return torch.optim.AdamW(self.head.parameters(), lr=self.lr)
 
 
+class LogOfZero(Classifier):
+    """From step 60 on, the loss takes the logarithm of probabilities of which one is exactly 0."""
+
+    def loss_of(self, logits: Tensor, digits: Tensor) -> Tensor:
+        """The cross entropy as a logarithm of probabilities, none of which is 0 at first."""
+        probabilities = logits.softmax(dim=1)
+        if self.global_step >= 60:
+            probabilities = torch.where(probabilities < 0.01, 0.0, probabilities)
+        return -(F.one_hot(digits, 10) * probabilities.log()).sum(dim=1).mean()
+
+
 def dead() -> Classifier:
     """A layer whose units never fire."""
     model = Classifier()
@@ -52,10 +77,21 @@ def dead() -> Classifier:
     return model
 
 
-SICK: dict[str, Callable[[], Classifier]] = {
-    "a layer that is dead": dead,
-    "an optimizer that holds only the head": Forgotten,
-    "a learning rate that is a thousand times too large": lambda: Classifier(lr=1.0),
+def too_large() -> Classifier:
+    """A layer whose weights begin 100 times too large."""
+    model = Classifier()
+    with torch.no_grad():
+        model.encoder[2].weight.mul_(100.0)
+    return model
+
+
+TRAININGS: dict[str, tuple[str, Callable[[], Classifier]]] = {
+    "healthy": ("nothing is wrong", Classifier),
+    "dead_layer": ("a layer that is dead", dead),
+    "forgotten": ("an optimizer that holds only the head", Forgotten),
+    "rate_too_high": ("a learning rate that is a thousand times too large", lambda: Classifier(lr=1.0)),
+    "log_of_zero": ("a loss that takes the logarithm of 0 from step 60 on", LogOfZero),
+    "too_large": ("a layer that begins 100 times too large", too_large),
 }
 
 
@@ -66,25 +102,37 @@ def batches() -> DataLoader[tuple[Tensor, ...]]:
     return DataLoader(data, batch_size=32, shuffle=True)
 
 
-def main() -> None:
-    """Train each of them for 150 steps."""
+def train(make: Callable[[], Classifier], folder: Path) -> HealthMonitor:
+    """Train a model for 150 steps; returns the monitor, which knows what was found.
+
+    Args:
+        make: returns the model.
+        folder: of the run, with an event file and the findings.
+    """
+    torch.manual_seed(0)
+    health = HealthMonitor()
+    trainer = Trainer(
+        max_steps=STEPS,
+        accelerator="cpu",
+        logger=TensorBoardLogger(folder.parent, folder.name, ""),
+        log_every_n_steps=5,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        callbacks=[StatsMonitor(), health],
+    )
+    trainer.fit(make(), batches())
+    return health
+
+
+def main(arguments: list[str]) -> None:
+    """Train each of them."""
     warnings.filterwarnings("ignore", module="lightning")
-    for name, make in SICK.items():
-        torch.manual_seed(0)
-        print(f"\n=== {name}", file=sys.stderr)
-        with tempfile.TemporaryDirectory() as folder:
-            trainer = Trainer(
-                max_steps=150,
-                accelerator="cpu",
-                logger=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
-                enable_checkpointing=False,
-                default_root_dir=folder,
-                callbacks=[StatsMonitor(loggers=[]), HealthMonitor()],
-            )
-            trainer.fit(make(), batches())
+    with tempfile.TemporaryDirectory() as temporary:
+        for name, (what, make) in TRAININGS.items():
+            print(f"\n=== {what}", file=sys.stderr)
+            train(make, Path(arguments[0] if arguments else temporary) / name)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
