@@ -158,6 +158,11 @@ class LoggerWriter(StepConsumer):
         for writer in self._boards():
             writer.write_text(f"{self._prefix}{name}", text, step)
 
+    def write_findings(self, summary: Mapping[str, Any], step: int) -> None:
+        """Write what health rules have found to each TensorBoard."""
+        for writer in self._boards():
+            writer.write_findings(summary, step, self._prefix)
+
     def skip_failed(self, failed: Sequence[tuple[Any, Exception]]) -> list[Exception]:
         """Skip loggers that raised when a monitor wrote to them: on a full disk, leave the rest to the module's own logs.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 from weakref import ref
 
 from lightning_hooks.callbacks._terminal import print_above
@@ -45,6 +45,10 @@ class TrainerOutlet:
     def show(self, text: str, step: int) -> None:
         """Write all findings to TensorBoard's Text tab."""
         self._writer.write_text("hooks/findings", text, step)
+
+    def keep(self, summary: Mapping[str, Any], step: int) -> None:
+        """Write the summary into the event file: a log folder that is remote has no files beside it."""
+        self._writer.write_findings(summary, step)
 
     def focus(self, steps: int) -> None:
         """Ask the monitor to measure at every one of the next steps."""

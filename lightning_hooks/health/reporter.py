@@ -107,9 +107,12 @@ class Reporter(StepConsumer):
 
         Call it while the run still does what actions ask for; `close` calls it too.
         """
-        self._has_ended = True
+        is_first_call, self._has_ended = not self._has_ended, True
         if self._stopped_by is None:
             self._guarded(self._finish)
+        # Only once: when the reporter is closed, loggers may be closed too.
+        if is_first_call and self._is_first:
+            self._teller.keep(has_ended=True)
 
     def _finish(self) -> None:
         self._report(self.diagnosis.finish())

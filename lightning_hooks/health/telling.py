@@ -29,6 +29,9 @@ class Outlet(Protocol):
     def show(self, text: str, step: int) -> None:
         """Show all findings so far, as Markdown."""
 
+    def keep(self, summary: Mapping[str, Any], step: int) -> None:
+        """Keep what was found so far, as plain values, where it outlives the run."""
+
     def focus(self, steps: int) -> None:
         """Measure at every one of the next steps."""
 
@@ -66,6 +69,17 @@ class Teller:
         if any(finding.severity is not Severity.INFO for finding in findings):
             text = markdown_of(self._diagnosis.causes, findings)
             self._use("the loggers", self._outlet.show, text, self._diagnosis.evidence.step)
+        if events:
+            self.keep(has_ended=False)
+
+    def keep(self, *, has_ended: bool) -> None:
+        """Let the outlet keep the summary of the diagnosis.
+
+        Args:
+            has_ended: whether all rules have looked for the last time.
+        """
+        summary = {**self._diagnosis.summary(), "has_ended": has_ended}
+        self._use("the event file", self._outlet.keep, summary, max(self._diagnosis.evidence.step, 0))
 
     def tell_waiting(self, step: int | None) -> None:
         """Show the causes that have waited until a step; None for all."""

@@ -25,7 +25,7 @@ from lightning_hooks import backends
 from lightning_hooks.rules.prefix import name_of
 from lightning_hooks.tensorboard.histograms import histogram_bytes
 from lightning_hooks.tensorboard.messages import value_bytes
-from lightning_hooks.tensorboard.run_index import ABOUT, FACTS, INDEX, PLUGIN, ROWS, TABLE
+from lightning_hooks.tensorboard.run_index import ABOUT, FACTS, FOUND, INDEX, PLUGIN, ROWS, TABLE
 
 if TYPE_CHECKING:
     from lightning_hooks.records.layout import LogEntry
@@ -125,6 +125,10 @@ class EventBuilder:
         """A summary with the row index of step views, which is given as JSON."""
         digest = hashlib.blake2b(index.encode(), digest_size=8).hexdigest()
         return self._text(f"{TABLE}/{INDEX}/{digest}", index)
+
+    def findings(self, summary: Mapping[str, Any], prefix: str) -> Summary:
+        """A summary with what health rules have found, which a `summary.json` holds too."""
+        return self._text(f"{FOUND}/{prefix}", json.dumps(summary))
 
     def _facts(self, entry: LogEntry) -> Any:
         return self._text(f"{TABLE}/{FACTS}/{name_of(entry.monitor)}", entry.facts)

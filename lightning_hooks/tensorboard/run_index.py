@@ -22,7 +22,9 @@ ROWS: Final = "rows"
 ABOUT: Final = "about"
 INDEX: Final = "index"
 FACTS: Final = "facts"
-"""Tags: `table/rows/…` holds lists of rows, `table/about/…` facts about rows, `table/index/…` row indices of step views."""
+FOUND: Final = "findings"
+"""Tags: `table/rows/…` holds lists of rows, `table/about/…` facts about rows, `table/index/…` row indices of step views,
+`findings/…` what health rules have found."""
 
 Floats = NDArray[np.float64]
 

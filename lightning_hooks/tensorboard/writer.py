@@ -122,6 +122,11 @@ class RunWriter:
         """Write Markdown for the Text tab."""
         self._add(_text_summary(tag, markdown), step)
 
+    def write_findings(self, summary: Mapping[str, Any], step: int, prefix: str = "") -> None:
+        """Write what health rules have found so far, for readers that have the event file and not the files beside it."""
+        self._current()
+        self._add(self._builder.findings(summary, prefix), step)
+
     def write_tensor(self, name: str, tensor: Tensor, step: int, samples: Sequence[int] | None = None) -> None:
         """Write a batch for TensorBoard: [N, D] for the projector, [N, C, L] and [N, C, H, W] as an image.
 

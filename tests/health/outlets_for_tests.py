@@ -32,6 +32,7 @@ class Outlet:
     lines: list[str] = field(default_factory=list)
     markdown: str = ""
     focuses: list[int] = field(default_factory=list)
+    summaries: list[dict] = field(default_factory=list)
 
     def tell(self, block):
         self.blocks.append(as_text([block]))
@@ -41,6 +42,9 @@ class Outlet:
 
     def show(self, text, step):
         self.markdown = text
+
+    def keep(self, summary, step):
+        self.summaries.append({**summary, "step": step})
 
     def focus(self, steps):
         self.focuses.append(steps)

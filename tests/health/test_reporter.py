@@ -30,6 +30,20 @@ def test_a_finding_is_told_once_and_is_in_the_files(tmp_path):
     assert run.findings == reporter.diagnosis.findings and run.summary["line"] == outlet.lines[0]
 
 
+def test_the_outlet_keeps_what_was_found_at_each_event_and_once_at_the_end(tmp_path):
+    reporter, outlet, _ = started(tmp_path, Huge())
+    for view in views(SICK):
+        reporter.consume(view)
+    reporter.finish()
+    reporter.close(None)
+    told = [(each["has_ended"], each["step"], len(each["findings"])) for each in outlet.summaries]
+    assert told == [(False, 9, 1), (True, 19, 1)]
+    assert outlet.summaries[-1]["ran"] == ["Huge"] and json.dumps(outlet.summaries, allow_nan=False)
+    reporter, outlet, _ = started(tmp_path / "healthy", Huge())
+    consume(reporter, views(HEALTHY))
+    assert [(each["has_ended"], each["findings"]) for each in outlet.summaries] == [(True, [])]
+
+
 def test_information_is_in_the_files_only(tmp_path):
     reporter, outlet, _ = started(tmp_path, Huge(severity="info"))
     consume(reporter, views(SICK))

@@ -32,7 +32,10 @@ def test_a_cause_is_told_once_while_it_grows_and_again_where_it_comes_back_elsew
     assert [cause.first_step for cause in read_findings(tmp_path).causes] == [5, 400]
 
 
-@pytest.mark.parametrize(("method", "name"), [("tell", "the terminal"), ("tell_line", "the terminal"), ("show", "the loggers")])
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("tell", "the terminal"), ("tell_line", "the terminal"), ("show", "the loggers"), ("keep", "the event file")],
+)
 def test_an_outlet_that_fails_is_one_warning_and_rank_0_goes_on_as_the_others_do(tmp_path, monkeypatch, method, name):
     def fails(*args):
         raise BrokenPipeError("gone\x1b[31m")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from lightning_hooks.errors import RuleError, shown
@@ -40,6 +40,9 @@ class LoopOutlet:
 
     def show(self, text: str, step: int) -> None:
         """Do nothing: a plain loop has no loggers."""
+
+    def keep(self, summary: Mapping[str, Any], step: int) -> None:
+        """Do nothing: a plain loop has no event file."""
 
     def focus(self, steps: int) -> None:
         """Measure at every one of the next steps."""
