@@ -3,7 +3,7 @@
 | route | arguments | answer |
 |---|---|---|
 | `runs` | | the runs, as `Runs.names` returns them |
-| `run` | run | tensors and statistics of the run, steps, scalars, histograms, findings, problems |
+| `run` | run | tensors and statistics of the run, steps, scalars, histograms, findings, problems, … (see `_run`) |
 | `rows` | run, tensor, stat | `nodes`, their `key`, `steps`, `unit`, `exact` (parts merge exactly), `positive` (has ratios) |
 | `tile` | run, tensor, stat, key, unit, level, first, last, nodes | cells, as `Tile.bytes` returns them |
 | `tile` | the same, `other` (a run), `other_key` (the key of its rows) | cells of the first run minus the other run |
@@ -11,8 +11,9 @@
 | `tile` | the same, `as` (`ratio`) | cells of the logarithm to base 2 of the ratio instead of the difference |
 | `comparison` | run, other, tensor, stat | a sentence that says how the runs differ, see `comparing.py` |
 | `scalar` | run, tag, points | least and greatest of a scalar in at most `points` pieces, and its last value |
+| `scalar` | the same, `first`, `last` | the same, of the steps from `first` to `last` and their neighbours |
 | `histograms` | run, tags (ranges of indices into the run's `histograms`), steps | one `packed_histograms` for each tag |
-| `overview` | run | the rows and scalars to look at first |
+| `overview` | run | the global scalars, and the rows that are not finite |
 | `statistics` | | the explanation of each statistic |
 | `ranges` | | the usual ranges of statistics, with their sources |
 """
@@ -22,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -29,6 +31,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from lightning_hooks.dashboard.comparing import POSITIVE, comparison
+from lightning_hooks.dashboard.curves import strip_tags, with_curves
 from lightning_hooks.dashboard.details import details
 from lightning_hooks.dashboard.explanations import EXPLANATIONS
 from lightning_hooks.dashboard.gaps import gaps
@@ -119,6 +122,11 @@ class Api:
         return run, tensor, stat
 
     def _run(self, args: Mapping[str, str]) -> Any:
+        """What the page must know of a run at first.
+
+        `checks` says which health rules looked, `strip` lists the scalars of the strip, its default first, and `doctor` is the
+        command that examines the run.
+        """
         run = self._open(args)
         tensors: dict[str, list[str]] = {}
         ends: list[int] = []
@@ -126,6 +134,7 @@ class Api:
             tensors.setdefault(tensor, []).append(stat)
             steps = run.steps(tensor, stat)
             ends += [*steps[:1].tolist(), *steps[-1:].tolist()]
+        findings = run.findings()
         return {
             "version": run.version,
             "history": run.history,
@@ -133,7 +142,10 @@ class Api:
             "tensors": [{"tensor": tensor, "stats": stats} for tensor, stats in tensors.items()],
             "scalars": run.scalar_tags(),
             "histograms": run.histogram_tags(),
-            "findings": run.findings(),
+            "findings": None if findings is None else with_curves(run, findings),
+            "checks": run.checks(),
+            "strip": strip_tags(run),
+            "doctor": None if run.place is None else f"lightning-hooks doctor {shlex.quote(run.place)}",
             "problems": run.problems(),
         }
 
@@ -198,10 +210,16 @@ class Api:
         if tag not in run.scalar_tags():
             raise NotFound(f"there is no scalar {tag!r} in run {args['run']!r}")
         steps, values = run.scalar(tag)
+        last = float(values[-1]) if len(values) else None
+        if "first" in args:
+            bounds = _whole(args, "first", 0, _MAX_STEP), _whole(args, "last", 0, _MAX_STEP)
+            # The neighbours tell where the lines at both ends lead.
+            begin, end = max(np.searchsorted(steps, bounds[0]) - 1, 0), np.searchsorted(steps, bounds[1], side="right") + 1
+            steps, values = steps[begin:end], values[begin:end]
         pieces = min(_whole(args, "points", 1, MAX_POINTS, default=1000), len(steps))
         starts = np.unique(np.linspace(0, len(steps), pieces, endpoint=False).astype(np.intp))
         if not len(starts):
-            return {"steps": [], "ends": [], "least": [], "greatest": [], "last": None}
+            return {"steps": [], "ends": [], "least": [], "greatest": [], "nan": [], "last": last}
         least, greatest = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
         nan = np.logical_or.reduceat(np.isnan(values), starts)
         return {
@@ -210,7 +228,7 @@ class Api:
             "least": least.tolist(),
             "greatest": greatest.tolist(),
             "nan": np.flatnonzero(nan).tolist(),
-            "last": float(values[-1]),
+            "last": last,
         }
 
     def _histograms(self, args: Mapping[str, str]) -> Any:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 from lightning_hooks.dashboard.facts import json_object
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.journal import standing
+
+_MOST: Final = 100
+"""The most signs that are listed of a finding."""
 
 
 def shown_findings(text: str, tensors: Collection[str] = ()) -> list[Mapping[str, Any]]:
@@ -32,20 +35,67 @@ def shown_findings(text: str, tensors: Collection[str] = ()) -> list[Mapping[str
             events.append(Event.from_dict(known))
         except RuleError:
             continue
-    findings, causes = standing(events)
-    causes.sort(key=lambda cause: -cause.severity.rank)
-    findings.sort(key=lambda finding: -finding.severity.rank)
-    shown = [*map(_of_cause, causes), *(_of_finding(finding, tensors) for finding in findings)]
-    return [*filter(None, others), *shown]
+    return [*filter(None, others), *listed(*standing(events), tensors)]
+
+
+def shown_summary(summary: Mapping[str, Any], tensors: Collection[str] = ()) -> list[Mapping[str, Any]] | None:
+    """The causes and findings of a `summary.json`, as `shown_findings` lists them; None if it is none, empty if damaged."""
+    if not isinstance(summary.get("ran"), list):
+        return None
+    try:
+        findings = [Finding.from_dict(each) for each in _as(list, summary.get("findings"))]
+        causes = [Cause.from_dict(each) for each in _as(list, summary.get("causes"))]
+    except RuleError:
+        return []
+    return listed(findings, causes, tensors)
+
+
+def listed(findings: list[Finding], causes: list[Cause], tensors: Collection[str] = ()) -> list[Mapping[str, Any]]:
+    """The causes, then the findings, each with the worst first; among equals those that still hold come first."""
+    over = {finding.number for finding in findings if finding.is_over is not None}
+    causes = sorted(causes, key=lambda cause: (-cause.severity.rank, over.issuperset(cause.numbers)))
+    findings = sorted(findings, key=lambda finding: (-finding.severity.rank, finding.is_over is not None))
+    return [*map(_of_cause, causes), *(_of_finding(finding, tensors) for finding in findings)]
+
+
+def checks_of(summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Which rules looked at a run, from its `summary.json`, without what has another type; None while rules still look.
+
+    Returns:
+        `ran` (names of rules), `could_not_run` and `failed` (the reason of each), `accepted`, the number of `steps`, and the
+        `error` of the training if there was one.
+    """
+    if not isinstance(summary.get("ran"), list) or summary.get("has_ended") is False:
+        return None
+    texts = {key: [*filter(_is_text, _as(list, summary.get(key)))] for key in ("ran", "accepted")}
+    reasons = {
+        key: {name: str(why) for name, why in _as(dict, summary.get(key)).items()} for key in ("could_not_run", "failed")
+    }
+    steps = summary.get("steps")
+    ends = {key: summary[key] for key in ("error", "stopped") if _is_text(summary.get(key))}
+    return {**texts, **reasons, "steps": steps if isinstance(steps, int) else 0, **ends}
+
+
+def has_ended(text: str) -> bool:
+    """Whether the last fit of a `findings.jsonl` has ended; a file without marks counts as ended."""
+    kinds = [json_object([line]).get("event") for line in text.splitlines() if '"begin"' in line or '"end"' in line]
+    marks = [kind for kind in kinds if kind in ("begin", "end")]
+    return not marks or marks[-1] == "end"
 
 
 def _of_cause(cause: Cause) -> dict[str, Any]:
     return {
+        "kind": "cause",
         "rule": cause.name,
         "severity": str(cause.severity),
+        "confidence": cause.confidence,
+        "message": cause.message,
         "verdict": f"{cause.name} ({cause.confidence}). {cause.message}",
         "why": ", ".join(dict.fromkeys(fingerprint.partition("/")[0] for fingerprint in cause.findings)),
         "next": " ".join(cause.next_steps),
+        "next_steps": list(cause.next_steps),
+        "alternatives": list(cause.alternatives) if cause.confidence != "certain" else [],
+        "numbers": list(cause.numbers),
         "step": cause.first_step,
     }
 
@@ -56,12 +106,27 @@ def _of_finding(finding: Finding, tensors: Collection[str]) -> dict[str, Any]:
     if tensor not in tensors:
         tensor = next((each for each in tensors if each.rpartition("/")[2] == finding.tensor), tensor)
     return {
+        "kind": "finding",
         "rule": finding.rule,
+        "number": finding.number,
         "severity": str(finding.severity),
+        "message": finding.message,
         "verdict": f"{finding.rule}. {finding.message}{end}",
         "why": "; ".join(dict.fromkeys(sign.text for sign in finding.evidence[:3])),
         "next": " ".join(finding.next_steps),
+        "next_steps": list(finding.next_steps),
+        "evidence": [{"row": sign.row, "step": sign.step, "text": sign.text} for sign in finding.evidence[:_MOST]],
+        "source": finding.source,
         "step": finding.first_step,
+        "over": finding.is_over,
         "rows": [*finding.rows],
         **({"name": row, "tensor": tensor} if row else {}),
     }
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _as(kind: type, value: Any) -> Any:
+    return value if isinstance(value, kind) else kind()

@@ -53,7 +53,12 @@ MODULES: Final = (
     "marks.js",
     "usual.js",
     "charts.js",
+    "severity.js",
+    "curve.js",
+    "strip.js",
+    "findings.js",
     "mapdraw.js",
+    "crosshair.js",
     "mapinput.js",
     "heatmap.js",
     "usualmap.js",
@@ -84,6 +89,7 @@ _GAPS: Final = 16
 _STEPS_OF_HISTOGRAMS: Final = 60  # the most steps of each histogram in a report
 _SHARE_OF_HISTOGRAMS: Final = 0.2
 """The share of the limit that the histograms of a report may take."""
+_CURVES: Final = 40  # the most curves of the strip, besides our global numbers
 _POINTS: Final = 400  # the most points that a scalar keeps in a report
 
 
@@ -213,7 +219,8 @@ def _answers(api: Api, source: RunSource, name: str, room: int) -> dict[str, Any
         return json.loads(api(route, {"run": ".", **args}).body)
 
     meta, overview = ask("run"), ask("overview")
-    tags, drawn = [*overview["hooks"], *overview["transforms"]], _histograms_that_fit(source, meta["histograms"], room)
+    strip, drawn = meta["strip"][:_CURVES], _histograms_that_fit(source, meta["histograms"], room)
+    tags = [*dict.fromkeys([*overview["hooks"], *overview["transforms"], *strip])]
     return {
         "name": name,
         "runs": {"runs": [{"name": name, "shown": True, "modified": 0}]},
@@ -223,6 +230,7 @@ def _answers(api: Api, source: RunSource, name: str, room: int) -> dict[str, Any
             "version": 0,
             "history": 0,
             "scalars": tags,
+            "strip": [tag for tag in meta["strip"] if tag in tags],
             "histograms": [*drawn],
             "left_out": len(meta["histograms"]) - len(drawn),
         },

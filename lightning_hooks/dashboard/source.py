@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.dashboard import REMOTE_STEPS
-from lightning_hooks.dashboard.facts import about_rows
-from lightning_hooks.dashboard.findings import shown_findings
+from lightning_hooks.dashboard.facts import about_rows, json_object
+from lightning_hooks.dashboard.findings import checks_of, has_ended, shown_findings, shown_summary
+from lightning_hooks.health.journal import FINDINGS, SUMMARY
 from lightning_hooks.stats.stored import StoredRows
 from lightning_hooks.tensorboard.local_tables import LocalTables, asked_of, ranks_of, read_facts
 from lightning_hooks.tensorboard.messages import buckets, strings
-from lightning_hooks.tensorboard.run_index import ABOUT, FACTS, INDEX, PLUGIN, ROWS, TABLE, RunIndex, is_table, table_of
+from lightning_hooks.tensorboard.run_index import ABOUT, FACTS, FOUND, INDEX, PLUGIN, ROWS, TABLE, RunIndex, is_table, table_of
 from lightning_hooks.tensorboard.tables import Tables
 
 Steps = NDArray[np.int64]
@@ -26,7 +27,7 @@ Floats = NDArray[np.float64]
 _ABOUT: Final = f"{TABLE}/{ABOUT}/"
 _LISTS: Final = f"{TABLE}/{ROWS}/"
 _INDEX: Final = f"{TABLE}/{INDEX}/"
-_FINDINGS: Final = "findings.jsonl"
+_FOUND: Final = f"{FOUND}/"
 
 
 class RunSource(Protocol):
@@ -82,6 +83,13 @@ class RunSource(Protocol):
     def findings(self) -> list[Mapping[str, Any]] | None:
         """The findings of health rules; None if the run has no file of findings."""
 
+    def checks(self) -> Mapping[str, Any] | None:
+        """Which health rules looked at the run, see `checks_of`; None if nobody knows, as while the fit goes on."""
+
+    @property
+    def place(self) -> str | None:
+        """The path of the run for a command on this machine; None if the run is not on it."""
+
     def problems(self) -> list[str]:
         """Messages about the parts of the run that could not be read."""
 
@@ -92,7 +100,7 @@ class LocalRun(LocalTables):
     def __init__(self, path: Path) -> None:
         super().__init__(RunIndex(path))
         self.path = path
-        self._findings, self._findings_changed = _time_and_size(path / _FINDINGS), 0
+        self._written, self._findings_changed = self._written_findings(), 0
         # The version of the run for which the facts about rows were read, and the facts.
         self._cached_about: tuple[int, Mapping[str, Any]] | None = None
 
@@ -107,8 +115,11 @@ class LocalRun(LocalTables):
 
     def refresh(self) -> None:
         self._index.refresh()
-        before, self._findings = self._findings, _time_and_size(self.path / _FINDINGS)
-        self._findings_changed += before != self._findings
+        before, self._written = self._written, self._written_findings()
+        self._findings_changed += before != self._written
+
+    def _written_findings(self) -> tuple[tuple[int, int] | None, ...]:
+        return tuple(_time_and_size(self.path / name) for name in (FINDINGS, SUMMARY))
 
     def scalar_tags(self) -> list[str]:
         return self._index.tags("number")
@@ -136,14 +147,40 @@ class LocalRun(LocalTables):
         return self._cached_about[1]
 
     def findings(self) -> list[Mapping[str, Any]] | None:
-        file = self.path / _FINDINGS
         try:
-            text = file.read_text(encoding="utf-8", errors="replace")
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
+            text = _text_of(self.path / FINDINGS)
         except OSError as error:
-            return [{"rule": _FINDINGS, "why": f"the file cannot be read ({error.strerror or error})"}]
-        return shown_findings(text, [*dict.fromkeys(tensor for tensor, _ in self.tables())])
+            return [{"rule": FINDINGS, "why": f"the file cannot be read ({error.strerror or error})"}]
+        tensors = [*dict.fromkeys(tensor for tensor, _ in self.tables())]
+        # A disk that was full may have taken the summary and not the journal, and an event file may have been copied alone.
+        return shown_summary(self._summary(), tensors) if text is None else shown_findings(text, tensors)
+
+    def checks(self) -> Mapping[str, Any] | None:
+        try:
+            text = _text_of(self.path / FINDINGS)
+        except OSError:
+            return None
+        # While a fit goes on, the summary is that of an earlier fit in the folder.
+        return checks_of(self._summary()) if has_ended(text or "") else None
+
+    def _summary(self) -> Mapping[str, Any]:
+        """What the `summary.json` beside the event file says, or else the event file."""
+        try:
+            written = _text_of(self.path / SUMMARY)
+        except OSError:
+            return {}
+        return self._stored_summary() if written is None else json_object([written])
+
+    def _stored_summary(self) -> Mapping[str, Any]:
+        for tag in self._index.tags("strings", PLUGIN):
+            if tag.startswith(_FOUND):
+                points = self._index.points(tag)
+                return json_object(strings(self._index.payload(points, len(points.steps) - 1)) if len(points.steps) else [])
+        return {}
+
+    @property
+    def place(self) -> str | None:
+        return str(self.path)
 
     def problems(self) -> list[str]:
         return self._index.problems()
@@ -194,6 +231,8 @@ class ProviderRun(Tables):
                 self._tags.setdefault(table_of(tag), []).append(tag)
         self._about_tags = [tag for tag in listed[PLUGIN] if tag.startswith(_ABOUT)]
         self._index_tags = [tag for tag in listed[PLUGIN] if tag.startswith(_INDEX)]
+        self._found_tags = [tag for tag in listed[PLUGIN] if tag.startswith(_FOUND)]
+        self._summary: Mapping[str, Any] | None = None
         self._facts: list[Mapping[str, Any]] | None = None
         self._data: dict[tuple[str, str], tuple[tuple[str, ...], Steps, Values]] = {}
         self._version += 1
@@ -288,10 +327,32 @@ class ProviderRun(Tables):
         return [(datum.step, text) for datum in data for text in _names([datum])]
 
     def findings(self) -> list[Mapping[str, Any]] | None:
+        return shown_summary(self._stored_summary(), [*dict.fromkeys(tensor for tensor, _ in self.tables())])
+
+    def checks(self) -> Mapping[str, Any] | None:
+        return checks_of(self._stored_summary())
+
+    def _stored_summary(self) -> Mapping[str, Any]:
+        """What the event file says: files beside it cannot be read here."""
+        if self._summary is None:
+            data_of = self._read(self._provider.read_tensors, PLUGIN, self._found_tags) if self._found_tags else {}
+            self._summary = json_object([text for data in data_of.values() for text in _names(data)])
+        return self._summary
+
+    @property
+    def place(self) -> str | None:
         return None
 
     def problems(self) -> list[str]:
         return []
+
+
+def _text_of(file: Path) -> str | None:
+    """The text of a file; None if there is no such file."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
 
 
 def _time_and_size(file: Path) -> tuple[int, int] | None:

@@ -45,7 +45,7 @@ def test_a_long_run_fits_by_joining_steps_and_keeps_its_extremes(tmp_path):
             values["norm"][2] = 1e9
 
     write_run(tmp_path, range(3000), change=change)
-    limit = 420_000
+    limit = 440_000
     page = report(tmp_path, limit)
     assert len(page) <= limit
     data, tables = content(page)

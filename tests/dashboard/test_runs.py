@@ -10,6 +10,9 @@ from torch.utils.tensorboard import SummaryWriter
 
 from lightning_hooks.dashboard import runs
 from lightning_hooks.dashboard.api import Api
+from lightning_hooks.health.finding import Finding
+from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.health.summary import summary_of
 from lightning_hooks.tensorboard import RunWriter
 
 from ..tensorboard import records
@@ -67,6 +70,31 @@ def test_a_run_of_a_data_provider_is_followed_and_every_request_is_checked(tmp_p
     second = as_somebody("me", ask, api, "run", run="run")
     assert second["steps"] == [0, 7] and second["version"] > first["version"]
     assert as_somebody("me", ask, api, "run", run="nothing") == {"error": "there is no run 'nothing'"}
+
+
+@pytest.mark.filterwarnings("ignore:html5lib:DeprecationWarning")  # what TensorBoard brings along
+def test_findings_are_read_from_the_event_file_where_no_file_is_beside_it(tmp_path, monkeypatch, multiplexer_and_provider):
+    multiplexer, provider = multiplexer_and_provider
+    monkeypatch.setattr(runs, "_PROVIDER_REFRESH", 0.0)
+    sign = Sign("net.0.bias", "grad", 2, 1.0, 0.0, "a number is not finite")
+    found = Finding("NonFinite", ("net.0.bias",), "grad", 2, 2, Severity.CRITICAL, (sign,), "Not finite.", number=1)
+    write_run(tmp_path / "run", range(5))
+    about = {"could_not": {}, "failed": {}, "accepted": [], "findings": [found], "causes": []}
+    with SummaryWriter(tmp_path / "run") as summary_writer:
+        writer = RunWriter(summary_writer)
+        for step, ended in ((2, False), (4, True)):
+            writer.write_findings(
+                {**summary_of(step, step + 1, ran=["NonFinite"], **about), "has_ended": ended}, step, "health/"
+            )
+    multiplexer.AddRunsFromDirectory(str(tmp_path)).Reload()
+    for source in (runs.LocalRuns(tmp_path), runs.ProviderRuns(provider)):
+        said = as_somebody("me", ask, Api(source), "run", run="run")
+        assert [(each["rule"], each["name"], each["tensor"]) for each in said["findings"]] == [
+            ("NonFinite", "net.0.bias", "grad")
+        ]
+        assert said["findings"][0]["curve"] == {"tensor": "grad", "stat": "nonfinite", "row": "net.0.bias"}
+        assert (said["checks"]["ran"], said["checks"]["steps"]) == (["NonFinite"], 5)
+        assert (said["doctor"] is None) == isinstance(source, runs.ProviderRuns)
 
 
 @pytest.mark.filterwarnings("ignore:html5lib:DeprecationWarning")  # what TensorBoard brings along
@@ -130,7 +158,8 @@ def test_findings_that_cannot_be_read_are_a_finding(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pathlib.Path.read_text", refuse)
     found = ask(Api(runs.LocalRuns(tmp_path)), "run", run=".")["findings"]
-    assert found == [{"rule": "findings.jsonl", "why": "the file cannot be read (Permission denied)"}]
+    (said,) = found
+    assert (said["rule"], said["why"]) == ("findings.jsonl", "the file cannot be read (Permission denied)")
 
 
 def are_shown(local):

@@ -86,9 +86,9 @@ export function nameOf(run) {
 }
 
 /** A button with a question mark that explains a statistic. `which` is called at each click and returns the statistic. */
-export function helpButton(app, which) {
+export function helpButton(app, which, label = "What does this statistic mean?") {
   const panel = h("div", { class: "help", hidden: true, role: "note" });
-  const button = h("button", { class: "question", "aria-label": "What does this statistic mean?", "aria-expanded": "false" }, "?");
+  const button = h("button", { class: "question", "aria-label": label, "aria-expanded": "false" }, "?");
   button.addEventListener("click", () => {
     panel.hidden = !panel.hidden;
     button.setAttribute("aria-expanded", String(!panel.hidden));

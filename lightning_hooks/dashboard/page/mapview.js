@@ -2,6 +2,7 @@
 
 import { scaleOf } from "./colors.js";
 import { nameOf } from "./controls.js";
+import { Crosshair, followOnMap } from "./crosshair.js";
 import { download, h, onceAFrame, several } from "./dom.js";
 import { pictureOf, tableOfCells } from "./export.js";
 import { HeatMap } from "./heatmap.js";
@@ -14,6 +15,7 @@ import { filterOf } from "./patterns.js";
 import { foldingOf, foldingText } from "./rows.js";
 import { Cells } from "./source.js";
 import { stepsText } from "./steps.js";
+import { Strip } from "./strip.js";
 import { usualScale } from "./usualmap.js";
 
 const LEAST_WIDTH = 520; // pixels of a panel if panels are side by side
@@ -39,7 +41,9 @@ export class MapView {
       savePicture: () => this.savePicture(),
       saveTable: () => this.saveTable(),
     });
-    this.element = h("div", { class: "view map-view" }, this.tools.element, this.note, this.compared, this.forgotten, this.maps, this.legend, this.picked);
+    this.crosshair = new Crosshair();
+    this.strip = new Strip(app, this.crosshair, (finding) => this.showFinding(finding));
+    this.element = h("div", { class: "view map-view" }, this.tools.element, this.strip.element, this.note, this.compared, this.forgotten, this.maps, this.legend, this.picked);
     this.recolor = onceAFrame(() => this.color());
   }
 
@@ -74,6 +78,9 @@ export class MapView {
     }
     this.arrived = arrived;
     const { from, to, unit } = app.range();
+    this.strip.makeRoom(); // before the maps, which take the height that is left
+    const showCurves = (series) => isCurrent() && this.strip.show(series, this.areas);
+    this.strip.request({ from, to }).then(showCurves, (error) => isCurrent() && app.failed(error));
     const folding = foldingOf(state.folded);
     const { matches, error } = filterOf(state.filter);
     this.note.hidden = true;
@@ -126,6 +133,7 @@ export class MapView {
     if (matches && !models[0].shown.length) this.tell(`No row matches ${state.filter}.`);
     this.mapsShown = [state.run, state.other, state.mode, state.change, state.tensor, state.stat].join("\n\n");
     this.showPanels(models);
+    this.strip.redraw();
     this.compare(state).catch((error) => app.failed(error));
     this.explainGaps(models, state).catch((error) => app.failed(error));
     // Hide the picked cell if other maps are shown now: its numbers would not be those of the maps.
@@ -175,6 +183,21 @@ export class MapView {
     this.color();
   }
 
+  /** The area of the curve above each column of maps: a step has the place that it has in the maps. */
+  get areas() {
+    return this.panels.slice(0, this.columns ?? 1).map((panel) => () => {
+      const { gutter, plot } = panel.layout();
+      return { left: gutter, width: plot, from: panel.model.from, to: panel.model.to };
+    });
+  }
+
+  /** Lead to the row of a finding, or if it has none to its step. */
+  showFinding(finding) {
+    const { app } = this;
+    this.revealed = null;
+    app.state.set(finding.name ? { row: finding.name, step: finding.step } : { view: "step", step: finding.step });
+  }
+
   tell(text) {
     this.note.textContent = text;
     this.note.hidden = false;
@@ -196,6 +219,7 @@ export class MapView {
         onArrival: () => this.recolor(),
         onError: (error) => app.failed(error),
       });
+      followOnMap(panel, this.crosshair, () => panel.model.rows.rowByName.get(app.state.row));
       this.panels.push(panel);
     }
     this.panels.length = models.length;
@@ -215,6 +239,7 @@ export class MapView {
     const { length } = this.panels;
     const columns = Math.min(length, Math.max(Math.floor(this.maps.clientWidth / LEAST_WIDTH), 1));
     this.maps.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
+    this.columns = columns;
     const lines = Math.ceil(length / columns);
     const room = Math.max(window.innerHeight - this.maps.getBoundingClientRect().top - 96, 240);
     for (const { model } of this.panels) model.height = Math.max(room / lines - (length > 1 ? 28 : 0), 160);

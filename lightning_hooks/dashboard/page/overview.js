@@ -1,57 +1,124 @@
-// The overview: global numbers, findings, rows with NaN or infinite elements, and the rows that changed most.
+// The overview: what is wrong with a run and since when, its loss, rows that are not finite, and the global numbers.
 
 import { keysOf, lineChart } from "./charts.js";
 import { short } from "./colors.js";
 import { helpButton } from "./controls.js";
+import { Crosshair } from "./crosshair.js";
 import { h, several } from "./dom.js";
+import { blocksOf, cardOf, verdictOf } from "./findings.js";
 import { modeChanges } from "./modes.js";
+import { badgeOf } from "./severity.js";
+import { Strip } from "./strip.js";
 
+const STRIP_LABELS = 64; // pixels
 const TRANSFORM_CURVES = { transform_norm_before: "norm before", transform_norm_after: "norm after" };
 const TRANSFORM_FACTS = {
   transform_acted: (share) => `Changed something at ${short(100 * share)} % of the reported steps.`,
   transform_cosine: (cosine) => `Cosine between before and after, last step: ${short(cosine)}.`,
 };
-const ORDER = ["loss", "grad_norm", "final_grad_norm", "update_ratio", "nonfinite", "overhead"];
+const ORDER = ["grad_norm", "final_grad_norm", "update_ratio", "nonfinite", "overhead"];
 
 export class OverviewView {
   constructor(app) {
     this.app = app;
     this.usesOther = true;
     this.usesTable = false;
-    this.element = h("div", { class: "view" });
+    this.crosshair = new Crosshair();
+    this.strip = new Strip(app, this.crosshair, (finding) => this.showCard(finding), true);
+    this.lead = h("div", {});
+    this.rest = h("div", {});
+    this.element = h("div", { class: "view" }, this.lead, this.strip.element, this.rest);
+    this.followers = [...this.crosshair.followers]; // of the strip
   }
 
   async update(isCurrent) {
     const { app } = this;
     const { state, source, meta } = app;
-    const key = [state.run, ...state.others].map((run) => `${run} ${app.loaded.meta(run).version}`).join("\n");
-    if (key === this.shown) return;
-    const overview = await source.ask("overview", { run: state.run });
-    const charts = await Promise.all(sorted(overview.hooks).map((tag) => this.chart(tag)));
-    const transforms = await Promise.all([...grouped(overview.transforms)].map(([name, tags]) => this.transform(name, tags)));
+    const runs = [state.run, ...state.others];
+    await Promise.all(runs.map((run) => app.loaded.rows(run, state.tensor, state.stat)));
     if (!isCurrent()) return;
-    this.shown = key;
-    const curves = [
-      ...(charts.some(Boolean) ? [h("h2", {}, "Over all layers"), keysOf([state.run, ...state.others]), h("div", { class: "cards" }, ...charts.filter(Boolean))] : []),
+    const range = meta.tensors.length ? app.range() : null;
+    const series = await this.strip.request(range);
+    if (!isCurrent()) return;
+    const steps = range ?? rangeOf(series);
+    const key = JSON.stringify([runs.map((run) => [run, app.loaded.meta(run).version]), steps.from, steps.to]);
+    if (key !== this.shown) {
+      const overview = await source.ask("overview", { run: state.run });
+      const tags = sorted(overview.hooks).filter((tag) => !tag.endsWith("hooks/loss")); // the strip shows the loss
+      const charts = await Promise.all(tags.map((tag) => this.chart(tag)));
+      const transforms = await Promise.all([...grouped(overview.transforms)].map(([name, names]) => this.transform(name, names)));
+      if (!isCurrent()) return;
+      this.shown = key;
+      this.showParts(overview, charts.filter(Boolean), transforms, steps);
+    }
+    this.strip.show(series, [() => ({ left: STRIP_LABELS, width: Math.max(this.strip.columns.clientWidth - STRIP_LABELS - 8, 50), from: steps.from, to: steps.to })]);
+  }
+
+  showParts(overview, charts, transforms, range) {
+    const { findings } = this.app.meta;
+    const blocks = findings ? blocksOf(findings) : [];
+    const view = { app: this.app, crosshair: this.crosshair, range: { from: range.from, to: range.to }, linkTo: (finding, text) => this.linkTo(finding, text) };
+    this.crosshair.followers = new Set(this.followers); // without the curves of the cards that are replaced
+    this.cards = blocks.map((block) => cardOf(block, view));
+    this.lead.replaceChildren(...[this.verdict(blocks), this.summary(overview)].filter(Boolean));
+    const parts = [
+      ...this.cards,
+      this.nonfinite(overview.nonfinite),
+      this.problems(),
+      modeChanges(this.app, overview.modes),
+      this.checks(blocks),
+      ...(charts.length ? [h("h2", {}, "Over all layers"), keysOf([this.app.state.run, ...this.app.state.others]), h("div", { class: "cards" }, ...charts)] : []),
       ...(transforms.length ? [h("h2", {}, "What the transforms do"), h("div", { class: "cards" }, ...transforms)] : []),
     ];
-    const warnings = [this.findings(), this.nonfinite(overview.nonfinite)];
-    // If there are findings or rows that are not finite, show them before the curves, otherwise after the curves.
-    const parts = meta.findings?.length || overview.nonfinite.length ? [...warnings, ...curves] : [...curves, ...warnings];
-    this.element.replaceChildren(...[this.summary(overview), this.problems(), ...parts, modeChanges(app, overview.modes), this.changed(overview.changed)].filter(Boolean));
+    this.rest.replaceChildren(...parts.filter(Boolean));
+  }
+
+  /** One sentence: not healthy, healthy, or that nobody has looked and how to look now. */
+  verdict(blocks) {
+    const { findings, checks, doctor } = this.app.meta;
+    if (!findings) return unexamined(doctor);
+    if (blocks.length) return verdictOf(blocks);
+    if (!checks) return h("p", { class: "verdict fine" }, badgeOf("fine", "Nothing found so far"), ": the training goes on, or was ended from outside.");
+    const looked = `: ${several(checks.ran.length, "rule")} found nothing in ${several(checks.steps, "step")}.`;
+    return h("p", { class: "verdict fine" }, badgeOf("fine", "Healthy"), looked);
+  }
+
+  /** Which rules looked, and which could not and why. They are unfolded if they are all there is to say. */
+  checks(blocks) {
+    const { checks } = this.app.meta;
+    if (!checks) return null;
+    const reasons = Object.entries({ ...checks.could_not_run, ...checks.failed });
+    const ends = [["error", "The training ended with"], ["stopped", "The rules stopped after"]].filter(([name]) => checks[name]);
+    return h(
+      "details",
+      { class: "checks", open: !blocks.length },
+      h("summary", {}, `${several(checks.ran.length, "rule")} looked${reasons.length ? `, ${reasons.length} could not` : ""}`),
+      ...ends.map(([name, text]) => h("p", {}, `${text} ${checks[name]}.`)),
+      h("ul", { class: "chips" }, ...checks.ran.map((name) => h("li", {}, name))),
+      reasons.length ? h("p", {}, "Could not look:") : null,
+      h("ul", {}, ...reasons.map(([name, why]) => h("li", {}, h("strong", {}, name), `: ${why}`))),
+      checks.accepted.length ? h("p", {}, `Accepted, so not told: ${checks.accepted.join(", ")}.`) : null,
+    );
+  }
+
+  /** Lead to the card of a finding, or of its cause. */
+  showCard(finding) {
+    const card = this.cards.find((each) => each.numbers.includes(finding.number)) ?? this.cards[0];
+    card?.scrollIntoView({ block: "center" });
+    card?.focus();
   }
 
   summary(overview) {
     const { meta, state } = this.app;
     const name = state.run === "." ? "This run" : state.run;
-    if (!meta.steps) return h("p", {}, `${name}: no table of lightning_hooks, so this is all that is known of it.`);
+    if (!meta.steps) return h("p", { class: "run-summary" }, `${name}: no table of lightning_hooks, so this is all that is known of it.`);
     const [first, last] = meta.steps;
     const tables = meta.tensors.reduce((sum, each) => sum + each.stats.length, 0);
     const text = `${name}: steps ${first.toLocaleString("en-US")} to ${last.toLocaleString("en-US")}, ${several(meta.tensors.length, "tensor")}, ${several(tables, "table")}.`;
-    if (overview.nonfinite.length) return h("p", {}, `${text} ${several(overview.nonfinite.length, "row")} with NaN or infinite elements.`);
+    if (overview.nonfinite.length) return h("p", { class: "run-summary" }, `${text} ${several(overview.nonfinite.length, "row")} with NaN or infinite elements.`);
     const counted = meta.tensors.filter((each) => each.stats.includes("nonfinite")).map((each) => each.tensor);
-    if (!counted.length) return h("p", {}, text); // the run has no statistic that tells whether elements are finite
-    return h("p", {}, `${text} Every element of ${counted.length === meta.tensors.length ? "every row" : counted.join(", ")} is finite.`);
+    if (!counted.length) return h("p", { class: "run-summary" }, text); // the run has no statistic that tells whether elements are finite
+    return h("p", { class: "run-summary" }, `${text} Every element of ${counted.length === meta.tensors.length ? "every row" : counted.join(", ")} is finite.`);
   }
 
   /** The list of the parts of the run that could not be read; null if all was read. */
@@ -103,26 +170,11 @@ export class OverviewView {
     );
   }
 
-  findings() {
-    const { findings } = this.app.meta;
-    const title = h("h2", {}, "Findings");
-    if (!findings) return h("div", {}, title, h("p", {}, "This run has no findings.jsonl: no health rule was active."));
-    if (!findings.length) return h("div", {}, title, h("p", {}, "The health rules found nothing."));
-    const lines = findings.map((each) => [
-      each.severity ?? "",
-      each.verdict ?? each.rule ?? "",
-      this.linkTo(each.tensor, each.stat, each.name, each.step),
-      each.why ?? "",
-      each.next ?? "",
-    ]);
-    return h("div", {}, title, table(["severity", "what", "where", "why", "what to do"], lines));
-  }
-
   nonfinite(rows) {
     if (!rows.length) return null;
     const shown = rows.slice(0, 10);
     const lines = shown.map((each) => [
-      this.linkTo(each.tensor, "nonfinite", each.name, each.first),
+      this.linkTo({ ...each, stat: "nonfinite", step: each.first }),
       number(each.first),
       number(each.steps),
       number(each.most),
@@ -136,37 +188,39 @@ export class OverviewView {
     );
   }
 
-  changed(rows) {
-    if (!rows.length) return null;
-    const lines = rows.map((each) => [
-      this.linkTo(each.tensor, each.stat, each.name, ""),
-      each.stat,
-      number(each.before),
-      number(each.after),
-      number(each.after / each.before),
-    ]);
-    return h("div", {}, h("h2", {}, "The rows that changed most, from the beginning to the end"), table(["row", "statistic", "before", "after", "ratio"], lines));
-  }
-
-  /** A link to a row in the heat map, at a step if there is one; without a name only the step as text. */
-  linkTo(tensor, stat, name, step) {
+  /** A link to the row of a finding in the heat map, at its step if it has one. */
+  linkTo({ tensor, stat, name, step, curve }, text) {
     const { app } = this;
-    if (!name) return step === undefined || step === "" ? "" : `step ${step}`;
-    const listed = app.meta.tensors.find((each) => each.tensor === tensor);
+    const hasStep = step !== undefined && step !== null && step !== "";
+    const tableOf = (each) => app.meta.tensors.find((listed) => listed.tensor === each);
+    // A fact is about no tensor. Its row is in the table of its curve.
+    const listed = tableOf(tensor) ?? tableOf(curve?.tensor);
     const onclick = () => {
       app.views.map.revealed = null;
       app.state.set({
         view: "map",
         row: name,
-        step: step ?? "",
-        ...(listed ? { tensor, stat: listed.stats.includes(stat) ? stat : listed.stats.find((each) => each !== "count") } : {}),
+        step: hasStep ? step : "",
+        ...(listed ? { tensor: listed.tensor, stat: listed.stats.includes(stat) ? stat : listed.stats.find((each) => each !== "count") } : {}),
         filter: "",
         low: "",
         high: "",
       });
     };
-    return h("button", { class: "link", onclick }, `${tensor ? `${tensor} of ` : ""}${name}${step === "" || step === undefined ? "" : `, step ${step}`}`);
+    return h("button", { class: "link", onclick }, text ?? `${tensor ? `${tensor} of ` : ""}${name}${hasStep ? `, step ${step}` : ""}`);
   }
+}
+
+/** What is shown of a run without findings: it was trained without a HealthMonitor, and a command looks now. */
+function unexamined(doctor) {
+  const command = doctor ? [" To have what it has logged examined now: ", h("code", { class: "command" }, doctor)] : [" Copy its event file to this machine to have it examined: ", h("code", { class: "command" }, "lightning-hooks doctor COPY")];
+  return h("p", { class: "verdict unknown" }, badgeOf("unknown", "Not examined"), ": this run has no findings of a HealthMonitor.", ...command);
+}
+
+/** The range of steps of some series; they are all there is of a run without tables. */
+function rangeOf(series) {
+  const ends = series.flatMap(({ steps, ends: last }) => [steps[0], last.at(-1)]).filter((step) => step !== undefined);
+  return ends.length ? { from: Math.min(...ends), to: Math.max(...ends) + 1 } : { from: 0, to: 1 };
 }
 
 function sorted(tags) {

@@ -26,6 +26,8 @@ const DEFAULTS = {
   row: "",
   step: "",
   step2: "", // the step to compare with
+  curve: "", // the tag of the curve in the strip; empty: the default of the run
+  curve_log: "", // "1" or "0": whether the strip is logarithmic; empty: as suits the values
   fit: "", // "1": all rows fit into the window
 };
 

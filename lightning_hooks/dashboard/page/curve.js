@@ -1,0 +1,183 @@
+// Draws a curve over steps whose x-axis is that of the heat map: a step has the same place in both.
+
+import { INFINITE, NAN, short } from "./colors.js";
+import { clamp, color } from "./dom.js";
+import { countWhile, stepsText } from "./steps.js";
+
+const INKS = ["accent", "alert", "third", "fourth"]; // as of keysOf() in charts.js
+const TICKS = 4; // of the y-axis, at most
+const LOG_FROM = 1000; // the ratio of greatest to least value above which positive values get a logarithmic axis
+
+/** The middle of a step, in pixels; `area` is { left, width, from, to } with the steps at both ends. */
+export function placeOf(step, { left, width, from, to }) {
+  return left + ((step + 0.5 - from) / (to - from)) * width;
+}
+
+/** The step at a position in pixels. */
+export function stepAt(x, { left, width, from, to }) {
+  return from + ((x - left) / width) * (to - from);
+}
+
+/** The index of the piece of a series that holds a step, or of the nearest one; -1 if the series has none. */
+export function pieceAt({ steps, ends }, step) {
+  const next = countWhile(steps, (first) => first <= step);
+  if (!next) return steps.length ? 0 : -1;
+  const isNextNearer = step > ends[next - 1] && next < steps.length && steps[next] - step < step - ends[next - 1];
+  return isNextNearer ? next : next - 1;
+}
+
+/** A piece in words: its steps and its value. */
+export function pieceText(series, step) {
+  const i = pieceAt(series, step);
+  if (i < 0) return "";
+  const [least, greatest] = [series.least[i], series.greatest[i]];
+  const value = Number.isNaN(least) || least === greatest ? short(least) : `${short(least)} to ${short(greatest)}`;
+  const label = series.label ? `${series.label} ` : "";
+  return `${stepsText([series.steps[i], series.ends[i]])}: ${label}${value}`;
+}
+
+/**
+ * The y-axis of some series: { low, high, isLog, canBeLog, y(value) from 0 at the bottom to 1 }. `log` is "1" or "0" if the user has
+ * chosen, otherwise empty: then it is logarithmic if positive values differ by a large factor.
+ */
+export function curveAxis(series, log, { from, to }) {
+  let [low, high, leastPositive] = [Infinity, -Infinity, Infinity];
+  for (const { steps, ends, least, greatest } of series) {
+    for (let i = 0; i < steps.length; i++) {
+      if (ends[i] < from || steps[i] >= to) continue;
+      for (const value of [least[i], greatest[i]]) {
+        if (!Number.isFinite(value)) continue;
+        if (value < low) low = value;
+        if (value > high) high = value;
+        if (value > 0 && value < leastPositive) leastPositive = value;
+      }
+    }
+  }
+  if (low > high) return { low: 0, high: 1, isLog: false, canBeLog: false, isEmpty: true, y: () => 0 };
+  const canBeLog = low > 0;
+  const isLog = canBeLog && (log === "1" || (log !== "0" && high / low > LOG_FROM));
+  const forward = isLog ? Math.log10 : (value) => value;
+  const [a, b] = [forward(low), forward(high)];
+  const margin = (b - a) * 0.06 || Math.abs(a) * 0.05 || 0.5;
+  const [bottom, top] = [a - margin, b + margin];
+  return { low, high, isLog, canBeLog, y: (value) => (forward(value) - bottom) / (top - bottom), backward: (share) => (isLog ? 10 ** (bottom + share * (top - bottom)) : bottom + share * (top - bottom)) };
+}
+
+/** Up to about `most` round numbers on an axis with texts that differ: [value, text]. */
+export function curveTicks(axis, most) {
+  if (axis.isEmpty) return [];
+  const [bottom, top] = [axis.backward(0), axis.backward(1)];
+  if (axis.isLog && Math.log10(top / bottom) >= 2) {
+    const [first, last] = [Math.ceil(Math.log10(bottom)), Math.floor(Math.log10(top))];
+    const interval = Math.max(Math.ceil((last - first + 1) / most), 1);
+    const powers = Array.from({ length: Math.floor((last - first) / interval) + 1 }, (_, i) => first + i * interval);
+    return powers.map((power) => [10 ** power, short(10 ** power)]);
+  }
+  const least = (top - bottom) / most;
+  const power = 10 ** Math.floor(Math.log10(least));
+  const interval = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= least * 0.999);
+  const values = [];
+  for (let i = Math.ceil(bottom / interval); i * interval <= top && values.length < 12; i++) values.push(i * interval);
+  const decimals = Math.max(-Math.floor(Math.log10(interval) + 1e-9), 0);
+  const size = Math.max(Math.abs(bottom), Math.abs(top));
+  const isPlain = size < 1e5 && decimals <= 4;
+  return values.map((value) => [value, (isPlain ? value.toFixed(decimals) : value === 0 ? "0" : value.toExponential(2)).replace("e+", "e").replace("-", "−")]);
+}
+
+/**
+ * Draw series, each { color, steps, ends, least, greatest }, into `area`, { left, top, width, height, from, to }. A band joins least
+ * and greatest where a piece has several steps. NaN is marked at the bottom and infinity at the top, in the colours of the map.
+ */
+export function drawCurve(pen, series, axis, area) {
+  const { left, top, width, height } = area;
+  const yOf = (value) => top + height * (1 - axis.y(value));
+  pen.font = "11px system-ui, sans-serif";
+  pen.textBaseline = "middle";
+  pen.textAlign = "right";
+  for (const [value, text] of curveTicks(axis, TICKS)) {
+    const y = Math.round(yOf(value)) + 0.5;
+    pen.strokeStyle = color("line");
+    pen.beginPath();
+    pen.moveTo(left, y);
+    pen.lineTo(left + width, y);
+    pen.stroke();
+    pen.fillStyle = color("soft");
+    pen.fillText(text, left - 5, clamp(y, top + 5, top + height - 4));
+  }
+  pen.textAlign = "left";
+  pen.save();
+  pen.beginPath();
+  pen.rect(left, top, width, height);
+  pen.clip();
+  for (const each of series) drawSeries(pen, each, (i) => placeOf((each.steps[i] + each.ends[i]) / 2, area), yOf);
+  for (const each of series) markNonfinite(pen, each, area);
+  pen.restore();
+  pen.strokeStyle = color("line");
+  pen.strokeRect(left + 0.5, top + 0.5, width - 1, height - 1);
+}
+
+function drawSeries(pen, { color: name, steps, least, greatest }, x, yOf) {
+  const ink = color(INKS[name % INKS.length]);
+  pen.strokeStyle = pen.fillStyle = ink;
+  pen.lineWidth = 1.5;
+  for (let i = 0; i < steps.length; ) {
+    if (!Number.isFinite(least[i]) || !Number.isFinite(greatest[i])) {
+      i++;
+      continue;
+    }
+    let end = i + 1;
+    while (end < steps.length && Number.isFinite(least[end]) && Number.isFinite(greatest[end])) end++;
+    const path = (values) => {
+      for (let j = i; j < end; j++) pen[j === i ? "moveTo" : "lineTo"](x(j), yOf(values[j]));
+    };
+    if (end === i + 1) pen.fillRect(x(i) - 1.5, yOf(greatest[i]) - 1.5, 3, 3 + yOf(least[i]) - yOf(greatest[i]));
+    pen.beginPath();
+    path(greatest);
+    for (let j = end - 1; j >= i; j--) pen.lineTo(x(j), yOf(least[j]));
+    pen.globalAlpha = 0.25;
+    pen.fill();
+    pen.globalAlpha = 1;
+    for (const values of [greatest, least]) {
+      pen.beginPath();
+      path(values);
+      pen.stroke();
+    }
+    i = end;
+  }
+  pen.lineWidth = 1;
+}
+
+function markNonfinite(pen, { steps, ends, least, greatest, nan }, area) {
+  const hasNan = new Set(nan ?? []);
+  for (let i = 0; i < steps.length; i++) {
+    const isInfinite = [least[i], greatest[i]].some((value) => Math.abs(value) === Infinity);
+    const isNan = Number.isNaN(least[i]) || hasNan.has(i);
+    if (!isNan && !isInfinite) continue;
+    const next = i + 1 < steps.length ? steps[i + 1] : ends[i] + 1; // so that neighbours touch
+    const from = Math.floor(placeOf(steps[i] - 0.5, area));
+    const width = Math.max(Math.ceil(placeOf(next - 0.5, area)) - from, 2);
+    pen.fillStyle = `rgb(${(isNan ? NAN : INFINITE).join(", ")})`;
+    pen.fillRect(from, isNan ? area.top + area.height - 5 : area.top, width, 5);
+  }
+}
+
+export const STEP_AXIS = 16; // pixels below a curve that has an axis of steps
+
+/** Draw the numbers of the steps below a curve. */
+export function drawSteps(pen, area) {
+  const { left, top, width, height, from, to } = area;
+  const least = ((to - from) / width) * 80;
+  const power = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
+  const interval = Math.max([1, 2, 5, 10].map((n) => n * power).find((n) => n >= least) ?? 10 * power, 1);
+  pen.font = "11px system-ui, sans-serif";
+  pen.textBaseline = "middle";
+  pen.textAlign = "center";
+  pen.fillStyle = color("soft");
+  for (let step = Math.ceil(from / interval) * interval; step < to; step += interval) {
+    const text = step.toLocaleString("en-US");
+    pen.fillText(text, Math.min(placeOf(step, area), left + width - 3 * text.length), top + height + STEP_AXIS / 2 + 1);
+  }
+  pen.textAlign = "right";
+  pen.fillText("step", left - 5, top + height + STEP_AXIS / 2 + 1);
+  pen.textAlign = "left";
+}

@@ -1,0 +1,242 @@
+"""The overview: what is wrong stands first, with its curve, its evidence and what to do; a healthy run says what looked."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_hooks.dashboard.report import write_report
+from lightning_hooks.health.finding import Cause, Event, Finding
+from lightning_hooks.health.journal import Journal
+from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.health.summary import summary_of
+
+from .browser import colors_of, drawn, needs_browser, opened, serving
+from .runs import NAMES, write_run
+
+pytestmark = [needs_browser, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+SIZE = {"width": 1400, "height": 870}
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+def finding(number, rule, row, step, severity=Severity.WARNING, **fields):
+    signs = tuple(Sign(row, "grad", step + i, 20.0, 10.0, f"gradient reaches {20 + i}") for i in range(8))
+    message = f"{row or 'the run'}: see `grad`."
+    return Finding(
+        rule, (row,), "grad", step, step, severity, signs, message, ("Look.",), number=number, source="a book", **fields
+    )
+
+
+def sick_events():
+    small = finding(1, "GradientSpike", NAMES[0], 12, is_over=20)
+    large = finding(2, "ExplodingGradient", NAMES[1], 30, Severity.CRITICAL)
+    alone = finding(3, "VanishingGradient", NAMES[2], 50)
+    note = finding(4, "MassiveActivation", NAMES[3], 60, Severity.INFO)
+    spike = finding(5, "LossSpike", "", 70)
+    of_cause = (large.fingerprint, small.fingerprint), ("Divide it by `10`.",), "likely", ("One batch: then it comes back.",)
+    cause = Cause("LearningRateTooHigh", "Steps are too large.", *of_cause, Severity.CRITICAL, 12, (2, 1))
+    return [*(Event("new", 80, each) for each in (small, note, alone, large, spike)), Event("cause", 80, cause=cause)]
+
+
+def write_journal(folder, events, has_ended=True, ran=("LossSpike", "NonFinite"), could_not=None):
+    journal = Journal(folder)
+    journal.write([Event("begin", 0), *events])
+    if has_ended:
+        found = {
+            "findings": [each.finding for each in events if each.finding],
+            "causes": [each.cause for each in events if each.cause],
+        }
+        summary = summary_of(99, 100, ran=ran, could_not=could_not or {}, failed={}, accepted=["DeadUnits/head"], **found)
+        journal.write_summary(summary)
+        journal.write([Event("end", 99)])
+    journal.close()
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("logs")
+    for name in ("sick", "fine", "going on", "it's not looked at", "nasty", "notes"):
+        write_run(folder / name, range(100), scalars={"hooks/loss": 0.5})
+    write_journal(folder / "sick", sick_events())
+    write_journal(folder / "fine", [], could_not={"ReplicasDiffer": "there is one rank only"})
+    write_journal(folder / "going on", [], has_ended=False)
+    write_journal(folder / "notes", [Event("new", 9, finding(1, "MassiveActivation", NAMES[0], 9, Severity.INFO))])
+    nasty = finding(1, MARKUP, MARKUP, 5, cause=None)
+    of_others = json.dumps(
+        {"rule": MARKUP, "severity": MARKUP, "verdict": MARKUP, "why": MARKUP, "next": MARKUP, "step": MARKUP}
+    )
+    write_journal(folder / "nasty", [Event("new", 9, nasty)], ran=[MARKUP], could_not={MARKUP: MARKUP})
+    with (folder / "nasty" / "findings.jsonl").open("a") as file:
+        file.write(of_others + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(logdir):
+    with serving(logdir) as where:
+        yield where
+
+
+def test_the_worst_comes_first_and_findings_stand_under_their_cause(browser, url):
+    with opened(browser, f"{url}#run=sick", viewport=SIZE) as page:
+        page.wait_for_selector(".finding")
+        assert page.locator(".verdict").inner_text() == "Not healthy: 1 critical, 2 warning, 1 note, the worst first."
+        heads = [" ".join(text.split()) for text in page.locator(".finding h3").all_inner_texts()]
+        assert heads == [
+            "Critical LearningRateTooHigh likely since step 12",
+            "Warning VanishingGradient since step 50",
+            "Warning LossSpike since step 70",
+            "Info MassiveActivation since step 60",
+        ]
+        first = page.locator(".finding").first
+        assert first.locator(".finding-text > p").first.inner_text() == "Steps are too large."
+        assert first.locator(".next li").first.inner_text() == "Divide it by 10."
+        assert first.locator(".next code").first.inner_text() == "10"
+        assert first.locator(".reason > summary").all_inner_texts() == [
+            f"critical\nExplodingGradient in {NAMES[1]}, since step 30: gradient reaches 20",
+            f"warning\nGradientSpike in {NAMES[0]}, since step 12: gradient reaches 20 (over since step 20)",
+        ]
+        # Severities differ by the shape of their sign, not by their colour only.
+        shapes = page.locator(".finding h3 .sign path:first-child").evaluate_all(
+            "(all) => all.map((path) => path.getAttribute('d'))"
+        )
+        assert len({*shapes}) == 3 and shapes[1] == shapes[2]
+        first.get_by_text("What else it could be").click()
+        assert first.get_by_text("One batch: then it comes back.").is_visible()
+
+
+def test_evidence_unfolds_and_leads_to_the_row_and_the_step(browser, url):
+    with opened(browser, f"{url}#run=sick", viewport=SIZE) as page:
+        page.wait_for_selector(".finding")
+        reason = page.locator(".reason").first
+        assert not reason.get_by_text("gradient reaches 21").is_visible()
+        reason.locator("summary").first.press("Enter")
+        lines = reason.locator("li").all_inner_texts()
+        assert f"grad of {NAMES[1]}, step 31: gradient reaches 21" in lines and "Look." in lines
+        assert reason.get_by_text("Where the threshold is from: a book.").is_visible()
+        assert not reason.get_by_text("gradient reaches 27").is_visible()
+        reason.get_by_text("and 2 measurements more").click()
+        assert reason.get_by_text("gradient reaches 27").is_visible()
+        reason.get_by_role("button", name="step 31").click()
+        drawn(page)
+        page.wait_for_selector(f".picked strong:has-text('{NAMES[1]}')")
+        assert page.evaluate("() => ['row', 'step', 'view'].map((name) => lightningHooks.state[name])") == [
+            NAMES[1],
+            "31",
+            "map",
+        ]
+
+
+def test_the_curve_beside_a_finding_is_that_of_its_row_with_a_mark_at_its_step(browser, url):
+    with opened(browser, f"{url}#run=sick", viewport=SIZE) as page:
+        page.wait_for_selector(".finding-curve .curve-value >> text=step 30")
+        captions = page.locator(".finding-curve figcaption").all_inner_texts()
+        assert captions == [f"grad norm of {NAMES[1]}", f"grad norm of {NAMES[2]}", "hooks/loss", f"grad norm of {NAMES[3]}"]
+        first = page.locator(".finding-curve").first
+        assert first.get_by_role("img").get_attribute("aria-label") == f"grad norm of {NAMES[1]}, with a mark at step 30"
+        found = colors_of(page, "document.querySelector('.finding-curve canvas')")
+        assert found["179,18,31"] > 40  # the mark, in the colour of critical findings
+        assert found["31,79,209"] > 100  # the curve
+        # Moving over one curve moves the crosshair of all.
+        box = first.locator("canvas").bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 40)
+        step = page.evaluate("() => lightningHooks.views.overview.crosshair.step")
+        assert 50 < step < 80
+        assert page.locator(".strip-readout").inner_text() == f"step {step}: 0.5"
+        assert page.locator(".curve-value").nth(1).inner_text().startswith(f"step {step}: ")
+        assert page.locator(".strip .crosshair").is_visible()
+        page.mouse.move(5, 5)
+        assert page.locator(".strip-readout").inner_text() == "step 99: 0.5"
+        assert not page.locator(".strip .crosshair").is_visible()
+
+
+def test_a_healthy_run_says_which_rules_looked(browser, url, logdir, tmp_path):
+    write_report(logdir / "fine", tmp_path / "report.html")
+    for where in (f"{url}#run=fine", (tmp_path / "report.html").as_uri()):
+        with opened(browser, where, viewport=SIZE) as page:
+            page.wait_for_selector(".verdict")
+            assert page.locator(".verdict").inner_text() == "Healthy: 2 rules found nothing in 100 steps."
+            assert page.locator(".chips li").all_inner_texts() == ["LossSpike", "NonFinite"]
+            assert page.get_by_text("ReplicasDiffer: there is one rank only").is_visible()
+            assert page.get_by_text("Accepted, so not told: DeadUnits/head.").is_visible()
+            assert page.locator(".finding").count() == 0
+
+
+def test_a_run_that_goes_on_and_one_with_notes_only(browser, url):
+    with opened(browser, f"{url}#run=going on") as page:
+        page.wait_for_selector("text=Nothing found so far: the training goes on, or was ended from outside.")
+        assert page.locator(".checks").count() == 0
+    with opened(browser, f"{url}#run=notes") as page:
+        page.wait_for_selector(".verdict >> text=Notes: 1 note.")
+
+
+def test_a_run_that_nobody_looked_at_offers_the_command_for_it(browser, url, logdir):
+    with opened(browser, f"{url}#run=it's not looked at") as page:
+        page.wait_for_selector("text=Not examined: this run has no findings of a HealthMonitor.")
+        folder = str(logdir / "it's not looked at").replace("'", "'\"'\"'")
+        assert page.locator("code.command").inner_text() == f"lightning-hooks doctor '{folder}'"
+        assert "no health rule was active" not in page.locator("main").inner_text()
+
+
+def test_markup_in_findings_is_text(browser, url):
+    with opened(browser, f"{url}#run=nasty") as page:
+        page.wait_for_selector(".finding")
+        for summary in page.locator("summary").all():
+            summary.click()
+        assert page.locator("main img").count() == 0
+        assert MARKUP in page.locator(".finding").first.inner_text() and MARKUP in page.locator(".checks").inner_text()
+
+
+def test_the_sign_of_a_finding_in_the_strip_leads_to_its_card(browser, url):
+    with opened(browser, f"{url}#run=sick", viewport={"width": 800, "height": 600}) as page:
+        page.wait_for_selector(".sign-button")
+        names = page.locator(".sign-button").evaluate_all("(all) => all.map((each) => each.getAttribute('aria-label'))")
+        assert names[0] == "warning GradientSpike, since step 12" and len(names) == 5
+        page.get_by_role("button", name="warning LossSpike, since step 70").press("Enter")
+        focused = page.evaluate("() => document.activeElement.querySelector('.finding-name').textContent")
+        assert focused == "LossSpike"
+        box = page.locator(".finding").nth(2).bounding_box()
+        assert 0 <= box["y"] and box["y"] + box["height"] <= 600
+
+
+SICK = {
+    "dead_layer": ("critical", "ActivationsDead", "encoder.3"),
+    "forgotten": ("warning", "ParametersForgotten", "encoder.0.bias"),
+    "rate_too_high": ("critical", "LearningRateTooHigh", "Divide the learning rate by 10"),
+    "log_of_zero": ("critical", "NumericalRange", "Search for a logarithm or root of 0"),
+    "too_large": ("warning", "InitialisationTooLarge", "encoder.2"),
+}
+
+
+@pytest.fixture(scope="module")
+def sick_url(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sick")
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-m", "examples.sick", str(folder)], check=True, capture_output=True, env=environ, cwd=ROOT)
+    with serving(folder) as where:
+        yield where
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_what_is_wrong_stands_on_the_first_screen(browser, sick_url, name):
+    severity, cause, said = SICK[name]
+    with opened(browser, f"{sick_url}#run={name}", viewport=SIZE) as page:
+        page.wait_for_selector(".finding-curve .curve-value:not(:empty)")
+        card = page.locator(".finding").first
+        assert card.get_attribute("class") == f"finding {severity}" and card.locator(".finding-name").inner_text() == cause
+        assert said in card.inner_text()
+        box = card.bounding_box()
+        assert box["y"] + box["height"] <= SIZE["height"] and card.locator("canvas").is_visible()
+
+
+def test_a_healthy_example_is_said_to_be_healthy(browser, sick_url):
+    with opened(browser, f"{sick_url}#run=healthy", viewport=SIZE) as page:
+        page.wait_for_selector(".chips li")
+        rules = page.locator(".chips li").count()
+        assert page.locator(".verdict").inner_text() == f"Healthy: {rules} rules found nothing in 150 steps." and rules > 20
+        assert page.locator(".finding").count() == 0
