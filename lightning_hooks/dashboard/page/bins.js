@@ -2,10 +2,10 @@
 
 const LOWEST = 126; // bin b holds magnitudes from 2^(|b| - 1 - LOWEST) to 2^(|b| - LOWEST), see sheets.py
 const NEGLIGIBLE = 1e-3; // the share of a row's elements, nearest to zero, that is joined into the least power of two shown
-const WIDE = 32; // powers of two, the most that an axis has on each side of zero; smaller numbers are in the least one
-const STEPS = 60; // histograms of a row
+const WIDE = 32; // the most powers of two on each side of zero; the lowest one shown also holds all smaller magnitudes
+const STEPS = 60; // the most steps of each histogram in an answer
 
-/** The tags of the histograms of a tensor: [{ name, index }], where `index` is that in the histograms of the run. */
+/** The tags of the histograms of a tensor: [{ name, index }], where `index` is the place of the tag in `meta.histograms`. */
 export function histogramsOf(meta, tensor) {
   const prefix = `${tensor}_histogram/`;
   return meta.histograms.flatMap((tag, index) => (tag.startsWith(prefix) ? [{ name: tag.slice(prefix.length), index }] : []));

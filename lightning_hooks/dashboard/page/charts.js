@@ -8,7 +8,8 @@ import { stepsText } from "./steps.js";
 import { tickTexts } from "./ticks.js";
 import { drawUsual, withTypical } from "./usual.js";
 
-const WHOLE = Array.from({ length: 16 }, (_, i) => [1, 2, 5].map((n) => n * 10 ** i)).flat(); // distances of ticks: steps are whole
+// The distances that ticks of the axis of steps may have. They are whole numbers, because steps are.
+const WHOLE = Array.from({ length: 16 }, (_, i) => [1, 2, 5].map((n) => n * 10 ** i)).flat();
 export const COLORS = ["accent", "alert", "third", "fourth"];
 
 /** The legend of a chart with several lines; null if there is a single line. */
@@ -30,7 +31,8 @@ export function lineChart(series, { height = 130, label = "", onStep = null, tex
   const positive = columns.flat().filter((value) => value > 0);
   const all = columns.flat().filter((value) => value !== null && value !== undefined);
   const least = Math.min(...positive);
-  if (usual?.typical > 0 && positive.length) positive.push(usual.typical); // the axis shows the typical value too
+  // The axis shows the typical value too, so it counts in the choice between a linear and a logarithmic axis.
+  if (usual?.typical > 0 && positive.length) positive.push(usual.typical);
   const isLog = positive.length > 0 && all.every((value) => value >= 0) && Math.max(...positive) / Math.min(...positive) > 100;
   const isZero = all.every((value) => value === 0);
   // A logarithmic axis has no zero. Draw zeros at half the least positive value, at the bottom.

@@ -65,7 +65,7 @@ export function makeScale(kind, low, high, leastPositive, signed) {
   if (kind === "log") low = low > 0 ? low : leastPositive;
   if (signed && kind !== "log") {
     high = Math.max(Math.abs(low), Math.abs(high)) || 1;
-    low = -high; // so that the middle colour is zero
+    low = -high; // zero gets the middle colour
   }
   const threshold = Math.max(high, -low) * 1e-4 || 1;
   const forward = {

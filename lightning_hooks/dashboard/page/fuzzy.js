@@ -1,8 +1,8 @@
 // Fuzzy matching of names, as in the quick-open of an editor: the letters of the query occur in the name, in this order.
 
-const BOUNDARY = 8; // for a letter at the beginning of a word
-const ADJACENT = 9; // for a letter right behind the letter matched before
-const PER_CHARACTER = 0.05; // subtracted for each character of the name: of equal matches the shorter name is first
+const BOUNDARY = 8; // score of a letter that is matched at the beginning of a word
+const ADJACENT = 9; // score of a letter that is matched right behind the letter before
+const PER_CHARACTER = 0.05; // taken off the score for each character of the name, so that shorter names come first
 
 /**
  * The match of a query and a text: { score, at }, where `at` holds the indices of the matched characters, ascending; null if the text

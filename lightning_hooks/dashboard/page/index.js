@@ -146,7 +146,8 @@ class App {
     if (!isCurrent()) return false;
     const { tensors } = this.meta;
     if (tensors.length && !loaded.has(state.run, state.tensor, state.stat)) {
-      const named = tensors.find((each) => each.tensor === state.tensor); // the address names a tensor, but no statistic of it
+      // If the address names a tensor, but no statistic that it has, keep the tensor.
+      const named = tensors.find((each) => each.tensor === state.tensor);
       const first = named ? undefined : FIRST.find(([tensor, stat]) => loaded.has(state.run, tensor, stat));
       const { tensor, stats } = named ?? tensors[0];
       const [chosen, stat] = first ?? [tensor, stats.find((each) => each !== "count") ?? stats[0]];
@@ -185,7 +186,8 @@ class App {
     const last = (Math.floor(Math.max(...metas.map((meta) => meta.steps[1])) / unit) + 1) * unit;
     const bounded = (text, otherwise) => (text === "" || Number.isNaN(Number(text)) ? otherwise : clamp(Number(text), first, last));
     const [start, end] = [bounded(state.from, first), bounded(state.to, last)];
-    const from = start < last ? start : first; // the address may contain any numbers
+    // The address may contain any numbers. If its range begins behind the last step, begin at the first one.
+    const from = start < last ? start : first;
     return { first, last, unit, from, to: end > from ? end : last };
   }
 

@@ -37,7 +37,7 @@ class InlineSource {
     chosen.forEach((node, line) => {
       for (let x = Math.max(begin, first * 2 ** shift); x < Math.min(end, last * 2 ** shift); x++) {
         const [from, to] = [node * width + x - begin, line * columns + Math.floor(x / 2 ** shift) - first];
-        // NaN means that no value is finite. Replace it by any number.
+        // `least` and `greatest` of a cell are NaN as long as none of its values is finite. Any number replaces NaN.
         if (Number.isNaN(out.least[to]) || all.least[from] < out.least[to]) out.least[to] = all.least[from];
         if (Number.isNaN(out.greatest[to]) || all.greatest[from] > out.greatest[to]) out.greatest[to] = all.greatest[from];
         out.nan[to] = Math.min(out.nan[to] + all.nan[from], 65535);

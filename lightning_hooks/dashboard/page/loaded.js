@@ -93,7 +93,7 @@ export class Loaded {
       if (answer.key !== rows.key) entry.tables.set(name, new Rows(answer));
       else Object.assign(rows, { exact: answer.exact, unit: answer.unit, steps: new Steps(answer.steps) });
     }
-    // Steps that were loaded before change after a resume from an earlier checkpoint, and if a run is started again.
+    // `history` changes if a run is resumed from an earlier checkpoint, or started again. Then all steps may have changed.
     const last = meta.history === entry.meta.history ? (entry.meta.steps?.[1] ?? -1) : -1;
     entry.meta = meta;
     return last;

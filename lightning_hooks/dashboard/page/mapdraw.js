@@ -6,7 +6,7 @@ import { drawTriangle } from "./marks.js";
 import { WAITING, pixelsOf, texturesOf } from "./segments.js";
 import { texture } from "./textures.js";
 
-const LEAST_TEXTURED = 5; // pixels of a cell, at least, on which a texture is drawn
+const LEAST_TEXTURED = 5; // the least pixels of a cell on which a texture is drawn
 
 /** Draw a HeatMap; `at` is its layout. */
 export function drawMap(context, map, at) {
@@ -49,7 +49,7 @@ function drawCells(context, map, at) {
   context.restore();
 }
 
-/** Draw the textures of cells that were not measured below the cells. */
+/** Draw the textures of cells that were not measured. Cells that were measured are drawn over them later. */
 function drawGaps(context, map, at) {
   const { gaps, shown, from } = map.model;
   const patterns = {};
@@ -94,7 +94,8 @@ function drawGroupLines(context, map, at) {
   if (flat || at.row < LEAST_TEXTURED) return;
   context.fillStyle = color("page");
   for (let r = Math.max(at.first, 1); r < at.last; r++) {
-    const begins = rows.parents[shown[r]] > shown[r - 1]; // a group begins here, or the group before has ended
+    // Draw a line if a group begins at this row, or if the row before was the last one of another group.
+    const begins = rows.parents[shown[r]] > shown[r - 1];
     if (begins || rows.parents[shown[r]] !== rows.parents[shown[r - 1]]) context.fillRect(at.gutter, AXIS + r * at.row - at.top - 1, at.plot, 1);
   }
 }

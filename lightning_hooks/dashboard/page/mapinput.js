@@ -105,7 +105,7 @@ export function describeCell(map, index, cell) {
   return lines;
 }
 
-/** Why a node has gaps at the end of the run, if it is more than the general meaning of a gap. */
+/** Why a node has gaps at the end of the run, as lines; none if only the general meaning of a gap is known. */
 function gapLines(gaps, node) {
   if (!gaps) return [];
   const reasons = new Set(gaps.leavesOf(node).map((row) => gaps.reasonOfRow(row, -1, Infinity)));
@@ -174,7 +174,8 @@ function keyPressed(map, event) {
   event.preventDefault();
   cursor.r = clamp(cursor.r, 0, shown.length - 1);
   cursor.cell = clamp(cursor.cell, at.begin, at.end - 1);
-  map.cursor = { r: cursor.r, step: cursor.cell * at.cell }; // the step, since the width of cells may change
+  // Keep the step instead of the cell, because the width of cells changes with the zoom.
+  map.cursor = { r: cursor.r, step: cursor.cell * at.cell };
   const [top, bottom] = [cursor.r * at.row, (cursor.r + 1) * at.row];
   if (top < at.top) map.scroll.scrollTop = top;
   else if (bottom > at.top + at.height) map.scroll.scrollTop = bottom - at.height;

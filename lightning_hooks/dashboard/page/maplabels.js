@@ -76,7 +76,7 @@ export function drawLabels(context, map, at) {
 /** The lines whose labels do not overlap: first those at which a group begins, the outer groups first, then the others from the top. */
 function withRoom(lines, at) {
   if (at.row >= LEAST_DISTANCE) return lines;
-  const taken = new Map(); // by a bucket of pixels: the middles of labels
+  const taken = new Map(); // from a bucket of LEAST_DISTANCE pixels to the middles of the labels in it
   const isFree = (y) => [-1, 0, 1].every((by) => (taken.get(Math.floor(y / LEAST_DISTANCE) + by) ?? []).every((other) => Math.abs(other - y) >= LEAST_DISTANCE));
   const take = (line) => {
     if (!isFree(line.y)) return false;
@@ -113,7 +113,7 @@ function drawLabel(context, map, at, { label, y, height }) {
     const text = ending(context, parts.map((each) => each.text).join(" "), room - x);
     map.boxes.push({ node: parts.at(-1).node, x, width: write(text, x, ink), y, height });
   }
-  // A folded group stands where its rows would begin, a row at the right, beside its cells.
+  // The name of a folded group stands where its rows would begin, the name of a row at the right, beside its cells.
   const start = end.isGroup ? Math.max(x, label.indent) : at.gutter - LABEL_MARGIN - endWidth;
   const text = ending(context, end.text, at.gutter - LABEL_MARGIN - start);
   const written = write(text, start, end.isGroup ? ink : soft);

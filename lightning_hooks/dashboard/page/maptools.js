@@ -71,8 +71,8 @@ export function makeTools(app, act) {
 }
 
 /**
- * The name of the colour map. Differences get the diverging one, unless the user chose another map than the default. A statistic
- * without a usual range gets the default one in place of the colours against it, and so does a difference the diverging one.
+ * The name of the colour map. A difference has the diverging map in place of the default map (viridis) and of "usual". A statistic
+ * without a usual range has the default map in place of "usual".
  */
 export function mapOf(state, usual) {
   const isDifference = state.others.length && state.mode === "difference";

@@ -19,7 +19,7 @@ import { Strip } from "./strip.js";
 import { usualScale } from "./usualmap.js";
 
 const LEAST_WIDTH = 520; // pixels of a panel if panels are side by side
-const MOST_NAMES = 3; // forgotten parameters that are named
+const MOST_NAMES = 3; // the most parameters without an optimizer that a note names
 const TABLES = 8; // tables whose cells are cached
 
 export class MapView {
@@ -27,7 +27,7 @@ export class MapView {
     this.app = app;
     this.usesOther = this.usesTable = true;
     this.cells = new Map();
-    this.gapsOf = new WeakMap(); // Rows to Gaps
+    this.gapsOf = new WeakMap(); // from the Rows of a table to its Gaps
     this.panels = [];
     this.legend = h("div", { class: "legend" });
     this.maps = h("div", { class: "maps" });
@@ -328,7 +328,7 @@ export class MapView {
   async savePicture() {
     const { state } = this.app;
     const { rows, from, to } = this.panels[0].model;
-    // If there are several panels, each has the name of its run above it.
+    // If there are several panels, each has the name of its run above it, so leave the name out of the title.
     const title = `${state.others.length ? "" : `${nameOf(state.run)}: `}${state.tensor} ${state.stat}, ${stepsText(rows.steps.within(from, to))}`;
     const blob = await pictureOf(this.panels, title, this.legend);
     download(`${state.tensor}_${state.stat}.png`, blob);

@@ -117,7 +117,8 @@ export class OverviewView {
     const text = `${name}: steps ${first.toLocaleString("en-US")} to ${last.toLocaleString("en-US")}, ${several(meta.tensors.length, "tensor")}, ${several(tables, "table")}.`;
     if (overview.nonfinite.length) return h("p", { class: "run-summary" }, `${text} ${several(overview.nonfinite.length, "row")} with NaN or infinite elements.`);
     const counted = meta.tensors.filter((each) => each.stats.includes("nonfinite")).map((each) => each.tensor);
-    if (!counted.length) return h("p", { class: "run-summary" }, text); // the run has no statistic that tells whether elements are finite
+    // If the run has no statistic that tells whether elements are finite, say nothing about them.
+    if (!counted.length) return h("p", { class: "run-summary" }, text);
     return h("p", { class: "run-summary" }, `${text} Every element of ${counted.length === meta.tensors.length ? "every row" : counted.join(", ")} is finite.`);
   }
 

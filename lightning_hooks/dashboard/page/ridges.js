@@ -6,7 +6,7 @@ import { clamp, color, h, penOf, several } from "./dom.js";
 import { histogramText } from "./sheet.js";
 import { drawHistograms, shareLegend, shareMap } from "./sheetdraw.js";
 
-const MOST_RIDGES = 24;
+const MOST_RIDGES = 24; // steps
 const RIDGE_HEIGHT = 70; // pixels of the highest ridge
 const RIDGE_GAP = 9; // pixels between the feet of two ridges
 const AXIS_HEIGHT = 34; // pixels

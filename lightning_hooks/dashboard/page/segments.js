@@ -3,7 +3,7 @@
 
 import { INFINITE, NAN, ZERO, tableOf } from "./colors.js";
 
-const SAMPLES = 16;
+const SAMPLES = 16; // the most values of a segment in its summary
 
 /** The value by which a cell is coloured: the one of least and greatest that is farther from zero. */
 export function farther(least, greatest) {

@@ -9,7 +9,7 @@ import { ranges } from "./source.js";
 
 const BATCH = 128; // rows of one request
 const MAP_HEIGHT = 128; // pixels of a map
-const AHEAD = "600px"; // maps that are so near to the window are drawn
+const AHEAD = "600px"; // the distance from the window within which maps are drawn
 const POINT_HINT = "Point at a map, or move with the arrow keys, to read it here; Shift and an arrow key move over the steps.";
 
 export class SheetView {
@@ -143,7 +143,7 @@ export class SheetView {
     figure.find = drawHistograms(figure.canvas, { width, height: MAP_HEIGHT, histogram, axis, map, from, to, marked: figure.isTold ? figure.t : null });
   }
 
-  /** Say in the fixed place what a map shows at a step, of one line of its axis or as a whole. */
+  /** Write into the readout what a map shows at step `t` (an index): on one line of its axis, or as a whole if `line` is null. */
   tell(figure, t, line) {
     const histogram = this.model.arrived.get(figure.index);
     const before = this.figures.find((each) => each.isTold);

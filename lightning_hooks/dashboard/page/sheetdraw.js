@@ -13,7 +13,7 @@ export function shadeOf(share) {
   return Math.round(255 * Math.min(Math.max(1 - Math.log10(share) / Math.log10(LEAST_SHARE), 0), 1));
 }
 
-/** The colour map of shares: the diverging one has no order. */
+/** The colour map of shares. Viridis replaces the maps whose colours have no order from small to large. */
 export const shareMap = (map) => (["viridis", "cividis"].includes(map) ? map : "viridis");
 
 /**

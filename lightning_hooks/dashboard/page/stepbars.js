@@ -5,14 +5,14 @@ import { ending } from "./maplabels.js";
 import { texture } from "./textures.js";
 import { tickTexts } from "./ticks.js";
 
-export const LEFT = 60; // pixels of the axis
-const RIGHT = 8; // pixels
+export const LEFT = 60; // pixels before the bars, for the axis
+const RIGHT = 8; // pixels behind the bars
 const PLOT_HEIGHT = 300; // pixels from the top of the canvas to the foot of the bars
-const TOP = 14; // pixels
+const TOP = 14; // pixels above the highest bar
 const NAME_LINE = 14; // pixels, the height of a line of names
 const LONGEST = 150; // pixels of a name that is written upwards
 const BAR_FONT = "11px system-ui, sans-serif";
-const LEAST_GROUP = 44; // pixels
+const LEAST_GROUP = 44; // the least pixels of a group of bars that share a name
 
 /**
  * Draw bars, and return the width of the plot in pixels. A bar is { name, now, compared }; its values are numbers, null if not measured,
@@ -121,8 +121,8 @@ function namesBelow(pen, bars, step) {
 }
 
 /**
- * Neighbouring names grouped by their first words: [{ name, first, last }]. As many words count as leave groups of at least `least`
- * names on average.
+ * Neighbouring names grouped by their first words: [{ name, first, last }]. It takes as many words as possible while a group has at
+ * least `least` names on average.
  */
 export function groupsOf(names, least) {
   const words = names.map((name) => name.split("."));

@@ -89,11 +89,11 @@ export class StepView {
     const [now, then, ...others] = await Promise.all([
       this.read(state.run, state, rows, names, step),
       second === null ? null : this.read(state.run, state, rows, names, second),
-      // Of another run the last step up to this one is shown.
+      // If another run does not have this step, show the last one before it.
       ...rowsOfOthers.map((each, i) => each && this.read(state.others[i], state, each, names, each.steps.at(stepIndex(each.steps, step)))),
     ]);
     if (!isCurrent()) return;
-    // What is drawn over the bars: the second step, and the other runs in the colours that they have in the curves.
+    // Over the bars are drawn the second step, and the other runs in the colours that they have in the curves.
     this.compared = [
       ...(then ? [{ ...then, label: then.text, color: SECOND }] : []),
       ...others.flatMap((other, i) => {
