@@ -91,7 +91,7 @@ def server_rows(folder: str) -> list[dict[str, Any]]:
 import json, statistics, sys
 from pathlib import Path
 from benchmarks.dashboard import seconds
-from lightning_hooks.dashboard.source import LocalRun
+from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.tiles import tile
 from lightning_hooks.dashboard.tree import tree
 made = []

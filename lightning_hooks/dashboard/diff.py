@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from lightning_hooks.dashboard.api import to_json
+from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.merging import Reader
-from lightning_hooks.dashboard.source import LocalRun
 from lightning_hooks.dashboard.tree import Node, tree
 from lightning_hooks.errors import RuleError, listed, printable
 from lightning_hooks.tensorboard.run_files import runs_below

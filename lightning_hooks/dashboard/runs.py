@@ -11,7 +11,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from lightning_hooks.dashboard.source import LocalRun, ProviderRun, RunSource
+from lightning_hooks.dashboard.local_run import LocalRun
+from lightning_hooks.dashboard.provider_run import ProviderRun
+from lightning_hooks.dashboard.source import RunSource
 from lightning_hooks.tensorboard.run_files import PATTERN, event_files
 from lightning_hooks.tensorboard.run_index import PLUGIN, TABLE
 

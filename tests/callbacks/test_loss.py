@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from lightning_hooks import HealthMonitor, StatsMonitor, StepView, Watch, read_run
 from lightning_hooks.dashboard.diff import diff
+from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.overview import overview
-from lightning_hooks.dashboard.source import LocalRun
 from lightning_hooks.rules.prefix import name_of
 from tests.callbacks.models import Net, ValNet, data, trainer_of
 from tests.conformance.test_precision import Overflows, scaler

@@ -10,8 +10,8 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from lightning_hooks import Apply, GradientTransforms, HealthMonitor, RuleError, Scale, StatsMonitor, Watch, read_run
+from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.overview import overview
-from lightning_hooks.dashboard.source import LocalRun
 from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.records.saved_index import SavedIndex
 from tests.callbacks.models import Net, ValNet, data, trainer_of

@@ -5,8 +5,8 @@ import pytest
 
 from lightning_hooks.dashboard.api import Api
 from lightning_hooks.dashboard.comparing import comparison, sentence
+from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.runs import LocalRuns
-from lightning_hooks.dashboard.source import LocalRun
 
 from .runs import NAMES, STATS, write_run
 

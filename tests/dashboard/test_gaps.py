@@ -5,8 +5,8 @@ import pytest
 
 from lightning_hooks.dashboard.api import Api
 from lightning_hooks.dashboard.gaps import Known, answer, forgotten, gaps, reasons_of
+from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.runs import LocalRuns
-from lightning_hooks.dashboard.source import LocalRun
 from lightning_hooks.dashboard.training import Schedule, TrainingFacts
 
 from .runs import NAMES, write_run

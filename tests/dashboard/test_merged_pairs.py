@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from lightning_hooks import StatsMonitor, Watch
+from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.merging import merges_exactly
-from lightning_hooks.dashboard.source import LocalRun
 from lightning_hooks.dashboard.tiles import tile
 from lightning_hooks.dashboard.tree import tree
 from lightning_hooks.stats.pairs import PAIR_STATS

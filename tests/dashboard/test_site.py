@@ -13,9 +13,9 @@ from lightning_hooks import RuleError
 from lightning_hooks.cli import main
 from lightning_hooks.dashboard import view
 from lightning_hooks.dashboard.api import Api
+from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.runs import LocalRuns
 from lightning_hooks.dashboard.site import FILES, Site
-from lightning_hooks.dashboard.source import LocalRun
 
 from .runs import NAMES, STATS, write_run
 

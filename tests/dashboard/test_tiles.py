@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.merging import merges_exactly
-from lightning_hooks.dashboard.source import LocalRun
 from lightning_hooks.dashboard.tiles import difference, tile, unit_of
 from lightning_hooks.dashboard.tree import tree
 

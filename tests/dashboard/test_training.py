@@ -8,7 +8,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from lightning_hooks import Watch
-from lightning_hooks.dashboard.source import LocalRun
+from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.training import Schedule, TrainingFacts, parameters_of, row_schedules, training_facts
 from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
 from lightning_hooks.records.saved_facts import changes

@@ -1,0 +1,127 @@
+"""Reads a run for the page from the event files and the findings in a local folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from lightning_hooks.dashboard.facts import about_rows, json_object
+from lightning_hooks.dashboard.findings import checks_of, has_ended, shown_findings, shown_summary
+from lightning_hooks.dashboard.source import Floats, Steps
+from lightning_hooks.health.journal import FINDINGS, SUMMARY
+from lightning_hooks.tensorboard.local_tables import LocalTables
+from lightning_hooks.tensorboard.messages import buckets, strings
+from lightning_hooks.tensorboard.run_index import ABOUT, FOUND, PLUGIN, TABLE, RunIndex
+
+_ABOUT: Final = f"{TABLE}/{ABOUT}/"
+_FOUND: Final = f"{FOUND}/"
+
+
+class LocalRun(LocalTables):
+    """A run whose event files are in a local folder."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(RunIndex(path))
+        self.path = path
+        self._written, self._findings_changed = self._written_findings(), 0
+        # The version of the run for which the facts about rows were read, and the facts.
+        self._cached_about: tuple[int, Mapping[str, Any]] | None = None
+
+    @property
+    def version(self) -> int:
+        return self._index.version + self._findings_changed
+
+    @property
+    def history(self) -> int:
+        """A number that changes when a resume began another file, or the run was deleted and started again."""
+        return self._index.history
+
+    def refresh(self) -> None:
+        self._index.refresh()
+        before, self._written = self._written, self._written_findings()
+        self._findings_changed += before != self._written
+
+    def _written_findings(self) -> tuple[tuple[int, int] | None, ...]:
+        return tuple(_time_and_size(self.path / name) for name in (FINDINGS, SUMMARY))
+
+    def scalar_tags(self) -> list[str]:
+        return self._index.tags("number")
+
+    def scalar(self, tag: str) -> tuple[Steps, Floats]:
+        return self._index.numbers(tag)
+
+    def histogram_tags(self) -> list[str]:
+        return self._index.tags("histogram")
+
+    def histograms(self, tags: Sequence[str], steps: int) -> dict[str, list[tuple[int, Floats, Floats]]]:
+        read = self._index.histograms(tags, steps)
+        return {tag: [(step, *buckets(payload)) for step, payload in points] for tag, points in read.items()}
+
+    def about(self) -> Mapping[str, Any]:
+        if self._cached_about is None or self._cached_about[0] != self.version:
+            about: dict[str, Any] = {}
+            for tag in self._index.tags("strings", PLUGIN):
+                if tag.startswith(_ABOUT):
+                    points = self._index.points(tag)
+                    # Read the last point only, if the tag has any.
+                    for i in range(len(points.steps))[-1:]:
+                        about.update(about_rows(strings(self._index.payload(points, i))))
+            self._cached_about = self.version, about
+        return self._cached_about[1]
+
+    def findings(self) -> list[Mapping[str, Any]] | None:
+        try:
+            text = _text_of(self.path / FINDINGS)
+        except OSError as error:
+            return [{"rule": FINDINGS, "why": f"the file cannot be read ({error.strerror or error})"}]
+        tensors = [*dict.fromkeys(tensor for tensor, _ in self.tables())]
+        # A disk that was full may have taken the summary and not the journal, and an event file may have been copied alone.
+        return shown_summary(self._summary(), tensors) if text is None else shown_findings(text, tensors)
+
+    def checks(self) -> Mapping[str, Any] | None:
+        try:
+            text = _text_of(self.path / FINDINGS)
+        except OSError:
+            return None
+        # While a fit goes on, the summary is that of an earlier fit in the folder.
+        return checks_of(self._summary()) if has_ended(text or "") else None
+
+    def _summary(self) -> Mapping[str, Any]:
+        """What the `summary.json` beside the event file says, or else the event file."""
+        try:
+            written = _text_of(self.path / SUMMARY)
+        except OSError:
+            return {}
+        return self._stored_summary() if written is None else json_object([written])
+
+    def _stored_summary(self) -> Mapping[str, Any]:
+        for tag in self._index.tags("strings", PLUGIN):
+            if tag.startswith(_FOUND):
+                points = self._index.points(tag)
+                return json_object(strings(self._index.payload(points, len(points.steps) - 1)) if len(points.steps) else [])
+        return {}
+
+    @property
+    def place(self) -> str | None:
+        return str(self.path)
+
+    def problems(self) -> list[str]:
+        return self._index.problems()
+
+
+def _text_of(file: Path) -> str | None:
+    """The text of a file; None if there is no such file."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+
+
+def _time_and_size(file: Path) -> tuple[int, int] | None:
+    """The modification time in nanoseconds and the size of a file; None if the file does not exist or is unreadable."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
