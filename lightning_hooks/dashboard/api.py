@@ -213,7 +213,7 @@ class Api:
         last = float(values[-1]) if len(values) else None
         if "first" in args:
             bounds = _whole(args, "first", 0, _MAX_STEP), _whole(args, "last", 0, _MAX_STEP)
-            # The neighbours tell where the lines at both ends lead.
+            # Add one point before the range and one behind it, so that the curve can be drawn up to both ends of the range.
             begin, end = max(np.searchsorted(steps, bounds[0]) - 1, 0), np.searchsorted(steps, bounds[1], side="right") + 1
             steps, values = steps[begin:end], values[begin:end]
         pieces = min(_whole(args, "points", 1, MAX_POINTS, default=1000), len(steps))

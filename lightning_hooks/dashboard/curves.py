@@ -38,7 +38,8 @@ _USUAL: Final = ("norm", "std", "rms", "abs_max", "mean")
 _TABLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "LearningRateZero": (("update", "norm"),),
     "NoGradient": (("grad", "norm"),),
-    "NotInOptimizer": (("output_grad", "norm"),),  # of the module: the gradient that nobody uses
+    # Show the gradient that reaches the module of the parameter, and that no optimizer uses.
+    "NotInOptimizer": (("output_grad", "norm"),),
     "UnchangedParameter": (("update", "ratio"),),
     "WeightDecayTooLarge": (("param", "norm"),),
 }
@@ -71,7 +72,7 @@ def _curve_of(
         if stat not in tables.get(tensor, ()):
             continue
         rows = run.rows(tensor, stat)
-        # A parameter may be shown by its module.
+        # If a table has no row for a parameter, as that of `output`, take the row of its module.
         row = next((each for each in (name, str(name).rpartition(".")[0]) if each in rows), None)
         if row is not None:
             return {"curve": {"tensor": tensor, "stat": stat, "row": row}, "stat": finding.get("stat", stat)}
@@ -100,7 +101,7 @@ def strip_tags(run: RunSource) -> list[str]:
     Scalars of single rows and reports of transforms are left out: the map and the overview show them.
     """
     of_rows = [f"{tensor}_{stat}" for tensor, stat in run.tables()]
-    # Tags of a monitor without a prefix of its own are below `watch/`, and tables are not.
+    # A monitor without a prefix writes its scalars below `watch/`, but its tables without it. Leave out both forms.
     return offered(run.scalar_tags(), {*of_rows, *(f"{_ROOT}{each}" for each in of_rows)})
 
 

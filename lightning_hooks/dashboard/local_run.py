@@ -76,7 +76,7 @@ class LocalRun(LocalTables):
         except OSError as error:
             return [{"rule": FINDINGS, "why": f"the file cannot be read ({error.strerror or error})"}]
         tensors = [*dict.fromkeys(tensor for tensor, _ in self.tables())]
-        # A disk that was full may have taken the summary and not the journal, and an event file may have been copied alone.
+        # Without a journal, take the findings from the summary: the disk may have been full, or only the event file was copied.
         return shown_summary(self._summary(), tensors) if text is None else shown_findings(text, tensors)
 
     def checks(self) -> Mapping[str, Any] | None:
@@ -84,7 +84,7 @@ class LocalRun(LocalTables):
             text = _text_of(self.path / FINDINGS)
         except OSError:
             return None
-        # While a fit goes on, the summary is that of an earlier fit in the folder.
+        # If the last fit has not ended, ignore the summary: an earlier fit in the same folder wrote it.
         return checks_of(self._summary()) if has_ended(text or "") else None
 
     def _summary(self) -> Mapping[str, Any]:

@@ -110,7 +110,7 @@ class Reporter(StepConsumer):
         is_first_call, self._has_ended = not self._has_ended, True
         if self._stopped_by is None:
             self._guarded(self._finish)
-        # Only once: when the reporter is closed, loggers may be closed too.
+        # close() calls finish() again, when the loggers may be closed already. So keep the findings at the first call only.
         if is_first_call and self._is_first:
             self._teller.keep(has_ended=True)
 

@@ -21,8 +21,8 @@ export class Crosshair {
 }
 
 /**
- * Let a heat map lead and follow a crosshair. `chosen()` returns the node of a row whose value is shown beside the step while something
- * else leads; undefined for none.
+ * Let a heat map move a crosshair and draw it. `chosen()` returns the node of a row, or undefined. While another part of the page moves
+ * the crosshair, the value of this row stands beside the step.
  */
 export function followOnMap(map, crosshair, chosen) {
   const label = h("span", { class: "crosshair-step" });

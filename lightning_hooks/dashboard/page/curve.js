@@ -4,8 +4,8 @@ import { INFINITE, NAN, short } from "./colors.js";
 import { clamp, color } from "./dom.js";
 import { countWhile, stepsText } from "./steps.js";
 
-const INKS = ["accent", "alert", "third", "fourth"]; // as of keysOf() in charts.js
-const TICKS = 4; // of the y-axis, at most
+const INKS = ["accent", "alert", "third", "fourth"]; // the colours of keysOf() in charts.js, in the same order
+const TICKS = 4; // the most ticks of the y-axis
 const LOG_FROM = 1000; // the ratio of greatest to least value above which positive values get a logarithmic axis
 
 /** The middle of a step, in pixels; `area` is { left, width, from, to } with the steps at both ends. */
@@ -153,7 +153,8 @@ function markNonfinite(pen, { steps, ends, least, greatest, nan }, area) {
     const isInfinite = [least[i], greatest[i]].some((value) => Math.abs(value) === Infinity);
     const isNan = Number.isNaN(least[i]) || hasNan.has(i);
     if (!isNan && !isInfinite) continue;
-    const next = i + 1 < steps.length ? steps[i + 1] : ends[i] + 1; // so that neighbours touch
+    // Draw up to the next piece, so that the marks of neighbouring pieces touch.
+    const next = i + 1 < steps.length ? steps[i + 1] : ends[i] + 1;
     const from = Math.floor(placeOf(steps[i] - 0.5, area));
     const width = Math.max(Math.ceil(placeOf(next - 0.5, area)) - from, 2);
     pen.fillStyle = `rgb(${(isNan ? NAN : INFINITE).join(", ")})`;

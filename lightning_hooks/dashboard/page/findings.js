@@ -6,7 +6,7 @@ import { seriesOf } from "./series.js";
 import { badgeOf, severityOf, signOf, worstOf } from "./severity.js";
 
 const SHOWN = 6; // findings of a cause, and evidence lines of a finding, that are listed at first
-const [LABELS_WIDTH, CURVE_HEIGHT] = [58, 124]; // pixels of a curve
+const [LABELS_WIDTH, CURVE_HEIGHT] = [58, 124]; // pixels of the labels beside a curve, and of the curve
 
 /** The blocks of a run, the worst first: each a cause with the findings that it explains, or a single finding. */
 export function blocksOf(findings) {
@@ -158,7 +158,8 @@ function curveOf(finding, { app, crosshair, range, linkTo }) {
     try {
       series = await requested(app, finding, range);
     } catch (error) {
-      readout.textContent = error.message; // the rest of the page does not depend on the curve
+      // Show the error beside the curve only: the rest of the page does not depend on the curve.
+      readout.textContent = error.message;
     }
     draw();
   });
@@ -175,7 +176,7 @@ async function requested(app, { curve }, { from, to }) {
   if (node === undefined) return [];
   const series = await seriesOf(source, { run, tensor: curve.tensor, stat: curve.stat, rows, node, from: Math.max(from, 0), to: Math.max(to, 1), pieces: 400 });
   const nan = [...series.nan.keys()].filter((i) => series.nan[i]);
-  // The cells of a tile say in `infinite` where no value is finite.
+  // If no value of a cell is finite, its bounds are NaN. Replace them by infinity if `infinite` counts any.
   const values = (array) => array.map((value, i) => (series.infinite[i] && !Number.isFinite(value) ? Infinity : value));
   return [{ color: 0, ...series, least: values(series.least), greatest: values(series.greatest), nan }];
 }

@@ -78,7 +78,8 @@ export class MapView {
     }
     this.arrived = arrived;
     const { from, to, unit } = app.range();
-    this.strip.makeRoom(); // before the maps, which take the height that is left
+    // Give the strip its height before the maps are sized, because the maps take the height that is left.
+    this.strip.makeRoom();
     const showCurves = (series) => isCurrent() && this.strip.show(series, this.areas);
     this.strip.request({ from, to }).then(showCurves, (error) => isCurrent() && app.failed(error));
     const folding = foldingOf(state.folded);

@@ -10,7 +10,7 @@ import { modeChanges } from "./modes.js";
 import { badgeOf } from "./severity.js";
 import { Strip } from "./strip.js";
 
-const STRIP_LABELS = 64; // pixels
+const STRIP_LABELS = 64; // pixels of the labels beside the curve of the strip
 const TRANSFORM_CURVES = { transform_norm_before: "norm before", transform_norm_after: "norm after" };
 const TRANSFORM_FACTS = {
   transform_acted: (share) => `Changed something at ${short(100 * share)} % of the reported steps.`,
@@ -28,7 +28,7 @@ export class OverviewView {
     this.lead = h("div", {});
     this.rest = h("div", {});
     this.element = h("div", { class: "view" }, this.lead, this.strip.element, this.rest);
-    this.followers = [...this.crosshair.followers]; // of the strip
+    this.followers = [...this.crosshair.followers]; // the followers that belong to the strip
   }
 
   async update(isCurrent) {
@@ -44,7 +44,8 @@ export class OverviewView {
     const key = JSON.stringify([runs.map((run) => [run, app.loaded.meta(run).version]), steps.from, steps.to]);
     if (key !== this.shown) {
       const overview = await source.ask("overview", { run: state.run });
-      const tags = sorted(overview.hooks).filter((tag) => !tag.endsWith("hooks/loss")); // the strip shows the loss
+      // Leave out the loss, because the strip shows it.
+      const tags = sorted(overview.hooks).filter((tag) => !tag.endsWith("hooks/loss"));
       const charts = await Promise.all(tags.map((tag) => this.chart(tag)));
       const transforms = await Promise.all([...grouped(overview.transforms)].map(([name, names]) => this.transform(name, names)));
       if (!isCurrent()) return;
@@ -58,7 +59,8 @@ export class OverviewView {
     const { findings } = this.app.meta;
     const blocks = findings ? blocksOf(findings) : [];
     const view = { app: this.app, crosshair: this.crosshair, range: { from: range.from, to: range.to }, linkTo: (finding, text) => this.linkTo(finding, text) };
-    this.crosshair.followers = new Set(this.followers); // without the curves of the cards that are replaced
+    // Drop the followers of the cards that are replaced below, and keep those of the strip.
+    this.crosshair.followers = new Set(this.followers);
     this.cards = blocks.map((block) => cardOf(block, view));
     this.lead.replaceChildren(...[this.verdict(blocks), this.summary(overview)].filter(Boolean));
     const parts = [
@@ -194,7 +196,7 @@ export class OverviewView {
     const { app } = this;
     const hasStep = step !== undefined && step !== null && step !== "";
     const tableOf = (each) => app.meta.tensors.find((listed) => listed.tensor === each);
-    // A fact is about no tensor. Its row is in the table of its curve.
+    // A finding on a fact, such as a module that was never called, names no tensor. Open the table of its curve.
     const listed = tableOf(tensor) ?? tableOf(curve?.tensor);
     const onclick = () => {
       app.views.map.revealed = null;

@@ -7,7 +7,7 @@ import { clamp, h, onceAFrame, penOf } from "./dom.js";
 import { severityOf, signOf, worstOf } from "./severity.js";
 import { countWhile } from "./steps.js";
 
-const POINTS = 1200; // pieces of a curve
+const POINTS = 1200; // the most pieces of a curve
 const SIGNS = 16; // pixels of the sign of a finding
 
 /**
@@ -136,7 +136,7 @@ export class Strip {
 
 const heightOf = () => (window.innerHeight < 700 ? 58 : 84); // pixels of a curve
 
-let made = 0; // strips, whose lists need different ids
+let made = 0; // the number of strips that were made; it gives the list of each strip an id of its own
 
 /** One plot of a strip. Its keys are those of a slider over the measured steps, and those of the map for zooming. */
 class Plot {
