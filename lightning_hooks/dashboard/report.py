@@ -65,6 +65,7 @@ MODULES: Final = (
     "legend.js",
     "export.js",
     "maptools.js",
+    "mapmodels.js",
     "mapview.js",
     "bins.js",
     "sheetdraw.js",

@@ -1,5 +1,9 @@
 // Why rows of a table were not measured, from the answer to `gaps` (see api.py).
 
+import { h, several } from "./dom.js";
+
+const MOST_NAMES = 3; // the most parameters without an optimizer that a note names
+
 export const GAP_TEXTS = {
   gap: "not measured",
   frozen: "frozen",
@@ -83,4 +87,12 @@ function isDue({ every, first, last, steps }, from, to) {
   const start = Math.max(from, first);
   const next = Math.ceil((start + 1) / every) * every - 1;
   return next < to && (last === null || next <= last);
+}
+
+/** A sentence that names the parameters that are in no optimizer; null if there are none. */
+export function forgottenText(names, title) {
+  if (!names.length) return null;
+  const more = names.length > MOST_NAMES ? ` and ${(names.length - MOST_NAMES).toLocaleString("en-US")} more` : "";
+  const are = names.length === 1 ? "is in no optimizer and gets no update" : "are in no optimizer and get no update";
+  return h("p", { class: "note" }, `${title ? `${title}: ` : ""}${several(names.length, "parameter")} ${are}: ${names.slice(0, MOST_NAMES).join(", ")}${more}.`);
 }

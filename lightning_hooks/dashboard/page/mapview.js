@@ -3,31 +3,27 @@
 import { scaleOf } from "./colors.js";
 import { nameOf } from "./controls.js";
 import { Crosshair, followOnMap } from "./crosshair.js";
-import { download, h, onceAFrame, several } from "./dom.js";
+import { download, h, onceAFrame } from "./dom.js";
 import { pictureOf, tableOfCells } from "./export.js";
+import { forgottenText } from "./gaps.js";
 import { HeatMap } from "./heatmap.js";
 import { drawLegend } from "./legend.js";
 import { describeCell } from "./mapinput.js";
 import { widestLabel } from "./maplabels.js";
-import { makeTools, mapOf } from "./maptools.js";
-import { marksOn } from "./marks.js";
-import { filterOf } from "./patterns.js";
+import { MapModels } from "./mapmodels.js";
+import { makeTools } from "./maptools.js";
 import { foldingOf, foldingText } from "./rows.js";
-import { Cells } from "./source.js";
 import { stepsText } from "./steps.js";
 import { Strip } from "./strip.js";
 import { usualScale } from "./usualmap.js";
 
 const LEAST_WIDTH = 520; // pixels of a panel if panels are side by side
-const MOST_NAMES = 3; // the most parameters without an optimizer that a note names
-const TABLES = 8; // tables whose cells are cached
 
 export class MapView {
   constructor(app) {
     this.app = app;
     this.usesOther = this.usesTable = true;
-    this.cells = new Map();
-    this.gapsOf = new WeakMap(); // from the Rows of a table to its Gaps
+    this.models = new MapModels(app);
     this.panels = [];
     this.legend = h("div", { class: "legend" });
     this.maps = h("div", { class: "maps" });
@@ -47,18 +43,9 @@ export class MapView {
     this.recolor = onceAFrame(() => this.color());
   }
 
-  cellsOf(run, tensor, stat, rows, unit, minus = {}) {
-    const name = [run, tensor, stat, rows.key, unit, ...Object.values(minus)].join("\n");
-    const cells = this.cells.get(name) ?? new Cells(this.app.source, run, tensor, stat, rows, unit, minus);
-    this.cells.delete(name);
-    this.cells.set(name, cells); // the most recently used is last
-    if (this.cells.size > TABLES) this.cells.delete(this.cells.keys().next().value);
-    return cells;
-  }
-
   /** A run has new steps after `step`: mark the cells that may have changed as old. */
   grown(run, step) {
-    for (const cells of this.cells.values()) if (cells.run === run || cells.minus.other === run) cells.outdate(step);
+    this.models.grown(run, step);
   }
 
   async update(isCurrent) {
@@ -69,7 +56,6 @@ export class MapView {
     const rowsOfOthers = await Promise.all(state.others.map((other) => app.loaded.rows(other, state.tensor, state.stat)));
     if (!isCurrent()) return;
     this.tools.sync(rows.positive);
-    const isRatio = rows.positive && state.change !== "linear";
     // If a link leads to a step outside of the shown ones, show all steps.
     const arrived = `${state.row}\n${state.step}`;
     const range = app.range();
@@ -77,61 +63,16 @@ export class MapView {
       app.state.set({ from: "", to: "" }, true);
     }
     this.arrived = arrived;
-    const { from, to, unit } = app.range();
+    const { from, to } = app.range();
     // Give the strip its height before the maps are sized, because the maps take the height that is left.
     this.strip.makeRoom();
     const showCurves = (series) => isCurrent() && this.strip.show(series, this.areas);
     this.strip.request({ from, to }).then(showCurves, (error) => isCurrent() && app.failed(error));
     const folding = foldingOf(state.folded);
-    const { matches, error } = filterOf(state.filter);
     this.note.hidden = true;
-    if (state.map === "usual" && !app.loaded.usual(state.tensor, state.stat)) this.tell(`No usual range of ${state.tensor} ${state.stat} is published, so its own colours are shown.`);
-    if (error) this.tell(error);
-    const modelOf = (run, tableRows, marks) => {
-      return {
-        run,
-        title: state.others.length ? nameOf(run) : "",
-        rows: tableRows,
-        shown: shownOf(tableRows, `${state.folded}\t${state.filter}`, () => (matches ? tableRows.filtered(matches) : tableRows.shown((node) => tableRows.isOpen(node, folding)))),
-        flat: Boolean(matches),
-        cells: this.cellsOf(run, state.tensor, state.stat, tableRows, unit),
-        from,
-        to,
-        unit,
-        tensor: state.tensor,
-        stat: state.stat,
-        exact: tableRows.exact,
-        map: mapOf(state, app.loaded.usual(state.tensor, state.stat)),
-        fit: state.fit === "1",
-        marks,
-        gaps: this.gapsOf.get(tableRows) ?? null,
-        selected: selectedOf(tableRows, state),
-      };
-    };
-    const main = modelOf(state.run, rows, this.marks(state.run, rows));
-    const models = [];
-    state.others.forEach((other, i) => {
-      const otherRows = rowsOfOthers[i];
-      if (!otherRows) this.tell(`${other} has no table of ${state.tensor} ${state.stat}.`);
-      else if (state.mode !== "difference") models.push(modelOf(other, otherRows, this.marks(other, otherRows)));
-      else {
-        models.push({
-          ...main,
-          run: `${state.run} ${isRatio ? "/" : "−"} ${other}`,
-          title: `${isRatio ? "log₂ of " : ""}${nameOf(state.run)} ${isRatio ? "/" : "−"} ${nameOf(other)}`,
-          exact: rows.exact && otherRows.exact,
-          isDifference: true,
-          isRatio,
-          gaps: null,
-          cells: this.cellsOf(state.run, state.tensor, state.stat, rows, unit, { other, other_key: otherRows.key, ...(isRatio ? { as: "ratio" } : {}) }),
-        });
-        const missing = otherRows.nodes.filter((node) => node.row !== null && !rows.rowByName.has(node.name)).length;
-        if (missing) this.tell(`Not shown: ${several(missing, "row")} that only ${other} has.`);
-        if (!rows.steps.meets(otherRows.steps)) this.tell(`${state.run} and ${other} have no step in common, so there is no difference.`);
-      }
-    });
-    if (state.mode !== "difference" || !models.length) models.unshift(main);
-    if (matches && !models[0].shown.length) this.tell(`No row matches ${state.filter}.`);
+    const { models, isFiltered, notes } = this.models.of(state, rows, rowsOfOthers, app.range());
+    notes.forEach((text) => this.tell(text));
+    if (isFiltered && !models[0].shown.length) this.tell(`No row matches ${state.filter}.`);
     this.mapsShown = [state.run, state.other, state.mode, state.change, state.tensor, state.stat].join("\n\n");
     this.showPanels(models);
     this.strip.redraw();
@@ -146,7 +87,7 @@ export class MapView {
     const node = rows.rowByName.get(state.row);
     if (node !== undefined && (rowChanged || mapsChanged)) {
       const isShown = models[0].shown.includes(node);
-      if (rowChanged && !isShown && !matches) {
+      if (rowChanged && !isShown && !isFiltered) {
         [this.revealed, this.pickedOf] = [null, null];
         app.state.set({ folded: foldingText(rows.revealing(state.row, folding)) }, true);
         return app.update();
@@ -177,7 +118,7 @@ export class MapView {
     if (!explained.some((model) => this.panels.some((panel) => panel.model === model))) return;
     explained.forEach((model, i) => {
       model.gaps = found[i];
-      this.gapsOf.set(model.rows, found[i]);
+      this.models.gapsOf.set(model.rows, found[i]);
     });
     this.forgotten.replaceChildren(...explained.map((model, i) => forgottenText(found[i].forgotten, model.title)).filter(Boolean));
     this.sizePanels();
@@ -202,11 +143,6 @@ export class MapView {
   tell(text) {
     this.note.textContent = text;
     this.note.hidden = false;
-  }
-
-  /** The marks of the findings of health rules on the map. */
-  marks(run, rows) {
-    return marksOn(this.app.loaded.meta(run).findings, rows, this.app.state.tensor);
   }
 
   showPanels(models) {
@@ -339,24 +275,4 @@ export class MapView {
     const { state } = this.app;
     download(`${state.tensor}_${state.stat}.csv`, new Blob([tableOfCells(this.panels)], { type: "text/csv" }));
   }
-}
-
-/** A sentence that names the parameters that are in no optimizer; null if there are none. */
-function forgottenText(names, title) {
-  if (!names.length) return null;
-  const more = names.length > MOST_NAMES ? ` and ${(names.length - MOST_NAMES).toLocaleString("en-US")} more` : "";
-  const are = names.length === 1 ? "is in no optimizer and gets no update" : "are in no optimizer and get no update";
-  return h("p", { class: "note" }, `${title ? `${title}: ` : ""}${several(names.length, "parameter")} ${are}: ${names.slice(0, MOST_NAMES).join(", ")}${more}.`);
-}
-
-/** The outlined cell: that of the row and the step in the address; null if the address has none, or the table lacks the row. */
-function selectedOf(rows, { row, step }) {
-  const node = rows.rowByName.get(row);
-  return node === undefined || step === "" || !Number.isFinite(Number(step)) ? null : { node, step: Number(step) };
-}
-
-/** The shown nodes: the same array as long as `key` is the same, so that later caches can compare it by identity. */
-function shownOf(rows, key, make) {
-  if (rows.shownFor?.key !== key) rows.shownFor = { key, nodes: make() };
-  return rows.shownFor.nodes;
 }
