@@ -16,7 +16,24 @@ AROUND = """([x, y]) => {
   const { data } = canvas.getContext("2d").getImageData(x - box.left - 5, y - box.top - 5, 10, 10);
   return [...new Set(Array.from({ length: 100 }, (_, i) => data.slice(4 * i, 4 * i + 3).join(",")))];
 }"""
+# Keep every text that is drawn on a canvas from now on.
+KEEP_TEXTS = """() => {
+  window.written = [];
+  const { fillText } = CanvasRenderingContext2D.prototype;
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
+    window.written.push(text);
+    fillText.call(this, text, ...where);
+  };
+}"""
 LONG = [f"encoder.blocks.layer{i}.weight" for i in range(120)]
+
+
+def texts_of_the_picture(page):
+    """Save the picture of the heat maps: the texts in it."""
+    page.evaluate(KEEP_TEXTS)
+    with page.expect_download():
+        page.get_by_role("button", name="Save the picture").click()
+    return page.evaluate("() => window.written")
 
 
 @pytest.fixture(scope="module")
@@ -100,19 +117,7 @@ def test_what_is_no_number_and_few_outliers_do_not_take_the_colours(browser, tmp
             cells[said] = page.evaluate(AROUND, where)
         assert "0,214,255" in cells["infinite"] and "255,0,220" in cells["NaN"]
         assert {"255,255,255", "196,201,211"} <= {*cells["not measured"]}  # hatched
-        page.evaluate(
-            """() => {
-            window.written = [];
-            const { fillText } = CanvasRenderingContext2D.prototype;
-            CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
-              window.written.push(text);
-              fillText.call(this, text, ...where);
-            };
-          }"""
-        )
-        with page.expect_download():
-            page.get_by_role("button", name="Save the picture").click()
-        written = page.evaluate("() => window.written")
+        written = texts_of_the_picture(page)
         assert {"NaN", "infinite", "exactly 0", "not measured"} <= {*written}
         assert any(text.endswith("; few values go up to 1.00e9") for text in written)
 

@@ -1,5 +1,6 @@
 """The usual ranges of statistics, as data and in the curves of the page."""
 
+import numpy as np
 import pytest
 from werkzeug.test import Client
 
@@ -10,9 +11,11 @@ from lightning_hooks.dashboard.report import write_report
 from lightning_hooks.dashboard.runs import LocalRuns
 from lightning_hooks.dashboard.site import Site
 
-from .browser import colors, drawn, needs_browser, opened, serving
-from .runs import write_run
+from .browser import colors, drawn, needs_browser, opened, place, serving
+from .runs import NAMES, write_run
+from .test_page_maps import AROUND, texts_of_the_picture
 
+USUAL = "15,157,118"  # the colour inside of a range
 # How many pixels of the first chart are tinted by the band: greenish, and nearly transparent.
 TINTED = """() => {
   const canvas = document.querySelector(".card canvas");
@@ -75,9 +78,51 @@ def test_the_map_is_coloured_against_the_usual_range(browser, tmp_path):
         assert page.locator(".legend .source").inner_text() == "below 0.7: AutoTrainer (ICSE 2021), dying ReLU"
         drawn(page)
         found = colors(page)
-        assert found["11,143,106"] > 2 * sum(found.get(each, 0) for each in ("240,135,106", "239,132,103")) > 0
+        assert found[USUAL] > 2 * sum(found.get(each, 0) for each in ("196,71,9", "196,71,10")) > 0
+        written = texts_of_the_picture(page)
+        assert {"▲ above 0.7", "✓ usual, 0 to 0.7", "NaN", "exactly 0"} <= {*written}
         page.get_by_label("Statistic", exact=True).select_option("norm")  # has no published range
         page.wait_for_selector("text=No usual range of grad norm is published, so its own colours are shown.")
         page.wait_for_selector(".bar")
         drawn(page)
-        assert "11,143,106" not in colors(page)
+        assert USUAL not in colors(page)
+
+
+@needs_browser
+@pytest.mark.slow
+def test_the_map_is_coloured_against_the_compared_run(browser, tmp_path):
+    def norms(*factors):
+        def change(step, values):
+            values["norm"][:] = np.array([100, 1, 7, 0.1]) * factors
+
+        return change
+
+    write_run(tmp_path / "sick", range(20), change=norms(50, 1.5, 0.02, 0))
+    write_run(tmp_path / "sound", range(20), change=norms(1, 1, 1, 1))
+    where = "view=map&tensor=grad&stat=norm&folded=%2B"
+    with serving(tmp_path) as url, opened(browser, f"{url}#run=sick&{where}") as page:
+        drawn(page)
+        page.get_by_label("Colours", exact=True).select_option("against the compared run")
+        page.wait_for_selector("text=No run to compare with is chosen, so the default colours are shown")
+        page.get_by_label("Compare with").select_option("sound")
+        page.wait_for_selector(".usual-key")
+        drawn(page)
+        keys = [each.strip() for each in page.locator(".usual-key").all_inner_texts()]
+        assert keys == ["▲ more than 2 times as large", "✓ as in sound, within a factor of 2", "▼ less than half as large"]
+        assert page.locator(".panel-title").inner_text() == "sick against sound"
+        assert not page.get_by_label("Comparison").is_visible()  # such a map is always one of ratios
+        [vermilion], [green], [orange], infinite = (page.evaluate(AROUND, place(page, name, 10)) for name in NAMES)
+        assert green == USUAL and "0,214,255" in infinite
+        # From light to dark, so that the three differ without colours.
+        assert lightness(orange) > 1.3 * lightness(green) > 1.5 * lightness(vermilion)
+        page.mouse.move(*place(page, NAMES[0], 10))
+        assert page.locator(".tip").inner_text().endswith("ratio of grad norm: 50 times (log₂ 5.644)")
+        page.get_by_label("Statistic", exact=True).select_option("mean")  # has no ratios
+        page.wait_for_selector("text=Values of grad mean can be negative, so they have no ratio to those of another run")
+        page.wait_for_selector(".bar")
+        assert page.get_by_label("Comparison").is_visible()
+
+
+def lightness(color):
+    """The grey to which a colour comes down, from 0 to 255."""
+    return np.dot([0.2126, 0.7152, 0.0722], [int(each) for each in color.split(",")])

@@ -8,16 +8,18 @@ const ANCHORS = {
   cividis:
     "00224e00285b002e6a0533711a386f273e6e32436d3b496c434e6c4b546c535a6d5a5f6e61656f686a716f70737676767d7c788482798c8878" +
     "938e789b9476a39a74aba072b4a76fbcae6cc4b468cdbb63d5c25edec958e7d150f0d846f9e03afee838",
-  // Below, inside and above a usual range, see usualmap.js: orange, bluish green and vermilion.
+  // Below, inside and above a range, see usualmap.js: orange, bluish green and vermilion, from light to dark, so that they differ in
+  // grey and with every kind of colour vision.
   usual:
-    "6b3d00784500864e00945700a26100b06b04bd760cca8116d68d22e19930e199300b8f6a0b8f6a0b8f6a0b8f6a0b8f6a0b8f6a0b8f6a0b8f6a" +
-    "0b8f6a0b8f6a0b8f6af0876af0876aea7557e36446da5336d04328c4341cb62713a61b0c941107800904",
+    "ffe44dfcdd45fad63ef8cf36f5c82ef2c226f0bb1feeb417ebad0fe8a608e69f007a9e3b0f9d760f9d760f9d760f9d760f9d760f9d760f9d76" +
+    "0f9d760f9d766c7440c84a0abf4409b53d08ac3707a330069a2a05902404871d037e17027410016b0a00",
   diverging:
     "2d004b390c5e4518715225845f3a916d529c7b6aa88a7eb39990bfa9a1cbb7b1d5c3c0ddcfcfe5dadcece4e5f0eeeef3f7f7f6f9efe1fce8cd" +
     "fee1b9fed59ffdc885fdbc6bf7ac52ee9b39e58a20d97b12cb6e0dbd6109ae55069e4c078d43077f3b08",
 };
 
-export const MAPS = Object.keys(ANCHORS);
+// The choices of colours: "reference" has the colours of "usual", for ratios to the runs to compare with.
+export const MAPS = [...Object.keys(ANCHORS), "reference"];
 export const SCALES = ["auto", "linear", "log", "symlog"];
 
 // The colours of NaN, of infinite values and of exact zeros, which no map contains.

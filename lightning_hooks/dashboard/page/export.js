@@ -43,15 +43,23 @@ export function pictureOf(panels, title, legend) {
   });
   y += MARGIN;
   write(explained, MARGIN, y + LINE / 2);
-  const bar = legend.querySelector("canvas");
-  pen.drawImage(bar, MARGIN, y + LINE, bar.width, 12);
+  let x = MARGIN;
+  const bar = legend.querySelector(".bar");
+  if (bar) pen.drawImage(bar, x, y + LINE, bar.width, 12);
+  x += bar ? bar.width + 24 : 0;
   legend.querySelectorAll(".ticks span").forEach((tick, i) => {
     pen.textAlign = ["left", "center", "right"][i];
     write(tick.textContent, MARGIN + (i / 2) * bar.width, y + 2 * LINE, "11px", "soft");
   });
   pen.textAlign = "left";
-  let x = MARGIN + bar.width + 24;
   pen.strokeStyle = color("line");
+  for (const key of legend.querySelectorAll(".usual-key")) {
+    pen.fillStyle = key.querySelector("i").style.backgroundColor;
+    pen.fillRect(x, y + LINE, 12, 12);
+    x += 18 + write(key.textContent.trim(), x + 18, y + LINE + 6) + 14;
+  }
+  // Without a colour bar the line of its ticks is free.
+  if (!bar) [x, y] = [MARGIN, y + LINE];
   for (const key of legend.querySelectorAll(".special")) {
     pen.fillStyle = texture(pen, key.dataset.texture);
     pen.fillRect(x, y + LINE, 12, 12);

@@ -15,7 +15,7 @@ const SMALLEST = 2;
 /**
  * One panel with a heat map. `model` holds the data to draw and how to draw them:
  *   run, title, rows (Rows), shown (the nodes of the lines), flat (labels are whole names), exact (whether folded groups merge exactly)
- *   cells (Cells), isDifference (of two runs), tensor, stat, from, to (steps), unit (steps of a cell at level 0)
+ *   cells (Cells), isDifference (of two runs), isRatio (as log2 of the ratio), isReference (coloured against the other run), tensor, stat, from, to (steps), unit (steps of a cell at level 0)
  *   map and scale (of the colours; the scale is null before it is known), fit (all rows in the window), height and labels (pixels), marks (of findings, see marksOn() in marks.js)
  *   gaps (Gaps: why cells were not measured; null if not known)
  *   selected ({ node, step } of the outlined cell, or null)

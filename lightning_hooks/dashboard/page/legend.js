@@ -4,13 +4,12 @@ import { short, tableOf } from "./colors.js";
 import { h } from "./dom.js";
 import { GAP_TEXTS } from "./gaps.js";
 import { swatch } from "./textures.js";
-import { usualKeys } from "./usualmap.js";
 
 export const FINDING = "finding";
 const OF_THE_TENSOR = /^(mean|std|rms|norm|abs_mean|min|max|abs_max|p\d+(\.\d+)?)$/;
 
-/** Fill an element with the legend of a heat map: quantity, colour bar with ticks, outliers, special colours, findings. */
-export function drawLegend(element, { tensor, stat, map, isDifference, isRatio, marks, gapKinds = ["gap"], usual = null }, scale) {
+/** Fill an element with the legend of a heat map: quantity, colour bar with ticks or `keys` in its place, outliers, special colours, findings. */
+export function drawLegend(element, { tensor, stat, map, isDifference, isRatio, isReference, marks, gapKinds = ["gap"], keys = null }, scale) {
   const label = `Colours from ${short(scale.low)} to ${short(scale.high)}`;
   const bar = h("canvas", { width: "256", height: "12", class: "bar", role: "img", "aria-label": label });
   const context = bar.getContext("2d");
@@ -28,8 +27,8 @@ export function drawLegend(element, { tensor, stat, map, isDifference, isRatio, 
   if (above !== null) ticks.at(-1).prepend("≥ ");
   const reach = [below === null ? null : `down to ${short(below)}`, above === null ? null : `up to ${short(above)}`].filter(Boolean);
   element.replaceChildren(
-    h("span", { class: "legend-title" }, isRatio ? `log₂ of the ratio of ${tensor} ${stat}` : `${isDifference ? "difference of " : ""}${quantity(tensor, stat, scale)}`),
-    ...(usual ? usualKeys(usual) : [h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks))]),
+    h("span", { class: "legend-title" }, isReference ? `${tensor} ${stat}` : isRatio ? `log₂ of the ratio of ${tensor} ${stat}` : `${isDifference ? "difference of " : ""}${quantity(tensor, stat, scale)}`),
+    ...(keys ?? [h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks))]),
     ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
     ...specialKeys(true, true, false, scale.hasZero, isRatio ? "0 or infinite in one run" : "infinite"),
     ...[...gapKinds].map((kind) => keyOf(kind, GAP_TEXTS[kind])),

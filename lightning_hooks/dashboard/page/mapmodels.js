@@ -26,20 +26,23 @@ export class MapModels {
     const { matches, error } = filterOf(state.filter);
     if (state.map === "usual" && !this.app.loaded.usual(state.tensor, state.stat)) notes.push(`No usual range of ${state.tensor} ${state.stat} is published, so its own colours are shown.`);
     if (error) notes.push(error);
+    const isReference = state.map === "reference" && rows.positive && state.others.length > 0;
+    if (state.map === "reference" && !isReference) notes.push(noReference(state));
+    const isDifference = isReference || state.mode === "difference";
     const main = this.modelOf(state.run, rows, state, range, matches);
     const models = [];
     state.others.forEach((other, i) => {
       const otherRows = rowsOfOthers[i];
       if (!otherRows) notes.push(`${other} has no table of ${state.tensor} ${state.stat}.`);
-      else if (state.mode !== "difference") models.push(this.modelOf(other, otherRows, state, range, matches));
+      else if (!isDifference) models.push(this.modelOf(other, otherRows, state, range, matches));
       else {
-        models.push(this.differenceOf(main, state, other, otherRows, range));
+        models.push(this.differenceOf(main, state, other, otherRows, range, isReference));
         const missing = otherRows.nodes.filter((node) => node.row !== null && !rows.rowByName.has(node.name)).length;
         if (missing) notes.push(`Not shown: ${several(missing, "row")} that only ${other} has.`);
         if (!rows.steps.meets(otherRows.steps)) notes.push(`${state.run} and ${other} have no step in common, so there is no difference.`);
       }
     });
-    if (state.mode !== "difference" || !models.length) models.unshift(main);
+    if (!isDifference || !models.length) models.unshift(main);
     return { models, isFiltered: Boolean(matches), notes };
   }
 
@@ -68,17 +71,19 @@ export class MapModels {
   }
 
   /** The model of the difference between the run of the model `main` and another run. */
-  differenceOf(main, state, other, otherRows, { unit }) {
+  differenceOf(main, state, other, otherRows, { unit }, isReference) {
     const { run, rows } = main;
-    const isRatio = rows.positive && state.change !== "linear";
+    const isRatio = rows.positive && (isReference || state.change !== "linear");
     const sign = isRatio ? "/" : "−";
     return {
       ...main,
       run: `${run} ${sign} ${other}`,
-      title: `${isRatio ? "log₂ of " : ""}${nameOf(run)} ${sign} ${nameOf(other)}`,
+      title: isReference ? `${nameOf(run)} against ${nameOf(other)}` : `${isRatio ? "log₂ of " : ""}${nameOf(run)} ${sign} ${nameOf(other)}`,
       exact: rows.exact && otherRows.exact,
       isDifference: true,
       isRatio,
+      isReference,
+      ...(isReference ? { map: "usual" } : {}),
       gaps: null,
       cells: this.cellsOf(run, state.tensor, state.stat, rows, unit, { other, other_key: otherRows.key, ...(isRatio ? { as: "ratio" } : {}) }),
     };
@@ -97,6 +102,12 @@ export class MapModels {
   grown(run, step) {
     for (const cells of this.cells.values()) if (cells.run === run || cells.minus.other === run) cells.outdate(step);
   }
+}
+
+/** Why a map cannot be coloured against other runs. */
+function noReference({ others, tensor, stat }) {
+  if (!others.length) return "No run to compare with is chosen, so the default colours are shown: choose a run under “Compare with”.";
+  return `Values of ${tensor} ${stat} can be negative, so they have no ratio to those of another run, and the default colours are shown.`;
 }
 
 /** The outlined cell: that of the row and the step in the address; null if the address has none, or the table lacks the row. */

@@ -4,6 +4,8 @@
 import { MAPS, SCALES } from "./colors.js";
 import { choice, h } from "./dom.js";
 
+const AGAINST = { usual: "against usual", reference: "against the compared run" };
+
 /**
  * The `element` of the toolbar, and `sync(hasRatio)`, which makes its inputs show the state of the page; `hasRatio`
  * says whether the statistic can be compared by ratios. `act` holds the callbacks zoom(factor),
@@ -36,7 +38,7 @@ export function makeTools(app, act) {
     mode: choice("Comparison", modes, state.mode, (mode) => state.set({ mode, low: "", high: "" })),
     change: choice("Difference as", [["", "ratio (log₂)"], ["linear", "a − b"]], state.change, (change) => state.set({ change, low: "", high: "" })),
     scale: choice("Scale", SCALES, state.scale, (scale) => state.set({ scale })),
-    map: choice("Colours", MAPS.map((map) => [map, map === "usual" ? "against usual" : map]), state.map, (map) => state.set({ map })),
+    map: choice("Colours", MAPS.map((map) => [map, AGAINST[map] ?? map]), state.map, (map) => state.set({ map })),
   };
   const fit = h("input", { type: "checkbox", onchange: () => state.set({ fit: fit.checked ? "1" : "" }) });
   const element = h(
@@ -62,20 +64,21 @@ export function makeTools(app, act) {
   const sync = (hasRatio) => {
     if (filter.value !== state.filter) filter.value = state.filter;
     for (const [name, input] of Object.entries(bounds)) if (document.activeElement !== input) input.value = state[name];
-    for (const [name, label] of Object.entries(choices)) label.querySelector("select").value = name === "map" && state.map !== "usual" ? mapOf(state) : state[name];
+    for (const [name, label] of Object.entries(choices)) label.querySelector("select").value = name === "map" && !AGAINST[state.map] ? mapOf(state) : state[name];
     fit.checked = state.fit === "1";
-    choices.mode.hidden = !state.others.length;
-    choices.change.hidden = !state.others.length || state.mode !== "difference" || !hasRatio;
+    const isReference = state.map === "reference" && hasRatio; // such a map is always one of ratios
+    choices.mode.hidden = !state.others.length || isReference;
+    choices.change.hidden = choices.mode.hidden || state.mode !== "difference" || !hasRatio;
   };
   return { element, sync };
 }
 
 /**
- * The name of the colour map. A difference has the diverging map in place of the default map (viridis) and of "usual". A statistic
- * without a usual range has the default map in place of "usual".
+ * The name of the colour map. A difference has the diverging map in place of the default map (viridis), and of the maps against
+ * something. A map against something that does not exist, such as a usual range, is the default map.
  */
 export function mapOf(state, usual) {
   const isDifference = state.others.length && state.mode === "difference";
-  if (state.map === "usual") return isDifference ? "diverging" : usual ? "usual" : "viridis";
+  if (AGAINST[state.map]) return isDifference ? "diverging" : state.map === "usual" && usual ? "usual" : "viridis";
   return isDifference && state.map === "viridis" ? "diverging" : state.map;
 }

@@ -15,7 +15,7 @@ import { makeTools } from "./maptools.js";
 import { foldingOf, foldingText } from "./rows.js";
 import { stepsText } from "./steps.js";
 import { Strip } from "./strip.js";
-import { usualScale } from "./usualmap.js";
+import { referenceKeys, referenceScale, usualKeys, usualScale } from "./usualmap.js";
 
 const LEAST_WIDTH = 520; // pixels of a panel if panels are side by side
 
@@ -73,7 +73,7 @@ export class MapView {
     const { models, isFiltered, notes } = this.models.of(state, rows, rowsOfOthers, app.range());
     notes.forEach((text) => this.tell(text));
     if (isFiltered && !models[0].shown.length) this.tell(`No row matches ${state.filter}.`);
-    this.mapsShown = [state.run, state.other, state.mode, state.change, state.tensor, state.stat].join("\n\n");
+    this.mapsShown = [state.run, state.other, state.mode, state.change, state.map === "reference", state.tensor, state.stat].join("\n\n");
     this.showPanels(models);
     this.strip.redraw();
     this.compare(state).catch((error) => app.failed(error));
@@ -186,24 +186,25 @@ export class MapView {
   color() {
     const { state } = this.app;
     if (!this.panels.length || !this.element.isConnected) return;
-    const { map, stat, isDifference } = this.panels[0].model;
+    const { map, stat, isDifference, isReference } = this.panels[0].model;
     const fixed = [state.low, state.high].map((bound) => (bound === "" ? null : Number(bound)));
     const kind = state.scale === "auto" && /_fraction$|cosine$/.test(stat) ? "linear" : state.scale;
     const marks = this.panels.flatMap((panel) => panel.model.marks);
     const gapKinds = new Set(this.panels.flatMap((panel) => panel.model.gaps?.kinds ?? ["gap"]));
-    const parts = [kind, ...fixed, map, isDifference, marks.length > 0, [...gapKinds].join(), ...this.panels.flatMap((panel) => panel.coarseKey())];
+    const parts = [kind, ...fixed, map, isDifference, isReference ? state.other : "", marks.length > 0, [...gapKinds].join(), ...this.panels.flatMap((panel) => panel.coarseKey())];
     // Keep the scale while the coarse cells and the choices of the user are the same.
     if (parts.length !== this.scaleParts?.length || parts.some((each, i) => each !== this.scaleParts[i])) {
       const summaries = this.panels.map((panel) => panel.summaries());
       if (summaries.every(Boolean)) {
         this.scaleParts = parts;
         const usual = map === "usual" && !isDifference ? this.app.loaded.usual(state.tensor, stat) : null;
-        const scale = usual ? usualScale(usual) : scaleOf(summaries.flat(), kind, fixed, map, isDifference);
+        const scale = isReference ? referenceScale() : usual ? usualScale(usual) : scaleOf(summaries.flat(), kind, fixed, map, isDifference);
         const same = ["kind", "low", "high", "hasZero"].every((key) => this.scale?.[key] === scale[key]);
         // Keep the scale object if the scale is the same: segments cache their pixels for the object.
         this.scale = same ? Object.assign(this.scale, { beyond: scale.beyond }) : scale;
         this.scaledMaps = this.mapsShown;
-        drawLegend(this.legend, { ...this.panels[0].model, marks, gapKinds, usual }, this.scale);
+        const keys = isReference ? referenceKeys(state.others.map(nameOf)) : usual ? usualKeys(usual) : null;
+        drawLegend(this.legend, { ...this.panels[0].model, marks, gapKinds, keys }, this.scale);
       }
     }
     for (const panel of this.panels) {
