@@ -123,6 +123,21 @@ def test_the_map_is_coloured_against_the_compared_run(browser, tmp_path):
         assert page.get_by_label("Comparison").is_visible()
 
 
+@needs_browser
+@pytest.mark.slow
+def test_the_overview_shows_the_usual_range_of_the_update_ratio(browser, tmp_path):
+    write_run(tmp_path, range(20), scalars={"hooks/update_ratio": 0.5})
+    with serving(tmp_path) as url, opened(browser, url) as page:
+        card = page.locator(".card", has_text="hooks/update_ratio")
+        card.locator("canvas").wait_for()
+        assert (
+            card.locator(".usual")
+            .inner_text()
+            .startswith("usually about 0.001, usual range 1.00e-4 to 0.1 (about 1e-3: CS231n")
+        )
+        assert page.locator(".usual").count() == 1  # the other curves have no published range
+
+
 def lightness(color):
     """The grey to which a colour comes down, from 0 to 255."""
     return np.dot([0.2126, 0.7152, 0.0722], [int(each) for each in color.split(",")])

@@ -9,6 +9,7 @@ import { blocksOf, cardOf, verdictOf } from "./findings.js";
 import { modeChanges } from "./modes.js";
 import { badgeOf } from "./severity.js";
 import { Strip } from "./strip.js";
+import { usualLegend } from "./usual.js";
 
 const STRIP_LABELS = 64; // pixels of the labels beside the curve of the strip
 const TRANSFORM_CURVES = { transform_norm_before: "norm before", transform_norm_after: "norm after" };
@@ -142,11 +143,14 @@ export class OverviewView {
     const series = (await Promise.all(requests)).filter(Boolean);
     if (!series[0]?.steps.length) return null;
     const text = tag.endsWith("overhead") ? percent : short;
+    const name = tag.slice(tag.indexOf("hooks/"));
+    const usual = app.loaded.usual("", name) ?? null;
     return h(
       "div",
       { class: "card" },
-      h("h3", {}, tag, " ", helpButton(app, () => tag.slice(tag.indexOf("hooks/"))), h("span", { class: "value" }, text(series[0].last))),
-      lineChart(series, { label: tag, text, onStep: (step) => app.state.set({ view: "step", step }) }),
+      h("h3", {}, tag, " ", helpButton(app, () => name), h("span", { class: "value" }, text(series[0].last))),
+      lineChart(series, { usual, label: tag, text, onStep: (step) => app.state.set({ view: "step", step }) }),
+      usual ? usualLegend(usual) : null,
     );
   }
 
