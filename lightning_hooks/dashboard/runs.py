@@ -106,7 +106,7 @@ class LocalRuns:
             files = event_files(path)
         except OSError:
             files = []
-        # Call `_can_show` for every file, also after the first that has a mark: it notes where a later listing searches on.
+        # Call `_can_show` for every file, also after the first that can be shown: it notes how far it has searched each file.
         is_shown = [self._can_show(file) for file in files]
         return {"name": name, "shown": any(is_shown), "modified": max(map(_modified, files), default=0.0)}
 

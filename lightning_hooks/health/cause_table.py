@@ -138,7 +138,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         condition=has_module_that_gives_zeros,
     ),
     CauseRule(
-        name="InitialisationTooSmall",
+        name="InitializationTooSmall",
         message="Weights start at zero and stay there, so that neither signal nor gradient passes: {where}, since step {step}.",
         any_of=("NoGradient", "DeadUnits", "DeadLayer", "ConstantOutput"),
         supporting=(*_STUCK, *_DULL, "NoGradient", "PoorInitialization", "OddInitialization"),
@@ -180,7 +180,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         alternatives=("A learning rate that is too low: then the loss does not fall without clipping either.",),
     ),
     CauseRule(
-        name="InitialisationTooLarge",
+        name="InitializationTooLarge",
         message="Weights start too large: {where} differs from its neighbours from the first steps on.",
         any_of=("PoorInitialization>", "OddInitialization>"),
         supporting=(*_UNSTABLE, *_DULL, *_STUCK),
@@ -193,7 +193,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         ),
     ),
     CauseRule(
-        name="InitialisationTooSmall",
+        name="InitializationTooSmall",
         message="Weights start too small: the signal fades at {where} from the first steps on.",
         any_of=("PoorInitialization<", "OddInitialization<"),
         supporting=(*_STUCK, *_DULL, "UpdateTooLarge"),
@@ -246,7 +246,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         any_of=("DeadLayer", "DeadUnits"),
         supporting=(*_STUCK, "NoGradient", "ConstantOutput"),
         next_steps=(
-            "Lower the learning rate, or start biases at 0 or slightly above.",
+            "If the units are dead from the first step on, start biases at 0 or slightly above; else lower the learning rate.",
             "Use an activation with a slope everywhere (GELU, LeakyReLU).",
         ),
         alternatives=(
@@ -282,7 +282,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="NumericalRange",
-        message="An operation gave a number that is not finite, from weights and gradients that were: {where}, at step {step}.",
+        message="An operation gave a number that is not finite, while all weights were finite: {where}, at step {step}.",
         required=("NonFinite",),
         excluding=("NonFinite@input", "NonFinite@param", *_UNSTABLE[:-1]),
         next_steps=(

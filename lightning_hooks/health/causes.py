@@ -63,7 +63,7 @@ def _cause_of(rule: CauseRule, decisive: Sequence[Finding], taken: Sequence[Find
     confidence: Confidence = rule.confidence
     if confidence == "possible" and len({finding.rule for finding in taken}) > 1:
         confidence = "likely"
-    where = shown_rows(decisive[0].rows) or "the run"
+    where = shown_rows(decisive[0].rows) or ("the loss" if decisive[0].tensor == "loss" else "the run")
     first = min(finding.first_step for finding in decisive)
     sure = {"certain": "", "likely": " This is likely: several findings agree.", "possible": " This is one possibility."}
     return Cause(

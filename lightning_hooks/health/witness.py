@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 # The standard error of the median of normally distributed numbers is 1.2533 times that of their mean.
 _MEDIAN_ERROR = 1.2533
-_TIMES_NOISE = 2.0  # standard errors
+# A fall counts if it exceeds so many standard errors of the difference of two medians.
+_TIMES_NOISE = 2.0
 
 
 def falls(values: NDArray[np.float64], window: int) -> bool | None:

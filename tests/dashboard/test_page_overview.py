@@ -209,7 +209,7 @@ SICK = {
     "forgotten": ("warning", "ParametersForgotten", "encoder.0.bias"),
     "rate_too_high": ("critical", "LearningRateTooHigh", "Divide the learning rate by 10"),
     "log_of_zero": ("critical", "NumericalRange", "Search for a logarithm or root of 0"),
-    "too_large": ("warning", "InitialisationTooLarge", "encoder.2"),
+    "too_large": ("warning", "InitializationTooLarge", "encoder.2"),
 }
 
 

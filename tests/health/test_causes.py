@@ -26,7 +26,7 @@ DeadUnits DeadLayer SaturatedActivation PoorInitialization OddInitialization Con
 InputNotNormalised Underflow UnitCollapse DropoutTooHigh TargetsOutOfReach
 """.split()
 NAMES = """
-LearningRateTooHigh LearningRateTooLow InitialisationTooLarge InitialisationTooSmall ActivationsDead ActivationsSaturated
+LearningRateTooHigh LearningRateTooLow InitializationTooLarge InitializationTooSmall ActivationsDead ActivationsSaturated
 GradientCut ParametersForgotten BadBatch NumericalRange DataNotNormalised ClippingStopsLearning UnitCollapsed
 GradientsNotCleared WeightDecayDominates EvaluationMode ReplicasApart DropoutTooHigh
 """.split()
@@ -210,8 +210,8 @@ def test_a_forgotten_parameter_explains_its_own_rows_only():
 
 
 def test_the_side_of_the_threshold_decides_between_too_large_and_too_small():
-    assert [c.name for c in explain([finding("PoorInitialization>")], Evidence())] == ["InitialisationTooLarge"]
-    assert [c.name for c in explain([finding("PoorInitialization<")], Evidence())] == ["InitialisationTooSmall"]
+    assert [c.name for c in explain([finding("PoorInitialization>")], Evidence())] == ["InitializationTooLarge"]
+    assert [c.name for c in explain([finding("PoorInitialization<")], Evidence())] == ["InitializationTooSmall"]
 
 
 def test_a_norm_whose_statistics_stand_is_not_in_evaluation_mode_without_the_fact():

@@ -12,8 +12,8 @@ namespace hooks {
 // Tensors with fewer elements are measured on the calling thread.
 constexpr std::int64_t kWorthTeam = 1 << 15;
 
-// Looks up the functions of the team in GNU's OpenMP library, which torch has loaded. Returns false if torch has not. This extension
-// does not link OpenMP, so the process has a single OpenMP runtime.
+// Looks up the functions that start and join threads in the OpenMP library at this path, or returns false if torch has not loaded it.
+// This extension does not link OpenMP, so the process has a single OpenMP runtime.
 bool find_team(const char* library);
 
 // The number of threads that a team of the calling thread would have; 0 if there is no team.

@@ -35,7 +35,8 @@ unsigned threads_for(std::int64_t elements);
 // For fewer elements `unlocked` keeps the interpreter lock: acquiring the lock again may take longer than reading the elements.
 constexpr std::int64_t kWorthRelease = 1 << 19;
 
-// Calls work(threads), without the interpreter lock if there are enough elements. Returns false with a Python error set.
+// Calls work(threads), without the interpreter lock if there are enough elements. If `work` throws, which only a lack of memory makes
+// it do, returns false with a Python error set.
 template <class Work>
 bool unlocked(std::int64_t elements, Work work) {
   const unsigned threads = threads_for(elements);

@@ -152,7 +152,9 @@ class UnitJob {
   void work_on_rows(std::int64_t begin, std::int64_t end, double* into, Scratch& scratch) {
     const std::int64_t tile = std::max<std::int64_t>(1, kTile / columns / kTileRows) * kTileRows;
     const int n = static_cast<int>(columns);
-    bool zeros = true;  // assumed of the chunk in which the item begins, which another item measures
+    // Whether the chunk at `row` has zeros. Another thread may measure the chunk in which this range of rows begins; then assume zeros:
+    // counting them costs time, and leaving them out would give wrong numbers.
+    bool zeros = true;
     for (std::int64_t row = begin, last; row < end; row = last) {
       last = std::min(end, row == begin ? end_of_first(row, tile, columns) : row + tile);
       zeros = measure_chunks(row * columns, last * columns, zeros, scratch);

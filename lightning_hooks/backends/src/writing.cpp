@@ -157,9 +157,10 @@ PyObject* measure_lists(PyObject* into, const std::int64_t* firsts, Py_ssize_t m
 
 }  // namespace
 
-// Arguments: the state; an int64 buffer with the offset of each row; a list of as many tensors; a list of tensors to subtract, or
-// None; an int64 buffer with the offset of each histogram (negative for none), or None; whether magnitudes are requested. Returns the
-// indices of the tensors that were skipped, because the kernel does not measure them.
+// Arguments: the state, a float64 tensor with all numbers of a table; an int64 buffer with the index in the state at which the row of
+// each tensor begins; a list of as many tensors; a list of tensors to subtract, or None; an int64 buffer with the index at which each
+// histogram begins (negative for none), or None; whether the sum of |x| is requested. Returns the indices of the tensors that were
+// skipped, because the kernel does not measure them.
 PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t given) {
   if (given < 3 || given > 6) {
     PyErr_SetString(PyExc_TypeError, "expected the state, offsets, tensors, and up to three more");

@@ -29,6 +29,10 @@ class _Bad(NamedTuple):
     track: Track
     rows: Mask
 
+    def are_finite(self, step: int) -> bool:
+        """Whether the tensor was measured at a step of the window, and all its rows were finite there."""
+        return not np.isnan(self.track.values[step]).all() and not self.rows[step].any()
+
 
 @dataclass(frozen=True, kw_only=True)
 class NonFinite(HealthRule):
@@ -101,7 +105,8 @@ class NonFinite(HealthRule):
                         count = float(counts.track.values[i, column])
                         name = counts.track.names[column]
                         row = "" if tensor == "loss" else name
-                        yield Sign(row, tensor, int(steps[i]), count, 0.0, _text(tensor, count))
+                        is_loss_alone = grad is not None and grad.are_finite(i)
+                        yield Sign(row, tensor, int(steps[i]), count, 0.0, _text(tensor, count, is_loss_alone))
 
     def _origins(self, evidence: Evidence, bad: dict[str, _Bad], step: int) -> Iterator[tuple[str, int, _Bad]]:
         """The rows that were bad at the first bad step, as (tensor, column, where it is bad); those of activations last."""
@@ -188,9 +193,9 @@ def _runs(holds: Mask) -> Iterator[tuple[int, int]]:
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
 
-def _text(tensor: str, count: float) -> str:
+def _text(tensor: str, count: float, is_loss_alone: bool) -> str:
     if tensor == "loss":
-        return "the loss is not finite"
+        return "the loss is not finite" + ", although all gradients are" * is_loss_alone
     what = {
         "param": "weight",
         "grad": "gradient",

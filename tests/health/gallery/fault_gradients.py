@@ -210,7 +210,7 @@ TRAININGS = [
                 "MassiveActivation",
                 "PoorInitialization",
             ),
-            cause="InitialisationTooLarge",
+            cause="InitializationTooLarge",
         ),
         "A recurrent layer of 40 steps begins with a factor of 1.1, without clipping.",
     ),

@@ -85,7 +85,7 @@ TRAININGS = [
         layer_times_three,
         200,
         "set",
-        Expectation("pattern", POOR, "encoder.[45]*", "InitialisationTooLarge"),
+        Expectation("pattern", POOR, "encoder.[45]*", "InitializationTooLarge"),
         "The weights of one of five layers begin 3 times too large.",
     ),
     Training(
@@ -94,7 +94,7 @@ TRAININGS = [
         layer_times_thirty,
         200,
         "held",
-        Expectation("pattern", (*POOR, "MassiveActivation", "ExplodingGradient"), "encoder.*", "InitialisationTooLarge"),
+        Expectation("pattern", (*POOR, "MassiveActivation", "ExplodingGradient"), "encoder.*", "InitializationTooLarge"),
         "The weights of one of five layers begin 30 times too large.",
     ),
     Training(
@@ -106,7 +106,7 @@ TRAININGS = [
         Expectation(
             "pattern",
             (*POOR, "VanishingGradient", "LossConstant", "ConstantOutput", "ScaleCollapse", "UpdateTooSmall"),
-            cause="InitialisationTooSmall",
+            cause="InitializationTooSmall",
         ),
         "The weights of all layers begin 50 times too small, so that nothing reaches the head.",
     ),
@@ -130,7 +130,7 @@ TRAININGS = [
                 "DeadUnits",
                 "MassiveActivation",
             ),
-            cause="InitialisationTooLarge",
+            cause="InitializationTooLarge",
         ),
         "The weights of all layers begin 8 times too large.",
     ),
@@ -140,7 +140,7 @@ TRAININGS = [
         huge_embedding,
         200,
         "set",
-        Expectation("pattern", (*POOR, "MassiveActivation"), "embedding*", "InitialisationTooLarge"),
+        Expectation("pattern", (*POOR, "MassiveActivation"), "embedding*", "InitializationTooLarge"),
         "An embedding begins with a standard deviation of 100, and drowns positions and attention.",
     ),
     Training(
@@ -162,7 +162,7 @@ TRAININGS = [
                 "LossConstant",
             ),
             "encoder.[0-5]*",
-            "InitialisationTooSmall",
+            "InitializationTooSmall",
         ),
         "Two layers begin at zero, which a ReLU keeps there.",
     ),

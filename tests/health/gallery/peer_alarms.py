@@ -62,10 +62,10 @@ def _fit(rules: str = "", causes: str = "", trainings: str = "") -> Fit:
 KINDS: Mapping[str, Fit] = {
     # torchmortem: the titles of its findings
     "Vanishing gradients detected": _fit(
-        "VanishingGradient NoGradient", "GradientCut ActivationsSaturated InitialisationTooSmall"
+        "VanishingGradient NoGradient", "GradientCut ActivationsSaturated InitializationTooSmall"
     ),
     "Exploding gradients detected": _fit(
-        "ExplodingGradient GradientSpike", "LearningRateTooHigh InitialisationTooLarge GradientsNotCleared BadBatch"
+        "ExplodingGradient GradientSpike", "LearningRateTooHigh InitializationTooLarge GradientsNotCleared BadBatch"
     ),
     "Gradient stalling": _fit("NoGradient VanishingGradient DeadLayer", "GradientCut ActivationsDead"),
     "Dead units": _fit("DeadUnits DeadLayer", "ActivationsDead"),
@@ -81,12 +81,12 @@ KINDS: Mapping[str, Fit] = {
     "Stagnant weight norms": _fit(
         "UnchangedParameter UpdateTooSmall LostUpdates LearningRateZero", "LearningRateTooLow ParametersForgotten GradientCut"
     ),
-    "Inter-layer weight norm imbalance": _fit("OddInitialization PoorInitialization WeightGrowth", "InitialisationTooLarge"),
+    "Inter-layer weight norm imbalance": _fit("OddInitialization PoorInitialization WeightGrowth", "InitializationTooLarge"),
     "High gradient noise (low SNR)": _fit("GradientSpike", "BadBatch"),
     # torch-audit: its rules
     "TA100 NaN or Inf Detected": _fit("NonFinite"),
     "TA102 Gradient Explosion": _fit(
-        "ExplodingGradient GradientSpike", "LearningRateTooHigh InitialisationTooLarge GradientsNotCleared BadBatch"
+        "ExplodingGradient GradientSpike", "LearningRateTooHigh InitializationTooLarge GradientsNotCleared BadBatch"
     ),
     "TA103 Dead Units (Zero Grads)": _fit("NoGradient DeadUnits DeadLayer", "GradientCut ActivationsDead"),
     "TA104 No Gradients Found": _fit("NoGradient", "GradientCut"),
@@ -101,7 +101,7 @@ KINDS: Mapping[str, Fit] = {
     "TA402 Weight Decay on Norm/Bias": _fit(),
     "TA403 Weight Decay on Embeddings": _fit(),
     "TA404 Even Kernel Size": _fit(),
-    "TA405 Dead Convolution Filters": _fit("OddInitialization DeadLayer", "InitialisationTooSmall"),
+    "TA405 Dead Convolution Filters": _fit("OddInitialization DeadLayer", "InitializationTooSmall"),
     "TA500 Unused Layer (Zombie)": _fit("NeverCalled NotCalledAnyMore"),
     "TA501 Stateful Layer Reuse": _fit("", "", "tied-by-mistake"),
 }

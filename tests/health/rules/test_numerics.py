@@ -47,7 +47,14 @@ def rows_of(views, **options):
 
 def test_a_loss_that_is_not_finite_is_critical_at_its_step():
     (finding,) = diagnosed(NonFinite(), steps_of({("loss", "loss"): NAN}, begin=17)).findings
-    assert finding.severity == "critical" and finding.first_step == 17 and finding.message == "The loss is not finite."
+    assert finding.severity == "critical" and finding.first_step == 17
+    assert finding.message == "The loss is not finite, although all gradients are."
+
+
+def test_beside_a_gradient_that_is_not_finite_the_loss_has_no_exception():
+    broken = {("loss", "loss"): NAN, ("grad", WEIGHTS[0]): NAN}
+    (finding,) = diagnosed(NonFinite(), steps_of(broken, begin=17)).findings
+    assert finding.message == "The loss is not finite."
 
 
 def test_the_weight_and_the_first_output_are_named_where_the_weight_breaks():
