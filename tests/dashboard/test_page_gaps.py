@@ -78,3 +78,14 @@ def test_a_report_says_it_too(browser, logs, tmp_path):
     write_report(logs, tmp_path / "report.html")
     with opened(browser, f"file://{tmp_path / 'report.html'}#{MAP}") as page:
         look(page)
+
+
+def test_the_row_view_says_why_a_row_was_not_measured(browser, logs):
+    with serving(logs) as where, opened(browser, f"{where}#view=row&tensor=grad&stat=norm&row=forgotten.weight") as page:
+        missing = page.locator(".unmeasured")
+        missing.wait_for()
+        assert missing.inner_text().strip() == f"Not measured in these steps ({REASONS['forgotten.weight']}): norm."
+        assert page.locator(".card h3").all_inner_texts()[0].startswith("count")  # norm has no empty card
+        page.evaluate("() => lightningHooks.state.set({ row: 'usual.weight' })")
+        page.wait_for_selector(".card h3:has-text('norm')")
+        assert missing.count() == 0

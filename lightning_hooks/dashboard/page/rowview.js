@@ -10,6 +10,7 @@ import { PICKER_KEY } from "./picker.js";
 import { histogramPictures } from "./ridges.js";
 import { seriesOf } from "./series.js";
 import { stepsText } from "./steps.js";
+import { swatch } from "./textures.js";
 import { usualLegend } from "./usual.js";
 import { counterpart, worstRow } from "./worst.js";
 
@@ -51,7 +52,8 @@ export class RowView {
     const rank = (stat) => (stat === state.stat ? 0 : stat === "count" ? 2 : 1);
     const ordered = stats.toSorted((a, b) => rank(a) - rank(b));
     const cards = await Promise.all(ordered.map((stat) => this.card(state, stat, name, from, to)));
-    const [histogram, links] = await Promise.all([this.histogram(state, name), this.links(state, rows, node, zoomed)]);
+    const missing = ordered.filter((_, i) => !cards[i]);
+    const [histogram, links, gaps] = await Promise.all([this.histogram(state, name), this.links(state, rows, node, zoomed), this.gaps(state, missing, name, from, to)]);
     if (!isCurrent()) return;
     this.shown = key;
     this.show(
@@ -59,6 +61,7 @@ export class RowView {
       h("p", {}, [type, shape ? `shape [${shape.join(", ")}]` : ""].filter(Boolean).join(", ")),
       ...marksOf(app.meta.findings, name, state.tensor).map(({ step, text }) => h("p", { class: "note" }, `▼ ${text} (since ${stepsText([step, step])})`)),
       links,
+      ...gaps,
       keysOf([state.run, ...state.others]) ?? "",
       h("div", { class: "cards" }, ...cards.filter(Boolean)),
       histogram ?? "",
@@ -80,6 +83,21 @@ export class RowView {
     );
   }
 
+  /** A sentence for each reason for which statistics of a row were not measured in the shown steps. */
+  async gaps(state, stats, name, from, to) {
+    const { loaded } = this.app;
+    const byReason = new Map();
+    for (const stat of stats) {
+      const rows = await loaded.rows(state.run, state.tensor, stat);
+      const node = rows.rowByName.get(name);
+      if (node === undefined) continue;
+      const { kind, text } = (await loaded.gaps(state.run, state.tensor, stat, rows)).reasonAt(node, from, to);
+      byReason.set(text, { kind, names: [...(byReason.get(text)?.names ?? []), stat] });
+    }
+    return [...byReason].map(([reason, { kind, names }]) => h("p", { class: "unmeasured" }, swatch(kind), ` Not measured in these steps${reason ? ` (${reason})` : ""}: ${names.join(", ")}.`));
+  }
+
+  /** The card of a statistic; null if no run has measured it in these steps. */
   async card(state, stat, name, from, to) {
     const { app } = this;
     const { source } = app;
@@ -91,7 +109,7 @@ export class RowView {
       const values = await seriesOf(source, { run, tensor: state.tensor, stat, rows, node, from, to });
       series.push({ label: state.others.length ? run : "", color, ...values });
     }
-    if (!series.length || !series.some((each) => each.steps.length)) return h("div", { class: "card" }, h("h3", {}, stat), h("p", {}, "not measured in these steps"));
+    if (!series.some((each) => each.steps.length)) return null;
     const usual = app.loaded.usual(state.tensor, stat) ?? null;
     return h(
       "div",
@@ -129,7 +147,7 @@ export class RowView {
     const near = [["◀ before: ", leaves[at - 1], "before"], ["after ▶: ", leaves[at + 1], "after"]].filter(([, i]) => i !== undefined);
     const module = name.includes(".") ? name.slice(0, name.lastIndexOf(".")) : name;
     const siblings = leaves.filter((i) => i !== node && rows.nodes[i].name.startsWith(`${module}.`) && !near.some(([, j]) => j === i)).slice(0, 6);
-    const others = await Promise.all(app.meta.tensors.filter((each) => each.tensor !== state.tensor).map((each) => this.rowOf(state, each, name)));
+    const others = await Promise.all(app.meta.tensors.filter((each) => each.tensor !== state.tensor && !isRepeated(each, app.meta.tensors)).map((each) => this.rowOf(state, each, name)));
     const chart = timeSeriesOf(app.meta.scalars, state.tensor, name);
     return h(
       "div",
@@ -149,6 +167,11 @@ export class RowView {
     const row = await counterpart(this.app, tensor, stat, name);
     return row === null ? null : { tensor, stat, row };
   }
+}
+
+/** Whether a tensor is that of a second monitor, such as health/grad, and another one has all of its statistics. */
+function isRepeated({ tensor, stats }, tensors) {
+  return tensors.some((each) => tensor.endsWith(`/${each.tensor}`) && stats.every((stat) => each.stats.includes(stat)));
 }
 
 /** A note about the steps at which a series is NaN or infinite; null if it is finite. */
