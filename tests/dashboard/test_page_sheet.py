@@ -3,9 +3,14 @@
 import re
 
 import pytest
+import torch
+from lightning.pytorch import LightningModule
+from torch import nn
+
+from lightning_hooks import Watch
 
 from .browser import colors_of, needs_browser, opened, serving
-from .runs import NAMES, write_run
+from .runs import NAMES, fit, write_run
 
 pytestmark = [needs_browser, pytest.mark.slow]
 
@@ -134,3 +139,22 @@ def test_the_axis_of_a_histogram(browser, url, low, counts, expected):
     histogram = {"steps": [0], "low": low, "bins": len(counts), "counts": counts, "totals": [sum(counts)]}
     with opened(browser, url) as page:
         assert page.evaluate(AXIS, histogram) == expected
+
+
+def test_histograms_of_a_monitor_are_found(browser, tmp_path):
+    class Net(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def training_step(self, batch, batch_idx):
+            return self.layer(batch).sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    fit(Net(), tmp_path, [Watch(modules="layer", tensors="output", stats=["norm", "histogram"], every_n_steps=5)], 10)
+    with serving(tmp_path) as where, opened(browser, f"{where}#view=sheet&tensor=output") as page:
+        page.wait_for_selector("h2:has-text('output: 1 histogram over steps')")
+        page.evaluate("() => lightningHooks.state.set({ view: 'row', row: 'layer' })")
+        page.wait_for_selector("h2:has-text('Histogram over steps')")

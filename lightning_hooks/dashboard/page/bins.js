@@ -1,5 +1,7 @@
 // Histograms of a row over steps: their counts by signed powers of two, and the axis on which they are drawn.
 
+import { beginningsOf } from "./host.js";
+
 const LOWEST = 126; // bin b holds magnitudes from 2^(|b| - 1 - LOWEST) to 2^(|b| - LOWEST), see sheets.py
 const NEGLIGIBLE = 1e-3; // the share of a row's elements, nearest to zero, that is joined into the least power of two shown
 const WIDE = 32; // the most powers of two on each side of zero; the lowest one shown also holds all smaller magnitudes
@@ -7,8 +9,11 @@ const STEPS = 60; // the most steps of each histogram in an answer
 
 /** The tags of the histograms of a tensor: [{ name, index }], where `index` is the place of the tag in `meta.histograms`. */
 export function histogramsOf(meta, tensor) {
-  const prefix = `${tensor}_histogram/`;
-  return meta.histograms.flatMap((tag, index) => (tag.startsWith(prefix) ? [{ name: tag.slice(prefix.length), index }] : []));
+  const prefixes = beginningsOf(tensor).map((each) => `${each}histogram/`);
+  return meta.histograms.flatMap((tag, index) => {
+    const prefix = prefixes.find((each) => tag.startsWith(each));
+    return prefix ? [{ name: tag.slice(prefix.length), index }] : [];
+  });
 }
 
 /** Request histograms by their indices: a map from index to { steps, low, bins, counts, totals }. */

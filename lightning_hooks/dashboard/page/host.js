@@ -24,6 +24,14 @@ export function followTheme(redraw) {
 }
 
 /**
+ * How the tags of a tensor may begin. The name of a tensor contains the prefix of its monitor without `watch/`, which tags have (see
+ * rules/prefix.py).
+ */
+export function beginningsOf(tensor) {
+  return [`watch/${tensor}_`, `${tensor}_`];
+}
+
+/**
  * A function that opens the curves of a row in the Time Series tab; null if no scalar was logged for the row. If scalars are merged
  * along the module tree, the curves of the nearest module above the row are opened.
  */
@@ -31,11 +39,12 @@ export function timeSeriesOf(tags, tensor, name) {
   const host = tensorBoard();
   if (!host) return null;
   for (let at = name; at; at = at.slice(0, Math.max(at.lastIndexOf("."), 0))) {
-    if (!tags.some((tag) => tag.startsWith(`${tensor}_`) && tag.endsWith(`/${at}`))) continue;
+    const beginning = beginningsOf(tensor).find((each) => tags.some((tag) => tag.startsWith(each) && tag.endsWith(`/${at}`)));
+    if (!beginning) continue;
     return () => {
       // TensorBoard reads the filter from the query of its address, and only when it is loaded.
       const url = new URL(host.location.href);
-      url.searchParams.set("tagFilter", `^${escaped(tensor)}_[^/]*/${escaped(at)}$`);
+      url.searchParams.set("tagFilter", `^${escaped(beginning)}[^/]*/${escaped(at)}$`);
       url.hash = "timeseries";
       host.location.assign(url.href);
     };
