@@ -103,7 +103,7 @@ def test_explanations_and_long_names_stay_in_the_window(browser, tmp_path, width
 def test_a_second_monitor_is_linked_only_where_it_measures_more(browser, tmp_path):
     for tensor in ("grad", "param"):
         write_run(tmp_path, range(9), tensor=tensor)
-    write_run(tmp_path, range(9), tensor="param", prefix="health/", stats=("norm", "count"))
+    write_run(tmp_path, range(9), tensor="param", prefix="health/")
     write_run(tmp_path, range(9), tensor="grad", prefix="health/", stats=("norm", "count"))
     write_run(tmp_path, range(9), tensor="update", prefix="health/", stats=("norm", "count"))
     with serving(tmp_path) as url, opened(browser, f"{url}#view=row&tensor=grad&stat=norm&row={NAMES[0]}") as page:

@@ -147,7 +147,7 @@ export class RowView {
     const near = [["◀ before: ", leaves[at - 1], "before"], ["after ▶: ", leaves[at + 1], "after"]].filter(([, i]) => i !== undefined);
     const module = name.includes(".") ? name.slice(0, name.lastIndexOf(".")) : name;
     const siblings = leaves.filter((i) => i !== node && rows.nodes[i].name.startsWith(`${module}.`) && !near.some(([, j]) => j === i)).slice(0, 6);
-    const others = await Promise.all(app.meta.tensors.filter((each) => each.tensor !== state.tensor && !isRepeated(each, app.meta.tensors)).map((each) => this.rowOf(state, each, name)));
+    const others = await Promise.all(app.meta.tensors.filter((each) => each.tensor !== state.tensor && !isRepeated(each, app.meta.tensors, state.tensor)).map((each) => this.rowOf(state, each, name)));
     const chart = timeSeriesOf(app.meta.scalars, state.tensor, name);
     return h(
       "div",
@@ -169,9 +169,13 @@ export class RowView {
   }
 }
 
-/** Whether a tensor is that of a second monitor, such as health/grad, and another one has all of its statistics. */
-function isRepeated({ tensor, stats }, tensors) {
-  return tensors.some((each) => tensor.endsWith(`/${each.tensor}`) && stats.every((stat) => each.stats.includes(stat)));
+/**
+ * Whether a tensor is measured by a second monitor, as health/grad is, and another monitor measures it too: then a link to the other is
+ * enough. If the other is shown, a link to more statistics of the second one is kept.
+ */
+function isRepeated({ tensor, stats }, tensors, shown) {
+  const others = tensors.filter((each) => tensor.endsWith(`/${each.tensor}`));
+  return others.some((each) => each.tensor !== shown || stats.every((stat) => each.stats.includes(stat)));
 }
 
 /** A note about the steps at which a series is NaN or infinite; null if it is finite. */
