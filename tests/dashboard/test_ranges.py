@@ -102,7 +102,7 @@ def test_the_map_is_coloured_against_the_compared_run(browser, tmp_path):
     where = "view=map&tensor=grad&stat=norm&folded=%2B"
     with serving(tmp_path) as url, opened(browser, f"{url}#run=sick&{where}") as page:
         drawn(page)
-        page.get_by_label("Colours", exact=True).select_option("against the compared run")
+        page.get_by_label("Colours", exact=True).select_option("against a run")
         page.wait_for_selector("text=No run to compare with is chosen, so the default colours are shown")
         page.get_by_label("Compare with").select_option("sound")
         page.wait_for_selector(".usual-key")

@@ -4,7 +4,7 @@
 import { MAPS, SCALES } from "./colors.js";
 import { choice, h } from "./dom.js";
 
-const AGAINST = { usual: "against usual", reference: "against the compared run" };
+const AGAINST = { usual: "against usual", reference: "against a run" };
 
 /**
  * The `element` of the toolbar, and `sync(hasRatio)`, which makes its inputs show the state of the page; `hasRatio`
