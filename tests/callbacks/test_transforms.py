@@ -557,7 +557,7 @@ def test_two_callbacks_are_told_apart(tmp_path: Path) -> None:
     assert tags == {"transform_norm_before/0_AddNoise", "transform_norm_before/1_Scale"}
     trainer.save_checkpoint(tmp_path / "two.ckpt")
     state = torch.load(tmp_path / "two.ckpt", weights_only=False)["lightning_hooks.GradientTransforms"]
-    assert [state[place]["links"][0]["transform"] for place in "01"] == [
+    assert [state[f"watch/{place}"]["links"][0]["transform"] for place in "01"] == [
         "AddNoise(std=0.1, decay=0.0)",
         "Scale(factor=0.5)",
     ]

@@ -157,7 +157,7 @@ def test_every_damage_of_a_state_is_found_or_harmless(tmp_path: Path, what: str)
     saved = torch.load(tmp_path / "saved.ckpt", weights_only=True)
     (key,) = [k for k in saved if k.startswith("lightning_hooks.") and (k == "lightning_hooks.loss_scaler") == scaled]
     if what == "StatsMonitor":
-        saved[key]["0"]["factor"] = 1  # the steps of this fit are too few for it to grow
+        saved[key]["watch/0"]["factor"] = 1  # the steps of this fit are too few for it to grow
     name = type(OURS[what]()[0]).__name__
 
     def resumed(state: Any) -> tuple[list[Tensor], list[str]]:
@@ -199,7 +199,7 @@ def test_the_warning_names_the_callback_the_rule_the_key_and_what_is_wrong(tmp_p
     trainer, _ = fit(tmp_path, ours)
     trainer.save_checkpoint(tmp_path / "saved.ckpt")
     saved = torch.load(tmp_path / "saved.ckpt", weights_only=True)
-    state = saved["lightning_hooks.GradientTransforms"]["0"]
+    state = saved["lightning_hooks.GradientTransforms"]["watch/0"]
     state["skipped_steps"] = None
     state["links"][0]["seed"] = torch.ones(3)
     state["links"][1]["state"]["body.3.weight"] = torch.ones(2, 3)

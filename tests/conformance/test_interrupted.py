@@ -210,6 +210,7 @@ def logged(root: Path, *callbacks: Callback, **options: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.filterwarnings("ignore:findings are not shown in the event file any more")
 @pytest.mark.parametrize("how", DISKS)
 def test_a_full_disk_ends_the_fit_with_the_error_of_the_system_and_no_hook(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str

@@ -72,7 +72,7 @@ def test_a_statistic_of_the_moments_is_one_line_of_the_schema_and_its_name(tmp_p
     assert done.returncode == 0, done.stderr
     tables, scalars = done.stdout.splitlines()[-2:]
     assert {"output.range", "output.mean_to_max"} <= set(tables.split())
-    assert {"output_range/layer", "output_mean_to_max/layer"} <= set(scalars.split())
+    assert {"watch/output_range/layer", "watch/output_mean_to_max/layer"} <= set(scalars.split())
 
 
 @pytest.mark.parametrize("page", ["docs/rules.md", "docs/statistics.md"])

@@ -686,7 +686,7 @@ class _NoFile(_Notes):
 
 
 def test_where_a_consumer_cannot_start_those_that_have_are_closed():
-    started, model = _Notes(), nn.Linear(1, 1)
+    started, model = _Notes(), nn.Sequential(nn.Linear(1, 1))
     with pytest.raises(OSError, match="no such file") as raised, instrument(model, consumers=[started, failing := _NoFile()]):
         pass
     assert started.closed_with == [raised.value]
@@ -914,7 +914,8 @@ def test_an_optimizer_may_hold_more_than_the_model_and_be_of_a_wrapper():
     shared = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
     for watched in (model, nn.ModuleList([model, loss]), nn.DataParallel(model), torch.compile(model)):
         instrument(watched, watch=[Watch(params="*")], optimizer=shared)
-    instrument(nn.ReLU(), optimizer=shared)  # A module without parameters is accepted: it may be used in a functional call.
+    # A module without parameters is accepted: it may be used in a functional call.
+    instrument(nn.Sequential(nn.ReLU()), watch=[Watch(modules="*")], optimizer=shared)
     late = torch.optim.SGD([{"params": []}], lr=0.1)
     instrument(model, watch=[Watch(params="*")], optimizer=late)
 
