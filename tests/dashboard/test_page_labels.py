@@ -66,6 +66,8 @@ def test_colours_do_not_depend_on_the_window_or_on_what_is_scrolled_out_of_sight
         with opened(browser, f"{url}#run=deep&{MAP}", viewport={"width": width, "height": height}) as page:
             drawn(page)
             scales.append(page.evaluate(SCALE))
+            # In a low window the map lies below the curve of the loss.
+            page.evaluate("() => document.querySelector('.scroll').scrollIntoView()")
             page.mouse.move(*place(page, DEEP[0], 100))
             page.mouse.wheel(0, 100_000)
             page.wait_for_timeout(300)

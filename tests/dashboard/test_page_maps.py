@@ -137,6 +137,7 @@ def test_what_was_picked_is_of_the_maps_that_are_shown(browser, tmp_path):
         page.wait_for_selector(".picked >> text=grad count: 5")
         page.get_by_label("Compare with", exact=True).select_option("a")
         page.wait_for_function("() => lightningHooks.views.map.panels[1]?.drawn")
+        page.wait_for_load_state("networkidle")  # The maps move down when the sentence on the two runs arrives above them.
         page.mouse.click(*place(page, NAMES[0], 5, panel=1))
         page.wait_for_selector(f".picked strong:has-text('{NAMES[0]}')")
         assert page.locator(".picked > *").all_inner_texts()[:2] == [NAMES[0], "a"]
