@@ -128,7 +128,8 @@ def measure_units(workload: Workload, seconds: float, least: int, device: str = 
 
 
 def _every(every: int, mode: str, layout: Layout) -> list[int]:
-    return [step for step in watched_steps(mode, layout) if step % every == 0]
+    """The steps of the blocks of a mode at which a schedule with this interval is due, as Lightning counts."""
+    return [step for step in watched_steps(mode, layout) if (step + 1) % every == 0]
 
 
 def _compared(
