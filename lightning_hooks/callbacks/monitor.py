@@ -42,7 +42,7 @@ from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rank_check import check_ranks_agree
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
-from lightning_hooks.records.limits import Limits
+from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS, MAX_HISTOGRAMS, MAX_SCALARS, Limits
 from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import as_count, as_patterns, as_stages, check_local, check_path
@@ -108,9 +108,9 @@ class StatsMonitor(WatchingCallback):
         every_n_steps: int | Sequence[int] | Mapping[str, int] = 1,
         stages: str | Sequence[str] = ("train",),
         scalars: str | Sequence[str] | None = None,
-        max_scalars: int = 500,
-        max_histograms: int = 100,
-        histogram_every_n_steps: int = 50,
+        max_scalars: int = MAX_SCALARS,
+        max_histograms: int = MAX_HISTOGRAMS,
+        histogram_every_n_steps: int = HISTOGRAM_EVERY_N_STEPS,
         prefix: str = ROOT,
         loggers: str | Sequence[str] = "all",
         logdir: str | os.PathLike[str] | None = None,

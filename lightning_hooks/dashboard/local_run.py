@@ -25,7 +25,7 @@ class LocalRun(LocalTables):
         super().__init__(RunIndex(path))
         self.path = path
         self._written, self._findings_changed = self._written_findings(), 0
-        # The version of the run for which the facts about rows were read, and the facts.
+        # `about` caches the facts about rows, together with the version of the run at which it read them.
         self._cached_about: tuple[int, Mapping[str, Any]] | None = None
 
     @property

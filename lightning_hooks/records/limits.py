@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from lightning_hooks.plan.groups import block_of
 from lightning_hooks.plan.row_index import RowIndex, columns_of
 from lightning_hooks.records.layout import Levels
 from lightning_hooks.records.roll_up import RollUp, StageColumn, roll_up
+
+MAX_SCALARS: Final = 500
+MAX_HISTOGRAMS: Final = 100
+HISTOGRAM_EVERY_N_STEPS: Final = 50
+"""The defaults of a `StatsMonitor` and of the event file of a plain loop."""
 
 
 class _Decision:

@@ -88,7 +88,7 @@ class AdaptiveClip(Transform):
         shapes = [[1] * dim + [-1] + [1] * (value.dim() - dim - 1) for value in values[:n_multi]]
         shapes += [[1] * value.dim() for value in values[n_multi:]]
         pairs = zip(factors.split(sizes), shapes, strict=True)
-        # A vector needs no view of its factors. Most tensors that are a single unit are vectors.
+        # The factor of a tensor with one dimension, such as a bias, has one dimension too, so it needs no view.
         return multiplied(values, [factor if len(shape) == 1 else factor.view(shape) for factor, shape in pairs], owned)
 
     def _factor(self, norm: Tensor, param_norm: Tensor) -> Tensor:

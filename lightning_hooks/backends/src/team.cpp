@@ -35,7 +35,8 @@ bool look_up(void* library, const char* name, Function& out) {
 // `gain` is the time that the team has saved minus the time lost by waiting, in nanoseconds. While `gain` < 0 the team is not used.
 constexpr std::int64_t kMostGain = 5'000'000;  // nanoseconds; bounds `gain`, so that old gains do not outweigh long waiting
 constexpr std::int64_t kExpected = 50'000;     // nanoseconds; a job that takes longer than this plus 0.25 per byte has waited
-constexpr std::int64_t kRecovery = 64;         // while `gain` < 0, 1/64 of the time spent without the team is added to it
+// While `gain` < 0, add 1/64 of the time spent without the team to `gain`, so that the team is tried again.
+constexpr std::int64_t kRecovery = 64;
 std::atomic<std::int64_t> gain{kMostGain};
 
 struct Work {

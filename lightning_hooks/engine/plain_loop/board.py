@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 from typing_extensions import override
 
@@ -19,7 +19,7 @@ from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.layout import Layout
-from lightning_hooks.records.limits import Limits
+from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS, MAX_HISTOGRAMS, MAX_SCALARS, Limits
 from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.records.saved_facts import changes
 from lightning_hooks.records.saved_index import SavedIndex
@@ -29,9 +29,6 @@ from lightning_hooks.rules.prefix import ROOT, name_of
 from lightning_hooks.stats.processes import of_first_rank, rank
 from lightning_hooks.tensorboard import RunWriter
 from lightning_hooks.tensorboard.own_board import OwnBoard, checked_logdir
-
-_LIMITS: Final = (500, 100)  # scalars and histograms, as of a StatsMonitor
-_HISTOGRAMS_EVERY: Final = 50
 
 
 class LoopBoard(StepConsumer):
@@ -61,7 +58,7 @@ class LoopBoard(StepConsumer):
 
     @override
     def start(self, plan: Plan, run: RunContext) -> None:
-        self._plan, self._limits = plan, Limits({"train": plan.index}, *_LIMITS, ())
+        self._plan, self._limits = plan, Limits({"train": plan.index}, MAX_SCALARS, MAX_HISTOGRAMS, ())
 
     @override
     def consume(self, view: StepView) -> None:
@@ -74,7 +71,7 @@ class LoopBoard(StepConsumer):
         if layout is None:
             levels = self._limits.levels("train")
             layout = self._layouts[view.due] = Layout(view.rows, view.due, view.stage, ROOT, levels)
-        entry = layout.fill(view, draw=None if view.step % _HISTOGRAMS_EVERY == 0 else ())
+        entry = layout.fill(view, draw=None if view.step % HISTOGRAM_EVERY_N_STEPS == 0 else ())
         if view.facts is not None and view.facts is not self._stored_facts:
             entry = replace(entry, facts=changes(self._stored_facts, view.facts), monitor=ROOT)
             self._stored_facts = view.facts
@@ -89,6 +86,6 @@ class LoopBoard(StepConsumer):
         shapes = {} if producer is None else producer.observer.fallback.shapes
         uncalled = {} if producer is None else producer.observer.uncalled
         index = SavedIndex(plan.index, "train", name_of(ROOT), view.ranks, view.structure, ROOT).to_json()
-        page = Match(plan_report(plan, shapes, limits, _HISTOGRAMS_EVERY)).markdown()
+        page = Match(plan_report(plan, shapes, limits, HISTOGRAM_EVERY_N_STEPS)).markdown()
         about = about_rows(plan, shapes, uncalled or ())
         writer.write_start(page, plan.charts, view.step, ROOT, about=about, indices=[index])

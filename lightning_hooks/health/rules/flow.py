@@ -110,8 +110,7 @@ class NoGradient(FactRule):
         measured = np.flatnonzero(stepped)
         gap = gap_at_end(has[measured])
         before = len(measured) - gap
-        # A gradient is lost only if all earlier steps had it.
-        # A module that is used now and then has no gradient at some of them.
+        # A gradient is lost only if every earlier step had one: a module that is used now and then has none at some steps.
         is_lost = before >= self.history and gap >= self.least and bool(has[measured[:before]].all())
         is_without = before == 0 and gap >= self.least_at_start
         if not (is_without or is_lost) or is_named_copy(name):

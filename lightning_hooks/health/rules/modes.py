@@ -110,9 +110,7 @@ class EvaluationMode(HealthRule):
         """As of `HealthRule`."""
         structure = evidence.structure
         modes = [] if structure is None else [each.name for each in structure.modules if _has_mode(each)]
-        for step in evidence.new_steps.tolist() if modes else ():
-            facts = evidence.facts_at(step)
-            evaluating = set(facts.evaluating) if facts is not None else set()
+        for step, evaluating in _evaluating(evidence) if modes else ():
             for name in modes:
                 if name in evaluating:
                     yield Sign(name, "", step, 1.0, 0.0, "this module is in evaluation mode during training")
@@ -153,13 +151,18 @@ class DropoutTooHigh(HealthRule):
         if not high or roles is None:
             return
         weighted = layers_of(evidence, roles).weighted
-        for step in evidence.new_steps.tolist():
-            facts = evidence.facts_at(step)
-            evaluating = set(facts.evaluating) if facts is not None else set()
+        for step, evaluating in _evaluating(evidence):
             for each in high:
                 if each.drop_rate is not None and weighted.get(each.name) and each.name not in evaluating:
                     text = f"{percent(each.drop_rate)} of the elements are set to 0 at each step"
                     yield Sign(each.name, "", step, each.drop_rate, self.most, text)
+
+
+def _evaluating(evidence: Evidence) -> Iterator[tuple[int, set[str]]]:
+    """The names of the modules in evaluation mode at each new step; none if nobody knows."""
+    for step in evidence.new_steps.tolist():
+        facts = evidence.facts_at(step)
+        yield step, set(facts.evaluating) if facts is not None else set()
 
 
 def _has_mode(module: ModuleFacts) -> bool:
