@@ -1,0 +1,1 @@
+"""Recording a training: the calls of a step, and the step that is run again to name an operation."""
