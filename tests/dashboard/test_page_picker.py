@@ -80,13 +80,41 @@ def test_ticks_differ(browser, url, values, expected):
         assert page.evaluate(TICKS, values) == expected
 
 
+def test_letters_typed_while_the_rows_are_read_are_kept(browser, url):
+    with opened(browser, f"{url}#run=healthy") as page:
+        page.wait_for_selector("h2:has-text('Over all layers')")
+        waiting = []
+        page.route("**/rows?*", lambda route: waiting.append(route))
+        page.keyboard.press("/")
+        page.keyboard.type("hd out")
+        assert page.get_by_role("combobox", name="Find a row").input_value() == "hd out"
+        assert waiting and page.get_by_text("Reading the rows.").is_visible()
+        for route in waiting:
+            route.continue_()
+        page.unroute("**/rows?*")
+        page.wait_for_selector("[role=option]")
+        assert page.locator("[role=option] .picker-name").all_inner_texts() == ["head"]
+
+
+def test_the_picker_opens_again_at_once(browser, url):
+    with opened(browser, f"{url}#run=healthy") as page:
+        page.wait_for_selector("h2:has-text('Over all layers')")
+        page.keyboard.press("/")
+        page.wait_for_selector("[role=option]")
+        # Nothing is drawn between these keys.
+        were_open = page.evaluate("""() => ["Escape", "/"].map((key) => {
+          document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+          return document.querySelector("dialog.picker").open;
+        })""")
+        assert were_open == [False, True]
+
+
 def test_the_keyboard_alone_finds_a_row(browser, url):
     with opened(browser, f"{url}#run=healthy") as page:
         page.wait_for_selector("h2:has-text('Over all layers')")
         page.keyboard.press("/")
-        page.wait_for_selector("dialog.picker[open]")
-        assert page.locator("[role=option]").count() == 6  # four gradients and two outputs
-        assert page.get_by_text("6 rows").is_visible()
+        page.wait_for_selector("text=6 rows")
+        assert page.locator("dialog.picker[open] [role=option]").count() == 6  # four gradients and two outputs
         page.keyboard.type("hd out")
         assert page.locator("[role=option] .picker-name").all_inner_texts() == ["head"]
         page.keyboard.press("Enter")

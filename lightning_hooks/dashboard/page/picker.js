@@ -12,7 +12,7 @@ const OPTION_LIST = "picker-list";
 export class Picker {
   constructor(app) {
     this.app = app;
-    this.items = [];
+    this.items = null; // until the rows are read
     this.input = h("input", {
       type: "text",
       role: "combobox",
@@ -30,36 +30,39 @@ export class Picker {
     this.options = h("ul", { id: OPTION_LIST, role: "listbox", "aria-label": "Rows" });
     this.element = h("dialog", { class: "picker", "aria-label": "Find a row" }, this.input, this.options, this.count);
     // A click beside the content of a modal dialog is a click on the dialog itself.
-    this.element.addEventListener("click", (event) => event.target === this.element && this.element.close());
+    this.element.addEventListener("click", (event) => event.target === this.element && this.close());
   }
 
-  /** Open the picker with the rows of all tensors, those of the shown tensor first. */
+  /** Open the picker with the rows of all tensors, those of the shown tensor first. It takes letters while the rows are being read. */
   async open() {
     const { app } = this;
     const { state, meta, loaded } = app;
     if (this.element.open || !meta?.tensors.length) return;
+    this.items = null;
+    this.input.value = "";
+    this.element.showModal();
+    this.list();
     const rank = ({ tensor }) => (tensor === state.tensor ? 0 : 1);
     const tables = meta.tensors.toSorted((a, b) => rank(a) - rank(b));
     const statOf = (stats) => [state.stat, ...stats.filter((each) => each !== "count"), ...stats].find((each) => stats.includes(each));
     const rows = await Promise.all(tables.map(({ tensor, stats }) => loaded.rows(state.run, tensor, statOf(stats))));
-    if (this.element.open) return;
+    if (!this.element.open) return;
     const notes = noteOf(meta.findings);
     this.items = tables.flatMap(({ tensor, stats }, i) =>
       [...rows[i].rowByName.keys()].map((name) => ({ tensor, stat: statOf(stats), name, note: notes(tensor, name) })),
     );
     // Without a query the rows with a finding are first.
     this.items.sort((a, b) => Boolean(b.note) - Boolean(a.note));
-    this.input.value = "";
-    this.element.showModal();
     this.list();
   }
 
   list() {
-    const found = ranked(this.input.value, this.items, ({ name, tensor }) => `${name} ${tensor}`);
+    const found = ranked(this.input.value, this.items ?? [], ({ name, tensor }) => `${name} ${tensor}`);
     this.found = found.slice(0, MOST_OPTIONS);
     this.options.replaceChildren(...this.found.map(({ item, at }, i) => this.option(item, at, i)));
     const rest = found.length - this.found.length;
-    this.count.textContent = found.length ? `${several(found.length, "row")}${rest ? `; the first ${MOST_OPTIONS} are listed, type to find the others` : ""}` : "No row has these letters in this order.";
+    if (!this.items) this.count.textContent = "Reading the rows.";
+    else this.count.textContent = found.length ? `${several(found.length, "row")}${rest ? `; the first ${MOST_OPTIONS} are listed, type to find the others` : ""}` : "No row has these letters in this order.";
     const { state } = this.app;
     const current = this.input.value ? -1 : this.found.findIndex(({ item }) => item.name === state.row && item.tensor === state.tensor);
     this.choose(Math.max(current, 0));
@@ -86,11 +89,18 @@ export class Picker {
     else this.input.removeAttribute("aria-activedescendant");
   }
 
+  /** Close the picker. The input loses the focus only when the page is drawn next; until then it would swallow the key that opens. */
+  close() {
+    this.element.close();
+    this.input.blur();
+  }
+
   press(event) {
     const count = this.found.length;
     const move = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     const jump = { PageDown: OPTIONS_SKIPPED, PageUp: -OPTIONS_SKIPPED }[event.key];
     if (event.key === "Enter") this.pick(this.chosen);
+    else if (event.key === "Escape") this.close();
     else if (move && count) this.choose((this.chosen + move + count) % count);
     else if (jump && count) this.choose(Math.min(Math.max(this.chosen + jump, 0), count - 1));
     else return;
@@ -100,7 +110,7 @@ export class Picker {
   pick(i) {
     const item = this.found[i]?.item;
     if (!item) return;
-    this.element.close();
+    this.close();
     const { state } = this.app;
     const sameTable = item.tensor === state.tensor && item.stat === state.stat;
     this.app.tableIsChosen = true;
