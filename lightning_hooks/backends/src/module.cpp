@@ -7,6 +7,7 @@
 #include "blocks.hpp"
 #include "events.hpp"
 #include "hooks.hpp"
+#include "trail.hpp"
 #include "writer.hpp"
 #include "writing.hpp"
 
@@ -142,8 +143,8 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The compiled part: 
 }  // namespace
 
 PyMODINIT_FUNC PyInit__native() {
-  PyObject* const module = hooks::make_writer_types() ? PyModule_Create(&definition) : nullptr;
-  if (module && !(PyModule_AddStringConstant(module, "MOMENTS", hooks::kNames) == 0 && hooks::add_writer_types(module) && hooks::add_hooks(module))) {
+  PyObject* const module = hooks::make_trail_type() && hooks::make_writer_types() ? PyModule_Create(&definition) : nullptr;
+  if (module && !(PyModule_AddStringConstant(module, "MOMENTS", hooks::kNames) == 0 && hooks::add_trail_type(module) && hooks::add_writer_types(module) && hooks::add_hooks(module))) {
     Py_DECREF(module);
     return nullptr;
   }

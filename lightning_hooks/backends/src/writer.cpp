@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hooks.hpp"
+#include "trail.hpp"
 #include "writing.hpp"
 
 namespace hooks {
@@ -17,9 +18,11 @@ PyObject *state_name, *units_name;
 
 // The base class of fallbacks, which take the tensors that writers do not write. Every call of a writer reads `direct`, and a C++
 // field is faster than a Python attribute. `calls` and `nanoseconds` count the tensors that writers wrote and the time that this
-// took.
+// took. `trail` is a trail that notes what the writers measure, or None, or null.
 struct FallbackWriter {
+  static constexpr int kFields = 1;
   PyObject_HEAD
+  PyObject* trail;
   char direct;
   long long nanoseconds, calls;
 };
@@ -36,7 +39,7 @@ struct Writer {
 };
 
 // As `measure_units_into`. Returns 0 also if the table keeps no units for the row.
-int write_units(const Writer* writer, PyObject* state, Py_ssize_t first, PyObject* tensor) {
+int write_units(const Writer* writer, PyObject* state, Py_ssize_t first, PyObject* tensor, Row& row) {
   PyObject* const every = PyObject_GetAttr(writer->table, units_name);
   PyObject* const units = every ? PyList_GetItem(every, writer->row) : nullptr;
   // Hold a reference: other threads may replace the item of the list while the interpreter lock is released.
@@ -45,7 +48,7 @@ int write_units(const Writer* writer, PyObject* state, Py_ssize_t first, PyObjec
   if (!units) return -1;
   const int done = units == Py_None
                        ? 0
-                       : measure_units_into(state, first, writer->histogram, tensor, writer->magnitudes, units, writer->axis);
+                       : measure_units_into(state, first, writer->histogram, tensor, writer->magnitudes, units, writer->axis, row);
   Py_DECREF(units);
   return done;
 }
@@ -68,10 +71,11 @@ Target target_of(const Writer* writer) {
   return {PyObject_GetAttr(writer->table, state_name), first, writer->histogram, writer->magnitudes};
 }
 
-void count(const Writer* writer, Clock::duration taken) {
+void count(const Writer* writer, Clock::duration taken, const Row& measured) {
   FallbackWriter* const fallback = fallback_of(writer);
   fallback->nanoseconds += std::chrono::nanoseconds(taken).count();
   ++fallback->calls;
+  if (fallback->trail && is_trail(fallback->trail)) note(fallback->trail, writer->row, measured);
 }
 
 // Writes a row without calling the fallback. Returns false if the row was not written; a Python error may be set then.
@@ -80,14 +84,14 @@ bool write_directly(const Writer* writer, PyObject* tensor) {
   const auto begun = Clock::now();
   Target target = target_of(writer);
   if (!target.state) return false;
+  Row row;
   if (writer->has_units) {
-    target.written = write_units(writer, target.state, target.first, tensor) > 0;
+    target.written = write_units(writer, target.state, target.first, tensor, row) > 0;
   } else {
-    Row row;
     measure_into(&target, 1, tensor, false, row);
   }
   Py_DECREF(target.state);
-  if (target.written) count(writer, Clock::now() - begun);
+  if (target.written) count(writer, Clock::now() - begun, row);
   return target.written;
 }
 
@@ -167,7 +171,7 @@ int write_shared(PyObject* self, PyObject* tensor) {
   for (std::size_t i = 0; i < targets.size(); ++i) {
     Py_DECREF(targets[i].state);
     if (targets[i].written) {
-      count(writer_at(shared, positions[i]), taken);
+      count(writer_at(shared, positions[i]), taken, row);
     } else {
       rest.push_back(positions[i]);
     }
@@ -246,13 +250,18 @@ bool make_writer_types() {
                                        {0, nullptr}};
   static PyType_Spec shared_spec = {"lightning_hooks.backends._native.SharedWriter", sizeof(SharedWriter), 0,
                                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, shared_slots};
-  static PyMemberDef members[] = {{"direct", T_BOOL, offsetof(FallbackWriter, direct), 0, nullptr},
+  static PyMemberDef members[] = {{"trail", T_OBJECT, offsetof(FallbackWriter, trail), 0, nullptr},
+                                  {"direct", T_BOOL, offsetof(FallbackWriter, direct), 0, nullptr},
                                   {"nanoseconds", T_LONGLONG, offsetof(FallbackWriter, nanoseconds), 0, nullptr},
                                   {"calls", T_LONGLONG, offsetof(FallbackWriter, calls), 0, nullptr},
                                   {nullptr, 0, 0, 0, nullptr}};
-  static PyType_Slot fallback_slots[] = {{Py_tp_members, members}, {0, nullptr}};
-  static PyType_Spec fallback_spec = {"lightning_hooks.backends._native.FallbackWriter", sizeof(FallbackWriter), 0,
-                                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, fallback_slots};
+  static PyType_Slot fallback_slots[] = {{Py_tp_members, members},
+                                         {Py_tp_traverse, slot_of(traverse<FallbackWriter>)},
+                                         {Py_tp_clear, slot_of(clear<FallbackWriter>)},
+                                         {Py_tp_dealloc, slot_of(destroy<FallbackWriter>)},
+                                         {0, nullptr}};
+  static PyType_Spec fallback_spec = {"lightning_hooks.backends._native.FallbackWriter", sizeof(FallbackWriter), 0, kHookFlags,
+                                      fallback_slots};
   state_name = PyUnicode_InternFromString("state");
   units_name = PyUnicode_InternFromString("units");
   writer_type = PyType_FromSpec(&spec);

@@ -86,7 +86,7 @@ int measure_into(Target* targets, std::size_t many, PyObject* tensor, bool sized
 }
 
 int measure_units_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool sized, PyObject* units,
-                       Py_ssize_t axis) {
+                       Py_ssize_t axis, Row& row) {
   View state, view, kept;
   UnitLayout layout, layout_of_kept;
   int found = view_of(into, state, false);
@@ -105,7 +105,6 @@ int measure_units_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, P
   // The thread keeps the vector, because an allocation takes longer than measuring a small tensor.
   thread_local std::vector<double> merged;
   merged.resize(static_cast<std::size_t>(many));
-  Row row;
   double buckets[kBuckets];
   view.counts = counts ? buckets : nullptr;
   view.sized = sized;

@@ -23,7 +23,7 @@ int measure_into(Target* targets, std::size_t many, PyObject* tensor, bool sized
 // As `measure_into`, and merges the units along an axis into a contiguous float64 tensor [units, 4]. Returns 0 also if the number of
 // units differs, or if the layout of the tensor has gaps.
 int measure_units_into(PyObject* state, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool sized, PyObject* units,
-                       Py_ssize_t axis);
+                       Py_ssize_t axis, Row& row);
 
 // The arguments are documented at the definitions.
 PyObject* py_copy_many(PyObject*, PyObject* const* args, Py_ssize_t given);

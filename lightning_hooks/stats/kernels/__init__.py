@@ -27,6 +27,7 @@ __all__ = [
     "NO_HISTOGRAM",
     "DirectWriter",
     "FallbackWriter",
+    "Trail",
     "host",
     "in_use",
     "in_use_on_cuda",
@@ -45,8 +46,10 @@ host: ModuleType = _DECISION.module or numpy_kernel
 """The module that measures tensors in host memory: `backends.native` or `numpy_kernel`, which have the same functions."""
 if TYPE_CHECKING:
     from lightning_hooks.stats.kernels.numpy_kernel import FallbackWriter
+    from lightning_hooks.stats.kernels.trail import Trail
 else:
     FallbackWriter = host.FallbackWriter
+    Trail = host.Trail
 
 
 def measure(tensor: Tensor) -> Tensor:

@@ -20,8 +20,9 @@ from torch.nn import Parameter
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.columns import Reduction
 from lightning_hooks.stats.histogram import histogram
+from lightning_hooks.stats.kernels.trail import Trail
 from lightning_hooks.stats.moments import MOMENTS
-from lightning_hooks.stats.schema import COUNT, merge_moments
+from lightning_hooks.stats.schema import COUNT, MAX, MIN, NONFINITE, merge_moments
 from lightning_hooks.stats.units.schema import COLUMNS
 from lightning_hooks.stats.units.schema import merge as merge_units
 from lightning_hooks.tensor_kinds import has_memory
@@ -39,11 +40,13 @@ class FallbackWriter:
     if writing raised. The writer counts its direct writes in the fallback.
 
     Attributes:
+        trail: notes what writers write directly; None for no trail.
         direct: whether writers write directly; read at every call.
         calls: the number of direct writes.
         nanoseconds: the duration of all direct writes.
     """
 
+    trail: Trail | None = None
     direct: bool = False
     nanoseconds: int = 0
     calls: int = 0
@@ -118,7 +121,9 @@ class Writer(DirectWriter):
         units = None if self._axis is None else self._units_for(tensor, self._axis)
         if self._axis is not None and units is None:
             return False
-        self.merge(_moments(tensor), None if self.histogram_at is None else histogram(tensor).numpy())
+        moments = _moments(tensor)
+        self.merge(moments, None if self.histogram_at is None else histogram(tensor).numpy())
+        _note(self, moments)
         if units is not None and self._axis is not None:
             with self._merging:
                 units[:] = merge_units(units, _units(tensor, self._axis))
@@ -163,6 +168,7 @@ class SharedWriter:
                 for position, writer in direct:
                     with suppress(Exception):
                         writer.merge(moments, counts)
+                        _note(writer, moments)
                         written[position] = writer.fallback
         taken = perf_counter_ns() - begun
         for fallback in written.values():
@@ -171,6 +177,11 @@ class SharedWriter:
         rest = tuple(position for position in range(len(self.writers)) if position not in written)
         if rest:
             self.merge(rest, tensor, None if moments is None else moments.tobytes())
+
+
+def _note(writer: Writer, moments: Array) -> None:
+    if writer.fallback.trail is not None:
+        writer.fallback.trail.note(writer.row, moments[MIN], moments[MAX], moments[NONFINITE])
 
 
 def read(tensor: Tensor, /) -> bytes | None:

@@ -1,0 +1,191 @@
+"""Call recorder: an observer that notes every call in a trail, and tells when a number that counts is not finite."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.participants.participant import PhaseMemo
+from lightning_hooks.engine.watching.observer import Observer
+from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.rows import LOSS
+from lightning_hooks.recorder.calls import Calls, Mark
+from lightning_hooks.recorder.overflows import Overflows
+from lightning_hooks.recorder.record import Growth
+from lightning_hooks.stats import kernels
+from lightning_hooks.stats.schema import COUNT, MAX, MIN, NONFINITE
+
+Moment = Literal["loss", "gradients", "parameters"]
+Strike = Callable[[Moment, Optimizer | None], None]
+_CAPACITY: Final = 1 << 16
+"""The measurements that a trail keeps: 2 MB."""
+
+
+class CallRecorder(Observer):
+    """Measures the rows of a plan at every step, notes each call in order, and looks at the numbers that a training depends on.
+
+    It looks before the backward (the loss), before the update (gradients) and after it (parameters). In host memory it looks
+    at once, so that the step can be run again with the weights that it had. On another device it looks at the end of the next
+    step, because looking earlier would wait for the device; then only the trail tells what happened.
+
+    Args:
+        plan: the rows.
+        last: the number of steps whose largest magnitudes are kept of each row.
+        strike: called once, with the moment and the optimizer whose step is under way, when a number is not finite.
+        device: of the model.
+        label: how messages name the callback.
+
+    Attributes:
+        usual: the rows that have had numbers that are not finite in a step whose loss and gradients were finite.
+        finite_until: the last step after whose update all parameters were finite; None before the first.
+        steps_in_batch: the optimizers that have stepped since the batch began.
+    """
+
+    def __init__(self, plan: Plan, last: int, strike: Strike, *, device: Any, label: str = "") -> None:
+        super().__init__(plan, on_error="warn", device=device, alone=True, label=label)
+        self.trail = kernels.Trail(_CAPACITY)
+        self.fallback.trail = self.trail
+        self.overflows = Overflows()
+        self.usual: set[int] = set()
+        self.finite_until: int | None = None
+        self.steps_in_batch = 0
+        self.reads_updates = True
+        self._strike: Strike | None = strike
+        self._marks: deque[Mark] = deque(maxlen=4096)
+        self._step = -1
+        self._micro_batch = 0
+        self._bad_before = 0  # bad measurements before the step began
+        self._has_overflowed = False
+        tensors = [row.tensor for row in plan.rows]
+        self._rows_of = {name: np.flatnonzero([tensor == name for tensor in tensors]) for name in set(tensors)}
+        self._magnitudes: NDArray[np.float32] = np.full((last, len(plan.rows)), np.nan, np.float32)
+        self._steps: NDArray[np.int64] = np.full(last, -1, np.int64)
+        self._ended = 0
+
+    @property
+    def is_immediate(self) -> bool:
+        """Whether numbers can be looked at without waiting for a device."""
+        return self.table.state.is_cpu
+
+    @property
+    def moments(self) -> NDArray[np.float64]:
+        """The moments of all rows, float64 [rows, 9]."""
+        return self.table.moments.cpu().numpy()
+
+    def due(self, step: int, stage: str) -> Hashable | None:
+        return None if self._strike is None else super().due(step, stage)
+
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
+        super().begin_step(step, stage, reporting)
+        self._step, self._micro_batch = step, 0
+        self._bad_before, self._has_overflowed = self.trail.bad, False
+
+    def begin_batch(self) -> None:
+        if self._marks and self._marks[-1].first == self.trail.count and self._marks[-1].step == self._step:
+            return  # the same batch is announced by several callbacks
+        is_same = bool(self._marks) and self._marks[-1].step == self._step
+        self._micro_batch = self._marks[-1].micro_batch + 1 if is_same else 0
+        self._marks.append(Mark(self.trail.count, self._step, self._micro_batch))
+        self.steps_in_batch = 0
+
+    def note_loss(self, loss: Tensor, batches: int = 1) -> None:
+        super().note_loss(loss, batches)
+        if self.is_immediate and self._is_bad(LOSS):
+            self._tell("loss", None)
+
+    def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
+        super().before_step(optimizer, memo)
+        if not self.is_immediate:
+            return
+        is_bad = self._is_bad("grad")
+        scale = self.loss_scale
+        if scale is not None:
+            if not is_bad:
+                self.overflows.note_good(float(scale))
+            elif not self.overflows.is_fault(float(scale)):
+                self._has_overflowed = True
+                return
+        if is_bad:
+            self._tell("gradients", optimizer)
+
+    def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
+        super().after_update(optimizer, memo)
+        self.steps_in_batch += 1
+        if not self.is_immediate or memo.skipped or self._has_overflowed:
+            return
+        parameters = [each.detach() for group in optimizer.param_groups for each in group["params"]]
+        if parameters and not bool(torch.isfinite(get_total_norm(parameters, float("inf")))):
+            self._tell("parameters", optimizer)
+        else:
+            self.finite_until = self._step
+
+    def end_step(self) -> None:
+        super().end_step()
+        if self._strike is None:
+            return
+        moments = self.moments
+        if self.trail.bad != self._bad_before and not self._has_overflowed:
+            self.usual.update(np.flatnonzero(moments[:, NONFINITE] > 0).tolist())
+        slot = self._ended % len(self._steps)
+        self._keep(moments, slot)
+        self._ended += 1
+
+    def _keep(self, moments: NDArray[np.float64], slot: int) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            largest = np.maximum(-moments[:, MIN], moments[:, MAX])
+            self._magnitudes[slot] = np.where(moments[:, COUNT] > 0, largest, np.nan)
+        self._steps[slot] = self._step
+
+    def _is_bad(self, tensor: str) -> bool:
+        rows = self._rows_of.get(tensor)
+        return rows is not None and bool((self.moments[rows, NONFINITE] > 0).any())
+
+    def _tell(self, moment: Moment, optimizer: Optimizer | None) -> None:
+        strike, self._strike = self._strike, None
+        if strike is not None:
+            strike(moment, optimizer)
+
+    def calls(self) -> Calls:
+        """What the trail keeps."""
+        rows = [(row.name, row.tensor) for row in self.plan.rows]
+        return Calls(self.trail.entries(0), self.trail.count, tuple(self._marks), rows)
+
+    @property
+    def micro_batch(self) -> int:
+        """The number of the batch under way in its step, from 0."""
+        return self._micro_batch
+
+    @property
+    def step(self) -> int:
+        """The step under way."""
+        return self._step
+
+    def bad_names(self, tensor: str) -> tuple[str, ...]:
+        """The names of the rows of a tensor that are not finite in the step under way."""
+        rows = self._rows_of.get(tensor)
+        if rows is None:
+            return ()
+        moments = self.moments
+        return tuple(self.plan.rows[int(row)].name for row in rows if moments[row, NONFINITE] > 0)
+
+    def growth_of(self, name: str, tensor: str) -> Growth | None:
+        """The largest magnitudes of a row at the last steps, the one under way included; None if there is no such row."""
+        row = next((row.index for row in self.plan.rows if (row.name, row.tensor) == (name, tensor)), None)
+        if row is None:
+            return None
+        kept = min(self._ended, len(self._steps))
+        slots = [(self._ended - kept + i) % len(self._steps) for i in range(kept)]
+        steps = [int(self._steps[slot]) for slot in slots]
+        values = [float(self._magnitudes[slot, row]) for slot in slots]
+        moments = self.moments[row]
+        if self._step not in steps and moments[COUNT] > 0:
+            steps, values = [*steps, self._step], [*values, float(max(-moments[MIN], moments[MAX]))]
+        return Growth(name, tensor, tuple(steps), tuple(values))

@@ -1,0 +1,139 @@
+"""`record.json`: a record as JSON, written so that a reader never sees half of it, and read again with checks."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import types
+import typing
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, fields, is_dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from lightning_hooks.errors import RuleError, shown
+from lightning_hooks.recorder.record import FORMAT, FlightRecord
+
+FOLDER: Final = "flight_record"
+RECORD: Final = "record.json"
+TEXT: Final = "record.md"
+
+
+def to_json(record: FlightRecord) -> str:
+    """A record as JSON; numbers that JSON does not have become texts."""
+    return json.dumps(_plain(asdict(record)), indent=1, allow_nan=False) + "\n"
+
+
+def from_json(text: str) -> FlightRecord:
+    """The record of `to_json`. Fields that a later version of the package has added are ignored.
+
+    Raises:
+        RuleError: it is no record, is of a later format, or a field is missing or damaged; the message names it.
+
+    Example:
+        >>> from lightning_hooks.recorder.record import Verdict
+        >>> record = FlightRecord(Verdict.EXCEPTION, 3)
+        >>> from_json(to_json(record)) == record
+        True
+    """
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise RuleError(f"this is no flight record: {error}") from None
+    if not isinstance(values, dict) or not isinstance(values.get("format"), int):
+        raise RuleError("this is no flight record: it has no number `format`")
+    if values["format"] > FORMAT:
+        raise RuleError(
+            f"the flight record has format {values['format']}, and this version of lightning_hooks reads formats up to "
+            f"{FORMAT}; install a later version"
+        )
+    record = _read(FlightRecord, values, "record")
+    assert isinstance(record, FlightRecord)
+    return record
+
+
+def read_record(path: str | os.PathLike[str]) -> FlightRecord:
+    """The record of a folder, or of a file.
+
+    Raises:
+        RuleError: there is none, or it is damaged; the message has the path.
+    """
+    file = Path(path)
+    file = file / RECORD if file.is_dir() else file
+    try:
+        return from_json(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RuleError(f"{file}: no flight record can be read ({error.strerror or error})") from None
+    except RuleError as error:
+        raise RuleError(f"{file}: {error}") from None
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file in one piece: it is there as a whole, or not at all, and on the disk when this returns.
+
+    Raises:
+        OSError: it cannot be written; then nothing is left of it.
+    """
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(unfinished, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def _read(kind: Any, value: Any, where: str) -> Any:
+    """A value of JSON as a value of a type."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _read(next(each for each in arguments if each is not type(None)), value, where)
+    if is_dataclass(kind) and isinstance(kind, type):
+        values = _checked(value, dict, where)
+        hints = typing.get_type_hints(kind)
+        given = {
+            each.name: _read(hints[each.name], values[each.name], f"{where}.{each.name}")
+            for each in fields(kind)
+            if each.name in values
+        }
+        try:
+            return kind(**given)
+        except TypeError as error:
+            raise RuleError(f"{where}: {str(error).partition('() ')[2] or error}") from None
+    if origin is tuple:
+        return tuple(_read(arguments[0], each, f"{where}[{i}]") for i, each in enumerate(_checked(value, list, where)))
+    if origin is not None:  # a mapping
+        return _checked(value, dict, where)
+    if kind is float and isinstance(value, str) and value in ("nan", "inf", "-inf"):
+        return float(value)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        try:
+            return kind(value)
+        except ValueError:
+            raise RuleError(f"{where}: {shown(value)} is none of {', '.join(map(str, kind))}") from None
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value if kind is Any else _checked(value, kind, where)
+
+
+def _checked(value: Any, kind: type, where: str) -> Any:
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise RuleError(f"{where}: expected {kind.__name__}, got {shown(value)}")
+    return value

@@ -1,0 +1,132 @@
+"""`record.md`: a record in words, in the order in which a person asks: what, where, from what, and how it came."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from lightning_hooks.recorder.record import FlightRecord, Growth, Operation, Place, TensorSummary, TrailEntry
+
+_LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
+_MOST_CALLS = 24  # calls of the trail in words; record.json has all
+_MOST_STEPS = 12  # steps of the growth in words
+
+
+def to_markdown(record: FlightRecord, replay: str = "") -> str:
+    """A record as Markdown.
+
+    Args:
+        record: the record.
+        replay: the command that replays the step; empty if it cannot be replayed.
+    """
+    return "\n".join(_lines(record, replay)) + "\n"
+
+
+def _lines(record: FlightRecord, replay: str) -> Iterator[str]:
+    yield f"# Flight record of step {record.step}"
+    yield ""
+    yield f"**{record.verdict.replace('_', ' ').capitalize()}.** {record.message}"
+    if record.reproduced is not None:
+        yield ""
+        yield "The step was run again in place: " + ("it gave the same." if record.reproduced else "it gave finite numbers.")
+    if record.failure is not None:
+        yield from ("", f"It ended with {record.failure.type}: {record.failure.message}")
+        if record.failure.module:
+            yield f"The innermost module of the traceback is {record.failure.module}."
+    if record.place is not None:
+        yield from ("", "## Where", "")
+        yield from _where(record.place)
+        if record.operation is not None:
+            yield from _operation(record.operation)
+    if record.inputs:
+        yield from ("", "## What it read", "")
+        yield from _table(("tensor", "shape", "dtype", "min", "max", "headroom", "not finite"), map(_summary, record.inputs))
+    if record.trail:
+        yield from ("", f"## The last {min(len(record.trail), _MOST_CALLS)} calls", "")
+        heads = ("step", "batch", "call", "row", "tensor", "min", "max", "not finite")
+        yield from _table(heads, map(_call, record.trail[-_MOST_CALLS:]))
+    if record.growth is not None:
+        yield from ("", f"## {record.growth.tensor} of {record.growth.name} at the last steps", "")
+        yield from _growth(record.growth)
+    if record.context:
+        yield from ("", "## Context", "")
+        yield from (f"- {name}: {_value(value)}" for name, value in record.context.items())
+    if record.notes:
+        yield from ("", "## What this record cannot say", "")
+        yield from (f"- {note}" for note in record.notes)
+    yield from ("", "## Replay", "")
+    yield f"    {replay}" if replay else "The step cannot be replayed; see what this record cannot say."
+    if record.failure is not None and record.failure.traceback:
+        yield from ("", "## Traceback", "", "```", record.failure.traceback.rstrip(), "```")
+
+
+def _where(place: Place) -> Iterator[str]:
+    yield f"- module: {place.module or 'the model itself'}{f' ({place.type})' if place.type else ''}"
+    yield f"- tensor: {place.tensor}, {place.direction}"
+    yield f"- call {place.call + 1} of the module, batch {place.micro_batch + 1} of step {place.step}"
+    if place.world_size > 1:
+        yield f"- rank {place.rank} of {place.world_size}"
+    result = place.result
+    if result is not None and result.nonfinite:
+        counts = {"NaN": result.nan, "+Inf": result.positive_infinite, "−Inf": result.negative_infinite}
+        yield f"- {', '.join(f'{count} {name}' for name, count in counts.items() if count)} of {_size(result.shape)} elements"
+        if result.first is not None:
+            yield f"- the first at {list(result.first)}"
+
+
+def _operation(operation: Operation) -> Iterator[str]:
+    yield f"- operation: `{operation.name}`" + (f", backward of {operation.node}" if operation.node else "")
+    if operation.source:
+        yield f"- line: {operation.source}" + (f": `{operation.line.strip()}`" if operation.line else "")
+
+
+def _summary(tensor: TensorSummary) -> tuple[str, ...]:
+    largest, reached = _LARGEST.get(tensor.dtype), tensor.abs_max
+    headroom = "" if largest is None or not reached else f"× {largest / reached:.3g}"
+    return (
+        tensor.name,
+        "×".join(map(str, tensor.shape)) or "scalar",
+        tensor.dtype,
+        _number(tensor.minimum),
+        _number(tensor.maximum),
+        headroom,
+        str(tensor.nonfinite or ""),
+    )
+
+
+def _call(entry: TrailEntry) -> tuple[str, ...]:
+    numbers = (str(entry.step), str(entry.micro_batch + 1), str(entry.call + 1))
+    name = entry.name or "the model"
+    return (*numbers, name, entry.tensor, _number(entry.minimum), _number(entry.maximum), str(entry.nonfinite or ""))
+
+
+def _growth(growth: Growth) -> Iterator[str]:
+    pairs = [(step, value) for step, value in zip(growth.steps, growth.abs_max, strict=True) if math.isfinite(value)]
+    # Steps that are evenly spread over the range, with the last one.
+    every = max(1, -(-len(pairs) // _MOST_STEPS))
+    shown = pairs[::-1][::every][::-1]
+    yield from _table(("step", "largest magnitude"), ((str(step), _number(value)) for step, value in shown))
+
+
+def _table(heads: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'|'.join('---' for _ in heads)}|"
+    for row in rows:
+        cells = (cell.replace("|", "\\|") for cell in row)
+        yield f"| {' | '.join(cells)} |"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return math.prod(shape)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_value(each)}" for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_value, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

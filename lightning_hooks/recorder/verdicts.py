@@ -1,0 +1,118 @@
+"""The verdict: what happened, from what was seen when a number stopped being finite. In words, with what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightning_hooks.recorder.record import Operation, Place, TensorSummary, TrailEntry, Verdict
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What was looked at when a number stopped being finite.
+
+    Args:
+        moment: `loss` (before the backward), `gradients` (before the update), or `parameters` (after the update).
+        step: the step.
+        bad_batch: the tensors of the batch that are not finite.
+        bad_weights: the parameters and buffers that were not finite before the step changed any.
+        bad_state: the tensors of the optimizer's state that are not finite, or negative where a square root is taken of them.
+        call: the first call of the step that gave a bad number; None if none did, or nothing was noted.
+        bad_gradients: the parameters whose gradients are not finite.
+        bad_parameters: the parameters that are not finite after the update.
+        world_size: the number of processes.
+        scale: the loss scale; None without a loss scaler.
+    """
+
+    moment: str
+    step: int
+    bad_batch: tuple[TensorSummary, ...] = ()
+    bad_weights: tuple[TensorSummary, ...] = ()
+    bad_state: tuple[TensorSummary, ...] = ()
+    call: TrailEntry | None = None
+    bad_gradients: tuple[str, ...] = ()
+    bad_parameters: tuple[str, ...] = ()
+    world_size: int = 1
+    scale: float | None = None
+
+
+def verdict_of(sight: Sight) -> Verdict:
+    """The verdict that the numbers of the step alone give; a step that is run again may tell more.
+
+    Example:
+        >>> str(verdict_of(Sight("gradients", 3, bad_gradients=("fc.weight",))))
+        'backward'
+    """
+    if sight.moment == "parameters":
+        return Verdict.UPDATE
+    if sight.bad_weights:
+        return Verdict.WEIGHTS
+    if sight.moment == "loss":
+        return Verdict.BATCH if sight.bad_batch else Verdict.FORWARD
+    if sight.scale is not None and sight.scale <= 1.0:
+        return Verdict.SCALER
+    is_local = sight.call is not None
+    return Verdict.BACKWARD if is_local or sight.world_size == 1 else Verdict.ALL_REDUCE
+
+
+def message_of(verdict: Verdict, place: Place | None, operation: Operation | None, since: int | None = None) -> str:
+    """The verdict in one or two sentences.
+
+    Args:
+        verdict: the verdict.
+        place: where; None if nothing was not finite.
+        operation: what made the number, if it is known.
+        since: the step before whose update the weights were last seen finite.
+
+    Example:
+        >>> message_of(Verdict.FORWARD, Place("head", "Head", "forward", "output", 0, 0, 12), None)
+        'In the forward pass of step 12, head (Head) gave the first number that is not finite.'
+    """
+    if place is None:
+        return _ENDED.get(verdict, "")
+    where = f"{place.module or 'the model'}{f' ({place.type})' if place.type else ''}"
+    call = f", at its call {place.call + 1}" if place.call else ""
+    batch = f", in batch {place.micro_batch + 1} of the step" if place.micro_batch else ""
+    by = "" if operation is None else f" {_of(operation)}"
+    step = place.step
+    match verdict:
+        case Verdict.BATCH:
+            return f"The batch of step {step} has elements that are not finite, and they reached the loss{batch}.{by}"
+        case Verdict.WEIGHTS:
+            known = "" if since is None else f" They were finite after the update of step {since}."
+            return f"{where} was not finite before step {step} began.{known}{by}"
+        case Verdict.FORWARD:
+            return f"In the forward pass of step {step}, {where} gave the first number that is not finite{call}{batch}.{by}"
+        case Verdict.BACKWARD:
+            return (
+                f"The loss of step {step} is finite. In its backward pass, {where} gave the first number that is not "
+                f"finite{call}{batch}.{by}"
+            )
+        case Verdict.UPDATE:
+            return f"The gradients of step {step} are finite, and the optimizer's update made {where} not finite.{by}"
+        case Verdict.ALL_REDUCE:
+            return (
+                f"The gradients that rank {place.rank} computed in step {step} are finite; those of {where}, averaged over "
+                f"{place.world_size} ranks, are not. Another rank's record names the call."
+            )
+        case Verdict.SCALER:
+            return f"In step {step} gradients overflow at a loss scale that is not above 1, first at {where}{call}{batch}.{by}"
+        case Verdict.NOT_REPRODUCED:
+            return (
+                f"{where} gave a number that is not finite in step {step}, and not when the step was run again: suspect the "
+                "hardware, or an operation that is not deterministic."
+            )
+        case _:
+            return _ENDED[verdict]
+
+
+_ENDED = {
+    Verdict.EXCEPTION: "An exception ended the run. All numbers that were looked at were finite.",
+    Verdict.SIGNAL: "A signal ended the run. All numbers that were looked at were finite.",
+}
+
+
+def _of(operation: Operation) -> str:
+    direction = f" (backward of {operation.node})" if operation.node else ""
+    at = f" at {operation.source}" if operation.source else ""
+    return f"The operation is {operation.name}{direction}{at}."
