@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "peers"
-PACKAGES = ("torchmortem==0.1.1", "torch-audit==0.3.0")
+PACKAGES = ("torchmortem==0.1.1", "torch-audit==0.3.0", "torchtest2==0.1.0")
 
 
 def environment() -> Path:
