@@ -1,0 +1,124 @@
+"""What the operators of torch do with their arguments: which they write, which they only overwrite, and which give literals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from torch import Tensor
+
+from lightning_hooks.private import private
+
+UNINITIALISED: Final = frozenset(
+    {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "set_"}
+)
+"""Operators whose result holds whatever was in memory."""
+OVERWRITING: Final = frozenset(
+    {"copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "log_normal_", "cauchy_"}
+    | {"geometric_", "resize_", "set_", "_foreach_copy_", "_foreach_zero_"}
+)
+"""In-place operators that do not read the tensor that they write."""
+COLLECTIVES: Final = frozenset({"c10d", "_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "symm_mem"})
+"""The namespaces of operators that wait for other ranks."""
+
+
+class Argument(NamedTuple):
+    """One tensor among the arguments of an operator.
+
+    Args:
+        name: as in the schema, with the position in a list of tensors: `self`, `exp_avgs[3]`.
+        tensor: the tensor.
+        position: in its list; None if it is no element of a list.
+        is_written: whether the operator changes it.
+        is_read: whether the result depends on it.
+    """
+
+    name: str
+    tensor: Tensor
+    position: int | None
+    is_written: bool
+    is_read: bool
+
+
+def base_name(operator: Any) -> str:
+    """The name without namespace and overload, such as `add_`."""
+    name: str = operator.name()
+    return name.partition("::")[2].partition(".")[0]
+
+
+def shown_name(operator: Any) -> str:
+    """The name without its overload, as a record shows it, such as `aten.add_`."""
+    name: str = operator.name()
+    return name.partition(".")[0].replace("::", ".")
+
+
+def namespace(operator: Any) -> str:
+    name: str = operator.name()
+    return name.partition("::")[0]
+
+
+def tensor_arguments(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Argument]:
+    """The tensors among the arguments, in order."""
+    found = []
+    names, written = _schema_of(operator)
+    overwrites = base_name(operator) in OVERWRITING
+    named = [(names[i] if i < len(names) else f"input {i}", value) for i, value in enumerate(args)]
+    for name, value in [*named, *kwargs.items()]:
+        is_written = name in written
+        # A tensor that is given by keyword and written is `out=`: its elements are not read.
+        is_read = not (is_written and (overwrites or name in kwargs))
+        if isinstance(value, Tensor):
+            found.append(Argument(name, value, None, is_written, is_read))
+        elif isinstance(value, (list, tuple)):
+            tensors = ((i, each) for i, each in enumerate(value) if isinstance(each, Tensor))
+            found += [Argument(f"{name}[{i}]", each, i, is_written, is_read) for i, each in tensors]
+    return found
+
+
+def bad_scalars(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, float]:
+    """The numbers among the arguments that are not finite, by the names of the arguments."""
+    names, _ = _schema_of(operator)
+    named = {names[i] if i < len(names) else f"argument {i}": value for i, value in enumerate(args)} | kwargs
+    flat: dict[str, float] = {}
+    for name, value in named.items():
+        several = isinstance(value, (list, tuple))
+        for i, each in enumerate(value if several else [value]):
+            if isinstance(each, float) and not math.isfinite(each):
+                flat[f"{name}[{i}]" if several else name] = each
+    return flat
+
+
+def tensors_in(result: Any) -> Iterator[tuple[int | None, Tensor]]:
+    """The tensors of a result, each with its position; None if the result is one tensor."""
+    if isinstance(result, Tensor):
+        yield None, result
+    elif isinstance(result, (list, tuple)):
+        for i, each in enumerate(result):
+            if isinstance(each, Tensor):
+                yield i, each
+            elif isinstance(each, (list, tuple)):
+                yield from tensors_in(each)
+
+
+@cache
+def _schema_of(operator: Any) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The names of the arguments, and of those among them that the operator writes."""
+
+    def find() -> tuple[tuple[str, ...], frozenset[str]]:
+        arguments = operator._schema.arguments
+        written = (argument for argument in arguments if argument.alias_info is not None and argument.alias_info.is_write)
+        return tuple(argument.name for argument in arguments), frozenset(argument.name for argument in written)
+
+    return private("OpOverload._schema", find, _by_convention(operator), "operands have no names in a flight record")
+
+
+def _by_convention(operator: Any) -> tuple[tuple[str, ...], frozenset[str]]:
+    """As `_schema_of`, by the rule that the name of an in-place operator ends with `_`, and that results are called `out`."""
+    name = base_name(operator)
+    written = {"out", "out0", "out1", "out2"}
+    if name.endswith("_"):
+        # A fused optimizer writes its first lists: parameters, gradients if a scaler acts, and its state.
+        written.update(f"input {i}" for i in range(6 if name.startswith("_fused_") else 1))
+    return (), frozenset(written)
