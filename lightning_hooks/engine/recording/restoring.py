@@ -72,7 +72,7 @@ class Generators:
         self.torch = torch.get_rng_state()
         self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         self.python = random.getstate()
-        self.numpy = np.random.get_state(legacy=True)
+        self.numpy: Any = np.random.get_state(legacy=True)
 
     def restore(self) -> None:
         """Set the generators to these states."""

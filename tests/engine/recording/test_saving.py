@@ -1,0 +1,215 @@
+"""What is kept for a replay is read back as it was, and what cannot be kept is named."""
+
+from __future__ import annotations
+
+import collections
+import json
+import random
+import sys
+from collections import namedtuple
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks.engine.recording import saving
+from lightning_hooks.engine.recording.restoring import Generators
+from lightning_hooks.engine.recording.saving import (
+    load_batch,
+    load_generators,
+    load_optimizers,
+    load_weights,
+    save_batch,
+    save_generators,
+    save_optimizers,
+    save_weights,
+)
+from lightning_hooks.errors import RuleError
+
+Pair = namedtuple("Pair", "first second")
+
+
+@dataclass(frozen=True)
+class Sample:
+    image: Tensor
+    label: int = 3
+    names: list[str] = field(default_factory=list)
+
+
+SHARED = torch.arange(6.0).reshape(2, 3)
+BATCHES: dict[str, Any] = {
+    "tensor": torch.tensor([1.0, float("nan"), float("-inf")]),
+    "scalar": torch.tensor(3),
+    "empty": torch.empty(0, 4),
+    "half": torch.ones(2, dtype=torch.bfloat16),
+    "bool": torch.tensor([True, False]),
+    "complex": torch.tensor([1 + 2j, 3 - 4j]),
+    "view": SHARED.T,
+    "shared": (SHARED, SHARED[0], SHARED),
+    "nested": {"x": [torch.ones(2), (1, 2.5, None, True)], 7: "seven", ("a", 1): torch.zeros(1)},
+    "same names": {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}},
+    "namedtuple": Pair(torch.ones(1), [Pair(1, 2)]),
+    "dataclass": Sample(torch.ones(2), names=["a"]),
+    "ordered": collections.OrderedDict(x=torch.ones(1)),
+    "array": {"x": np.arange(3, dtype=np.int64), "y": np.float32(0.5)},
+    "floats": [float("inf"), float("-inf"), 0.1, -0.0],
+    "others": (b"\x00\xff", torch.float16, torch.device("cpu"), {1, 2}),
+}
+
+
+def assert_same(first: Any, second: Any) -> None:
+    assert type(first) is type(second)
+    if isinstance(first, Tensor):
+        assert first.dtype is second.dtype and first.shape == second.shape
+        assert first.requires_grad is second.requires_grad
+        assert torch.equal(torch.nan_to_num(first.detach()), torch.nan_to_num(second.detach()))
+        assert torch.equal(first.detach().isnan(), second.detach().isnan())
+    elif isinstance(first, np.ndarray):
+        assert first.dtype == second.dtype and np.array_equal(first, second)
+    elif isinstance(first, dict):
+        assert list(first) == list(second)
+        for key in first:
+            assert_same(first[key], second[key])
+    elif isinstance(first, (list, tuple)):
+        assert len(first) == len(second)
+        for one, other in zip(first, second, strict=True):
+            assert_same(one, other)
+    elif isinstance(first, Sample):
+        assert_same(vars(first), vars(second))
+    else:
+        assert first == second
+
+
+@pytest.mark.parametrize("library", ["safetensors", "torch"])
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_batch_is_read_back_as_it_was(name: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: tuple[str, ...] = ()
+    if library == "torch":
+        monkeypatch.setattr(saving, "_safetensors", lambda: None)
+        notes = (saving.WITHOUT_SAFETENSORS,) if name != "floats" and name != "others" else ()
+    saved = save_batch(BATCHES[name], tmp_path)
+    assert saved == ("batch.json", notes)
+    batch = BATCHES[name]
+    expected = {**batch, "y": 0.5} if name == "array" else batch
+    loaded = load_batch(tmp_path, saved.file)
+    assert_same(loaded.value, expected)
+    assert loaded.notes == ()
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_gradient_flag_is_kept(tmp_path: Path) -> None:
+    save_batch(torch.ones(2, requires_grad=True), tmp_path)
+    assert load_batch(tmp_path).value.requires_grad
+
+
+def test_a_sparse_tensor_is_kept(tmp_path: Path) -> None:
+    save_batch(torch.eye(3).to_sparse(), tmp_path)
+    assert torch.equal(load_batch(tmp_path).value.to_dense(), torch.eye(3))
+
+
+def test_what_cannot_be_saved_is_named(tmp_path: Path) -> None:
+    saved = save_batch({"x": torch.ones(1), "image": object(), "deep": [torch.ones(2, device="meta")]}, tmp_path)
+    assert saved.notes == (
+        "image is a builtins.object, which cannot be saved",
+        "deep.0 is a torch.Tensor, which cannot be saved",
+    )
+    loaded = load_batch(tmp_path)
+    assert loaded.value["image"] is None and torch.equal(loaded.value["x"], torch.ones(1))
+    assert loaded.notes[0] == "a builtins.object was not saved; it is None"
+
+
+def test_a_class_that_is_gone_is_replaced_by_a_plain_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_batch([Pair(1, torch.ones(1)), Sample(torch.ones(1))], tmp_path)
+    monkeypatch.delattr(sys.modules[__name__], "Pair")
+    monkeypatch.delattr(sys.modules[__name__], "Sample")
+    loaded = load_batch(tmp_path)
+    pair, sample = loaded.value
+    assert pair._fields == ("first", "second") and pair.first == 1 and sample.label == 3
+    assert loaded.notes[0] == f"{__name__}.Pair cannot be imported; a plain value stands for it"
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.BatchNorm1d(3))
+    tied[1].weight = tied[0].weight
+    tied.register_buffer("mask", torch.full((2,), -float("inf")), persistent=False)
+    return tied
+
+
+def test_weights_and_all_buffers_come_back(tmp_path: Path) -> None:
+    first = model()
+    first[2].running_mean.fill_(7.0)
+    assert save_weights(first, tmp_path) == ("weights.json", ())
+    second = model()
+    for each in [*second.parameters(), *second.buffers()]:
+        each.data.zero_()
+    assert load_weights(second, tmp_path) == ()
+    assert_same(dict(first.state_dict()), dict(second.state_dict()))
+    assert torch.equal(first.mask, second.mask) and second[0].weight is second[1].weight
+
+
+def test_weights_of_another_module_are_refused_and_missing_names_noted(tmp_path: Path) -> None:
+    save_weights(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)), tmp_path)
+    other = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 2), nn.Linear(1, 1, bias=False))
+    assert load_weights(other, tmp_path) == ("2.weight is not in weights.json", "0.bias of weights.json is not in the module")
+    with pytest.raises(RuleError, match=r"0.weight has the shape \(3, 3\) in weights.json and \(4, 4\) in the module"):
+        load_weights(nn.Sequential(nn.Linear(4, 4)), tmp_path)
+
+
+def test_optimizers_come_back(tmp_path: Path) -> None:
+    first = model()
+    optimizer = torch.optim.Adam(first.parameters(), lr=0.1, betas=(0.8, 0.9))
+    first(torch.randn(4, 3)).square().sum().backward()
+    optimizer.step()
+    assert save_optimizers([optimizer], tmp_path) == ("optimizers.json", ())
+    (state,) = load_optimizers(tmp_path).value
+    assert_same(state, optimizer.state_dict())
+
+
+def test_generators_draw_the_same_numbers_again(tmp_path: Path) -> None:
+    torch.manual_seed(1), random.seed(2), np.random.seed(3)
+    np.random.standard_normal()  # leaves a second number in the state
+    assert save_generators(tmp_path) == ("generators.json", ())
+    kept = Generators()
+    drawn = torch.rand(3).tolist(), random.random(), np.random.standard_normal(3).tolist()
+    torch.manual_seed(9), random.seed(9), np.random.seed(9)
+    load_generators(tmp_path).restore()
+    assert drawn == (torch.rand(3).tolist(), random.random(), np.random.standard_normal(3).tolist())
+    save_generators(tmp_path, kept)
+    load_generators(tmp_path).restore()
+    assert drawn[1] == random.random()
+    json.loads((tmp_path / "generators.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is damaged"),
+        ("[]", "is damaged"),
+        ('{"format": 9, "tensors": "", "value": 1}', "has format 9, and this version reads formats up to 1"),
+        ('{"format": 1, "tensors": "", "value": {"tensor": "x"}}', "damaged: KeyError: 'x'"),
+        ('{"format": 1, "tensors": "", "value": {"wrong": 1}}', "it has a 'wrong'"),
+        ('{"format": 1, "tensors": "none.safetensors", "value": 1}', "cannot be read"),
+    ],
+)
+def test_a_damaged_file_is_refused(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "batch.json").write_text(content)
+    with pytest.raises(RuleError, match=message) as raised:
+        load_batch(tmp_path)
+    assert str(tmp_path / "batch.json") in str(raised.value)
+    with pytest.raises(RuleError, match="cannot be read"):
+        load_batch(tmp_path, "missing.json")
+
+
+def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_batch(torch.ones(1), tmp_path)
+    assert list(tmp_path.iterdir()) == []
