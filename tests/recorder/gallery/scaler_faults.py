@@ -1,0 +1,90 @@
+"""Trainings in mixed precision with a loss scaler: what the scaler handles, and what it cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins import MixedPrecision
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.nn import functional
+
+from lightning_hooks.recorder.record import Verdict
+from tests.recorder.gallery.fault import Case, Fault
+from tests.recorder.gallery.parts import FEATURES, WIDTH, Regressor, around, batches, chain
+
+
+def mixed(scale: float) -> dict[str, Any]:
+    """Arguments of a Trainer that trains in float16 on the CPU with a scaler.
+
+    Args:
+        scale: the first loss scale.
+    """
+    return {"plugins": [MixedPrecision("16-mixed", "cpu", GradScaler("cpu", init_scale=scale))]}
+
+
+class RootOfNothing(Regressor):
+    """Takes the root of 0 at every step from the fourth on, so that the scaler skips each of them."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        inputs, targets = batch
+        outputs = self(inputs)
+        loss = functional.mse_loss(outputs.float(), targets)
+        if batch_idx >= 4:
+            loss = loss + (outputs.float() * 0.0).square().sum().sqrt()
+        return loss
+
+
+def skipped_for_ever() -> Case:
+    torch.manual_seed(0)
+    return Case(RootOfNothing(around(act=nn.Tanh())), batches(), mixed(2.0**16))
+
+
+def scale_search() -> Case:
+    """The first scale of 2**24 overflows, the scaler halves it a few times, and the training goes on."""
+    torch.manual_seed(0)
+    model = Regressor(chain(stem=nn.Linear(FEATURES, WIDTH), act=nn.Tanh(), head=nn.Linear(WIDTH, 1)))
+    return Case(model, batches(), mixed(2.0**24))
+
+
+class Manual(Regressor):
+    """A loss scaler in the training step, under manual optimization."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__(chain(stem=nn.Linear(FEATURES, WIDTH), act=nn.Tanh(), head=nn.Linear(WIDTH, 1)))
+        self.automatic_optimization = False
+        self.scaler = GradScaler("cpu", init_scale=scale)
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        inputs, targets = batch
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = functional.mse_loss(self(inputs).float(), targets)
+        self.scaler.scale(loss).backward()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+
+
+def manual_scaler() -> Case:
+    torch.manual_seed(0)
+    return Case(Manual(2.0**22), batches())
+
+
+SCALED = ("scale-search", "manual-scaler")
+"""Healthy trainings in which a scaler handles gradients that overflow."""
+
+FAULTS = [
+    Fault(
+        "skipped-for-ever",
+        "A gradient is NaN at any loss scale, and the scaler skips every step.",
+        skipped_for_ever,
+        Verdict.SCALER,
+        step=4,
+        direction="backward",
+        operation="aten.div",
+        node="SqrtBackward0",
+        steps=30,
+    ),
+]
