@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A a
     from lightning_hooks.callbacks import ActivationCapture as ActivationCapture
     from lightning_hooks.callbacks import ActivationTransforms as ActivationTransforms
     from lightning_hooks.callbacks import CustomHooks as CustomHooks
+    from lightning_hooks.callbacks import FlightRecorder as FlightRecorder
     from lightning_hooks.callbacks import GradientTransforms as GradientTransforms
     from lightning_hooks.callbacks import HealthMonitor as HealthMonitor
     from lightning_hooks.callbacks import StatsMonitor as StatsMonitor
@@ -95,6 +96,7 @@ _PUBLIC = {
         "ActivationTransforms",
         "CustomHooks",
         "GradientTransforms",
+        "FlightRecorder",
         "HealthMonitor",
         "StatsMonitor",
     ),

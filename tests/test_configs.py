@@ -24,6 +24,7 @@ CONFIGS = {  # callback, rules in it, further words that it must name
     "transforms/activations": ("ActivationTransforms", Apply, ()),
     "custom_hooks": ("CustomHooks", Hook, (*MODULE_KINDS, *PARAM_KINDS, *OPTIMIZER_KINDS)),
     "activation_capture": ("ActivationCapture", None, ()),
+    "flight_recorder": ("FlightRecorder", None, ("nonfinite", "exception")),
 }
 NOT_FOR = {"GradientTransforms": {"stages"}, "ActivationTransforms": {"params", "when"}}
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lightning_hooks.callbacks.custom import CustomHooks as CustomHooks
     from lightning_hooks.callbacks.health import HealthMonitor as HealthMonitor
     from lightning_hooks.callbacks.monitor import StatsMonitor as StatsMonitor
+    from lightning_hooks.callbacks.recorder import FlightRecorder as FlightRecorder
     from lightning_hooks.callbacks.transforms import ActivationTransforms as ActivationTransforms
     from lightning_hooks.callbacks.transforms import GradientTransforms as GradientTransforms
 
@@ -21,6 +22,7 @@ _PUBLIC = {
     "custom": ("CustomHooks",),
     "health": ("HealthMonitor",),
     "monitor": ("StatsMonitor",),
+    "recorder": ("FlightRecorder",),
     "transforms": ("ActivationTransforms", "GradientTransforms"),
 }
 _FILES = {name: file for file, names in _PUBLIC.items() for name in names}

@@ -184,6 +184,10 @@ class LightningRun(Run):
             self._boards[folder] = self.hook_manager.run_handles.keep(board)
         return self._boards[folder]
 
+    def folder_of_board(self) -> Path | None:
+        """The folder of the first event file of this package; None without one, as on ranks other than 0."""
+        return next((board.folder for board in self._boards.values()), None)
+
     @cached_property
     def model_facts(self) -> ModelFacts:
         """The structure of the model, and the facts of it that change from step to step."""

@@ -115,6 +115,18 @@ class HealthMonitor(StatsMonitor):
         """What most likely explains the findings."""
         return [] if self._reporter is None else self._reporter.diagnosis.causes
 
+    def explain(self, rule: str, cause: Cause) -> bool:
+        """Explain what a rule finds by a cause that another callback knows. Returns whether a fit is diagnosed now.
+
+        Args:
+            rule: the name of the rule.
+            cause: what explains its findings.
+        """
+        if self._reporter is None or not self._fits or rule not in self._reporter.diagnosis.rules:
+            return False
+        self._reporter.diagnosis.give(rule, cause)
+        return True
+
     @property
     def summary(self) -> dict[str, Any]:
         """What `summary.json` says: the rules that ran, those that could not and why, findings, and causes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -67,6 +68,7 @@ class Diagnosis:
         self._streaks = {name: Streaks(rule) for name, rule in self.rules.items()}
         self._groups = Groups()
         self._causes: list[Cause] = []
+        self._given: tuple[str, Cause] | None = None
         self._ran: set[str] = set()
         self._could_not: dict[str, str] = {}
         self._failed: dict[str, str] = {}
@@ -101,6 +103,23 @@ class Diagnosis:
     def causes(self) -> list[Cause]:
         """What explains the findings."""
         return list(self._causes)
+
+    def give(self, rule: str, cause: Cause) -> None:
+        """From now on, explain the findings of a rule by a cause that somebody else knows, such as a flight recorder.
+
+        Args:
+            rule: the name of the rule.
+            cause: the cause; its findings are replaced by those of the rule.
+        """
+        self._given = rule, cause
+
+    def _given_cause(self, recent: Iterable[Finding]) -> list[Cause]:
+        if self._given is None:
+            return []
+        rule, cause = self._given
+        explained = [finding for finding in recent if finding.rule == rule and finding.last_step >= cause.first_step]
+        names, numbers = tuple(each.fingerprint for each in explained), tuple(each.number for each in explained)
+        return [replace(cause, findings=names, numbers=numbers)] if explained else []
 
     def _go_back(self, step: int) -> None:
         """Training went back to an earlier step: its later steps are not new any more."""
@@ -187,7 +206,9 @@ class Diagnosis:
         recent = [each for each in self.findings if each.is_over is None or each.is_over >= step - WINDOW]
         numbers = {finding.number for finding in recent}
         old = {cause.name: cause for cause in self._causes if not numbers.isdisjoint(cause.numbers)}
-        new = explain(recent, self.evidence, self._cause_rules)
+        given = self._given_cause(recent)
+        known = {number for cause in given for number in cause.numbers}
+        new = [*given, *(each for each in explain(recent, self.evidence, self._cause_rules) if known.isdisjoint(each.numbers))]
         self._causes = [cause for cause in self._causes if numbers.isdisjoint(cause.numbers)] + new
         names = {cause.name for cause in new}
         events = [Event("withdrawn", step, cause=cause) for name, cause in old.items() if name not in names]

@@ -45,7 +45,7 @@ def _lines(record: FlightRecord, replay: str) -> Iterator[str]:
         yield from ("", f"## The last {min(len(record.trail), _MOST_CALLS)} calls", "")
         heads = ("step", "batch", "call", "row", "tensor", "min", "max", "not finite")
         yield from _table(heads, map(_call, record.trail[-_MOST_CALLS:]))
-    if record.growth is not None:
+    if record.growth is not None and record.growth.steps:
         yield from ("", f"## {record.growth.tensor} of {record.growth.name} at the last steps", "")
         yield from _growth(record.growth)
     if record.context:
@@ -101,7 +101,7 @@ def _call(entry: TrailEntry) -> tuple[str, ...]:
 
 
 def _growth(growth: Growth) -> Iterator[str]:
-    pairs = [(step, value) for step, value in zip(growth.steps, growth.abs_max, strict=True) if math.isfinite(value)]
+    pairs = list(zip(growth.steps, growth.abs_max, strict=True))
     # Steps that are evenly spread over the range, with the last one.
     every = max(1, -(-len(pairs) // _MOST_STEPS))
     shown = pairs[::-1][::every][::-1]

@@ -27,7 +27,7 @@ class Verdict(StrEnum):
     ALL_REDUCE = "all_reduce"
     """Each gradient that this rank computed is finite; the gradients averaged over ranks are not."""
     SCALER = "scaler"
-    """Gradients overflow under a loss scale that is too small to be lowered further."""
+    """Gradients overflow as a loss scaler expects: it lowers the scale and skips the step."""
     NOT_REPRODUCED = "not_reproduced"
     """The same step, run again, gave finite numbers: the hardware, or an operation that is not deterministic."""
     EXCEPTION = "exception"
@@ -166,8 +166,8 @@ class Growth:
     Args:
         name: the dotted name of the module or parameter.
         tensor: the tensor of the row.
-        steps: the steps, ascending.
-        abs_max: the largest magnitude at each; NaN where the row was not measured.
+        steps: the steps at which it was measured and had no NaN, ascending.
+        abs_max: the largest magnitude at each.
     """
 
     name: str
@@ -185,12 +185,14 @@ class Failure:
         message: its text.
         traceback: as Python prints it.
         module: the dotted name of the innermost module whose method is in the traceback.
+        direction: `forward` or `backward`.
     """
 
     type: str
     message: str
     traceback: str = ""
     module: str = ""
+    direction: str = "forward"
 
 
 @dataclass(frozen=True)

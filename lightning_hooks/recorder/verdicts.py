@@ -21,7 +21,6 @@ class Sight:
         bad_gradients: the parameters whose gradients are not finite.
         bad_parameters: the parameters that are not finite after the update.
         world_size: the number of processes.
-        scale: the loss scale; None without a loss scaler.
     """
 
     moment: str
@@ -33,7 +32,6 @@ class Sight:
     bad_gradients: tuple[str, ...] = ()
     bad_parameters: tuple[str, ...] = ()
     world_size: int = 1
-    scale: float | None = None
 
 
 def verdict_of(sight: Sight) -> Verdict:
@@ -49,8 +47,6 @@ def verdict_of(sight: Sight) -> Verdict:
         return Verdict.WEIGHTS
     if sight.moment == "loss":
         return Verdict.BATCH if sight.bad_batch else Verdict.FORWARD
-    if sight.scale is not None and sight.scale <= 1.0:
-        return Verdict.SCALER
     is_local = sight.call is not None
     return Verdict.BACKWARD if is_local or sight.world_size == 1 else Verdict.ALL_REDUCE
 
@@ -96,7 +92,7 @@ def message_of(verdict: Verdict, place: Place | None, operation: Operation | Non
                 f"{place.world_size} ranks, are not. Another rank's record names the call."
             )
         case Verdict.SCALER:
-            return f"In step {step} gradients overflow at a loss scale that is not above 1, first at {where}{call}{batch}.{by}"
+            return f"In step {step} gradients overflow as a loss scaler expects, first at {where}{call}{batch}.{by}"
         case Verdict.NOT_REPRODUCED:
             return (
                 f"{where} gave a number that is not finite in step {step}, and not when the step was run again: suspect the "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.participants.participant import PhaseMemo
+from lightning_hooks.engine.participants.participant import ModuleRule, PhaseMemo
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import LOSS
@@ -95,6 +95,10 @@ class CallRecorder(Observer):
         self._micro_batch = self._marks[-1].micro_batch + 1 if is_same else 0
         self._marks.append(Mark(self.trail.count, self._step, self._micro_batch))
         self.steps_in_batch = 0
+
+    def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
+        """No rules: a module that is not called is no surprise to a recorder."""
+        return ()
 
     def note_loss(self, loss: Tensor, batches: int = 1) -> None:
         super().note_loss(loss, batches)
@@ -183,9 +187,11 @@ class CallRecorder(Observer):
             return None
         kept = min(self._ended, len(self._steps))
         slots = [(self._ended - kept + i) % len(self._steps) for i in range(kept)]
+        slots = [slot for slot in slots if not np.isnan(self._magnitudes[slot, row])]
         steps = [int(self._steps[slot]) for slot in slots]
         values = [float(self._magnitudes[slot, row]) for slot in slots]
         moments = self.moments[row]
-        if self._step not in steps and moments[COUNT] > 0:
-            steps, values = [*steps, self._step], [*values, float(max(-moments[MIN], moments[MAX]))]
+        largest = float(np.maximum(-moments[MIN], moments[MAX]))
+        if self._step not in steps and moments[COUNT] > 0 and not np.isnan(largest):
+            steps, values = [*steps, self._step], [*values, largest]
         return Growth(name, tensor, tuple(steps), tuple(values))

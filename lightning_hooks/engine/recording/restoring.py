@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lightning_hooks.private import private
 from lightning_hooks.tensor_kinds import version_of
 
 _OF_MODULES: Final = frozenset(vars(nn.Module()))
@@ -49,6 +50,7 @@ def restored(
         True
     """
     with ExitStack() as stack:
+        stack.enter_context(preserved_versions([*model.buffers(), *(model.parameters() if updates else ())]))
         # What is entered last is restored first: generators come last, since nothing else may draw numbers after them.
         stack.callback(Generators().restore)
         for holder in ([] if scaler is None else [scaler], extra):
@@ -63,6 +65,27 @@ def restored(
             stack.callback(_saved_module(module))
         stack.callback(_saved_gradients(list(model.parameters())))
         yield
+
+
+def preserved_versions(tensors: Iterable[Tensor]) -> AbstractContextManager[None]:
+    """Surrounds writes that end where they began, so that autograd does not take a saved tensor for a changed one.
+
+    A graph that was not differentiated yet has saved buffers, such as the running statistics of a batch norm.
+    """
+
+    def find() -> Any:
+        preserve: Any = torch.autograd._unsafe_preserve_version_counter
+        probe = torch.zeros(1)
+        with preserve((probe,)):
+            probe.add_(1)
+        if version_of(probe) != 0:
+            raise AttributeError("it does not preserve the version of a tensor")
+        return preserve
+
+    lost = "a backward after a step was run again may refuse buffers that the step wrote"
+    preserving: Any = private("torch.autograd._unsafe_preserve_version_counter", find, lambda tensors: nullcontext(), lost)
+    context: AbstractContextManager[None] = preserving(tuple(tensors))
+    return context
 
 
 class Generators:

@@ -1,0 +1,105 @@
+"""Runs the batch under way again, inside the step of a Trainer, without the Trainer's own participants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.callbacks._run import LightningRun
+from lightning_hooks.callbacks._trainer import has_scaler, loss_divisor
+
+if TYPE_CHECKING:
+    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
+
+_LOGGING = ("log", "log_dict", "print")
+
+
+class StopHereError(Exception):
+    """An optimizer is about to step in a batch that is run again: its backward has been seen."""
+
+
+def step_again(trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> Callable[[], Tensor | None]:
+    """A function that runs the training step and the backward of a batch again, with the precision of the Trainer.
+
+    With manual optimization it ends where the first optimizer would step.
+    """
+    untyped: Any = trainer
+
+    def manual() -> None:
+        with suppressed_steps(pl_module):
+            _call(pl_module, batch, batch_idx)
+
+    def automatic() -> Tensor | None:
+        with untyped.precision_plugin.train_step_context():
+            output = _call(pl_module, batch, batch_idx)
+        loss = output if isinstance(output, Tensor) else output["loss"] if output is not None else None
+        if loss is None:
+            return None
+        scaled = loss / loss_divisor(trainer, pl_module)
+        if has_scaler(trainer):
+            scaled = untyped.precision_plugin.scaler.scale(scaled)
+        scaled.backward()
+        return loss
+
+    return automatic if pl_module.automatic_optimization else manual
+
+
+def _call(pl_module: Any, batch: Any, batch_idx: int) -> Any:
+    takes_index = pl_module.training_step.__code__.co_argcount > 2
+    return pl_module.training_step(batch, batch_idx) if takes_index else pl_module.training_step(batch)
+
+
+@contextmanager
+def suppressed_steps(pl_module: LightningModule) -> Iterator[None]:
+    """No optimizer steps in the block: the first that would step ends the block. Backwards call no callbacks."""
+    untyped: Any = pl_module
+
+    def backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        loss.backward(*args, **kwargs)
+
+    def stop(*args: Any, **kwargs: Any) -> None:
+        raise StopHereError
+
+    with ExitStack() as stack:
+        stack.enter_context(_replaced(untyped, "manual_backward", backward))
+        for optimizer in untyped.trainer.strategy._lightning_optimizers:
+            stack.enter_context(_replaced(optimizer, "step", stop))
+        try:
+            yield
+        except StopHereError:
+            return
+
+
+@contextmanager
+def quiet(run: LightningRun, pl_module: LightningModule) -> Iterator[None]:
+    """Surrounds a step that is run again: no hooks of this package, and nothing is logged."""
+    token = object()
+    with ExitStack() as stack:
+        for name in _LOGGING:
+            stack.enter_context(_replaced(pl_module, name, _nothing))
+        run.hook_manager.pause(token)
+        stack.callback(run.hook_manager.resume, token)
+        stack.enter_context(torch.enable_grad())
+        yield
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Stands for `log` and `print`."""
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Set an attribute of an object, and put back what was there."""
+    had = vars(owner).get(name, _nothing)
+    vars(owner)[name] = value
+    try:
+        yield
+    finally:
+        if had is _nothing:
+            vars(owner).pop(name, None)
+        else:
+            vars(owner)[name] = had

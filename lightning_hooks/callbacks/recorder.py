@@ -1,0 +1,209 @@
+"""`FlightRecorder`: notes every call of a training, and writes a record when a number stops being finite."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from lightning_hooks.callbacks._base import HooksCallback
+from lightning_hooks.callbacks._checks import Earlier, options_repr
+from lightning_hooks.callbacks._record_context import context_of
+from lightning_hooks.callbacks._record_telling import tell_record
+from lightning_hooks.callbacks._rerun import quiet, step_again
+from lightning_hooks.callbacks._run import LightningRun
+from lightning_hooks.callbacks._trainer import deferred, in_fit, loss_divisor
+from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
+from lightning_hooks.engine.participants.participant import Participant
+from lightning_hooks.engine.recording.call_recorder import CallRecorder
+from lightning_hooks.engine.recording.flight import Flight
+from lightning_hooks.engine.recording.loop import Loop
+from lightning_hooks.errors import RuleError, did_you_mean, shown
+from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.resolve import resolve
+from lightning_hooks.recorder.record import FlightRecord
+from lightning_hooks.rules import Watch
+from lightning_hooks.rules.fields import as_count, check_flag, check_local
+from lightning_hooks.rules.schedule import EveryN
+
+if TYPE_CHECKING:
+    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
+
+_EVENTS: Final = ("nonfinite", "exception")
+WATCH: Final = (
+    Watch(modules="*", layers=True, tensors=("output", "output_grad"), stats=("abs_max", "nonfinite"), strict=False),
+    Watch(params="*", tensors=("grad",), stats=("abs_max", "nonfinite"), strict=False),
+)
+"""What a recorder notes: each call of a layer, its gradient, and the gradients that the optimizers use."""
+
+
+class FlightRecorder(HooksCallback):
+    """Note every call of a training, and write a record when a number stops being finite or an exception ends the run.
+
+    The record, in `flight_record/` in the folder of the run, names the module and the operation that made the first bad number,
+    what it read, the calls before it, and the command that replays the step. It is written once.
+
+    Bad means: the loss, a gradient that an optimizer uses, or a parameter is not finite. Infinities that do not reach these
+    (masks, an output that nobody differentiates) and overflows that a loss scaler handles are not recorded.
+
+    Args:
+        last: the number of calls in the record, and of the steps whose largest magnitudes it has.
+        on: what is recorded, `nonfinite`, `exception`, or both.
+        batch: whether the batch and the states of the generators are saved with the record, so that the step can be replayed.
+        weights: whether parameters, buffers and the state of the optimizers are saved too.
+        autopsy: whether the training step runs again at once, to name the operation. It needs a model in host memory, and no
+            other process.
+        limit: seconds after which that run is stopped.
+        logdir: the folder in which `flight_record/` is made; that of the run's log by default.
+
+    Raises:
+        RuleError: an unknown event, or an argument of the wrong type.
+
+    Example:
+        >>> FlightRecorder(weights=True, on="nonfinite")
+        FlightRecorder(on=('nonfinite',), weights=True)
+    """
+
+    stages = ("train",)
+    loggers: Sequence[str] = ()
+
+    def __init__(
+        self,
+        last: int = 200,
+        on: str | Sequence[str] = _EVENTS,
+        batch: bool = True,
+        weights: bool = False,
+        autopsy: bool = True,
+        limit: float = 60.0,
+        logdir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.last = as_count("last", last, 1)
+        self.on = (on,) if isinstance(on, str) else tuple(on)
+        for event in self.on:
+            if event not in _EVENTS:
+                raise RuleError(f"on: choose from {', '.join(_EVENTS)}, got {shown(event)}{did_you_mean(event, _EVENTS)}")
+        for name, value in (("batch", batch), ("weights", weights), ("autopsy", autopsy)):
+            check_flag(name, value)
+        if not isinstance(limit, (int, float)) or isinstance(limit, bool) or not limit > 0:
+            raise RuleError(f"limit must be a number of seconds above 0, got {shown(limit)}")
+        self.batch = batch
+        self.weights = weights
+        self.autopsy = autopsy
+        self.limit = limit
+        check_local("logdir", logdir, "give a local one")
+        self.logdir = logdir
+        self._flight: Flight | None = None
+
+    def __repr__(self) -> str:
+        """The arguments that differ from their defaults."""
+        return options_repr(self, FlightRecorder)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy or a pickle belongs to no run."""
+        return {**super().__getstate__(), "_flight": None}
+
+    @property
+    def record(self) -> FlightRecord | None:
+        """What was recorded in the current fit, or in the last one; None if nothing went wrong."""
+        return None if self._flight is None else self._flight.record
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the record; None if there is none."""
+        return None if self._flight is None else self._flight.path
+
+    @override
+    def _resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Plan:
+        return resolve(model, WATCH, EveryN(), self._label, with_loss=True, loss_alone=True, name="the recorder's rules")
+
+    @override
+    def _lines(self, resolved: Plan) -> list[MatchLine]:
+        return plan_report(resolved)
+
+    @property
+    @override
+    def _rules(self) -> str:
+        return "the recorder's rules"
+
+    @override
+    def _build(self, trainer: Trainer, run: LightningRun, resolved: Plan) -> Sequence[Participant]:
+        if not in_fit(trainer):
+            return []
+        model = cast("LightningModule", run.model)
+        untyped: Any = trainer
+        loop = Loop(
+            model,
+            lambda: list(untyped.optimizers),
+            context=partial(context_of, trainer, model),
+            step=partial(self._step_again, trainer, model),
+            quiet=partial(quiet, run, model),
+            scaler=lambda: getattr(untyped.precision_plugin, "scaler", None),
+            rank=untyped.global_rank,
+            world_size=untyped.world_size,
+        )
+        keeps = [name for name, is_kept in (("batch", self.batch), ("weights", self.weights)) if is_kept]
+        folder = None if untyped.fast_dev_run else Path(self.logdir or trainer.log_dir or trainer.default_root_dir).resolve()
+        flight = self._flight = Flight(
+            loop,
+            partial(self._folder_of, run, folder),
+            deferred(trainer, tell_record, None),
+            calls=self.last,
+            keeps=keeps,
+            runs_again=self.autopsy,
+            limit=float(self.limit),
+        )
+        strikes = flight.strike if "nonfinite" in self.on else lambda moment, optimizer: None
+        flight.recorder = CallRecorder(resolved, self.last, strikes, device=model.device, label=self._label)
+        return [flight.recorder]
+
+    def _folder_of(self, run: LightningRun, folder: Path | None) -> Path | None:
+        """The folder of the record: beside an event file of this package if there is one."""
+        return folder if folder is None or self.logdir is not None else run.folder_of_board() or folder
+
+    def _step_again(self, trainer: Trainer, model: LightningModule) -> Any:
+        kept = None if self._flight is None else self._flight.last_batch
+        return None if kept is None else step_again(trainer, model, kept.batch, kept.batch_idx)
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Called before a batch: keep a reference to it."""
+        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
+        if self._run is not None and self._flight is not None:
+            self._flight.begin_batch(batch, batch_idx)
+
+    @override
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        """Called before each backward: look at the loss."""
+        super().on_before_backward(trainer, pl_module, loss)
+        hook_manager = self._hook_manager
+        if hook_manager is not None and self._flight is not None and hook_manager.switch.is_on:
+            if hook_manager.acts(self._flight.recorder):
+                self._flight.recorder.note_loss(loss, loss_divisor(trainer, pl_module))
+
+    @override
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called after each backward of the loss: explain a bad loss."""
+        super().on_after_backward(trainer, pl_module)
+        if self._flight is not None:
+            self._flight.after_backward()
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Called when the fit failed or was interrupted: record it, then remove all hooks."""
+        if self._flight is not None and self._run is not None and "exception" in self.on:
+            self._flight.fail(exception)
+        super().on_exception(trainer, pl_module, exception)
+
+    @override
+    def _detach(self, error: BaseException | None = None) -> None:
+        try:
+            super()._detach(error)
+        finally:
+            if self._flight is not None:
+                self._flight.close()

@@ -1,0 +1,172 @@
+"""The record of what the numbers of a step alone tell: which call gave the first bad number, and what was bad before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.recording.batches import KeptBatch, named_tensors
+from lightning_hooks.engine.recording.call_recorder import CallRecorder, Moment
+from lightning_hooks.engine.recording.failures import failure_of
+from lightning_hooks.engine.recording.loop import Loop
+from lightning_hooks.engine.recording.summaries import summary
+from lightning_hooks.recorder.calls import Calls
+from lightning_hooks.recorder.record import FlightRecord, Growth, Place, TensorSummary, TrailEntry, Verdict
+from lightning_hooks.recorder.verdicts import Sight, message_of, verdict_of
+
+_FORWARD: Final = ("output", "loss")
+_BACKWARD: Final = ("output_grad",)
+_ROOTS: Final = ("exp_avg_sq", "square_avg", "sum")
+"""The entries of an optimizer's state of which it takes a square root."""
+_NEAR: Final = 8  # calls before the first bad one, among which is the call that made it
+
+
+def seen(
+    recorder: CallRecorder, loop: Loop, kept: KeptBatch | None, moment: Moment, optimizer: Optimizer | None, most: int
+) -> FlightRecord:
+    """The record of a number that is not finite.
+
+    Args:
+        recorder: has noted the calls.
+        loop: the loop that trains.
+        kept: the batch under way; None if it is not known.
+        moment: when the number was seen.
+        optimizer: whose step is under way.
+        most: the number of calls in the trail.
+    """
+    calls = recorder.calls()
+    position = calls.first_bad(recorder.step, recorder.usual, _FORWARD if moment == "loss" else _BACKWARD)
+    culprit = None if position is None else _culprit(calls, position)
+    sight = _look(recorder, loop, kept, moment, culprit, optimizer)
+    verdict = verdict_of(sight)
+    place = _place(verdict, sight, recorder, loop)
+    end = len(calls.entries) if position is None else position + 1
+    inputs = {Verdict.BATCH: sight.bad_batch, Verdict.WEIGHTS: sight.bad_weights, Verdict.UPDATE: sight.bad_state}
+    record = FlightRecord(
+        verdict,
+        recorder.step,
+        place,
+        message_of(verdict, place, None, recorder.finite_until),
+        inputs=inputs.get(verdict, ()),
+        trail=calls.named(end - most, end),
+        context=loop.context(),
+    )
+    return replace(record, growth=growth_of(record, recorder))
+
+
+def ended(recorder: CallRecorder, loop: Loop, error: BaseException, most: int) -> FlightRecord:
+    """The record of an exception that ends the run."""
+    failure = failure_of(error, loop.model)
+    verdict = (
+        Verdict.SIGNAL if isinstance(error, (KeyboardInterrupt, SystemExit)) or "SIG" in failure.type else Verdict.EXCEPTION
+    )
+    of_module = (failure.module, loop.type_of(failure.module), failure.direction, "output", 0)
+    place = Place(*of_module, recorder.micro_batch, recorder.step, loop.rank, loop.world_size)
+    calls = recorder.calls()
+    record = FlightRecord(
+        verdict,
+        recorder.step,
+        place,
+        message_of(verdict, None, None),
+        trail=calls.named(len(calls.entries) - most),
+        context=loop.context(),
+        failure=failure,
+    )
+    return replace(record, growth=growth_of(record, recorder))
+
+
+def growth_of(record: FlightRecord, recorder: CallRecorder) -> Growth | None:
+    """The largest magnitudes, at the last steps, of the row of a record's place."""
+    place = record.place
+    if place is None:
+        return None
+    if place.tensor in ("loss", "batch"):
+        return recorder.growth_of("loss", "loss")
+    names = (place.module, place.module.rpartition(".")[0])
+    tensors = (place.tensor, "output", "grad")
+    found = (recorder.growth_of(name, tensor) for name in names for tensor in tensors)
+    return next((growth for growth in found if growth is not None), None)
+
+
+def _culprit(calls: Calls, position: int) -> TrailEntry:
+    """The call that made the first bad number.
+
+    The gradient of an output is made by what came after that output: by the module whose gradient was noted just before.
+    """
+    entry = calls.named(position, position + 1)[0]
+    if entry.tensor != "output_grad":
+        return entry
+    before = [each for each in calls.named(position - _NEAR, position) if each.tensor == "output_grad" and not each.nonfinite]
+    if before and (before[-1].step, before[-1].micro_batch) == (entry.step, entry.micro_batch):
+        return before[-1]
+    return replace(entry, name="", call=0)
+
+
+def _look(
+    recorder: CallRecorder,
+    loop: Loop,
+    kept: KeptBatch | None,
+    moment: Moment,
+    culprit: TrailEntry | None,
+    optimizer: Optimizer | None,
+) -> Sight:
+    has_updated = moment == "parameters"
+    parameters = dict(loop.model.named_parameters())
+    bad = tuple(_bad(parameters.items()))
+    return Sight(
+        moment,
+        recorder.step,
+        bad_batch=() if kept is None else tuple(_bad(named_tensors(kept.batch))),
+        bad_weights=() if has_updated else bad,
+        bad_state=tuple(_suspect(_state_of(optimizer, parameters))) if has_updated else (),
+        call=culprit,
+        bad_gradients=recorder.bad_names("grad"),
+        bad_parameters=tuple(each.name for each in bad) if has_updated else (),
+        world_size=loop.world_size,
+    )
+
+
+def _place(verdict: Verdict, sight: Sight, recorder: CallRecorder, loop: Loop) -> Place:
+    batch, process = recorder.micro_batch, (loop.rank, loop.world_size)
+    if verdict is Verdict.UPDATE:
+        name = next(iter(sight.bad_parameters), "")
+        return Place(name, loop.type_of_owner(name), "update", "param", 0, batch, sight.step, *process)
+    if verdict is Verdict.WEIGHTS:
+        first = sight.bad_weights[0]
+        return Place(first.name, loop.type_of_owner(first.name), "forward", "param", 0, batch, sight.step, *process, first)
+    if verdict is Verdict.BATCH:
+        return Place("", "", "forward", "batch", 0, batch, sight.step, *process, sight.bad_batch[0])
+    call = sight.call
+    if call is not None:
+        name = "" if call.tensor == "loss" else call.name
+        direction = "forward" if call.tensor in _FORWARD else "backward"
+        return Place(name, loop.type_of(name), direction, call.tensor, call.call, call.micro_batch, sight.step, *process)
+    name = next(iter(sight.bad_gradients), "")
+    owner = name.rpartition(".")[0]
+    return Place(owner, loop.type_of(owner), "backward", "grad", 0, batch, sight.step, *process)
+
+
+def _bad(tensors: Iterable[tuple[str, Tensor]]) -> list[TensorSummary]:
+    """The summaries of tensors that are not finite."""
+    named = ((name, each.detach()) for name, each in tensors if each.is_floating_point() or each.is_complex())
+    return [summary(name, each) for name, each in named if not bool(torch.isfinite(each).all())]
+
+
+def _state_of(optimizer: Any, parameters: dict[str, Any]) -> Iterable[tuple[str, Tensor]]:
+    """The tensors of an optimizer's state, named by their keys and parameters."""
+    names = {id(each): name for name, each in parameters.items()}
+    for parameter, values in getattr(optimizer, "state", {}).items():
+        for key, value in values.items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                yield f"state.{key} of {names.get(id(parameter), 'a stranger')}", value
+
+
+def _suspect(state: Iterable[tuple[str, Tensor]]) -> list[TensorSummary]:
+    """The summaries of a state that is not finite, or below 0 where the optimizer takes a root."""
+    found = [summary(name, each) for name, each in state]
+    return [each for each in found if each.nonfinite or ((each.minimum or 0) < 0 and each.name.split()[0].endswith(_ROOTS))]

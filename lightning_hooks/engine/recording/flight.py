@@ -1,0 +1,219 @@
+"""Flight: what a recorder keeps of a run, and the one record that it writes when something goes wrong."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.recording.autopsy import Autopsy, autopsy
+from lightning_hooks.engine.recording.batches import BatchReferences, KeptBatch
+from lightning_hooks.engine.recording.call_recorder import CallRecorder, Moment
+from lightning_hooks.engine.recording.first_look import ended, growth_of, seen
+from lightning_hooks.engine.recording.loop import Loop
+from lightning_hooks.engine.recording.record_folder import new_folder, write_texts
+from lightning_hooks.engine.recording.restoring import Generators, restored
+from lightning_hooks.errors import printable
+from lightning_hooks.recorder.record import FlightRecord, Verdict
+from lightning_hooks.recorder.verdicts import message_of
+
+Tell = Callable[[FlightRecord, Path | None], None]
+
+
+class Flight:
+    """Keeps the last batches of a run by reference, and writes one record.
+
+    Args:
+        loop: the loop that trains.
+        folder: returns where the folder of the record goes; None to write nothing.
+        tell: called once with the whole record, and with its folder.
+        calls: the number of calls in the trail of the record.
+        keeps: what is saved beside the record: some of `batch` and `weights`.
+        runs_again: whether the step is run again at once.
+        limit: seconds that this may take.
+
+    Attributes:
+        recorder: notes the calls; set it before the first batch.
+        record: the record; None until something went wrong.
+        path: the folder of the record; None until it is written.
+    """
+
+    recorder: CallRecorder
+
+    def __init__(
+        self,
+        loop: Loop,
+        folder: Callable[[], Path | None],
+        tell: Tell,
+        *,
+        calls: int = 200,
+        keeps: Sequence[str] = ("batch",),
+        runs_again: bool = True,
+        limit: float = 60.0,
+    ) -> None:
+        self.record: FlightRecord | None = None
+        self.path: Path | None = None
+        self._loop = loop
+        self._folder = folder
+        self._tell = tell
+        self._calls = calls
+        self._keeps = tuple(keeps)
+        self._runs_again = runs_again
+        self._limit = limit
+        self._batches = BatchReferences()
+        self._generators: Generators | None = None
+        self._explains_later = False
+
+    @property
+    def last_batch(self) -> KeptBatch | None:
+        """The batch under way; None if the loop has not given it."""
+        return self._batches.last
+
+    def begin_batch(self, batch: Any, batch_idx: int) -> None:
+        """Keep a reference to a batch, and the states of the generators."""
+        if self.record is None:
+            self._batches.keep(batch, batch_idx)
+            self._generators = Generators()
+
+    def close(self) -> None:
+        """Drop what keeps batches alive."""
+        self._batches.close()
+        self._generators = None
+
+    def strike(self, moment: Moment, optimizer: Optimizer | None) -> None:
+        """Record the step under way, in which a number is not finite. An error of this is a warning: the training goes on.
+
+        A loss is seen before its backward, whose graph waits for it. The step runs again when that is over.
+        """
+        if self.record is not None:
+            return
+        self._guarded(lambda: self._write(seen(self.recorder, self._loop, self.last_batch, moment, optimizer, self._calls)))
+        if moment == "loss":
+            self._explains_later = True
+        else:
+            self._end(moment, optimizer)
+
+    def after_backward(self) -> None:
+        """Explain a bad loss, now that its backward is over."""
+        if self._explains_later:
+            self._end("loss", None)
+
+    def fail(self, error: BaseException) -> None:
+        """Record an exception that ends the run, unless a number that was not finite is recorded."""
+        if self.record is None:
+            self._guarded(lambda: self._write(ended(self.recorder, self._loop, error, self._calls)))
+            self._end(None, None)
+        elif self._explains_later:
+            self._end(None, None)
+
+    def _end(self, moment: Moment | None, optimizer: Optimizer | None) -> None:
+        self._explains_later = False
+        if self.record is not None and moment is not None:
+            self._guarded(lambda: self._explain(moment, optimizer))
+        if self.record is not None:
+            self._tell(self.record, self.path)
+
+    def _guarded(self, does: Callable[[], None]) -> None:
+        try:
+            does()
+        except Exception as error:
+            said = f"the flight record is not complete: {type(error).__name__}: {error}; training continues"
+            warnings.warn(printable(said), stacklevel=2)
+
+    def _write(self, record: FlightRecord) -> None:
+        """Write a record; what is kept beside it is saved with the first one."""
+        self.record = record
+        folder = self._folder() if self.path is None else self.path
+        if folder is None:
+            return
+        if self.path is None:
+            self.path = new_folder(folder)
+        write_texts(record, self.path)
+
+    def _explain(self, moment: Moment, optimizer: Optimizer | None) -> None:
+        """Run the step again to name the operation, and write the record with what that shows."""
+        record = self.record
+        assert record is not None
+        reason = self._why_not(moment, record)
+        if reason:
+            self._write(replace(record, notes=(*record.notes, f"The step was not run again: {reason}.")))
+            return
+        found = self._run_update(optimizer) if moment == "parameters" else self._run_step()
+        if found is not None:
+            self._write(self._explained(record, found))
+
+    def _explained(self, record: FlightRecord, found: Autopsy) -> FlightRecord:
+        notes = (*record.notes, *found.notes)
+        place = found.place(record.step, self.recorder.micro_batch, self._loop.rank, self._loop.world_size)
+        if found.verdict is None or place is None:
+            if found.notes:  # a run that did not end says nothing
+                return replace(record, notes=notes)
+            message = message_of(Verdict.NOT_REPRODUCED, record.place, None)
+            return replace(record, verdict=Verdict.NOT_REPRODUCED, reproduced=False, message=message, notes=notes)
+        told = replace(
+            record,
+            verdict=found.verdict,
+            place=place,
+            message=message_of(found.verdict, place, found.operation, self.recorder.finite_until),
+            reproduced=found.reproduced,
+            operation=found.operation,
+            inputs=found.inputs or record.inputs,
+            notes=notes,
+        )
+        return replace(told, growth=growth_of(told, self.recorder) or record.growth)
+
+    def _why_not(self, moment: Moment, record: FlightRecord) -> str:
+        """Why the step cannot be run again; empty if it can."""
+        if not self._runs_again:
+            return "autopsy is False"
+        if not self.recorder.is_immediate:
+            return "the numbers came from a device one step late, and the weights have changed since"
+        if record.verdict is Verdict.ALL_REDUCE:
+            return "each gradient that this rank computed is finite"
+        if moment == "parameters":
+            return ""
+        if self.recorder.steps_in_batch:
+            return "an optimizer has already changed parameters in this batch"
+        if record.place is not None and record.place.micro_batch != self.recorder.micro_batch:
+            return "it happened in an earlier batch of the step"
+        if self.last_batch is None:
+            return "the batch is not known in a loop of your own"
+        changed = self.last_batch.changed()
+        return f"{', '.join(changed)} was changed in place since the step began" if changed else ""
+
+    def _run_step(self) -> Autopsy | None:
+        loop, kept = self._loop, self.last_batch
+        step = loop.step()
+        if step is None or kept is None:
+            return None
+        with loop.quiet(), restored(loop.model, scaler=loop.scaler()):
+            if self._generators is not None:
+                self._generators.restore()
+            return autopsy(loop.model, step, batch=kept.batch, optimizers=loop.optimizers(), limit=self._limit)
+
+    def _run_update(self, optimizer: Optimizer | None) -> Autopsy | None:
+        """Run the update again with the learning rate and the state that it left.
+
+        The parameters that it had are gone: those that are not finite are 0 in this run. What makes them bad again is the rate,
+        or the state.
+        """
+        if optimizer is None:
+            return None
+        loop = self._loop
+        gradients = [(each, each.grad) for group in optimizer.param_groups for each in group["params"]]
+        with loop.quiet(), restored(loop.model, [optimizer], updates=True):
+            with torch.no_grad():
+                for parameter, gradient in gradients:
+                    parameter.nan_to_num_(0.0, 0.0, 0.0)
+                    parameter.grad = gradient
+            step = type(optimizer).step
+            return autopsy(loop.model, _nothing, update=lambda: step(optimizer), optimizers=[optimizer], limit=self._limit)
+
+
+def _nothing() -> None:
+    """Stands for the forward and backward of a step of which only the update runs again."""

@@ -1,0 +1,203 @@
+"""FlightRecorder in a fit: what it records, where it writes, and that the training is what it is without it."""
+
+import json
+import math
+import warnings
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_hooks import FlightRecorder, HealthMonitor, StatsMonitor
+from lightning_hooks.errors import RuleError
+from lightning_hooks.recorder.files import read_record
+from lightning_hooks.recorder.record import Verdict
+
+BAD_STEP = 5
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:matched modules were not called")
+
+
+class Log(nn.Module):
+    def forward(self, x):
+        return x.relu().log()
+
+
+class Net(LightningModule):
+    """From `BAD_STEP` on the logarithm of 0 is taken, if `is_sick`."""
+
+    def __init__(self, is_sick=True, raises=None):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.2))
+        self.log_of = Log()
+        self.head = nn.Linear(8, 1)
+        self.is_sick, self.raises, self.seen = is_sick, raises, []
+
+    def training_step(self, batch, batch_idx):
+        hidden = self.body(batch[0])
+        if batch_idx >= BAD_STEP and self.is_sick:
+            hidden = self.log_of(hidden - 100)
+        if batch_idx == BAD_STEP and self.raises is not None:
+            raise self.raises
+        loss = self.head(hidden).pow(2).mean()
+        self.log("loss", loss)
+        self.seen.append(batch_idx)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=1e-2)
+
+
+def fit(model, *callbacks, folder, steps=8, **options):
+    torch.manual_seed(0)
+    loader = DataLoader(TensorDataset(torch.randn(8 * steps, 4)), batch_size=8)
+    trainer = Trainer(
+        max_epochs=1,
+        callbacks=[*callbacks],
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        **options,
+    )
+    trainer.fit(model, loader)
+    return trainer
+
+
+def made(**options):
+    torch.manual_seed(1)
+    return Net(**options)
+
+
+def test_the_operation_is_named_at_once(tmp_path, capsys):
+    recorder = FlightRecorder()
+    fit(made(), recorder, folder=tmp_path)
+    record = recorder.record
+    assert record.verdict is Verdict.FORWARD and record.reproduced
+    assert (record.place.module, record.place.type, record.place.step) == ("log_of", "Log", BAD_STEP)
+    assert record.place.result.negative_infinite == 64 and record.place.result.first == (0, 0)
+    assert record.operation.name == "aten.log" and record.operation.line.strip() == "return x.relu().log()"
+    assert record.inputs[0].maximum == 0.0
+    assert record.trail[-1].name == "log_of" and record.trail[-1].nonfinite == 64
+    assert record.trail[-2].name == "body.2" and record.trail[-2].maximum > 0
+    assert record.context["optimizers"] == {"0 Adam": [0.01]} and record.context["precision"] == "32-true"
+    assert recorder.folder == tmp_path / "flight_record" and read_record(recorder.folder) == record
+    text = (recorder.folder / "record.md").read_text()
+    order = ["**Forward.**", "## Where", "`aten.log`", "## What it read", "calls", "## Context", "## Replay"]
+    positions = [text.index(part) for part in order]
+    assert positions == sorted(positions)
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "In the forward pass of step 5, log_of (Log) gave the first number that is not finite." in shown
+    assert str(recorder.folder / "record.md") in shown
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a monitor"])
+@pytest.mark.parametrize("is_sick", [False, True], ids=["healthy", "sick"])
+def test_the_training_is_what_it_is_without(beside, is_sick, tmp_path):
+    monitors = [StatsMonitor(logdir=tmp_path / "own")] if beside else []
+    plain, recorded, recorder = made(is_sick=is_sick), made(is_sick=is_sick), FlightRecorder()
+    one = fit(plain, folder=tmp_path)
+    drawn = torch.rand(3)
+    other = fit(recorded, *monitors, recorder, folder=tmp_path)
+    assert torch.equal(drawn, torch.rand(3))
+    assert (recorder.record is not None) == is_sick
+    for (name, mine), theirs in zip(plain.state_dict().items(), recorded.state_dict().values(), strict=True):
+        assert torch.equal(mine, theirs) or (mine.isnan() == theirs.isnan()).all(), name
+    assert plain.seen == recorded.seen and one.callback_metrics.keys() == other.callback_metrics.keys()
+    states = [each.optimizers[0].state_dict()["state"] for each in (one, other)]
+    for mine, theirs in zip(*(state.values() for state in states), strict=True):
+        assert all(torch.equal(mine[key].nan_to_num(), theirs[key].nan_to_num()) for key in mine)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in recorded.modules())
+
+
+def test_a_monitor_of_health_is_given_the_cause(tmp_path, capsys):
+    recorder, health = FlightRecorder(), HealthMonitor()
+    fit(made(), health, recorder, StatsMonitor(logdir=tmp_path / "own"), folder=tmp_path)
+    cause = next(each for each in health.causes if each.name == "FirstBadNumberForward")
+    assert cause.confidence == "certain" and "log_of (Log)" in cause.message
+    rules = {finding.rule for finding in health.findings if finding.number in cause.numbers}
+    assert rules == {"NonFinite"}
+    assert capsys.readouterr().err.count("CRITICAL: FirstBadNumberForward") == 1
+    assert recorder.folder.parent == health._reporter._journal.path.parent  # beside the journal and the event file
+
+
+def test_without_one_it_has_a_journal_of_its_own(tmp_path):
+    recorder = FlightRecorder()
+    fit(made(), recorder, folder=tmp_path)
+    events = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events] == ["begin", "new", "cause", "end"]
+    assert events[1]["finding"]["fingerprint"] == "NonFinite/log_of" and events[1]["finding"]["severity"] == "critical"
+
+
+def test_the_record_says_why_the_step_was_not_run_again(tmp_path):
+    recorder = FlightRecorder(autopsy=False)
+    model = made()
+    fit(model, recorder, folder=tmp_path)
+    assert recorder.record.reproduced is None and recorder.record.operation is None
+    assert "The step was not run again: autopsy is False." in recorder.record.notes
+    assert recorder.record.place.module == "log_of" and model.seen == list(range(8))
+
+
+@pytest.mark.parametrize(("on", "written"), [("exception", True), ("nonfinite", False)])
+def test_an_exception_is_recorded(on, written, tmp_path, capsys):
+    recorder = FlightRecorder(on=on)
+    with pytest.raises(ValueError, match="broken"):
+        fit(made(raises=ValueError("broken")), recorder, folder=tmp_path)
+    assert (recorder.record is not None) == written
+    if written:
+        record = read_record(tmp_path / "flight_record")
+        assert record.verdict is Verdict.EXCEPTION and record.step == BAD_STEP
+        assert (record.failure.type, record.failure.message, record.failure.module) == ("ValueError", "broken", "")
+        assert "raise self.raises" in record.failure.traceback
+        assert "The flight record of ValueError in step 5 is in" in " ".join(capsys.readouterr().err.split())
+
+
+def test_only_the_first_is_recorded(tmp_path):
+    recorder = FlightRecorder()
+    fit(made(), recorder, folder=tmp_path)
+    assert recorder.record.step == BAD_STEP and [each.name for each in tmp_path.glob("flight_record*")] == ["flight_record"]
+    fit(made(), recorder, folder=tmp_path)  # another fit has a folder of its own
+    assert recorder.folder == tmp_path / "flight_record-2"
+
+
+def test_a_folder_that_cannot_be_written_does_not_stop_the_training(tmp_path):
+    (tmp_path / "file").write_text("")
+    recorder = FlightRecorder(logdir=tmp_path / "file")
+    model = made()
+    with pytest.warns(UserWarning, match="the flight record is not complete: .*; training continues"):
+        fit(model, recorder, folder=tmp_path)
+    assert model.seen == list(range(8)) and recorder.record.place.module == "log_of"
+
+
+def test_what_is_usual_is_not_recorded(tmp_path):
+    class Masked(Net):
+        def training_step(self, batch, batch_idx):
+            x = batch[0].masked_fill(batch[0] > 1, math.nan)
+            hidden = self.body(x.nan_to_num())
+            self.extra = self.log_of(hidden - 100)
+            scores = hidden.masked_fill(hidden < 0, -math.inf).softmax(-1)
+            return self.head(torch.nan_to_num(scores)).pow(2).mean()
+
+    torch.manual_seed(1)
+    recorder = FlightRecorder()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", module="lightning_hooks")
+        fit(Masked(), recorder, folder=tmp_path)
+    assert recorder.record is None and not list(tmp_path.iterdir())
+
+
+def test_bad_arguments():
+    with pytest.raises(RuleError, match="on: choose from nonfinite, exception, got 'nonfinit' .did you mean 'nonfinite'"):
+        FlightRecorder(on="nonfinit")
+    with pytest.raises(RuleError, match="last must be an integer of at least 1, got 0"):
+        FlightRecorder(last=0)
+    with pytest.raises(RuleError, match="weights must be True or False"):
+        FlightRecorder(weights="yes")
+    with pytest.raises(RuleError, match="limit must be a number of seconds above 0, got -1"):
+        FlightRecorder(limit=-1)
+    assert repr(FlightRecorder(on=["exception"], last=50)) == "FlightRecorder(last=50, on=('exception',))"
