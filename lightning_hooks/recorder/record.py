@@ -211,7 +211,7 @@ class FlightRecord:
         growth: the row of `place` at the last steps; None if it has no row.
         context: learning rates, loss scale, clipping, precision, autocast, compile, versions, by their names: values of JSON.
         failure: what ended the run; None if the run goes on.
-        files: the files beside `record.json`, by what they hold: `batch`, `weights`, `optimizer`, `generators`.
+        files: the files beside `record.json`, by what they hold: `batch`, `weights`, `optimizers`, `generators`.
         notes: what the record cannot say, and why.
         format: the version of the format.
     """

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_hooks import FlightRecorder, HealthMonitor, StatsMonitor
+from lightning_hooks.engine.recording.saving import load_batch, load_generators, load_weights
 from lightning_hooks.errors import RuleError
 from lightning_hooks.recorder.files import read_record
 from lightning_hooks.recorder.record import Verdict
@@ -141,6 +142,42 @@ def test_the_record_says_why_the_step_was_not_run_again(tmp_path):
     assert recorder.record.reproduced is None and recorder.record.operation is None
     assert "The step was not run again: autopsy is False." in recorder.record.notes
     assert recorder.record.place.module == "log_of" and model.seen == list(range(8))
+
+
+def test_what_a_replay_needs_is_kept_as_it_was(tmp_path):
+    class Reads(Net):
+        def training_step(self, batch, batch_idx):
+            if batch_idx == BAD_STEP:
+                self.before = {name: each.detach().clone() for name, each in self.named_parameters()}
+                self.batch, self.drawn = batch[0].clone(), torch.get_rng_state()
+            return super().training_step(batch, batch_idx)
+
+    torch.manual_seed(1)
+    model, recorder = Reads(), FlightRecorder(weights=True)
+    fit(model, recorder, folder=tmp_path)
+    assert set(recorder.record.files) == {"batch", "generators", "weights", "optimizers"}
+    assert torch.equal(load_batch(recorder.folder).value[0], model.batch)
+    assert torch.equal(load_generators(recorder.folder).torch, model.drawn)
+    weights = Net()
+    load_weights(weights, recorder.folder)
+    assert all(torch.equal(each, model.before[name]) for name, each in weights.named_parameters())
+    assert not all(torch.isfinite(each).all() for each in model.parameters())  # the training went on
+    assert f'lightning-hooks replay "{recorder.folder}"' in (recorder.folder / "record.md").read_text()
+
+
+def test_a_batch_that_was_changed_in_place_is_not_kept(tmp_path):
+    class Changes(Net):
+        def training_step(self, batch, batch_idx):
+            batch[0].mul_(2)
+            return super().training_step(batch, batch_idx)
+
+    torch.manual_seed(1)
+    recorder = FlightRecorder()
+    fit(Changes(), recorder, folder=tmp_path)
+    assert "The batch is not kept: batch[0] was changed in place since the step began." in recorder.record.notes
+    assert "batch" not in recorder.record.files and recorder.record.place.module == "log_of"
+    assert "The step was not run again: batch[0] was changed in place since the step began." in recorder.record.notes
+    assert "cannot be replayed" in (recorder.folder / "record.md").read_text()
 
 
 @pytest.mark.parametrize(("on", "written"), [("exception", True), ("nonfinite", False)])

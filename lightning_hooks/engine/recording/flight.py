@@ -16,7 +16,7 @@ from lightning_hooks.engine.recording.batches import BatchReferences, KeptBatch
 from lightning_hooks.engine.recording.call_recorder import CallRecorder, Moment
 from lightning_hooks.engine.recording.first_look import ended, growth_of, seen
 from lightning_hooks.engine.recording.loop import Loop
-from lightning_hooks.engine.recording.record_folder import new_folder, write_texts
+from lightning_hooks.engine.recording.record_folder import new_folder, save_beside, write_texts
 from lightning_hooks.engine.recording.restoring import Generators, restored
 from lightning_hooks.errors import printable
 from lightning_hooks.recorder.record import FlightRecord, Verdict
@@ -133,6 +133,10 @@ class Flight:
             return
         if self.path is None:
             self.path = new_folder(folder)
+            # The record itself is first: nothing that is kept beside it may prevent it.
+            write_texts(record, self.path)
+            kept, generators = self.last_batch, self._generators
+            self.record = record = save_beside(record, self.path, self._loop, kept, generators, self._keeps)
         write_texts(record, self.path)
 
     def _explain(self, moment: Moment, optimizer: Optimizer | None) -> None:

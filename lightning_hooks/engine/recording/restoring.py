@@ -74,7 +74,8 @@ def preserved_versions(tensors: Iterable[Tensor]) -> AbstractContextManager[None
     """
 
     def find() -> Any:
-        preserve: Any = torch.autograd._unsafe_preserve_version_counter
+        autograd: Any = torch.autograd
+        preserve = autograd._unsafe_preserve_version_counter
         probe = torch.zeros(1)
         with preserve((probe,)):
             probe.add_(1)
