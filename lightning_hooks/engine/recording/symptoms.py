@@ -34,6 +34,11 @@ class Symptom:
     count: int = 1
     total: int = 1
 
+    @property
+    def shown(self) -> str:
+        """In words, such as `grad of layer.weight`."""
+        return f"{self.kind} of {self.name}" if self.name else self.kind
+
 
 class Watched:
     """The parameters, gradients and state that must stay finite.

@@ -1,0 +1,102 @@
+"""A step under examination: which numbers were bad before it, and what is bad after it, while a dispatch mode looks on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.recording.explaining import Autopsy, explained
+from lightning_hooks.engine.recording.module_calls import ModuleCalls
+from lightning_hooks.engine.recording.origins import OriginMap
+from lightning_hooks.engine.recording.provenance import Provenance, StoppedEarly
+from lightning_hooks.engine.recording.symptoms import Symptom, Watched, bad_loss, note_bad_leaves
+from lightning_hooks.errors import shortened
+
+
+class Examination:
+    """Looks at every operator of one step, and tells the origin of what is bad after it.
+
+    The code of the step must run inside `run_step`, which marks where it begins on the Python stack; `following` may begin and
+    end within.
+
+    Args:
+        model: names the modules and parameters.
+        batch: what the step reads.
+        optimizers: only gradients of their parameters count; if empty, all count.
+        limit: seconds after which the step is stopped.
+
+    Attributes:
+        notes: why the step has not come to its end.
+    """
+
+    def __init__(self, model: nn.Module, batch: object, optimizers: Sequence[Optimizer], limit: float) -> None:
+        self.notes: list[str] = []
+        self._began = time.perf_counter()
+        self._origins, self._calls = OriginMap(), ModuleCalls(model)
+        self._watched = Watched(model, optimizers)
+        self._leaves = note_bad_leaves(self._watched, batch, self._origins)
+        self._mode = Provenance(self._calls, self._origins, limit)
+
+    @contextmanager
+    def following(self, *, is_update: bool = False) -> Iterator[None]:
+        """Look at the operators in the block. An exception of the block, or the limit of time, ends it with a note.
+
+        Args:
+            is_update: whether the block updates parameters, and does nothing else.
+        """
+        self._mode.is_update = is_update
+        try:
+            with _eagerly(), self._calls.followed(), self._mode:
+                yield
+        except StoppedEarly as stopped:
+            self.notes.append(str(stopped))
+        except Exception as error:
+            self.notes.append(f"the step raised {shortened(f'{type(error).__name__}: {error}', 300)}")
+
+    def after_step(self, loss: Tensor | None) -> Symptom | None:
+        """What is bad in the loss or in a gradient."""
+        if self.notes:
+            return self._unfinished()
+        return bad_loss(loss, self._mode.bad_roots, self._origins) or self._watched.bad_gradients(self._origins)
+
+    def after_update(self) -> Symptom | None:
+        """What is bad in a parameter or in the state of an optimizer."""
+        return self._watched.bad_parameters(self._origins) or self._watched.bad_state(self._origins)
+
+    def autopsy(self, symptom: Symptom | None) -> Autopsy:
+        """What the origin of a symptom means; not reproduced if there is none."""
+        found = Autopsy(reproduced=False) if symptom is None else explained(symptom, self._leaves)
+        return found.with_notes(self.notes, time.perf_counter() - self._began)
+
+    def _unfinished(self) -> Symptom | None:
+        """The first NaN of a step that did not end; nothing shows whether it would have reached the loss."""
+        if self._mode.bad_roots:
+            return Symptom("loss", "", self._mode.bad_roots[0], None)
+        first = next((birth for birth in self._mode.births if birth.has_nan), None)
+        if first is None:
+            return None
+        self.notes.append("the step did not end: the first NaN is named, whether or not it reaches the loss")
+        return Symptom("", "", first, first.result)
+
+
+def run_step(step: Callable[[], object]) -> Tensor | None:
+    """Run a step; `source_lines` looks for the user's code above the frame of this function."""
+    loss = step()
+    return loss if isinstance(loss, Tensor) else None
+
+
+def symptom_without_mode(model: nn.Module, optimizers: Sequence[Optimizer], loss: Tensor | None) -> Symptom | None:
+    """What is bad in a loss or a gradient of a step that no mode looked at."""
+    return bad_loss(loss, [], OriginMap()) or Watched(model, optimizers).bad_gradients(OriginMap())
+
+
+def _eagerly() -> AbstractContextManager[object]:
+    """Run compiled modules without their compiled code, whose operators a dispatch mode does not receive."""
+    # Nothing is compiled before this module is imported; importing it takes seconds.
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

@@ -1,0 +1,159 @@
+"""What a step that was run again shows: the verdict, the operation and its operands, from the origin of what is not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+
+from lightning_hooks.engine.recording.origins import Birth, Leaf, Origin
+from lightning_hooks.engine.recording.symptoms import Symptom
+from lightning_hooks.recorder.record import Operation, Place, TensorSummary, Verdict
+
+_OF_DIRECTION: Final = {"forward": Verdict.FORWARD, "backward": Verdict.BACKWARD, "update": Verdict.UPDATE}
+
+
+@dataclass(frozen=True)
+class Autopsy:
+    """What a step that was run again shows.
+
+    Args:
+        reproduced: whether the loss, a gradient or a parameter was not finite.
+        verdict: `batch`, `weights`, `forward`, `backward` or `update`; None if nothing was bad.
+        operation: the operation that made the first bad number; None if a tensor was bad before, or if it is not known.
+        symptom: where the bad number was noticed: `loss`, `grad of layer.weight`; empty if nothing was bad.
+        module: the dotted name of the module of the operation; for `weights` and `update` that of the parameter.
+        type: the class of the module; empty outside all modules, and for a parameter.
+        direction: `forward`, `backward` or `update`.
+        tensor: `output`, `loss`, `grad`, `param`, `buffer`, `batch` or `state.KEY`.
+        call: the number of the call of the module since the step began, from 0.
+        result: the tensor with the first bad number.
+        inputs: the operands of the operation; for `batch` and `weights` the tensors that were bad.
+        notes: what else is known, and what could not be found out.
+        seconds: how long it took.
+    """
+
+    reproduced: bool
+    verdict: Verdict | None = None
+    operation: Operation | None = None
+    symptom: str = ""
+    module: str = ""
+    type: str = ""
+    direction: str = ""
+    tensor: str = ""
+    call: int = 0
+    result: TensorSummary | None = None
+    inputs: tuple[TensorSummary, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def with_notes(self, notes: Sequence[str], seconds: float) -> Autopsy:
+        """The same with notes before its own."""
+        return replace(self, notes=(*notes, *self.notes), seconds=seconds)
+
+    def place(self, step: int, micro_batch: int = 0, rank: int = 0, world_size: int = 1) -> Place | None:
+        """The place for a flight record; None if nothing was bad."""
+        if self.verdict is None:
+            return None
+        where = (self.module, self.type, self.direction, self.tensor, self.call)
+        return Place(*where, micro_batch, step, rank, world_size, self.result)
+
+
+def explained(symptom: Symptom, leaves: Sequence[Leaf]) -> Autopsy:
+    """What an origin means.
+
+    Args:
+        symptom: the tensor that is not finite.
+        leaves: all tensors that were not finite when the step began.
+    """
+    notes = []
+    if symptom.total > 1:
+        notes.append(f"{symptom.kind}: {symptom.count} of {symptom.total} tensors are not finite")
+    origin = symptom.origin
+    if isinstance(origin, Leaf):
+        return _bad_before(symptom, origin, leaves, notes)
+    if origin is None:
+        notes.append("no operator of torch was seen to make the bad numbers")
+        direction = {"loss": "forward", "grad": "backward"}.get(symptom.kind, "update")
+        found = Autopsy(True, _OF_DIRECTION[direction], None, symptom.shown, symptom.name, direction=direction)
+        return replace(found, tensor=symptom.kind, result=symptom.result, notes=tuple(notes))
+    verdict = Verdict.FORWARD if symptom.kind == "loss" else _OF_DIRECTION[origin.direction]
+    is_update = verdict is Verdict.UPDATE
+    return Autopsy(
+        True,
+        verdict,
+        origin.operation(),
+        symptom.shown,
+        symptom.name if is_update else origin.call.module,
+        "" if is_update else origin.call.type,
+        origin.direction,
+        symptom.kind if is_update else _tensor_of(origin),
+        0 if is_update else origin.call.number,
+        symptom.result if is_update else origin.result,
+        origin.inputs,
+        (*notes, *_remarks(origin)),
+    )
+
+
+def _bad_before(symptom: Symptom, leaf: Leaf, leaves: Sequence[Leaf], notes: list[str]) -> Autopsy:
+    """The verdict on a tensor that was bad when the step began."""
+    same = [each for each in leaves if (each.kind == "batch") is (leaf.kind == "batch")]
+    verdict = Verdict.BATCH if leaf.kind == "batch" else Verdict.BACKWARD if leaf.kind == "grad" else Verdict.WEIGHTS
+    if leaf.kind == "grad":
+        notes.append("the gradient was not finite when the step began")
+    return Autopsy(
+        True,
+        verdict,
+        None,
+        symptom.shown,
+        "" if leaf.kind == "batch" else leaf.name,
+        direction="backward" if leaf.kind == "grad" else "forward",
+        tensor=leaf.kind,
+        result=leaf.summary,
+        inputs=tuple(each.summary for each in same),
+        notes=tuple(notes),
+    )
+
+
+def _tensor_of(birth: Birth) -> str:
+    if birth.direction == "backward":
+        return "grad"
+    return "output" if birth.call.type else "loss"
+
+
+def _remarks(birth: Birth) -> list[str]:
+    remarks = [f"its argument {name} is {value}" for name, value in birth.scalars.items()]
+    remarks += birth.remarks
+    if birth.is_intended:
+        remarks.append("the infinity comes from a literal, as masks do, and reached the loss")
+    overflow = _overflow(birth)
+    if overflow:
+        remarks.append(overflow)
+    if birth.cause is not None:
+        remarks.append(_cause(birth.cause))
+    return remarks
+
+
+def _overflow(birth: Birth) -> str:
+    """How far the operands are below the largest number of their type, if a result of this type overflowed."""
+    result = birth.result
+    is_overflow = not result.nan and result.positive_infinite + result.negative_infinite and not birth.scalars
+    largest = [each.abs_max for each in birth.inputs if each.abs_max is not None]
+    dtype = getattr(torch, result.dtype)
+    if not is_overflow or not largest or any(each.nonfinite for each in birth.inputs) or not dtype.is_floating_point:
+        return ""
+    limit, most = torch.finfo(dtype).max, max(largest)
+    if most <= 1 or math.isinf(limit):
+        return ""
+    return f"{result.dtype} ends at {limit:.4g}; the operands reach {most:.4g}, {limit / most:.3g} times below that"
+
+
+def _cause(cause: Origin) -> str:
+    if isinstance(cause, Leaf):
+        return f"it read {cause.name}, which was not finite when the step began"
+    place = f" in {cause.call.module}" if cause.call.module else ""
+    line = f" ({cause.line.source})" if cause.line else ""
+    return f"it read an infinity of the forward pass that the loss does not contain: {cause.operator}{place}{line}"
