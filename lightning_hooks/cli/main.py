@@ -23,6 +23,7 @@ commands:
   diff A B              say where two runs differ; the exit code is 1 if they do
   doctor RUN            say what is wrong with a training in one screen; the exit code is 1 if something is
   findings RUN          print all findings of a training; the exit code is 1 if a warning or worse stands
+  replay RECORD         run the step of a flight record again and name the operation that went wrong
   info                  print the versions of the dependencies and the kernels in use
 
 `lightning-hooks COMMAND --help` lists the options, `lightning-hooks --version` prints the version.
@@ -36,8 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments without the name of the program; by default those of the process.
 
     Returns:
-        The exit code: 0, or 2 if the command or a rule is invalid; 1 if `diff` found a difference, or `doctor` or
-        `findings` a problem.
+        The exit code: 0, or 2 if the command or a rule is invalid; 1 if `diff` found a difference, `doctor` or `findings` a
+        problem, or if `replay` did not find the problem of its record again.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -47,7 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"lightning-hooks {version('lightning-hooks')}")
         return 0
     command, *rest = arguments
-    commands: dict[str, Callable[[list[str]], int | None]] = {"fit": _fit, "match": _match, "info": info, **RUN_COMMANDS}
+    commands: dict[str, Callable[[list[str]], int | None]] = {
+        "fit": _fit,
+        "match": _match,
+        "replay": _replay,
+        "info": info,
+        **RUN_COMMANDS,
+    }
     if command not in commands:
         print(f"lightning-hooks: unknown command {command!r}; there are {', '.join(commands)}", file=sys.stderr)
         return 2
@@ -85,3 +92,9 @@ def _match(arguments: list[str]) -> None:
     from lightning_hooks.cli.training import match
 
     match(arguments)
+
+
+def _replay(arguments: list[str]) -> int:
+    from lightning_hooks.cli.replay import replay
+
+    return replay(arguments)

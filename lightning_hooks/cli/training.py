@@ -49,7 +49,7 @@ def fit(arguments: list[str]) -> None:
     """Train."""
     if _helps("fit", arguments):
         return
-    cli = _lightning_cli("fit", arguments)
+    cli = lightning_cli("fit", arguments)
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)
 
 
@@ -62,7 +62,7 @@ def match(arguments: list[str]) -> None:
     if not arguments[0].startswith("-"):
         match_module(arguments)
         return
-    cli = _lightning_cli("match", arguments)
+    cli = lightning_cli("match", arguments)
     from lightning_hooks.callbacks._ours import matched, our_callbacks
 
     # Call `configure_model`, as `fit` does: some models create their layers there.
@@ -95,7 +95,12 @@ def _classes() -> str:
     return "\n".join(["callbacks:", *lines, "", "transforms:", names])
 
 
-def _lightning_cli(command: str, arguments: list[str]) -> LightningCLI:
+def lightning_cli(command: str, arguments: list[str]) -> LightningCLI:
+    """The parsed LightningCLI of a command, with the model, the data and the Trainer of its config.
+
+    Raises:
+        HooksError: jsonargparse is missing, or an argument is invalid.
+    """
     if importlib.util.find_spec("jsonargparse") is None:
         raise HooksError("the command line needs jsonargparse: pip install 'lightning-hooks[cli]'")
     from lightning_hooks import callbacks, transforms

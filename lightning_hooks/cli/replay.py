@@ -1,0 +1,206 @@
+"""`lightning-hooks replay flight_record/`: runs the step of a flight record again and says what it shows."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from lightning_hooks.errors import RuleError, listed, printable, shortened, shown
+from lightning_hooks.recorder.files import read_record
+from lightning_hooks.recorder.record import FlightRecord, TensorSummary, Verdict
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from lightning_hooks.callbacks._replay import Replayed
+
+_HELP: Final = """\
+Run the step of a flight record again, twice as it is and once operator by operator, and name the operation that made the
+first number that is not finite. The module is the one that the record names, built with its recorded hyperparameters, unless
+an option names another. Also write replay.py into the folder of the record: a script that does the same without this package.
+The exit code is 0 if the step goes wrong again, and 1 if it does not.
+"""
+
+
+def replay(arguments: list[str]) -> int:
+    """Replay the step of a record."""
+    parser = argparse.ArgumentParser("lightning-hooks replay", description=_HELP)
+    parser.add_argument("record", type=Path, help="the folder of the record, or its record.json")
+    parser.add_argument("values", nargs="*", metavar="name=value", help="arguments of the module, with --module")
+    parser.add_argument("--module", metavar="PATH", help="the import path of the module, or of a function that builds it")
+    parser.add_argument("--config", action="append", metavar="FILE", help="a config of LightningCLI that has the module")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="take weights and optimizers from this checkpoint")
+    parser.add_argument("--limit", type=float, default=600.0, metavar="SECONDS", help="for the slow run; default 600")
+    args = parser.parse_intermixed_args(arguments)
+    if args.values and not args.module:
+        parser.error("name=value needs --module")
+    if args.module and args.config:
+        parser.error("--module cannot be combined with --config")
+    folder = args.record.parent if args.record.is_file() else args.record
+    record = read_record(args.record)
+    if "batch" not in record.files:
+        raise RuleError(f"{folder}: the record has no batch, so its step cannot be replayed{_reasons(record)}")
+    from lightning_hooks.callbacks._replay import Kept
+    from lightning_hooks.callbacks._replay import replay as run
+    from lightning_hooks.engine.recording.saving import load_batch, load_generators
+    from lightning_hooks.engine.recording.standalone import write_script
+
+    model = _model(record, args)
+    batch, notes = load_batch(folder, record.files["batch"])
+    generators = load_generators(folder, record.files["generators"]) if "generators" in record.files else None
+    load, optimizers, source = _weights(record, folder, args.checkpoint)
+    replayed = run(model, Kept(batch, record.context, generators, load, optimizers, args.limit))
+    script = write_script(folder)
+    notes = (
+        *notes,
+        *([] if generators else ["the states of the generators were not kept: random numbers differ"]),
+        *replayed.notes,
+    )
+    print(
+        printable("\n".join([*_told(record, replayed, source, notes), f"The same without this package: python {script}"]), "\n")
+    )
+    return 0 if replayed.is_reproduced else 1
+
+
+def _model(record: FlightRecord, args: argparse.Namespace) -> nn.Module:
+    """The module as it is built, in training mode."""
+    from lightning_hooks.cli.module import built
+
+    if args.config:
+        from lightning_hooks.cli.training import lightning_cli
+
+        options = [part for file in args.config for part in ("--config", file)]
+        model: nn.Module = lightning_cli("replay", options).model
+        return model
+    if args.module and args.values:
+        return built(args.module, args.values)
+    path = args.module or record.context.get("module")
+    if not isinstance(path, str) or not path:
+        raise RuleError("the record does not name the module; give --module package.Module or --config FILE")
+    return _built(path, record.context.get("hyperparameters") or {})
+
+
+def _built(path: str, hyperparameters: Mapping[str, Any]) -> nn.Module:
+    """The module of a record, with the recorded hyperparameters that it takes."""
+    from torch import nn
+
+    from lightning_hooks.rules.importing import import_object
+
+    if path.partition(".")[0] == "__main__":
+        name = path.partition(".")[2]
+        raise RuleError(f"the record names {path}, a class of the script that was run; give --module FILE_WITHOUT_PY.{name}")
+    kind = import_object(path, "module")
+    if isinstance(kind, nn.Module):
+        return kind
+    try:
+        parameters = inspect.signature(kind).parameters
+        takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        values = {name: value for name, value in hyperparameters.items() if takes_all or name in parameters}
+        model = kind(**values)
+    except Exception as error:
+        reason = shortened(f"{type(error).__name__}: {error}", 500)
+        raise RuleError(
+            f"{path} cannot be built with the hyperparameters of the record ({listed(hyperparameters) or 'none'}): {reason}; "
+            f"give them as `--module {path} name=value`, or --config FILE"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise RuleError(f"{path} gives {shown(model)}, not a torch.nn.Module")
+    return model
+
+
+def _weights(
+    record: FlightRecord, folder: Path, checkpoint: Path | None
+) -> tuple[Callable[[nn.Module], None], list[Mapping[str, Any]], str]:
+    """What writes the weights into a module, the states of the optimizers, and where both come from."""
+    from lightning_hooks.engine.recording.saving import load_optimizers, load_weights
+
+    if checkpoint is None and "weights" in record.files:
+        file = record.files["weights"]
+        states = load_optimizers(folder, record.files["optimizers"]).value if "optimizers" in record.files else []
+
+        def load(model: nn.Module) -> None:
+            load_weights(model, folder, file)
+
+        return load, states, f"weights of the record ({file})"
+    named = checkpoint or record.context.get("checkpoint")
+    if not named:
+        raise RuleError(
+            f"{folder}: the record has no weights and the run had no checkpoint; give --checkpoint FILE, or record with "
+            "FlightRecorder(weights=True)"
+        )
+    return _from_checkpoint(Path(named), record)
+
+
+def _from_checkpoint(path: Path, record: FlightRecord) -> tuple[Callable[[nn.Module], None], list[Mapping[str, Any]], str]:
+    import torch
+
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        weights = content["state_dict"]
+    except FileNotFoundError:
+        raise RuleError(f"{path}: there is no such checkpoint; give another with --checkpoint FILE") from None
+    except Exception as error:
+        raise RuleError(f"{path} cannot be read as a checkpoint of Lightning: {shortened(str(error), 300)}") from error
+
+    def load(model: nn.Module) -> None:
+        model.load_state_dict(weights)
+
+    step = content.get("global_step")
+    source = f"checkpoint {path} of step {step}; the record is of step {record.step}"
+    return load, list(content.get("optimizer_states") or []), source
+
+
+def _reasons(record: FlightRecord) -> str:
+    reasons = [note for note in record.notes if "batch" in note.lower()]
+    return f": {'; '.join(reasons)}" if reasons else ""
+
+
+def _told(record: FlightRecord, replayed: Replayed, source: str, notes: tuple[str, ...]) -> list[str]:
+    """The replay in words, the verdict first."""
+    found, first = replayed.found, replayed.first
+    lines = []
+    if not replayed.is_reproduced:
+        lines.append(f"{Verdict.NOT_REPRODUCED.value}: step {record.step} gives finite numbers here")
+    elif found.verdict is not None:
+        lines += _verdict(replayed)
+    else:
+        lines.append(f"{record.verdict.value}: {first.error or first.symptom}")
+    lines.append(f"The record says: {record.verdict.value}. {record.message}".rstrip())
+    runs = (
+        "two runs gave the same, bit for bit" if replayed.is_reproducible else "two runs differ: the step is not deterministic"
+    )
+    what = first.error or (f"not finite: {first.symptom}" if first.symptom else "all finite")
+    lines.append(f"Replayed with the {source}: {what}; {runs}.")
+    lines += [f"Note: {note}" for note in (*found.notes, *notes)]
+    return lines
+
+
+def _verdict(replayed: Replayed) -> list[str]:
+    found = replayed.found
+    assert found.verdict is not None
+    unnamed = "the model itself" if found.type else "code outside all modules"
+    where = f"{found.module or unnamed}{f' ({found.type})' if found.type else ''}"
+    if found.operation is None:
+        lines = [f"{found.verdict.value}: {found.tensor} {where if found.module else ''}".rstrip()]
+    else:
+        node = f", backward of {found.operation.node}" if found.operation.node else ""
+        lines = [f"{found.verdict.value}: {found.operation.name}{node} in {where}, call {found.call + 1}"]
+        if found.operation.source:
+            lines.append(f"  {found.operation.source}: {found.operation.line}")
+    if found.result is not None:
+        lines.append(f"  gave {_numbers(found.result)}")
+    lines += [f"  read {each.name}: {_numbers(each)}" for each in found.inputs if found.operation is not None]
+    lines += [f"  {each.name}: {_numbers(each)}" for each in found.inputs if found.operation is None]
+    return lines
+
+
+def _numbers(tensor: TensorSummary) -> str:
+    counts = {"NaN": tensor.nan, "+Inf": tensor.positive_infinite, "-Inf": tensor.negative_infinite}
+    bad = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    size = "x".join(map(str, tensor.shape)) or "scalar"
+    extent = "" if tensor.minimum is None else f", finite elements from {tensor.minimum:.4g} to {tensor.maximum:.4g}"
+    first = f" (first at {list(tensor.first)})" if tensor.first else ""
+    return f"{size} {tensor.dtype}{extent}{f': {bad}{first}' if bad else ''}"

@@ -1,0 +1,285 @@
+"""Run the step of the flight record in this folder again, and name the operation that made the first bad number.
+
+It needs torch and the module that was trained, and not the package that wrote the record:
+
+    python replay.py [--module package.Module] [--checkpoint FILE]
+
+The module is built with the hyperparameters of the record, and its `training_step` runs with the batch of the record. There is
+no Trainer: `log` and `print` of the module do nothing, gradients are not clipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import json
+import random
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+HERE = Path(__file__).resolve().parent
+FORMAT = 1  # of record.json and of the files beside it
+UNINITIALISED = ("empty", "new_empty", "resize_", "set_")  # results of these hold whatever was in memory
+
+
+class FirstBad(TorchDispatchMode):
+    """Follows NaN and infinities through the operators of a step.
+
+    Attributes:
+        born: where the bad numbers of each storage come from, by the address of the storage.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.born: dict[int, str] = {}
+        self.masks: set[int] = set()
+        self.modules: list[str] = []
+        for name, module in model.named_modules():
+            module.register_forward_pre_hook(lambda *_, name=name, module=module: self.modules.append(described(name, module)))
+            module.register_forward_hook(lambda *_: self.modules.pop() and None, always_call=True)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator; if its result is bad and its operands are not, note where that was."""
+        kwargs = kwargs or {}
+        operands = list(tensors_in([args, kwargs]))
+        bad = [address(each) for each in operands if is_bad(each)]
+        ranges = [f"{tuple(each.shape)} {each.dtype} {extent(each)}" for each in operands if each.is_floating_point()]
+        result = func(*args, **kwargs)
+        name = func.name().partition("::")[2].partition(".")[0]
+        for each in tensors_in(result):
+            key = address(each)
+            known = [self.born[one] for one in bad if one in self.born]
+            is_view = key in map(address, operands) and not name.endswith("_")
+            if is_view:
+                continue
+            self.born.pop(key, None)
+            self.masks.discard(key)
+            if name.startswith(UNINITIALISED) or not is_bad(each):
+                continue
+            has_literal = any(isinstance(one, float) and abs(one) == float("inf") for one in args)
+            if known:
+                self.born[key] = known[0]
+            elif not each.isnan().any() and (has_literal or any(one in self.masks for one in bad)):
+                # An infinite literal, as masks have, is meant, until a NaN is made of it.
+                self.masks.add(key)
+            else:
+                self.born[key] = self.where(func, ranges, each)
+        return result
+
+    def where(self, operator: Any, ranges: list[str], result: Tensor) -> str:
+        """The operator, its module, its line, and the ranges of its operands, in words."""
+        module = self.modules[-1] if self.modules else "code outside all modules, or the backward pass"
+        line = next((frame for frame in reversed(traceback.extract_stack()) if is_user_code(frame.filename)), None)
+        place = f"\n  {line.filename}:{line.lineno} in {line.name}: {line.line}" if line else ""
+        read = "".join(f"\n  read {each}" for each in ranges)
+        counts = f"{int(result.isnan().sum())} NaN, {int(result.isinf().sum())} Inf"
+        return f"{operator.name().partition('.')[0]} in {module}{place}\n  gave {tuple(result.shape)}: {counts}{read}"
+
+
+def described(name: str, module: nn.Module) -> str:
+    return f"{name or 'the model itself'} ({type(module).__name__})"
+
+
+def is_user_code(file: str) -> bool:
+    return file != __file__ and "-packages" not in file and not file.startswith(("<", sys.base_prefix))
+
+
+def address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+
+
+def is_bad(tensor: Tensor) -> bool:
+    numbers = tensor.is_floating_point() and tensor.layout is torch.strided and not tensor.is_meta and tensor.numel()
+    return bool(numbers) and not bool(tensor.isfinite().all())
+
+
+def extent(tensor: Tensor) -> str:
+    finite = tensor[tensor.isfinite()]
+    return f"from {finite.min().item():.4g} to {finite.max().item():.4g}" if finite.numel() else "without finite elements"
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from tensors_in(each)
+
+
+def read(file: str) -> Any:
+    """The value of one of the files of JSON."""
+    content = json.loads((HERE / file).read_text(encoding="utf-8"))
+    if content["format"] > FORMAT:
+        sys.exit(f"{file} has format {content['format']}; this script reads formats up to {FORMAT}")
+    tensors: dict[str, Tensor] = {}
+    if content["tensors"].endswith(".pt"):
+        tensors = torch.load(HERE / content["tensors"], weights_only=True)
+    elif content["tensors"]:
+        from safetensors.torch import load_file
+
+        tensors = load_file(HERE / content["tensors"])
+    return decoded(content["value"], tensors)
+
+
+def decoded(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """A value of JSON with the tensors that it names."""
+
+    def each(inner: Any) -> Any:
+        return decoded(inner, tensors)
+
+    if not isinstance(value, dict):
+        return value
+    kind, content = next(iter(value.items()))
+    if kind == "tensor":
+        tensor = torch.view_as_complex(tensors[content]) if value.get("complex") else tensors[content]
+        return tensor.requires_grad_() if value.get("requires_grad") else tensor
+    if kind == "dict":
+        return {each(key): each(inner) for key, inner in content}
+    if kind in ("list", "tuple", "set"):
+        return {"list": list, "tuple": tuple, "set": set}[kind](map(each, content))
+    if kind in ("namedtuple", "dataclass"):
+        fields = {name: each(inner) for name, inner in value["fields"].items()}
+        cls = imported(content)
+        if kind == "namedtuple":
+            return cls(**fields)
+        instance = object.__new__(cls)
+        for name, inner in fields.items():
+            object.__setattr__(instance, name, inner)
+        return instance
+    if kind == "sparse":
+        return torch.sparse_coo_tensor(each(content[0]), each(content[1]), value["shape"], is_coalesced=True)
+    simple: dict[str, Any] = {
+        "float": float,
+        "bytes": bytes.fromhex,
+        "array": lambda inner: each(inner).numpy(),
+        "dtype": lambda name: getattr(torch, name),
+        "device": torch.device,
+    }
+    if kind not in simple:
+        print(f"a {content} was not saved; it is None")
+        return None
+    return simple[kind](content)
+
+
+def imported(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        sys.exit(f"{path} cannot be imported ({error}); run this where the module is, or give --module package.Module")
+
+
+def main() -> None:
+    """Replay the step, and print what it shows."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--module", help="the import path of the module, or of a function that builds it")
+    parser.add_argument("--checkpoint", help="take the weights from this checkpoint")
+    args = parser.parse_args()
+    sys.path.insert(0, str(Path.cwd()))
+    record = json.loads((HERE / "record.json").read_text(encoding="utf-8"))
+    if record["format"] > FORMAT:
+        sys.exit(f"record.json has format {record['format']}; this script reads formats up to {FORMAT}")
+    context, files = record["context"], record["files"]
+    kind = imported(args.module or context.get("module", ""))
+    names = inspect.signature(kind).parameters
+    model = kind(**{name: value for name, value in context.get("hyperparameters", {}).items() if name in names})
+    load_weights(model, files, args.checkpoint or context.get("checkpoint"))
+    batch = read(files["batch"])
+    prepared(model, context)
+    if "generators" in files:
+        restore_generators(read(files["generators"]))
+    print(f"The record says: {record['verdict']}. {record['message']}")
+    print(result_of(model, batch, context, files))
+
+
+def load_weights(model: nn.Module, files: dict[str, str], checkpoint: str | None) -> None:
+    if "weights" in files and not checkpoint:
+        saved = read(files["weights"])
+        named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+        with torch.no_grad():
+            for name, tensor in named:
+                if name in saved:
+                    tensor.copy_(saved[name])
+    elif checkpoint:
+        model.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"])
+    else:
+        print("The record has no weights, and there is no checkpoint: the weights are those of a new module.")
+
+
+def prepared(model: Any, context: dict[str, Any]) -> None:
+    """Put a module into training mode, with its precision, and without its Trainer."""
+    model.train()
+    model.log = model.log_dict = model.print = lambda *args, **kwargs: None
+    model.manual_backward = lambda loss, *args, **kwargs: loss.backward(*args, **kwargs)
+    model.optimizers = lambda use_pl_optimizer=True: Stopper()
+    dtype = {"16-true": torch.float16, "bf16-true": torch.bfloat16, "64-true": torch.float64}.get(str(context.get("precision")))
+    if dtype is not None:
+        model.to(dtype)
+
+
+class Stopper:
+    """Stands for the optimizers of a module that steps by itself; its step does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: None
+
+
+def restore_generators(states: dict[str, Any]) -> None:
+    torch.set_rng_state(torch.frombuffer(bytearray(states["torch"]), dtype=torch.uint8))
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+
+
+def result_of(model: Any, batch: Any, context: dict[str, Any], files: dict[str, str]) -> str:
+    """What a step gives, in words."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if is_bad(tensor) and tensor.isnan().any():
+            return f"weights: {name} has NaN when the step begins"
+    bad_batch = [i for i, each in enumerate(tensors_in(batch)) if is_bad(each) and each.isnan().any()]
+    half = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}.get(str(context.get("precision")))
+    arguments = [batch, int(context.get("batch_idx") or 0)][: len(inspect.signature(model.training_step).parameters)]
+    loss = None
+    with FirstBad(model) as mode:
+        with torch.autocast("cpu", half or torch.bfloat16, enabled=half is not None):
+            output = model.training_step(*arguments)
+        loss = output["loss"] if isinstance(output, dict) else output
+        if loss is not None and is_bad(loss):
+            if bad_batch:
+                return f"batch: its tensor {bad_batch[0]} has NaN, and the loss is {loss.item()}"
+            return f"forward: {mode.born.get(address(loss), 'the loss is not finite')}"
+        if loss is not None:
+            (loss * float(context.get("loss_scale") or 1.0) / int(context.get("accumulate_grad_batches") or 1)).backward()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None and is_bad(parameter.grad):
+                return f"backward, grad of {name}: {mode.born.get(address(parameter.grad), 'unknown operation')}"
+        if loss is not None:
+            update(model, files)
+        for name, parameter in model.named_parameters():
+            if is_bad(parameter):
+                return f"update, {name}: {mode.born.get(address(parameter), 'unknown operation')}"
+    return "All numbers are finite: the step does not go wrong here."
+
+
+def update(model: Any, files: dict[str, str]) -> None:
+    made = model.configure_optimizers()
+    made = made[0] if isinstance(made, tuple) else made.get("optimizer") if isinstance(made, dict) else made
+    states = read(files["optimizers"]) if "optimizers" in files else []
+    for i, optimizer in enumerate(made if isinstance(made, (list, tuple)) else [made] if made is not None else []):
+        if i < len(states):
+            optimizer.load_state_dict(states[i])
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    main()
