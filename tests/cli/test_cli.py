@@ -536,7 +536,8 @@ def test_what_a_loss_scaler_does_not_allow(folder: Path, capsys: pytest.CaptureF
 def test_unknown_command_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train"]) == 2
     assert (
-        capsys.readouterr().err == "lightning-hooks: unknown command 'train'; there are fit, match, replay, info, view, report, diff, "
+        capsys.readouterr().err
+        == "lightning-hooks: unknown command 'train'; there are fit, match, replay, info, view, report, diff, "
         "findings, doctor\n"
     )
     assert main([]) == 2
