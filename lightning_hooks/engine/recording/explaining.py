@@ -15,6 +15,9 @@ from lightning_hooks.recorder.record import Operation, Place, TensorSummary, Ver
 
 _OF_DIRECTION: Final = {"forward": Verdict.FORWARD, "backward": Verdict.BACKWARD, "update": Verdict.UPDATE}
 
+_POLES: Final = frozenset({"div", "reciprocal", "rsqrt", "log", "log2", "log10", "log1p", "logit", "atanh", "pow", "tan"})
+"""Operators that give infinities of small operands: not for lack of range."""
+
 
 @dataclass(frozen=True)
 class Autopsy:
@@ -146,7 +149,7 @@ def _overflow(birth: Birth) -> str:
     if not is_overflow or not largest or any(each.nonfinite for each in birth.inputs) or not dtype.is_floating_point:
         return ""
     limit, most = torch.finfo(dtype).max, max(largest)
-    if most <= 1 or math.isinf(limit):
+    if most <= 1 or math.isinf(limit) or birth.operator.partition(".")[2].strip("_") in _POLES:
         return ""
     return f"{result.dtype} ends at {limit:.4g}; the operands reach {most:.4g}, {limit / most:.3g} times below that"
 

@@ -24,6 +24,9 @@ COLLECTIVES: Final = frozenset({"c10d", "_c10d_functional", "c10d_functional", "
 """The namespaces of operators that wait for other ranks."""
 
 
+_RUNNING: Final = ("running_mean", "running_var")
+
+
 class Argument(NamedTuple):
     """One tensor among the arguments of an operator.
 
@@ -64,11 +67,12 @@ def tensor_arguments(operator: Any, args: Sequence[Any], kwargs: dict[str, Any])
     found = []
     names, written = _schema_of(operator)
     overwrites = base_name(operator) in OVERWRITING
+    unread = _RUNNING if _is_training_norm(operator, names, args) else ()
     named = [(names[i] if i < len(names) else f"input {i}", value) for i, value in enumerate(args)]
     for name, value in [*named, *kwargs.items()]:
         is_written = name in written
         # A tensor that is given by keyword and written is `out=`: its elements are not read.
-        is_read = not (is_written and (overwrites or name in kwargs))
+        is_read = not (is_written and (overwrites or name in kwargs)) and name not in unread
         if isinstance(value, Tensor):
             found.append(Argument(name, value, None, is_written, is_read))
         elif isinstance(value, (list, tuple)):
@@ -100,6 +104,14 @@ def tensors_in(result: Any) -> Iterator[tuple[int | None, Tensor]]:
                 yield i, each
             elif isinstance(each, (list, tuple)):
                 yield from tensors_in(each)
+
+
+def _is_training_norm(operator: Any, names: Sequence[str], args: Sequence[Any]) -> bool:
+    """Whether an operator normalises by the statistics of its batch: its result does not depend on the running ones."""
+    if "batch_norm" not in base_name(operator) or "backward" in base_name(operator):
+        return False
+    given = dict(zip(names, args, strict=False))
+    return bool(given.get("training", given.get("train", "with_update" in base_name(operator))))
 
 
 @cache

@@ -195,8 +195,13 @@ def main() -> None:
     names = inspect.signature(kind).parameters
     model = kind(**{name: value for name, value in context.get("hyperparameters", {}).items() if name in names})
     load_weights(model, files, args.checkpoint or context.get("checkpoint"))
+    if record["verdict"] == "update":
+        # The record was written after the update: what it made bad is 0 here.
+        for parameter in model.parameters():
+            parameter.data.nan_to_num_(0.0, 0.0, 0.0)
     batch = read(files["batch"])
-    prepared(model, context)
+    trainer = NoTrainer(context)
+    prepared(model, context, trainer)
     if "generators" in files:
         restore_generators(read(files["generators"]))
     print(f"The record says: {record['verdict']}. {record['message']}")
@@ -217,9 +222,20 @@ def load_weights(model: nn.Module, files: dict[str, str], checkpoint: str | None
         print("The record has no weights, and there is no checkpoint: the weights are those of a new module.")
 
 
-def prepared(model: Any, context: dict[str, Any]) -> None:
+class NoTrainer:
+    """What modules ask of a Trainer most: the epoch and the step."""
+
+    training, sanity_checking, world_size, global_rank, is_global_zero = True, False, 1, 0, True
+
+    def __init__(self, context: dict[str, Any]) -> None:
+        self.current_epoch, self.global_step = int(context.get("epoch") or 0), int(context.get("global_step") or 0)
+
+
+def prepared(model: Any, context: dict[str, Any], trainer: NoTrainer) -> None:
     """Put a module into training mode, with its precision, and without its Trainer."""
     model.train()
+    if hasattr(type(model), "trainer"):
+        model.trainer = trainer
     model.log = model.log_dict = model.print = lambda *args, **kwargs: None
     model.manual_backward = lambda loss, *args, **kwargs: loss.backward(*args, **kwargs)
     model.optimizers = lambda use_pl_optimizer=True: Stopper()

@@ -266,6 +266,22 @@ def convolution_backward() -> Case:
     return Case(model, step, data)
 
 
+def normalised_bad_batch() -> Case:
+    """Running statistics that an earlier forward pass of the bad batch has spoiled do not hide the batch."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    data = torch.ones(3, 4)
+    data[1, 2] = float("nan")
+    model(data)
+    return Case(model, lambda: backward(model(data).square().mean()), data)
+
+
+def spoiled_statistics() -> Case:
+    """In evaluation mode running statistics are read."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4).eval())
+    model[1].running_mean.fill_(float("nan"))
+    return Case(model, lambda: backward(model(torch.ones(3, 4)).square().mean()))
+
+
 def second_micro_batch() -> Case:
     model = Net(lambda x: (x - 1).log() if x.shape[0] == 2 else x)
     model.first.weight.data.zero_(), model.first.bias.data.fill_(1.0)
@@ -403,6 +419,8 @@ FAULTS: dict[str, tuple[Callable[[], Case], Expected]] = {
     "batch_inf": (lambda: batch_with(INF), Expected("batch", None, "", "forward")),
     "weight_nan": (weight_of_nan, Expected("weights", None, "last.weight", "forward")),
     "buffer_nan": (buffer_of_nan, Expected("weights", None, "middle.scale", "forward")),
+    "normalised_batch": (normalised_bad_batch, Expected("batch", None, "", "forward")),
+    "spoiled_statistics": (spoiled_statistics, Expected("weights", None, "1.running_mean", "forward")),
     "third_call": (
         called_thrice,
         Expected("forward", "aten.reciprocal", "block", "forward", "self.block = Function(lambda x: 1 / (x - 1))", call=2),

@@ -49,6 +49,11 @@ def test_operands_of_an_overflow_have_their_ranges_and_headroom() -> None:
     assert found.result is not None and found.result.positive_infinite > 0 and found.result.first is not None
 
 
+def test_a_division_by_zero_is_no_lack_of_range() -> None:
+    found = found_in(FAULTS["third_call"][0]())
+    assert found.notes == () and found.inputs[0].abs_max == 0.0
+
+
 def test_a_bad_batch_is_named_with_its_coordinates() -> None:
     found = found_in(faults.batch_with(float("nan")))
     assert found.symptom == "loss" and found.tensor == "batch"
