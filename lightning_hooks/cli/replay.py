@@ -23,6 +23,7 @@ first number that is not finite. The module is the one that the record names, bu
 an option names another. Also write replay.py into the folder of the record: a script that does the same without this package.
 The exit code is 0 if the step goes wrong again, and 1 if it does not.
 """
+_AFTER_UPDATE: Final = " after the update, with 0 in place of what is not finite"
 
 
 def replay(arguments: list[str]) -> int:
@@ -123,8 +124,10 @@ def _weights(
 
         def load(model: nn.Module) -> None:
             load_weights(model, folder, file)
+            if record.verdict is Verdict.UPDATE:
+                _make_finite(model)
 
-        return load, states, f"weights of the record ({file})"
+        return load, states, f"weights of the record ({file}){_AFTER_UPDATE if record.verdict is Verdict.UPDATE else ''}"
     named = checkpoint or record.context.get("checkpoint")
     if not named:
         raise RuleError(
@@ -132,6 +135,16 @@ def _weights(
             "FlightRecorder(weights=True)"
         )
     return _from_checkpoint(Path(named), record)
+
+
+def _make_finite(model: nn.Module) -> None:
+    """Set what is not finite in the parameters to 0: the record was written after the update that made it so."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not parameter.isfinite().all():
+                parameter.nan_to_num_(0.0, 0.0, 0.0)
 
 
 def _from_checkpoint(path: Path, record: FlightRecord) -> tuple[Callable[[nn.Module], None], list[Mapping[str, Any]], str]:

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 from torch import nn
+from torch.utils.data import DataLoader
 
+from lightning_hooks import FlightRecorder
 from lightning_hooks.cli.main import main
 from lightning_hooks.engine.recording.saving import save_batch, save_generators, save_optimizers, save_weights
 from lightning_hooks.recorder.files import RECORD, to_json
@@ -61,6 +64,11 @@ class Net(LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=self.hparams.rate)
+
+
+class Late(Net):
+    def forward(self, x):
+        return super().forward(x) if self.global_step >= 5 else self.head(self.drop(self.encoder(x)))
 
 
 class Manual(Net):
@@ -253,6 +261,55 @@ def test_a_module_without_a_training_loop_is_refused(tmp_path: Path, capsys: pyt
     assert main(["replay", str(folder), "--module", "torch.nn.Linear", "in_features=1", "out_features=1"]) == 2
     assert "replay needs a LightningModule, got <class 'torch.nn.modules.linear.Linear'>" in capsys.readouterr().err
     assert isinstance(nn.Linear(1, 1), nn.Module)
+
+
+def test_an_update_is_replayed_with_parameters_that_are_finite_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def after_update(model: Any, optimizer: Any, batch: Any) -> None:
+        negative_variance(model, optimizer, batch)
+        optimizer.step()
+        assert model.head.weight.isnan().all()
+
+    folder = written(tmp_path, change=after_update)
+    record = (folder / RECORD).read_text()
+    (folder / RECORD).write_text(record.replace('"verdict": "forward"', '"verdict": "update"'))
+    lines = replayed(folder, capsys)
+    assert lines[0] == "update: aten.sqrt in head.weight, call 1"
+    assert any(
+        "(weights.json) after the update, with 0 in place of what is not finite: not finite: param" in line for line in lines
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "first"),
+    [
+        ("forward", "forward: aten.log in the model itself (Late), call 1"),
+        ("backward", "backward: aten.div, backward of SqrtBackward0 in the model itself (Late), call 1"),
+        ("random", "forward: aten.reciprocal in the model itself (Late), call 1"),
+    ],
+)
+def test_a_record_of_a_training_is_replayed(
+    fault: str, first: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: Any = import_object("replayed_modules.Late", "module")(fault=fault)
+    recorder = FlightRecorder(weights=True, logdir=tmp_path)
+    options: dict[str, Any] = {"accelerator": "cpu", "logger": False, "max_epochs": 2, "callbacks": [recorder]}
+    quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    torch.manual_seed(0)
+    batches = DataLoader([{"x": torch.randn(2, 3)} for _ in range(4)], batch_size=None)
+    Trainer(**options, **quiet, gradient_clip_val=1.0).fit(model, batches)
+    record = recorder.record
+    assert record is not None and recorder.folder is not None and record.step == 5
+    lines = replayed(recorder.folder, capsys)
+    assert lines[0] == first
+    assert f"The record says: {record.verdict.value}. {record.message}" in lines
+    assert any("two runs gave the same, bit for bit" in line for line in lines)
+    # The batch was transformed before it was recorded, and is not transformed once more.
+    assert record.operation is not None and all(f"read {each.name}: " in "".join(lines) for each in record.operation.inputs)
+    monkeypatch.setattr(sys, "argv", ["replay.py"])
+    runpy.run_path(str(recorder.folder / "replay.py"), run_name="__main__")
+    assert first.partition(":")[0] in capsys.readouterr().out.splitlines()[1]
 
 
 def test_the_script_names_the_operation_without_this_package(
