@@ -16,8 +16,12 @@ if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A a
     from lightning_hooks.callbacks import GradientTransforms as GradientTransforms
     from lightning_hooks.callbacks import HealthMonitor as HealthMonitor
     from lightning_hooks.callbacks import StatsMonitor as StatsMonitor
+    from lightning_hooks.callbacks.check import check as check
     from lightning_hooks.capture import Capture as Capture
     from lightning_hooks.capture import load_capture as load_capture
+    from lightning_hooks.checks import Check as Check
+    from lightning_hooks.checks import CheckReport as CheckReport
+    from lightning_hooks.checks import CheckResult as CheckResult
     from lightning_hooks.engine import Instrument as Instrument
     from lightning_hooks.engine import assert_no_hooks as assert_no_hooks
     from lightning_hooks.engine import instrument as instrument
@@ -100,7 +104,9 @@ _PUBLIC = {
         "HealthMonitor",
         "StatsMonitor",
     ),
+    "callbacks.check": ("check",),
     "capture": ("Capture", "load_capture"),
+    "checks": ("Check", "CheckReport", "CheckResult"),
     "engine": ("Instrument", "assert_no_hooks", "instrument", "match", "paused"),
     "errors": (
         "HookError",

@@ -1,0 +1,123 @@
+"""A fit that is made for a check: it takes the first batch of a loader and ends before its first step."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from torch import nn
+
+from lightning_hooks.callbacks._lightning import Callback
+from lightning_hooks.callbacks._lightning_training import LightningTraining, dummy_logger, package_of
+from lightning_hooks.checks.result import CheckReport
+from lightning_hooks.checks.snapshot import Snapshot
+from lightning_hooks.checks.training import Training
+from lightning_hooks.engine.recording.restoring import Generators
+from lightning_hooks.errors import RuleError, shown
+
+if TYPE_CHECKING:
+    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
+
+Run = Callable[[Training], CheckReport]
+_ACCELERATORS: Final = {"CPUAccelerator": "cpu", "CUDAAccelerator": "gpu", "MPSAccelerator": "mps"}
+
+
+class _Finished(Exception):
+    """Ends a fit that was made for a check."""
+
+
+class _CheckAtFirstBatch(Callback):
+    """Runs the checks on the first batch of a fit, and ends the fit."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.report: CheckReport | None = None
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self.report = self._run(LightningTraining(trainer, pl_module, batch))
+        raise _Finished
+
+
+def check_in_own_fit(trainer: Any, module: Any, data: Any, run: Run) -> CheckReport:
+    """Check the first batch that a fit would train.
+
+    A Trainer with the accelerator, precision and clipping of the given one, with one device, without its callbacks and with
+    loggers that do nothing, begins a fit, which ends before its first step.
+
+    Args:
+        trainer: whose settings count.
+        module: the LightningModule.
+        data: a data module, a loader, or None.
+        run: runs the checks.
+
+    Raises:
+        RuleError: the module is none of Lightning, or the loader gives no batch.
+    """
+    if not isinstance(module, nn.Module) or not hasattr(module, "training_step"):
+        raise RuleError(f"check: after a Trainer comes a LightningModule, got {shown(module)}")
+    randomness, snapshot = Generators(), Snapshot([module])
+    of_data = Snapshot([data], has_data=True)
+    callback = _CheckAtFirstBatch(run)
+    try:
+        with _silent(package_of(trainer)):
+            own = _own_trainer(trainer, callback)
+            is_module = hasattr(data, "train_dataloader")
+            given = {"datamodule": data} if is_module else {} if data is None else {"train_dataloaders": data}
+            try:
+                own.fit(module, **given)
+            except _Finished:
+                pass
+    finally:
+        snapshot.restore()
+        of_data.restore()
+        randomness.restore()
+    if callback.report is None:
+        raise RuleError("check: the loader gives no batch")
+    return callback.report
+
+
+def _own_trainer(trainer: Any, callback: Any) -> Any:
+    accelerator = _ACCELERATORS.get(type(trainer.accelerator).__name__, "auto")
+    device = trainer.strategy.root_device
+    devices: Any = [device.index or 0] if accelerator in ("gpu", "auto") and device.type != "cpu" else 1
+    options: dict[str, Any] = {
+        "accelerator": accelerator,
+        "devices": devices,
+        "logger": [dummy_logger(trainer) for _ in trainer.loggers] or False,
+        "callbacks": [callback],
+        "max_epochs": trainer.max_epochs,
+        "max_steps": trainer.max_steps,
+        "limit_train_batches": trainer.limit_train_batches,
+        "limit_val_batches": 0,
+        "num_sanity_val_steps": 0,
+        "accumulate_grad_batches": trainer.accumulate_grad_batches,
+        "gradient_clip_val": trainer.gradient_clip_val,
+        "gradient_clip_algorithm": trainer.gradient_clip_algorithm,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+        "reload_dataloaders_every_n_epochs": 0,
+        "default_root_dir": trainer.default_root_dir,
+        "precision": trainer.precision,
+    }
+    return importlib.import_module(package_of(trainer)).Trainer(**options)
+
+
+@contextmanager
+def _silent(package: str) -> Iterator[None]:
+    """Without the messages and warnings of Lightning about a fit, which come again when the real fit begins."""
+    loggers = [logging.getLogger(name) for name in (package, "lightning", "lightning.fabric", "lightning_fabric")]
+    levels = [each.level for each in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for each in loggers:
+            each.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for each, level in zip(loggers, levels, strict=True):
+                each.setLevel(level)

@@ -1,0 +1,141 @@
+"""Batches: the tensors in nested containers, copies of a batch, and how many samples it has."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+def leaves(batch: Any, path: str = "batch") -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a batch with their paths.
+
+    Example:
+        >>> [path for path, _ in leaves({"x": torch.ones(2), "more": [torch.ones(1)]})]
+        ["batch['x']", "batch['more'][0]"]
+    """
+    if isinstance(batch, Tensor):
+        yield path, batch
+    elif isinstance(batch, Mapping):
+        for name, value in batch.items():
+            yield from leaves(value, f"{path}[{name!r}]")
+    elif isinstance(batch, (list, tuple)):
+        for i, value in enumerate(batch):
+            yield from leaves(value, f"{path}[{i}]")
+    elif is_dataclass(batch) and not isinstance(batch, type):
+        for field in fields(batch):
+            yield from leaves(getattr(batch, field.name, None), f"{path}.{field.name}")
+
+
+def mapped(batch: Any, change: Callable[[str, Tensor], Any], path: str = "batch") -> Any:
+    """A copy of a batch in which each tensor is replaced by what `change` makes of its path and itself."""
+    if isinstance(batch, Tensor):
+        return change(path, batch)
+    if isinstance(batch, Mapping):
+        items = {name: mapped(value, change, f"{path}[{name!r}]") for name, value in batch.items()}
+        try:
+            made: Any = copy.copy(batch)
+            for name, value in items.items():
+                made[name] = value
+            return made
+        except TypeError:
+            return items
+    if isinstance(batch, (list, tuple)):
+        values = [mapped(value, change, f"{path}[{i}]") for i, value in enumerate(batch)]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        twin = copy.copy(batch)
+        for field in fields(batch):
+            if hasattr(batch, field.name):
+                object.__setattr__(twin, field.name, mapped(getattr(batch, field.name), change, f"{path}.{field.name}"))
+        return twin
+    return copied(batch)
+
+
+def copied(batch: Any) -> Any:
+    """A copy that a training step may change; an object that cannot be copied stays itself."""
+    if isinstance(batch, (Tensor, Mapping, list, tuple)) or (is_dataclass(batch) and not isinstance(batch, type)):
+        return mapped(batch, lambda _, tensor: tensor.detach().clone())
+    try:
+        return copy.deepcopy(batch)
+    except Exception:  # noqa: BLE001 - an object of another library may refuse to be copied in any way
+        return batch
+
+
+def is_float(tensor: Tensor) -> bool:
+    """Whether a tensor can have a gradient."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+class Samples(NamedTuple):
+    """The samples of a batch.
+
+    Args:
+        size: how many.
+        is_sure: whether a tensor with one number for each sample says that the first dimension holds the samples.
+    """
+
+    size: int
+    is_sure: bool
+
+
+def samples_of(batch: Any) -> Samples | str:
+    """The samples of a batch, or the reason why they are not known.
+
+    Example:
+        >>> samples_of((torch.ones(4, 3), torch.ones(4)))
+        Samples(size=4, is_sure=True)
+        >>> samples_of((torch.ones(4, 3), torch.ones(2, 9)))
+        'the tensors of the batch have different first dimensions (4 and 2)'
+    """
+    tensors = [tensor for _, tensor in leaves(batch) if tensor.dim() > 0]
+    if not tensors:
+        return "the batch holds no tensor with a dimension for samples"
+    counts = sorted({int(tensor.shape[0]) for tensor in tensors}, reverse=True)
+    if len(counts) > 1:
+        return f"the tensors of the batch have different first dimensions ({' and '.join(map(str, counts[:3]))})"
+    if counts[0] < 2:
+        return "the batch has one sample"
+    if any(tensor.dim() == 2 and tensor.shape[0] == tensor.shape[1] for tensor in tensors):
+        return f"a tensor of the batch relates its {counts[0]} rows with each other, as an adjacency matrix does"
+    others = {size for tensor in tensors for size in tensor.shape[1:]}
+    return Samples(counts[0], any(tensor.dim() == 1 for tensor in tensors) and counts[0] not in others)
+
+
+def first_samples(batch: Any, count: int, most: int) -> Any:
+    """The first samples of a batch.
+
+    Args:
+        batch: in which each tensor has the samples in its first dimension.
+        count: of its samples.
+        most: to keep.
+    """
+
+    def cut(_: str, tensor: Tensor) -> Tensor:
+        is_cut = tensor.dim() > 0 and tensor.shape[0] == count
+        return (tensor[:most] if is_cut else tensor).detach().clone()
+
+    return _cut_lists(mapped(batch, cut), count, most)
+
+
+def _cut_lists(batch: Any, count: int, most: int) -> Any:
+    """Cut lists of strings and numbers, such as file names, too."""
+    if isinstance(batch, Mapping):
+        for name, value in batch.items():
+            if isinstance(value, list) and len(value) == count and not any(isinstance(each, Tensor) for each in value):
+                batch[name] = value[:most]  # type: ignore[index]
+    if isinstance(batch, list):
+        return [
+            value[:most] if isinstance(value, list) and len(value) == count and not isinstance(value[0], Tensor) else value
+            for value in batch
+        ]
+    return batch
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    """A generator of its own, so that a check does not draw from the one of the training."""
+    return torch.Generator().manual_seed(seed)

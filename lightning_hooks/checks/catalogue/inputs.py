@@ -1,0 +1,174 @@
+"""The check that every input, and every feature of a float input, influences the loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks.checks.batch import is_float, leaves, mapped
+from lightning_hooks.checks.check import Check, counted
+from lightning_hooks.checks.errors import StepError
+from lightning_hooks.checks.result import CheckResult
+from lightning_hooks.checks.trial import Trial
+from lightning_hooks.errors import listed
+
+_CONVOLUTIONS: Final = (nn.modules.conv._ConvNd,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputsMatter(Check):
+    """Every tensor of the batch that the step uses influences the loss, and so does every feature of a float input.
+
+    A zero gradient is a first witness. The second one is another step in which the tensor or the feature has other numbers: if
+    the loss and all gradients are bit for bit the same, nothing depends on it. Tensors that no function and no module gets are
+    named and do not fail, because a data set may hold more than one training needs.
+
+    Args:
+        most_features: the number of features without a gradient that are tried one by one.
+    """
+
+    most_features: int = 8
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look for an input that is overwritten, detached, or left out of a concatenation, and for slices that drop features.",
+    )
+    source: ClassVar[str] = "a definition: the loss is the same bit for bit"
+
+    def run(self, trial: Trial) -> CheckResult:
+        """As of `Check`."""
+        record = trial.run(with_input_grads=True)
+        if not record.losses:
+            return self.skipped("the step has no backward")
+        if not all(map(math.isfinite, record.losses)):
+            return self.skipped("the loss is not finite; see OutputsFinite")
+        if trial.run().losses != trial.run().losses:
+            return self.skipped("two steps from the same state have different losses")
+        found = list(leaves(trial.batch))
+        read = [(path, tensor) for path, tensor in found if path in record.read]
+        unread = [path for path, _ in found if path not in record.read]
+        without = [path for path, _ in read if not _has_grad(record.input_grads.get(path))]
+        influences = {path: _influence(trial, path) for path in without}
+        unused = [path for path, influence in influences.items() if influence == _Influence(False, False)]
+        if unused:
+            return self.failed(unused, "the loss does not depend on this tensor, which the step uses", 0.0, 0.0)
+        tried = [influence for influence in influences.values() if influence is not None]
+        if len(without) == len(read) and tried and not any(influence.on_gradients for influence in tried):
+            text = "the loss depends on the batch, but no gradient of a trainable parameter does"
+            return self.failed([path for path, _ in read], text, 0.0, 0.0)
+        columns = self._unused_features(trial, record.input_grads)
+        if columns:
+            return self.failed([path for path, _ in columns], _which(columns), len(columns), 0)
+        more = f"; not used: {listed(unread, 3)}" if unread else ""
+        return self.passed(f"the loss depends on {counted(len(read), 'tensor')} of the batch{more}")
+
+    def _unused_features(self, trial: Trial, grads: dict[str, Tensor | None]) -> list[tuple[str, int]]:
+        unused = []
+        for path, grad in grads.items():
+            if grad is None or grad.dim() < 2 or not grad.any():
+                continue
+            axis = _axis_of_features(trial, grad)
+            others = [i for i in range(grad.dim()) if i != axis]
+            dead = torch.nonzero(grad.abs().amax(others) == 0).flatten().tolist()
+            for feature in dead[: self.most_features]:
+                if _influence(trial, path, (axis, feature)) == _Influence(False, False):
+                    unused.append((path, feature))
+        return unused
+
+
+class _Influence(NamedTuple):
+    """Whether other numbers in a tensor change the loss, and the gradients of parameters."""
+
+    on_loss: bool
+    on_gradients: bool
+
+
+def _influence(trial: Trial, path: str, feature: tuple[int, int] | None = None) -> _Influence | None:
+    """What other numbers in a tensor or feature change; None if there are no others to try.
+
+    If they change nothing at first, they are tried again after two steps: a layer of zeros at the end hides every input.
+    """
+    batches = [_changed(trial.batch, path, feature, change) for change in (_rolled, _flipped, _scaled)]
+    batches = [batch for batch in batches if batch is not None]
+    if not batches:
+        return None
+    first = _compared(trial, batches, is_advanced=False)
+    return first if first.on_loss and first.on_gradients else _compared(trial, batches, is_advanced=True)
+
+
+def _compared(trial: Trial, batches: Sequence[Any], *, is_advanced: bool) -> _Influence:
+    def numbers(batch: Any) -> tuple[list[float], dict[str, float]]:
+        if is_advanced:
+            trial.advance()
+        record = trial.run(batch=batch, is_first=not is_advanced)
+        return record.losses, record.grads
+
+    losses, grads = numbers(trial.batch)
+    on_loss = on_gradients = False
+    for batch in batches:
+        try:
+            others = numbers(batch)
+        except StepError:
+            # Numbers on which the step fails have an influence.
+            return _Influence(True, True)
+        on_loss, on_gradients = on_loss or others[0] != losses, on_gradients or others[1] != grads
+    return _Influence(on_loss, on_gradients)
+
+
+def _has_grad(grad: Tensor | None) -> bool:
+    return grad is not None and bool(grad.any())
+
+
+def _axis_of_features(trial: Trial, tensor: Tensor) -> int:
+    """Channels of convolutions are in dimension 1, features of other layers in the last one."""
+    is_image = tensor.dim() > 2 and any(isinstance(each, _CONVOLUTIONS) for each in trial.model.modules())
+    return 1 if is_image else tensor.dim() - 1
+
+
+def _changed(batch: Any, path: str, feature: tuple[int, int] | None, change: Any) -> Any:
+    """A copy of a batch with other numbers in one tensor or feature; None if the change changes nothing."""
+    has_changed = False
+
+    def of(each: str, tensor: Tensor) -> Tensor:
+        nonlocal has_changed
+        copy = tensor.detach().clone()
+        if each != path:
+            return copy
+        part = copy if feature is None else copy.select(*feature)
+        new = change(part)
+        if new is not None and not torch.equal(new, part):
+            has_changed = True
+            part.copy_(new)
+        return copy
+
+    made = mapped(batch, of)
+    return made if has_changed else None
+
+
+def _rolled(tensor: Tensor) -> Tensor | None:
+    """The numbers of other samples, which are valid for any input."""
+    return tensor.roll(1, 0) if tensor.dim() and tensor.shape[0] > 1 else None
+
+
+def _flipped(tensor: Tensor) -> Tensor | None:
+    """The opposite of a mask of zeros and ones."""
+    if tensor.dtype == torch.bool:
+        return ~tensor
+    is_mask = bool(((tensor == 0) | (tensor == 1)).all())
+    return 1 - tensor if is_mask and not tensor.is_complex() else None
+
+
+def _scaled(tensor: Tensor) -> Tensor | None:
+    return tensor * 1.5 + 0.25 if is_float(tensor) else None
+
+
+def _which(columns: Sequence[tuple[str, int]]) -> str:
+    features = listed([str(feature) for _, feature in columns], 8)
+    return f"the loss does not depend on {'feature' if len(columns) == 1 else 'features'} {features} of it"
+
+
+CHECKS: Final[tuple[Check, ...]] = (InputsMatter(),)
+"""The check on inputs, with its defaults."""

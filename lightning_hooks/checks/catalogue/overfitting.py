@@ -1,0 +1,65 @@
+"""The check that the training can learn one batch by heart. It takes many steps, so it runs only if it is asked for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from torch import nn
+
+from lightning_hooks.checks.check import Check
+from lightning_hooks.checks.result import CheckResult
+from lightning_hooks.checks.trial import Trial
+from lightning_hooks.engine.participants.facts import role_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverfitsBatch(Check):
+    """The loss of one batch falls when it is trained again and again, without dropout.
+
+    Args:
+        steps: how many.
+        most: the share of the first loss that the last ones may have; above it the check warns.
+        no_progress: the share above which it fails.
+    """
+
+    is_on: bool = False
+    steps: int = 50
+    most: float = 0.5
+    no_progress: float = 1.0
+    needs: ClassVar[tuple[str, ...]] = ("optimizer",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Try learning rates ten times as large and ten times as small on this batch.",
+        "Compare inputs and labels of some samples by eye: labels that do not belong to their inputs cannot be learnt.",
+    )
+    source: ClassVar[str] = "ours: a healthy training halves the loss of a batch of 32 within 50 steps"
+
+    def run(self, trial: Trial) -> CheckResult:
+        """As of `Check`."""
+        losses: list[float] = []
+        for index in range(self.steps):
+            record = trial.run(index=index, is_first=index == 0, before=_without_dropout)
+            if len(record.losses) != 1:
+                return self.skipped(f"a step has {len(record.losses)} losses, of which one may rise while another falls")
+            losses += record.losses
+        first, last = losses[0], min(losses[-5:])
+        if not math.isfinite(last):
+            return self.failed([""], f"the loss of one batch is not finite after {self.steps} steps", last)
+        if first <= 0:
+            return self.skipped(f"the first loss is {first:.3g}, and what is little of it is not known")
+        text = f"the loss of one batch goes from {first:.3g} to {last:.3g} in {self.steps} steps"
+        share = last / first
+        if share > self.no_progress:
+            return self.failed([""], text, share, self.no_progress)
+        return self.warned([""], text, share, self.most) if share > self.most else self.passed(text, share, self.most)
+
+
+def _without_dropout(model: nn.Module) -> None:
+    for module in model.modules():
+        if role_of(module) == "dropout":
+            module.eval()
+
+
+CHECKS: Final[tuple[Check, ...]] = (OverfitsBatch(),)
+"""The check, with its defaults."""

@@ -1,0 +1,120 @@
+"""`Check`: the base of all checks, and how one says what it found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar
+
+from lightning_hooks.checks.result import CheckResult, Status
+from lightning_hooks.errors import RuleError, listed, shown
+
+if TYPE_CHECKING:
+    from lightning_hooks.checks.trial import Trial
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    Example:
+        >>> counted(1, "layer"), counted(3, "layer")
+        ('1 layer', '3 layers')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """A property of a training that one batch shows.
+
+    A check inherits, is decorated with `@dataclass(frozen=True, kw_only=True)`, and has a `run`. Its own fields are its
+    thresholds. It may do what it likes with the model: all of it is restored afterwards.
+
+    Args:
+        is_on: whether the check is used.
+
+    Attributes:
+        name: the name of the class.
+        needs: what the check cannot do without: `loss`, `optimizer`. Without it the check is skipped.
+        next_steps: what to try, as imperative sentences.
+        source: where the thresholds are from.
+
+    Example:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class OutputIsSmall(Check):
+        ...     most: float = 100.0
+        ...
+        ...     def run(self, trial):
+        ...         large = [each for each in trial.numbers.layers if each.output_max > self.most]
+        ...         if not large:
+        ...             return self.passed("no output is large")
+        ...         text = f"an output reaches {large[0].output_max:.3g}"
+        ...         return self.warned([each.name for each in large], text, large[0].output_max, self.most)
+        >>> OutputIsSmall(most=50)
+        OutputIsSmall(is_on=True, most=50)
+    """
+
+    is_on: bool = True
+    name: ClassVar[str] = "Check"
+    needs: ClassVar[tuple[str, ...]] = ()
+    next_steps: ClassVar[tuple[str, ...]] = ()
+    source: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+            if field.type in ("float", float) and not is_number:
+                raise RuleError(f"{self.name}.{field.name} must be a number, got {shown(value)}")
+            if field.type in ("int", int) and (type(value) is not int or value < 1):
+                raise RuleError(f"{self.name}.{field.name} must be an integer of at least 1, got {shown(value)}")
+            if field.type in ("bool", bool) and not isinstance(value, bool):
+                raise RuleError(f"{self.name}.{field.name} must be True or False, got {shown(value)}")
+
+    def run(self, trial: Trial) -> CheckResult:
+        """Look at the trial and return a result, made by `passed`, `warned`, `failed` or `skipped`."""
+        raise NotImplementedError(f"{self.name} has no run")
+
+    def passed(self, message: str, measured: float | None = None, threshold: float | None = None) -> CheckResult:
+        """The result of a check that found no fault."""
+        return self._result("pass", (), message, measured, threshold)
+
+    def skipped(self, reason: str) -> CheckResult:
+        """The result of a check that could not know.
+
+        Args:
+            reason: why, as a clause without a full stop.
+        """
+        return self._result("skip", (), reason, None, None)
+
+    def warned(
+        self, rows: Sequence[str], message: str, measured: float | None = None, threshold: float | None = None
+    ) -> CheckResult:
+        """The result of a check that found something which may be meant.
+
+        Args:
+            rows: the names of modules, parameters or inputs, the worst first; empty names are left out.
+            message: what was found about them; their names are put in front.
+            measured: the number that decided.
+            threshold: the number that it was compared with.
+        """
+        return self._result("warn", rows, message, measured, threshold)
+
+    def failed(
+        self, rows: Sequence[str], message: str, measured: float | None = None, threshold: float | None = None
+    ) -> CheckResult:
+        """The result of a check that found a fault; arguments as of `warned`."""
+        return self._result("fail", rows, message, measured, threshold)
+
+    def _result(
+        self, status: Status, rows: Sequence[str], message: str, measured: float | None, threshold: float | None
+    ) -> CheckResult:
+        names = tuple(dict.fromkeys(row for row in rows if row))
+        text = f"{listed(names, 3)}: {message}" if names else message
+        next_steps = self.next_steps if status in ("warn", "fail") else ()
+        return CheckResult(self.name, status, names, text, measured, threshold, next_steps)

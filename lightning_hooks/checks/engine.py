@@ -1,0 +1,115 @@
+"""Runs checks one after the other, each with a time limit, and restores everything after each."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import torch
+from torch import nn
+
+from lightning_hooks.checks.check import Check
+from lightning_hooks.checks.errors import CommunicationError, OutOfRangeError, OutOfTimeError, StepError
+from lightning_hooks.checks.result import CheckReport, CheckResult
+from lightning_hooks.checks.training import Training
+from lightning_hooks.checks.trial import Trial
+from lightning_hooks.health.accepting import is_accepted
+from lightning_hooks.health.finding import fingerprint_of
+from lightning_hooks.tensor_kinds import is_sharded
+
+TIME_LIMIT: Final = 60.0  # seconds
+_RUNS: Final = "StepRuns"
+_NO_OPTIMIZER: Final = "no optimizer was given"
+
+
+def run_checks(
+    training: Training, checks: Sequence[Check], accept: Iterable[str] = (), time_limit: float = TIME_LIMIT
+) -> CheckReport:
+    """Run checks on a training.
+
+    Args:
+        training: how the batch is trained.
+        checks: what to run, in order.
+        accept: patterns of results that are no problem.
+        time_limit: of each check in seconds; a check that takes longer is skipped.
+    """
+    reason = _why_not(training)
+    if reason:
+        return CheckReport(tuple(CheckResult(check.name, "skip", message=reason) for check in checks), tuple(training.notes))
+    patterns = list(accept)
+    notes = [*training.notes, *_notes(training.model)]
+    trial = Trial(training)
+    results = []
+    try:
+        for check in checks:
+            began = time.monotonic()
+            trial.deadline = began + time_limit
+            result = _result(check, trial, time_limit)
+            trial.restore()
+            results.append(_accepted(replace(result, seconds=time.monotonic() - began), patterns))
+    finally:
+        trial.deadline = math.inf
+        trial.restore()
+    return CheckReport(tuple(results), tuple(notes))
+
+
+def _result(check: Check, trial: Trial, time_limit: float) -> CheckResult:
+    if "optimizer" in check.needs and not trial.optimizers:
+        return check.skipped(_NO_OPTIMIZER)
+    try:
+        result = check.run(trial)
+    except OutOfTimeError:
+        return check.skipped(f"it takes longer than {time_limit:g} s")
+    except OutOfRangeError as error:
+        return check.skipped(f"{error.text}; see LabelsFitHead")
+    except CommunicationError as error:
+        return check.skipped(f"the step exchanges tensors with other ranks ({error}), which do not run the check")
+    except torch.OutOfMemoryError:
+        return check.skipped("the memory of the device does not suffice beside a copy of the parameters")
+    except StepError as error:
+        return _of_failed_step(check, error)
+    if not isinstance(result, CheckResult):
+        raise TypeError(f"{check.name}.run must return self.passed(…), warned, failed or skipped, got {result!r}")
+    return result
+
+
+def _of_failed_step(check: Check, error: StepError) -> CheckResult:
+    if isinstance(error.__cause__, torch.OutOfMemoryError):
+        return check.skipped("the memory of the device does not suffice beside a copy of the parameters")
+    if check.name == _RUNS and error.__cause__ is not None:
+        return check.failed([""], str(error))
+    return check.skipped(str(error))
+
+
+def _accepted(result: CheckResult, patterns: Sequence[str]) -> CheckResult:
+    """A result without the rows that a user accepts; it passes if none is left."""
+    if result.status not in ("warn", "fail"):
+        return result
+    rows = tuple(row for row in result.rows or ("",) if not is_accepted(patterns, result.check, row))
+    if rows == (result.rows or ("",)):
+        return result
+    if not rows:
+        return replace(result, status="pass", message=f"accepted: {result.message}", next_steps=())
+    return replace(result, rows=rows, fingerprint=fingerprint_of(result.check, rows))
+
+
+def _why_not(training: Training) -> str:
+    """Why nothing can be checked; empty if it can."""
+    for name, parameter in training.model.named_parameters():
+        if isinstance(parameter, nn.UninitializedParameter):
+            return f"{name} has no shape before the first call; call the model once on a batch first"
+        if is_sharded(parameter):
+            return "parameters are sharded over ranks, and a check runs on one rank"
+        if parameter.is_meta:
+            return f"{name} is on the meta device and has no numbers"
+    return ""
+
+
+def _notes(model: nn.Module) -> list[str]:
+    compiled = any(
+        hasattr(each, "_orig_mod") or getattr(each, "_compiled_call_impl", None) is not None for each in model.modules()
+    )
+    return ["compiled modules ran eagerly, so that faults of compiled code do not show"] if compiled else []

@@ -1,0 +1,30 @@
+"""What ends a trial step early. None of these leaves the room: each becomes a result."""
+
+from __future__ import annotations
+
+
+class StepError(Exception):
+    """The step could not be run to its end; the message says why, as a clause."""
+
+
+class OutOfTimeError(BaseException):
+    """The time of a check is over. A `BaseException`, so that code in the step that catches `Exception` does not catch it."""
+
+
+class OutOfRangeError(BaseException):
+    """A label or a token has no output or no vector; raised before torch reads it, which on a GPU ends the process.
+
+    Args:
+        row: the module, the input or the function concerned.
+        text: what is out of range.
+        measured: the number that is out of range.
+        threshold: the first number that is too large, or the number that it is below.
+    """
+
+    def __init__(self, row: str, text: str, measured: float, threshold: float) -> None:
+        super().__init__(text)
+        self.row, self.text, self.measured, self.threshold = row, text, measured, threshold
+
+
+class CommunicationError(BaseException):
+    """The step exchanges tensors with other ranks, which do not run the check."""

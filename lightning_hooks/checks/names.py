@@ -1,0 +1,34 @@
+"""The names of the modules and parameters of one model."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from torch import nn
+
+from lightning_hooks.rules.patterns import Target, named_modules, named_parameters
+
+ROOT_NAME: Final = "the model"
+
+
+class Names:
+    """The modules and parameters of a model by their clean names.
+
+    Args:
+        model: the root module, whose name is `the model`.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.modules: list[Target[nn.Module]] = list(named_modules(model))
+        self.parameters: list[Target[nn.Parameter]] = named_parameters(model)
+        self._by_id = {id(target.value): target.name for target in self.modules} | {id(model): ROOT_NAME}
+        self.owner_of = {target.name: self._by_id.get(id(target.owner), "") for target in self.parameters}
+
+    def has(self, module: nn.Module) -> bool:
+        """Whether the model holds a module."""
+        return id(module) in self._by_id
+
+    def of(self, module: nn.Module) -> str:
+        """The name of a module; the name of its class if the model does not hold it."""
+        return self._by_id.get(id(module), type(module).__name__)

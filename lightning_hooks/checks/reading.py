@@ -1,0 +1,99 @@
+"""Reads the checks that a user chose: all that are on, some by name, their thresholds, and what is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from lightning_hooks.checks.catalogue import checks_by_name
+from lightning_hooks.checks.check import Check
+from lightning_hooks.errors import RuleError, did_you_mean, shown
+from lightning_hooks.rules.fields import as_patterns
+from lightning_hooks.rules.reading import as_object
+
+
+def as_checks(checks: Any) -> list[Check]:
+    """The checks to run.
+
+    Args:
+        checks: None for all checks that are on; a mapping from names to changed fields, or to True or False, where all other
+            checks stay as they are; or a list of checks, names, and mappings with `class_path` and `init_args`, where no other
+            check runs.
+
+    Raises:
+        RuleError: an unknown check or field, or an invalid value.
+
+    Example:
+        >>> [check.name for check in as_checks(["FrozenStay", "OverfitsBatch"])]
+        ['FrozenStay', 'OverfitsBatch']
+    """
+    known = checks_by_name()
+    if checks is None:
+        chosen = [*known.values()]
+    elif isinstance(checks, Mapping) and "class_path" not in checks:
+        changed = {_known_name(name, known, "checks"): value for name, value in checks.items()}
+        chosen = [
+            _changed(check, changed[name], f"checks[{name!r}]") if name in changed else check for name, check in known.items()
+        ]
+    elif isinstance(checks, Sequence) and not isinstance(checks, (str, bytes)):
+        chosen = [_check(each, known, f"checks[{i}]") for i, each in enumerate(checks)]
+    else:
+        raise RuleError(f"checks must be a list of checks, or map names of checks to their fields, got {shown(checks)}")
+    names = [check.name for check in chosen]
+    for name in names:
+        if names.count(name) > 1:
+            raise RuleError(f"checks: {name} is there twice")
+    return [check for check in chosen if check.is_on]
+
+
+def as_accepted(accept: str | Sequence[str] | None, checks: Sequence[Check]) -> list[str]:
+    """Patterns of results that are known and no problem: `BiasBeforeNorm/net.*`, or the name of a check.
+
+    Raises:
+        RuleError: a pattern names no check.
+    """
+    patterns = list(as_patterns("accept", accept))
+    names = [*checks_by_name(), *(check.name for check in checks)]
+    for pattern in patterns:
+        name = pattern.partition("/")[0]
+        if "*" not in name and name not in names:
+            raise RuleError(f"accept: there is no check {shown(name)}{did_you_mean(name, names)}")
+    return patterns
+
+
+def _check(check: Any, known: Mapping[str, Check], where: str) -> Check:
+    if isinstance(check, Check):
+        return check
+    if isinstance(check, type) and issubclass(check, Check):
+        return check(is_on=True)
+    if isinstance(check, str):
+        return replace(known[_known_name(check, known, where)], is_on=True)
+    if isinstance(check, Mapping) and len(check) == 1 and "class_path" not in check:
+        ((name, changes),) = check.items()
+        return _changed(known[_known_name(name, known, where)], changes, f"{where}[{name!r}]")
+    made: Check = as_object(check, where, lambda kind: issubclass(kind, Check), "a class of a check")
+    if not isinstance(made, Check):
+        raise RuleError(f"{where} must be a check, the name of one, or a mapping, got {shown(check)}")
+    return made
+
+
+def _known_name(name: Any, known: Mapping[str, Check], where: str) -> str:
+    if name not in known:
+        raise RuleError(f"{where}: there is no check {shown(name)}{did_you_mean(name, known)}")
+    return str(name)
+
+
+def _changed(check: Check, changes: Any, where: str) -> Check:
+    if isinstance(changes, bool):
+        return replace(check, is_on=changes)
+    if not isinstance(changes, Mapping):
+        raise RuleError(f"{where} must be a mapping of fields, True or False, got {shown(changes)}")
+    names = [field.name for field in fields(check)]
+    for name in changes:
+        if name not in names:
+            raise RuleError(f"{where}: unknown field {shown(name)}{did_you_mean(name, names)}; there are {', '.join(names)}")
+    try:
+        return replace(check, **{"is_on": True, **changes})
+    except RuleError as error:
+        raise RuleError(f"{where}: {error}") from error

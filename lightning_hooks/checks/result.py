@@ -1,0 +1,175 @@
+"""Results of checks and the report that holds them. Plain values, except for `Ok`, which shows a report in an assertion."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, get_args
+
+from lightning_hooks.checks.table import as_table
+from lightning_hooks.health.finding import Finding, fingerprint_of
+from lightning_hooks.health.rule import Severity, Sign
+
+Status = Literal["pass", "warn", "fail", "skip"]
+STATUSES: Final = get_args(Status)
+_SEVERITIES: Final = {"fail": Severity.CRITICAL, "warn": Severity.WARNING}
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What one check says.
+
+    Args:
+        check: the name of the check.
+        status: `pass`, `warn`, `fail`, or `skip` if the check could not know.
+        rows: the names of the modules, parameters or inputs concerned.
+        message: what was found, or the reason why the check was skipped.
+        measured: the number that decided; None if no number did.
+        threshold: the number that it was compared with.
+        next_steps: what to try, as imperative sentences.
+        fingerprint: the check and its rows, the same in every run.
+        seconds: that the check took.
+
+    Example:
+        >>> result = CheckResult("InputScale", "warn", ("0",), "0: the input has a mean of 127", 127.0, 10.0)
+        >>> result.fingerprint, result.finding.severity
+        ('InputScale/0', 'warning')
+    """
+
+    check: str
+    status: Status
+    rows: tuple[str, ...] = ()
+    message: str = ""
+    measured: float | None = None
+    threshold: float | None = None
+    next_steps: tuple[str, ...] = ()
+    fingerprint: str = ""
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.fingerprint:
+            object.__setattr__(self, "fingerprint", fingerprint_of(self.check, self.rows or ("",)))
+
+    @property
+    def finding(self) -> Finding:
+        """The result as a finding of step 0: critical for `fail`, a warning for `warn`, otherwise information."""
+        measured, threshold = (math.nan if each is None else each for each in (self.measured, self.threshold))
+        sign = Sign(self.rows[0] if self.rows else "", "", 0, measured, threshold, self.message)
+        severity = _SEVERITIES.get(self.status, Severity.INFO)
+        rows = self.rows or ("",)
+        return Finding(self.check, rows, "", 0, 0, severity, (sign,), self.message, self.next_steps, self.fingerprint)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as values that JSON can hold."""
+        numbers = {name: _as_plain(getattr(self, name)) for name in ("measured", "threshold")}
+        return {**asdict(self), **numbers, "rows": list(self.rows), "next_steps": list(self.next_steps)}
+
+
+def _as_plain(number: float | None) -> float | str | None:
+    return number if number is None or math.isfinite(number) else str(number)
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The results of all checks on one batch.
+
+    Args:
+        results: one for each check, in the order in which they ran.
+        notes: about the whole check, for example that compiled modules ran eagerly.
+
+    Example:
+        >>> report = CheckReport((CheckResult("OutputsFinite", "pass", message="3 outputs are finite"),))
+        >>> bool(report.ok), report["OutputsFinite"].status
+        (True, 'pass')
+    """
+
+    results: tuple[CheckResult, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> Ok:
+        """Whether no check failed. In a boolean context it is True or False; its `repr` names what failed."""
+        return Ok(self)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The results with the status `fail` or `warn` as findings, the worst first."""
+        found = [each.finding for each in self.results if each.status in _SEVERITIES]
+        return sorted(found, key=lambda finding: -finding.severity.rank)
+
+    def __getitem__(self, check: str) -> CheckResult:
+        for result in self.results:
+            if result.check == check:
+                return result
+        raise KeyError(check)
+
+    def __iter__(self) -> Iterator[CheckResult]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def of(self, status: Status) -> list[CheckResult]:
+        """The results with a status."""
+        return [each for each in self.results if each.status == status]
+
+    @property
+    def verdict(self) -> str:
+        """How many checks have each status, in a line."""
+        counts = [(len(self.of(status)), status) for status in ("fail", "warn", "pass", "skip")]
+        names = {"fail": "failed", "warn": "warned", "pass": "passed", "skip": "skipped"}
+        return ", ".join(f"{count} {names[status]}" for count, status in counts if count) or "no check ran"
+
+    @property
+    def table(self) -> str:
+        """One line for each check, and what to try about those that warn or fail."""
+        return as_table(self.results, self.notes)
+
+    def __str__(self) -> str:
+        return f"{self.table}\n{self.verdict}."
+
+    def to_json(self, indent: int | None = 1) -> str:
+        """The report as JSON.
+
+        Args:
+            indent: of each level, in spaces; None for one line.
+        """
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as values that JSON can hold."""
+        results = [each.to_dict() for each in self.results]
+        return {"ok": bool(self.ok), "verdict": self.verdict, "notes": list(self.notes), "results": results}
+
+
+class Ok:
+    """Whether a report has no failure: a boolean whose `repr` says what failed.
+
+    Example:
+        >>> CheckReport((CheckResult("FrozenStay", "fail", ("fc.bias",), "fc.bias moved"),)).ok
+        False: FrozenStay/fc.bias
+    """
+
+    def __init__(self, report: CheckReport) -> None:
+        self.report = report
+
+    def __bool__(self) -> bool:
+        return not self.report.of("fail")
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self) == bool(other) if isinstance(other, (bool, Ok)) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(bool(self))
+
+    def __repr__(self) -> str:
+        return "True" if self else f"False: {_names(self.report.of('fail'))}"
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+
+def _names(results: Sequence[CheckResult]) -> str:
+    return ", ".join(each.fingerprint for each in results)

@@ -1,0 +1,303 @@
+"""Trial: one batch that checks may train as often as they like, each time from the state in which they found the model."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lightning_hooks.checks.batch import Samples, copied, generator, is_float, leaves, samples_of
+from lightning_hooks.checks.errors import CommunicationError, OutOfRangeError, OutOfTimeError, StepError
+from lightning_hooks.checks.names import Names
+from lightning_hooks.checks.recorder import Call, Record, Recorder
+from lightning_hooks.checks.snapshot import Snapshot
+from lightning_hooks.checks.training import NoLossError, Training
+from lightning_hooks.engine.participants.facts import facts_of_optimizers, role_of
+from lightning_hooks.engine.recording.restoring import Generators
+from lightning_hooks.errors import shortened
+from lightning_hooks.rules.patterns import Target
+from lightning_hooks.tensor_kinds import first_line
+
+_MOST_STEPS: Final = 6
+"""Further steps in which a parameter may get its first gradient: a critic may be trained five times as often as an actor."""
+_NUDGE: Final = 0.01
+
+
+class Trial:
+    """What checks read: the model, the batch, and records of steps that were run on it.
+
+    Args:
+        training: how the batch is trained.
+
+    Attributes:
+        model: the root module.
+        batch: the batch, which nobody may change.
+        names: of the modules and parameters.
+        optimizers: of the training.
+        deadline: the time, by `time.monotonic`, at which a step raises `OutOfTimeError`.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self.model, self.batch, self.optimizers = training.model, training.batch, training.optimizers
+        self.names = Names(training.model)
+        self.deadline = math.inf
+        self._randomness = Generators()
+        self._snapshot = Snapshot([self.model, *self.optimizers, *training.holders])
+        self._failures: dict[str, BaseException] = {}
+        self._known: dict[str, Any] = {}
+
+    def restore(self) -> None:
+        """Set the model, the optimizers and all generators to the state in which the trial found them."""
+        self._snapshot.restore()
+        self._randomness.restore()
+
+    @cached_property
+    def samples(self) -> Samples | str:
+        """The samples of the batch, or the reason why they are not known."""
+        return samples_of(self.batch)
+
+    @cached_property
+    def held(self) -> set[str]:
+        """The names of the parameters that an optimizer holds."""
+        groups = [group for each in facts_of_optimizers(self.optimizers, self.model) for group in each.groups]
+        return {name for group in groups for name in group.params}
+
+    @cached_property
+    def trainable(self) -> list[Target[nn.Parameter]]:
+        """The parameters that are not frozen."""
+        return [each for each in self.names.parameters if each.value.requires_grad]
+
+    @property
+    def step(self) -> Record:
+        """The record of a first step."""
+        record: Record = self._once("step", self.run)
+        return record
+
+    @property
+    def numbers(self) -> Record:
+        """The record of a first step with the numbers of each layer."""
+        record: Record = self._once("numbers", lambda: self.run(with_numbers=True))
+        return record
+
+    @property
+    def steps(self) -> Sequence[Record]:
+        """The records of steps one after the other, until each parameter had a gradient and moved, and of seven at most."""
+        records: Sequence[Record] = self._once("steps", self._several)
+        return records
+
+    @property
+    def grads(self) -> dict[str, float]:
+        """The largest magnitude of the gradient of each parameter that had one, over `steps`."""
+        return _largest([record.grads for record in self.steps])
+
+    @property
+    def moved(self) -> dict[str, float]:
+        """The largest change of each parameter in a step, over `steps`."""
+        return _largest([record.moved for record in self.steps])
+
+    def _several(self) -> list[Record]:
+        records = [self.step]
+        if not self._is_missing(records):
+            return records
+        records = [self.run()]
+        for index in range(1, _MOST_STEPS + 1):
+            if not self._is_missing(records):
+                break
+            if not self.optimizers:
+                self.nudge()
+            try:
+                records.append(self.run(index=index, is_first=False))
+            except (OutOfTimeError, StepError):
+                break
+        return records
+
+    def _is_missing(self, records: Sequence[Record]) -> bool:
+        grads, moved = _largest([each.grads for each in records]), _largest([each.moved for each in records])
+        held = self.held
+        return any(
+            not grads.get(each.name, 0.0) > 0 or (each.name in held and not moved.get(each.name, 0.0) > 0)
+            for each in self.trainable
+        )
+
+    def advance(self) -> None:
+        """Restore everything, and train two steps: a zero layer at the end lets something through then."""
+        if self.optimizers:
+            for index in range(2):
+                self.run(index=index, is_first=index == 0)
+        else:
+            self.restore()
+            self.nudge()
+
+    def nudge(self) -> None:
+        """Replace parameters that are all zero by small random numbers: a zero layer at the end lets no gradient through."""
+        chance = generator()
+        for target in self.trainable:
+            values = target.value.data
+            if values.layout == torch.strided and values.numel() and not values.any():
+                values.add_(torch.randn(values.shape, generator=chance).to(values) * _NUDGE)
+
+    def run(
+        self,
+        *,
+        index: int = 0,
+        is_first: bool = True,
+        batch: Any = None,
+        with_numbers: bool = False,
+        with_input_grads: bool = False,
+        before: Callable[[nn.Module], None] | None = None,
+        on_output: Callable[[str, Tensor], None] | None = None,
+        on_input: Callable[[Tensor], None] | None = None,
+        every_output: bool = False,
+    ) -> Record:
+        """Run a step, and say what it did.
+
+        Args:
+            index: of the batch in its epoch.
+            is_first: whether to restore everything before.
+            batch: instead of that of the trial; it is copied.
+            with_numbers: whether to measure the output of each layer.
+            with_input_grads: whether float tensors of the batch get gradients.
+            before: called with the model before the step.
+            on_output: as of `Recorder`.
+            on_input: called with each float tensor of the batch, and with each result of an embedding.
+            every_output: as of `Recorder`.
+
+        Raises:
+            StepError: the step raised, or has no loss.
+            OutOfTimeError: the time of the check is over.
+            OutOfRangeError: a label or a token is out of range.
+        """
+        if is_first:
+            self.restore()
+            self._snapshot.clear_gradients()
+        self._wake()
+        given = copied(self.batch if batch is None else batch)
+        inputs: dict[str, Tensor] = {}
+        if with_input_grads:
+            inputs = {path: tensor.requires_grad_() for path, tensor in leaves(given) if is_float(tensor)}
+        for tensor in inputs.values() if on_input is not None else ():
+            on_input(tensor)  # type: ignore[misc]
+        if before is not None:
+            before(self.model)
+        old = [(each, self._numbers_of(each.value, is_first and before is None)) for each in self.names.parameters]
+        recorder = Recorder(
+            self.names,
+            self.optimizers,
+            self.deadline,
+            given,
+            with_numbers=with_numbers,
+            on_output=on_output,
+            on_embedding=on_input,
+            every_output=every_output,
+        )
+        with self._surroundings(), recorder:
+            try:
+                self.training.step(given, index)
+            except NoLossError as error:
+                raise StepError(str(error)) from None
+            except Exception as error:
+                raise StepError(f"the step raises {type(error).__name__}: {shortened(first_line(error), 300)}") from error
+        record = recorder.record
+        for target, numbers in old:
+            now = target.value.detach()
+            if now.shape == numbers.shape and now.numel() and not torch.equal(now, numbers):
+                record.moved[target.name] = float((now.float() - numbers.float()).abs().max())
+        record.input_grads = {path: tensor.grad for path, tensor in inputs.items()}
+        return record
+
+    def replay(
+        self, call: Call, *, is_first: bool = True, before: Callable[[nn.Module], None] | None = None
+    ) -> tuple[Any, Record]:
+        """Call a module again in evaluation mode, without a graph.
+
+        Args:
+            call: of a step.
+            is_first: whether to restore everything before.
+            before: called with the model before the module.
+
+        Returns:
+            The output, and what the call did.
+        """
+        if is_first:
+            self.restore()
+        if before is not None:
+            before(self.model)
+        self.model.eval()
+        args, kwargs = copied(call.args), copied(dict(call.kwargs))
+        recorder = Recorder(self.names, (), self.deadline)
+        with self._surroundings(), recorder, torch.no_grad(), self.training.context():
+            try:
+                return call.module(*args, **kwargs), recorder.record
+            except Exception as error:
+                text = f"{call.name} raises in evaluation mode: {type(error).__name__}: {shortened(first_line(error), 300)}"
+                raise StepError(text) from error
+
+    def _numbers_of(self, parameter: nn.Parameter, is_restored: bool) -> Tensor:
+        kept = self._snapshot.numbers_of(parameter) if is_restored else None
+        return parameter.detach().clone() if kept is None else kept
+
+    def _surroundings(self) -> ExitStack:
+        stack = ExitStack()
+        # Run compiled modules eagerly: compiling may take minutes, and compiled code calls no hook of a recorder.
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        return stack
+
+    def _wake(self) -> None:
+        """Give groups that begin with a learning rate of 0 the rate to which their scheduler warms them up."""
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                rate, later = group.get("lr"), group.get("initial_lr")
+                if isinstance(rate, float | int) and rate == 0 and later is not None and float(later) > 0:
+                    group["lr"] = later
+
+    def _once(self, what: str, make: Callable[[], Any]) -> Any:
+        """What a step told, computed once; a failure is raised again, instead of running a step that failed again."""
+        if what in self._failures:
+            raise self._failures[what]
+        if what not in self._known:
+            try:
+                self._known[what] = make()
+            except (StepError, OutOfTimeError, OutOfRangeError, CommunicationError) as error:
+                self._failures[what] = error
+                raise
+        return self._known[what]
+
+    def module(self, name: str) -> nn.Module | None:
+        """The module with a name."""
+        return next((each.value for each in self.names.modules if each.name == name), None)
+
+    @cached_property
+    def batch_norms(self) -> list[str]:
+        """The names of the batch norms, which mix samples in training on purpose."""
+        return [each.name for each in self.names.modules if isinstance(each.value, _BatchNorm)]
+
+    @cached_property
+    def roles(self) -> dict[str, str]:
+        """The role of each module, as of `ModuleFacts`."""
+        return {each.name: role_of(each.value) for each in self.names.modules}
+
+
+def outputs_of(call: Call, samples: int) -> list[Tensor]:
+    """The float tensors of an output that have the samples in their first dimension."""
+    return [tensor for _, tensor in leaves(call.output) if is_float(tensor) and tensor.dim() and tensor.shape[0] == samples]
+
+
+def _largest(each_step: Sequence[dict[str, float]]) -> dict[str, float]:
+    largest: dict[str, float] = {}
+    for step in each_step:
+        for name, size in step.items():
+            # A number that is not finite is kept.
+            known = largest.get(name)
+            largest[name] = size if known is None or size > known else known
+    return largest

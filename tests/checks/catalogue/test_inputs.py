@@ -1,0 +1,93 @@
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lightning_hooks import check
+from tests.checks._training import batch, net, result_of
+
+NAME = "InputsMatter"
+
+
+class Two(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        self.net, self.change = net(), change
+
+    def forward(self, x, more):
+        return self.net(self.change(x, more))
+
+
+def both(change):
+    inputs, labels = batch()
+    return result_of(NAME, Two(change), ((inputs, inputs.flip(0)), labels))
+
+
+def test_an_input_that_is_read_without_influence_fails():
+    result = both(lambda x, more: x + 0 * more)
+    assert (result.status, result.rows) == ("fail", ("batch[0][1]",))
+    assert both(lambda x, more: x + more).message == "the loss depends on 3 tensors of the batch"
+
+
+def test_an_input_that_nothing_uses_is_named_and_passes_unless_the_model_gets_it():
+    assert both(lambda x, more: x).rows == ("batch[0][1]",)
+    model, given = net(), {"x": batch()[0], "y": batch()[1], "weight": torch.ones(12)}
+
+    def step(module, given):
+        return F.cross_entropy(module(given["x"]), given["y"])
+
+    result = check(model, given, step=step, checks=[NAME])[NAME]
+    assert (result.status, result.message) == ("pass", "the loss depends on 2 tensors of the batch; not used: batch['weight']")
+
+
+def test_influence_without_a_gradient_counts():
+    assert both(lambda x, more: x * (more > 0)).status == "pass"
+
+
+def test_features_without_influence_are_named():
+    class Sliced(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
+
+        def forward(self, x):
+            return self.net(x[:, 1:3])
+
+    result = result_of(NAME, Sliced())
+    assert (result.status, result.rows, result.measured) == ("fail", ("batch[0]",), 2)
+    assert result.message == "batch[0]: the loss does not depend on features 0, 3 of it"
+
+
+def test_channels_of_images_are_features():
+    class First(nn.Conv2d):
+        def forward(self, x):
+            return super().forward(x[:, :2]).mean((2, 3))
+
+    images = torch.randn(6, 3, 5, 5)
+    result = result_of(NAME, First(2, 3, 3), (images, torch.arange(6) % 3))
+    assert result.message == "batch[0]: the loss does not depend on feature 2 of it"
+
+
+def test_a_loss_that_ignores_its_labels_fails_and_a_head_of_zeros_does_not():
+    result = result_of(NAME, net(), loss=lambda output, target: output.square().mean() + 0 * target.sum())
+    assert (result.status, result.rows) == ("fail", ("batch[1]",))
+    model = net()
+    nn.init.zeros_(model[2].weight)
+    assert result_of(NAME, model).status == "pass"
+
+
+def test_a_loss_whose_gradients_do_not_depend_on_the_batch_fails():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.scale = net().requires_grad_(False), nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            return self.net(x)
+
+    model = Scaled()
+
+    def step(module, given):
+        return F.cross_entropy(module(given[0]), given[1]).detach() + module.scale**2
+
+    report = check(model, batch(), step=step, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), checks=[NAME])
+    assert report[NAME].status == "fail" and "no gradient of a trainable parameter does" in report[NAME].message

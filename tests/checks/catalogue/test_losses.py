@@ -1,0 +1,116 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.checks._training import batch, net, result_of
+
+
+def test_labels_beyond_the_head_are_counted_before_torch_reads_them():
+    inputs, labels = batch()
+    result = result_of("LabelsFitHead", net(outputs=2), (inputs, labels))
+    assert (result.status, result.rows, result.measured, result.threshold) == ("fail", ("2",), 2, 2)
+    assert result.message == "2: 4 of 12 labels are 2 or more, up to 2, and the head has 2 outputs"
+    result = result_of("LabelsFitHead", net(), (inputs, labels - 1))
+    assert result.status == "fail" and "4 of 12 labels are below 0, down to -1, and are not `ignore_index`" in result.message
+    result = result_of("LabelsFitHead", net(), (inputs, torch.where(labels == 0, -100, labels)))
+    assert (result.status, result.message) == ("pass", "labels up to 2 fit 3 outputs")
+
+
+def test_a_token_without_a_vector_is_named():
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(8, 3))
+    tokens = torch.tensor([[1, 2], [3, 10]])
+    result = result_of("LabelsFitHead", model, (tokens, torch.tensor([0, 1])))
+    assert (result.status, result.message) == ("fail", "0: an index is 10, and the embedding has 10 vectors")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "loss", "labels", "said"),
+    [
+        (1, nn.BCEWithLogitsLoss(), torch.full((12, 1), 2.0), "labels of a binary loss reach from 2 to 2"),
+        (1, nn.CrossEntropyLoss(), torch.zeros(12, dtype=torch.long), "the cross entropy of a single output is always 0"),
+        (1, nn.MSELoss(), torch.randn(12), "the output has the shape (12, 1) and the target (12,)"),
+    ],
+)
+def test_labels_that_do_not_fit_their_loss_fail(outputs, loss, labels, said):
+    result = result_of("LabelsFitHead", net(outputs=outputs), (batch()[0], labels), loss)
+    assert result.status == "fail" and said in result.message
+
+
+def test_targets_that_an_activation_cannot_reach_are_a_warning():
+    inputs, target = batch()[0], torch.linspace(-3, 3, 12)[:, None]
+    result = result_of("LabelsFitHead", net(nn.Tanh(), outputs=1), (inputs, target), nn.MSELoss())
+    assert (result.status, result.rows) == ("warn", ("3",))
+    assert "targets reach from -3 to 3, and a tanh stands in front of `mse_loss`" in result.message
+    assert result_of("LabelsFitHead", net(nn.Tanh(), outputs=1), (inputs, target / 3), nn.MSELoss()).status == "pass"
+    result = result_of(
+        "LabelsFitHead", net(outputs=1), (inputs, target), lambda output, wanted: (output - wanted).square().mean()
+    )
+    assert (result.status, result.message) == ("skip", "the step calls no loss function of torch that is known here")
+
+
+BINARY = (torch.arange(12) % 2)[:, None].float()
+
+
+@pytest.mark.parametrize(
+    ("layers", "loss", "target", "status", "said"),
+    [
+        (
+            [nn.Softmax(1)],
+            F.cross_entropy,
+            None,
+            "fail",
+            "a softmax stands in front of `cross_entropy`, which applies it again",
+        ),
+        ([nn.Sigmoid()], F.cross_entropy, None, "fail", "a sigmoid stands in front of `cross_entropy`"),
+        ([nn.LogSoftmax(1)], F.cross_entropy, None, "warn", "applies it again without effect"),
+        ([nn.ReLU()], F.cross_entropy, None, "warn", "no logit can be negative"),
+        ([nn.LogSoftmax(1)], F.nll_loss, None, "pass", "nll_loss gets what it is made for"),
+        ([nn.Softmax(1)], F.nll_loss, None, "fail", "probabilities are given to `nll_loss`"),
+        ([], F.nll_loss, None, "fail", "`nll_loss` gets no log-probabilities"),
+        ([nn.Linear(3, 1), nn.Sigmoid()], F.binary_cross_entropy_with_logits, BINARY, "fail", "which applies a sigmoid itself"),
+        ([nn.Linear(3, 1), nn.Sigmoid()], F.binary_cross_entropy, BINARY, "pass", "gets what it is made for"),
+        ([nn.Linear(3, 1)], F.mse_loss, BINARY, "skip", "the step calls no cross entropy of torch"),
+    ],
+)
+def test_what_stands_in_front_of_a_loss(layers, loss, target, status, said):
+    inputs, labels = batch()
+    result = result_of("ActivationBeforeLoss", net(*layers), (inputs, labels if target is None else target), loss)
+    assert result.status == status and said in result.message
+
+
+def test_an_activation_behind_views_and_outside_of_modules_is_found():
+    class Folded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net()
+
+        def forward(self, x):
+            return self.net(x).softmax(-1).unsqueeze(0).permute(1, 2, 0).squeeze(2)
+
+    assert result_of("ActivationBeforeLoss", Folded()).status == "fail"
+
+
+def test_the_first_loss_is_compared_with_chance_and_a_smaller_one_passes():
+    model = net()
+    result = result_of("InitialLoss", model)
+    assert result.status == "pass" and result.threshold == pytest.approx(math.log(3) + 1)
+    nn.init.normal_(model[2].weight, std=30.0)
+    result = result_of("InitialLoss", model)
+    assert (result.status, result.rows) == ("warn", ("2",)) and result.message.endswith(", and ln(3) is 1.1")
+    assert result.measured > 3 * result.threshold
+    assert result_of("InitialLoss", model, fields={"factor": 100.0}).status == "pass"
+
+
+def test_a_loss_that_compares_samples_has_no_chance():
+    def contrastive(output, target):
+        features = F.normalize(output)
+        return F.cross_entropy(features @ features.T * 100, torch.arange(len(output)).roll(1))
+
+    result = result_of("InitialLoss", net(), loss=contrastive)
+    assert (result.status, result.message) == (
+        "skip",
+        "the loss compares samples with each other, and its scale is a temperature",
+    )

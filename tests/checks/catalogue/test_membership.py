@@ -1,0 +1,51 @@
+import torch
+from torch import nn
+
+from tests.checks._training import net, result_of
+
+NAME = "OptimizerCoversParameters"
+
+
+def test_a_layer_that_no_optimizer_holds_is_named():
+    model = net()
+    result = result_of(NAME, model, optimizer=torch.optim.SGD(model[2].parameters(), lr=0.1))
+    assert (result.status, result.rows, result.measured) == ("fail", ("0.weight", "0.bias"), 2)
+    both = [torch.optim.SGD(model[i].parameters(), lr=0.1) for i in (0, 2)]
+    result = result_of(NAME, model, optimizer=both)
+    assert (result.status, result.message) == ("pass", "4 of 4 trainable parameters are in an optimizer")
+
+
+def test_a_frozen_layer_needs_no_optimizer():
+    model = net()
+    model[0].requires_grad_(False)
+    assert result_of(NAME, model, optimizer=torch.optim.SGD(model[2].parameters(), lr=0.1)).status == "pass"
+
+
+def test_parameters_of_another_model_are_counted():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model[2] = nn.Linear(8, 3)
+    result = result_of(NAME, model, optimizer=optimizer)
+    assert (result.status, result.rows) == ("fail", ("2.weight", "2.bias"))
+    assert "optimizer 0 (SGD) holds 2 parameters that the model does not have" in result.message
+    strange = torch.optim.SGD([*net().parameters(), nn.Parameter(torch.ones(1))], lr=0.1)
+    model = net()
+    result = result_of(NAME, model, optimizer=[torch.optim.SGD(model.parameters(), lr=0.1), strange])
+    assert result.status == "pass"
+    result = result_of(NAME, model, optimizer=torch.optim.SGD([*model.parameters(), nn.Parameter(torch.ones(1))], lr=0.1))
+    assert (result.status, result.measured) == ("warn", 1)
+
+
+def test_parameters_of_a_loss_belong_to_the_training():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, output, target):
+            return self.scale * nn.functional.cross_entropy(output, target)
+
+    model, loss = net(), Scaled()
+    optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
+    assert result_of(NAME, model, loss=loss, optimizer=optimizer).status == "pass"
+    assert loss.scale.item() == 1

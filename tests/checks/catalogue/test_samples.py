@@ -1,0 +1,111 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.checks._training import batch, net, result_of
+
+NAME = "SamplesAreIndependent"
+SERIES = torch.randn(12, 5, 4, generator=torch.Generator().manual_seed(3))
+
+
+class Named(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        self.body, self.mixer, self.head = net(), Mixer(change), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.head(self.mixer(self.body(x)))
+
+
+class Mixer(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def forward(self, x):
+        return self.change(x)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda x: x - x.mean(0), lambda x: x.softmax(0), lambda x: x.T.reshape(x.shape), lambda x: x / x.norm()],
+    ids=["mean", "softmax", "reshape", "norm"],
+)
+def test_a_module_that_mixes_samples_is_named(change):
+    result = result_of(NAME, Named(change))
+    assert (result.status, result.rows) == ("fail", ("mixer",)) and result.measured > result.threshold
+
+
+def test_a_softmax_over_features_and_batch_norms_pass():
+    result = result_of(NAME, Named(lambda x: x.softmax(1)))
+    assert (result.status, result.measured) == ("pass", 0.0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    result = result_of(NAME, model)
+    assert result.status == "pass" and result.message.endswith("batch norms mix samples in training on purpose: 1")
+    assert model[1].training
+
+
+class Recurrent(nn.Module):
+    def __init__(self, batch_first):
+        super().__init__()
+        torch.manual_seed(0)
+        self.memory, self.head = nn.LSTM(4, 4, batch_first=batch_first), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.memory(x)[0][:, -1])
+
+
+def test_batch_first_is_judged_where_labels_say_which_dimension_holds_samples():
+    labels = batch()[1]
+    assert result_of(NAME, Recurrent(True), (SERIES, labels)).status == "pass"
+    assert (result_of(NAME, Recurrent(False), (SERIES, labels))).rows == ("memory",)
+
+    class Sequence(Recurrent):
+        def forward(self, x):
+            return self.head(self.memory(x)[0])
+
+    def loss(output, target):
+        return (output - target[..., :3]).square().mean()
+
+    result = result_of(NAME, Sequence(False), (SERIES, SERIES), loss)
+    assert result.status == "skip" and "memory has batch_first=False" in result.message
+
+
+def test_a_contrastive_loss_is_named_and_passes():
+    def contrastive(output, target):
+        features = F.normalize(output)
+        return F.cross_entropy(features @ features.T, torch.arange(len(output)))
+
+    result = result_of(NAME, net(), loss=contrastive)
+    assert result.status == "pass" and "as contrastive losses have" in result.message
+
+
+def test_a_loss_that_mixes_samples_without_comparing_them_fails():
+    result = result_of(NAME, net(), loss=lambda output, target: F.cross_entropy(output - output.mean(0), target))
+    assert result.status == "fail" and "mixes samples between the output of the model and the loss" in result.message
+
+
+def test_tokens_are_followed_from_their_vectors():
+    def model(dim):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Embedding(9, 6), nn.Softmax(dim), nn.Flatten(), nn.Linear(24, 3))
+
+    tokens = torch.randint(9, (12, 4), generator=torch.Generator().manual_seed(0))
+    assert result_of(NAME, model(2), (tokens, batch()[1])).status == "pass"
+    assert result_of(NAME, model(0), (tokens, batch()[1])).rows == ("1",)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((torch.ones(1, 4), torch.zeros(1, dtype=torch.long)), "the batch has one sample"),
+        (
+            (torch.ones(6, 4), torch.zeros(3, dtype=torch.long)),
+            "the tensors of the batch have different first dimensions (6 and 3)",
+        ),
+    ],
+)
+def test_a_batch_whose_samples_are_not_known_is_skipped(given, said):
+    result = result_of(NAME, net(), given, lambda output, target: output.square().mean())
+    assert (result.status, result.message) == ("skip", said)

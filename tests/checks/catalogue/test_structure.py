@@ -1,0 +1,76 @@
+import pytest
+import torch
+from torch import nn
+
+from tests.checks._training import batch, net, result_of
+
+
+def normed(bias, norm=nn.BatchNorm1d):
+    return nn.Sequential(nn.Linear(4, 8, bias=bias), norm(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def test_a_bias_in_front_of_a_batch_norm_is_a_warning():
+    result = result_of("BiasBeforeNorm", normed(True))
+    assert (result.status, result.rows, result.message) == (
+        "warn",
+        ("0.bias",),
+        "0.bias: the norm behind this bias takes it away",
+    )
+    assert result_of("BiasBeforeNorm", normed(False)).status == "pass"
+    assert result_of("BiasBeforeNorm", normed(True, nn.LayerNorm)).message == "no norm subtracts the mean of a channel"
+
+
+def test_a_layer_that_makes_its_input_large_is_named():
+    model = net()
+    assert result_of("ActivationScale", model).status == "pass"
+    nn.init.normal_(model[0].weight, std=60.0)
+    result = result_of("ActivationScale", model)
+    assert (result.status, result.rows) == ("warn", ("0",)) and result.measured > 30
+
+
+def test_a_row_of_layers_that_fades_is_named_unless_norms_stand_between():
+    def model(*norms):
+        torch.manual_seed(0)
+        layers = [each for _ in range(5) for each in (nn.Linear(8, 8, bias=False), *norms)]
+        made = nn.Sequential(nn.Linear(4, 8), *layers, nn.Linear(8, 3))
+        for layer in made[1:-1]:
+            if isinstance(layer, nn.Linear):
+                nn.init.normal_(layer.weight, std=0.05)
+        return made
+
+    result = result_of("ActivationScale", model())
+    assert result.status == "warn" and result.measured < 1e-3 and "that of the first layer of its row" in result.message
+    assert result_of("ActivationScale", model(nn.LayerNorm(8))).status == "pass"
+
+
+def test_large_vectors_of_an_embedding_are_a_warning():
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 3))
+    nn.init.normal_(model[0].weight, std=100.0)
+    tokens = torch.randint(9, (12, 2))
+    assert result_of("ActivationScale", model, (tokens, batch()[1])).rows == ("0",)
+
+
+@pytest.mark.parametrize(
+    ("scale", "shift", "said"),
+    [
+        (60.0, 127.0, "a mean of 1"),
+        (0.0, 0.0, "the input is 0 everywhere"),
+        (1e-5, 0.0, "deviation"),
+        (0.1, 20.0, "a mean of 20"),
+    ],
+)
+def test_inputs_far_from_normal_are_a_warning(scale, shift, said):
+    inputs, labels = batch()
+    result = result_of("InputScale", net(), (inputs * scale + shift, labels))
+    assert (result.status, result.rows) == ("warn", ("0",)) and said in result.message
+
+
+def test_what_a_model_normalises_itself_passes_or_is_skipped():
+    class Dividing(nn.Sequential):
+        def forward(self, x):
+            return super().forward((x - 127) / 60)
+
+    inputs, labels = batch()
+    assert result_of("InputScale", Dividing(*net()), (inputs * 60 + 127, labels)).status == "pass"
+    result = result_of("InputScale", nn.Sequential(nn.BatchNorm1d(4), *net()), (inputs * 60 + 127, labels))
+    assert (result.status, result.message) == ("skip", "the first layer with weights is a norm or an embedding")

@@ -1,0 +1,204 @@
+import json
+import time
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_hooks import Check, RuleError, check
+from tests.checks._training import CROSS_ENTROPY, batch, net
+
+
+def sgd(model, **options):
+    return torch.optim.SGD(model.parameters(), lr=0.1, **options)
+
+
+def state(model, optimizer):
+    numbers = {name: value.tolist() for name, value in model.state_dict().items()}
+    return numbers, [(each.requires_grad, each.grad) for each in model.parameters()], repr(optimizer.state_dict())
+
+
+def test_everything_is_as_before_after_all_checks():
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 3))
+    optimizer, given = torch.optim.Adam(model.parameters(), lr=0.1), batch()
+    CROSS_ENTROPY(model(given[0]), given[1]).backward()
+    optimizer.step()
+    model[1].eval()
+    before, drawn, modes = repr(state(model, optimizer)), torch.get_rng_state(), [each.training for each in model.modules()]
+    grads = [each.grad for each in model.parameters()]
+    report = check(model, given, loss=CROSS_ENTROPY, optimizer=optimizer, checks={"OverfitsBatch": True})
+    assert len(report) == 17 and report.ok
+    assert repr(state(model, optimizer)) == before and torch.get_rng_state().equal(drawn)
+    assert [each.training for each in model.modules()] == modes
+    assert all(one is other for one, other in zip(grads, (each.grad for each in model.parameters()), strict=True))
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
+    assert given[0].equal(batch()[0]) and given[0].grad is None and not given[0].requires_grad
+
+
+@dataclass(frozen=True, kw_only=True)
+class Destroying(Check):
+    def run(self, trial):
+        with torch.no_grad():
+            trial.model[0].weight.zero_()
+        trial.model[2] = nn.Identity()
+        torch.manual_seed(99)
+        return self.passed("all is lost")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsAreThere(Check):
+    def run(self, trial):
+        return (
+            self.passed("yes")
+            if trial.model[0].weight.any() and isinstance(trial.model[2], nn.Linear)
+            else self.failed([""], "no")
+        )
+
+
+def test_a_check_begins_with_what_the_one_before_found():
+    model = net()
+    report = check(model, batch(), loss=CROSS_ENTROPY, checks=[Destroying(), WeightsAreThere()])
+    assert report["WeightsAreThere"].status == "pass" and isinstance(model[2], nn.Linear)
+
+
+def test_a_check_that_raises_restores_everything():
+    @dataclass(frozen=True, kw_only=True)
+    class Raising(Check):
+        def run(self, trial):
+            trial.model.added = 1
+            raise ZeroDivisionError
+
+    model = net()
+    with pytest.raises(ZeroDivisionError):
+        check(model, batch(), loss=CROSS_ENTROPY, checks=[Raising()])
+    assert not hasattr(model, "added")
+
+
+def test_a_check_of_ten_lines_says_what_it_finds():
+    @dataclass(frozen=True, kw_only=True)
+    class OutputIsSmall(Check):
+        most: float = 0.01
+
+        def run(self, trial):
+            large = [each for each in trial.numbers.layers if each.output_max > self.most]
+            if not large:
+                return self.passed("no output is large")
+            return self.warned([each.name for each in large], "an output is large", large[0].output_max, self.most)
+
+    result = check(net(), batch(), loss=CROSS_ENTROPY, checks=[OutputIsSmall()])["OutputIsSmall"]
+    assert (result.status, result.rows, result.threshold) == ("warn", ("0", "1", "2"), 0.01)
+    assert check(net(), batch(), loss=CROSS_ENTROPY, checks=[OutputIsSmall(most=99)]).ok
+
+
+def test_a_check_must_return_a_result():
+    @dataclass(frozen=True, kw_only=True)
+    class Mute(Check):
+        def run(self, trial):
+            return True
+
+    with pytest.raises(TypeError, match="Mute.run must return self.passed"):
+        check(net(), batch(), loss=CROSS_ENTROPY, checks=[Mute()])
+
+
+class Slow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x):
+        for _ in range(10_000):
+            time.sleep(0.001)
+            x = x + 0
+        return self.net(x)
+
+
+def test_a_step_that_takes_too_long_is_ended_and_is_not_begun_again_for_other_checks():
+    began = time.monotonic()
+    report = check(Slow(), batch(), loss=CROSS_ENTROPY, time_limit=0.05)
+    assert {each.message for each in report if each.check != "FrozenStay"} >= {
+        "it takes longer than 0.05 s",
+        "no optimizer was given",
+    }
+    assert report["StepRuns"].status == "skip" and report.ok and time.monotonic() - began < 60
+
+
+def test_accepted_rows_are_taken_out_and_a_result_without_rows_passes():
+    model = Unused()
+    report = check(model, batch(), loss=CROSS_ENTROPY, accept="GradientsReachParameters/more.weight")
+    result = report["GradientsReachParameters"]
+    assert (result.status, result.rows, result.fingerprint) == ("fail", ("more.bias",), "GradientsReachParameters/more.bias")
+    report = check(model, batch(), loss=CROSS_ENTROPY, accept="GradientsReachParameters/more.*")
+    assert report.ok and report["GradientsReachParameters"].message.startswith("accepted: more.weight, more.bias: no gradient")
+
+
+class Unused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net, self.more = net(), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def test_compiled_modules_run_eagerly_and_the_report_says_so():
+    model = torch.compile(net(), backend="eager")
+    report = check(model, batch(), loss=CROSS_ENTROPY, optimizer=sgd(model))
+    assert report.ok and report.notes == ("compiled modules ran eagerly, so that faults of compiled code do not show",)
+    assert "Note: compiled modules ran eagerly" in str(report)
+    plain = check(net(), batch(), loss=CROSS_ENTROPY, optimizer=sgd(model))
+    assert plain.notes == ()
+
+
+def test_what_has_no_numbers_is_skipped_as_a_whole():
+    report = check(nn.Sequential(nn.LazyLinear(3)), batch(), loss=CROSS_ENTROPY)
+    assert {each.message for each in report} == {
+        "0.weight has no shape before the first call; call the model once on a batch first"
+    }
+    report = check(nn.Linear(4, 3, device="meta"), batch(), loss=CROSS_ENTROPY)
+    assert report.ok and "weight is on the meta device" in report["StepRuns"].message
+
+
+def test_several_optimizers_a_closure_and_arguments_by_name():
+    model = net()
+    both = [torch.optim.LBFGS(model[0].parameters(), max_iter=2), sgd(model[2])]
+    assert check(model, batch(), loss=CROSS_ENTROPY, optimizer=both).ok
+
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net()
+
+        def forward(self, values, labels):
+            return {"loss": CROSS_ENTROPY(self.net(values), labels)}
+
+    model = Named()
+    assert check(model, dict(zip(("values", "labels"), batch(), strict=True)), optimizer=sgd(model)).ok
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "said"),
+    [
+        ((3, batch()), {}, "the model must be a torch.nn.Module, or the first argument a Trainer, got 3"),
+        (
+            (net(), torch.ones(2, 4)),
+            {"loss": CROSS_ENTROPY},
+            r"with loss= the batch must be a pair \(inputs, target\), got Tensor",
+        ),
+        ((net(), batch()), {"loss": 3}, "loss must be a function, got 3"),
+        ((net(), batch()), {"loss": CROSS_ENTROPY, "step": print}, "give either loss=, called as loss"),
+        ((net(), batch()), {"optimizer": 3}, "optimizer must be a torch.optim.Optimizer or a list of these, got 3"),
+        ((net(), "text"), {}, "the batch holds no tensor, got 'text'"),
+        ((net(), batch(), 3), {}, "a third argument belongs to a Trainer"),
+        ((net(), batch()), {"loss": CROSS_ENTROPY, "time_limit": 0}, "time_limit must be a number of seconds above 0, got 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, options, said):
+    with pytest.raises(RuleError, match=said):
+        check(*arguments, **options)
+
+
+def test_a_model_without_a_loss_is_skipped_with_the_reason():
+    report = check(net(), batch()[0])
+    assert report.ok and report["StepRuns"].message == "the model returns no loss; give loss= or step="
+    assert json.loads(report.to_json())["verdict"] == report.verdict
