@@ -1,265 +1,84 @@
-"""Checks the first batch of a fit: of a fit that goes on afterwards, or of one that is made for the check and ends with it."""
+"""Checks the first batch of a fit that goes on afterwards, as a `HealthMonitor` does."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from unittest.mock import patch
 
-import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
-from typing_extensions import override
-
-from lightning_hooks.callbacks._lightning import DISTRIBUTIONS, Callback
-from lightning_hooks.callbacks._trainer import has_scaler
-from lightning_hooks.checks.errors import CommunicationError
-from lightning_hooks.checks.randomness import RandomStates
+from lightning_hooks.callbacks._lightning_training import LightningTraining
+from lightning_hooks.callbacks._terminal import print_above
+from lightning_hooks.checks.engine import run_checks
+from lightning_hooks.checks.reading import as_checks
 from lightning_hooks.checks.result import CheckReport
-from lightning_hooks.checks.snapshot import Snapshot
-from lightning_hooks.checks.training import Training
-from lightning_hooks.errors import RuleError, UnsupportedError, shown
+from lightning_hooks.engine import paused
+from lightning_hooks.errors import RuleError, printable, shown
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
-Run = Callable[[Training], CheckReport]
-_ACCELERATORS: Final = {"CPUAccelerator": "cpu", "CUDAAccelerator": "gpu", "MPSAccelerator": "mps"}
-_COLLECTIVES: Final = (
-    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single", "barrier",
-    "broadcast", "broadcast_object_list", "gather", "gather_object", "reduce", "reduce_scatter", "reduce_scatter_tensor",
-    "scatter", "send", "recv",
-)  # fmt: skip
+REPORT: Final = "check.json"
+"""The file in the folder of a run."""
 
 
-class LightningTraining(Training):
-    """The step of a LightningModule within a fit: its own `training_step`, with the precision and the clipping of the Trainer.
-
-    While a step runs, the Trainer has no callbacks, and loggers and `self.log` do nothing.
+class FirstBatch:
+    """Runs checks on the first batch of each fit, on the first rank.
 
     Args:
-        trainer: of the fit.
-        module: whose step is run.
-        batch: on the device of the module.
-    """
+        checks: True for all that are on, False for none; otherwise as of `check`.
+        accept: patterns of results that are no problem.
 
-    def __init__(self, trainer: Trainer, module: LightningModule, batch: Any) -> None:
-        optimizers = [each for each in trainer.optimizers if isinstance(each, Optimizer) and each.param_groups]
-        known = {id(parameter) for parameter in module.parameters()}
-        # Lightning has an optimizer of its own for a module without one, which holds a parameter of no model.
-        mocked = [each for each in optimizers if type(each).__name__ == "_MockOptimizer"]
-        super().__init__(module, batch, [each for each in optimizers if each not in mocked])
-        self._trainer, self._known = trainer, known
-        self.scales_loss = has_scaler(trainer)
-        if trainer.world_size > 1:
-            self.notes.append("the first of several ranks ran the checks, and exchanged nothing")
-
-    @property
-    @override
-    def holders(self) -> Iterable[Any]:
-        schedulers = [each.scheduler for each in self._trainer.lr_scheduler_configs]
-        return [*schedulers, getattr(self._trainer.precision_plugin, "scaler", None)]
-
-    @override
-    def context(self) -> AbstractContextManager[Any]:
-        context: AbstractContextManager[Any] = self._trainer.precision_plugin.forward_context()
-        return context
-
-    @override
-    def step(self, batch: Any, index: int) -> None:
-        module: Any = self.model
-        with _quiet(self._trainer, module):
-            module.on_train_batch_start(batch, index)
-            if not module.automatic_optimization:
-                with self._trainer.precision_plugin.train_step_context():
-                    _training_step(module, batch, index)
-                return
-            optimizer = module.optimizers() if self.optimizers else None
-            if isinstance(optimizer, list):
-                optimizer = optimizer[0]
-
-            def closure() -> Tensor | None:
-                with self._trainer.precision_plugin.train_step_context():
-                    loss = _loss_of(_training_step(module, batch, index))
-                if self.optimizers:
-                    module.optimizer_zero_grad(self._trainer.current_epoch, index, self.optimizers[0])
-                if loss is not None and loss.requires_grad:
-                    self._trainer.strategy.backward(loss, self.optimizers[0] if self.optimizers else None)
-                return loss
-
-            if optimizer is None:
-                closure()
-            else:
-                module.optimizer_step(self._trainer.current_epoch, index, optimizer, closure)
-
-
-def _training_step(module: Any, batch: Any, index: int) -> Any:
-    parameters = inspect.signature(module.training_step).parameters
-    if "dataloader_iter" in parameters:
-        raise UnsupportedError("the training step takes batches from the loader itself (dataloader_iter)")
-    takes_index = "batch_idx" in parameters or len(parameters) > 1
-    return module.training_step(batch, index) if takes_index else module.training_step(batch)
-
-
-def _loss_of(output: Any) -> Tensor | None:
-    loss = output.get("loss") if isinstance(output, Mapping) else output
-    if loss is not None and not isinstance(loss, Tensor):
-        raise TypeError(f"training_step must return a tensor, a mapping with the loss, or None, got {shown(output)}")
-    return loss
-
-
-@contextmanager
-def _quiet(trainer: Trainer, module: Any) -> Iterator[None]:
-    """Keep a step to itself: no callback is called, nothing is logged, no rank is waited for."""
-    run: Any = trainer
-    strategy: Any = trainer.strategy
-    callbacks, loggers, should_stop = run.callbacks, run.loggers, run.should_stop
-    own = {name: vars(module).pop(name) for name in ("log", "log_dict") if name in vars(module)}
-    with ExitStack() as stack:
-        if trainer.world_size > 1:
-            stack.enter_context(_alone(strategy))
-        run.callbacks, run.loggers = [], [_dummy_logger(trainer) for _ in loggers]
-        vars(module)["log"] = vars(module)["log_dict"] = _ignore
-        try:
-            yield
-        finally:
-            run.callbacks, run.loggers, run.should_stop = callbacks, loggers, should_stop
-            for name in ("log", "log_dict"):
-                vars(module).pop(name, None)
-            vars(module).update(own)
-
-
-def _ignore(*args: Any, **kwargs: Any) -> None:
-    """Take the place of `self.log`."""
-
-
-@contextmanager
-def _alone(strategy: Any) -> Iterator[None]:
-    """Run code as if there were one process. Code that exchanges tensors nevertheless raises instead of waiting for ever."""
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(torch.distributed, "is_initialized", lambda: False))
-        for name in _COLLECTIVES:
-            if hasattr(torch.distributed, name):
-                stack.enter_context(patch.object(torch.distributed, name, _refusal(name)))
-        # DDP prepares the exchange of gradients here, for which other ranks would have to run the same backward.
-        stack.enter_context(patch.object(strategy, "pre_backward", _ignore))
-        yield
-
-
-def _refusal(name: str) -> Callable[..., None]:
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise CommunicationError(f"torch.distributed.{name}")
-
-    return refuse
-
-
-def _package_of(trainer: Trainer) -> str:
-    """`lightning.pytorch` or `pytorch_lightning`."""
-    modules = [kind.__module__ for kind in type(trainer).__mro__ if kind.__name__ == "Trainer"]
-    return next(package for package in DISTRIBUTIONS if any(name.startswith(package) for name in modules))
-
-
-def _dummy_logger(trainer: Trainer) -> Any:
-    return importlib.import_module(f"{_package_of(trainer)}.loggers.logger").DummyLogger()
-
-
-class _Finished(Exception):
-    """Ends a fit that was made for a check."""
-
-
-class _CheckAtFirstBatch(Callback):
-    """Runs the checks on the first batch of a fit, and ends the fit."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self.report: CheckReport | None = None
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self.report = self._run(LightningTraining(trainer, pl_module, batch))
-        raise _Finished
-
-
-def check_in_own_fit(trainer: Any, module: Any, data: Any, run: Run) -> CheckReport:
-    """Check the first batch that a fit would train.
-
-    A Trainer with the accelerator, precision and clipping of the given one, with one device, without its callbacks and with
-    loggers that do nothing, begins a fit, which ends before its first step.
-
-    Args:
-        trainer: whose settings count.
-        module: the LightningModule.
-        data: a data module, a loader, or None.
-        run: runs the checks.
+    Attributes:
+        names: of the checks.
+        report: of the current fit, or of the last one; None if no check ran on this rank.
 
     Raises:
-        RuleError: the module is none of Lightning, or the loader gives no batch.
+        RuleError: an unknown check or field.
     """
-    if not isinstance(module, nn.Module) or not hasattr(module, "training_step"):
-        raise RuleError(f"check: after a Trainer comes a LightningModule, got {shown(module)}")
-    randomness, snapshot = RandomStates(), Snapshot([module])
-    of_data = Snapshot([data], has_data=True)
-    callback = _CheckAtFirstBatch(run)
-    try:
-        with _silent(_package_of(trainer)):
-            own = _own_trainer(trainer, callback)
-            is_module = hasattr(data, "train_dataloader")
-            given = {"datamodule": data} if is_module else {} if data is None else {"train_dataloaders": data}
+
+    def __init__(self, checks: bool | Mapping[str, Any] | Sequence[Any], accept: Sequence[str]) -> None:
+        if checks is None or isinstance(checks, str):
+            raise RuleError(f"check_first_batch must be True, False, a list of checks or a mapping, got {shown(checks)}")
+        self._checks = [] if checks is False else as_checks(None if checks is True else checks)
+        self._accept = list(accept)
+        self._is_due = False
+        self.names = [check.name for check in self._checks]
+        self.report: CheckReport | None = None
+
+    def begin_fit(self) -> None:
+        """Check the next batch."""
+        self._is_due, self.report = bool(self._checks), None
+
+    def check(self, trainer: Trainer, module: LightningModule, batch: Any, folder: Path | None) -> None:
+        """Check a batch if it is the first one of a fit, and tell what warns or fails.
+
+        Args:
+            trainer: of the fit.
+            module: its module.
+            batch: on the device of the module; a copy is trained.
+            folder: where to write the report; None for nowhere.
+        """
+        if not self._is_due:
+            return
+        self._is_due = False
+        if not trainer.is_global_zero:
+            return
+        with paused(module):
             try:
-                own.fit(module, **given)
-            except _Finished:
-                pass
-    finally:
-        snapshot.restore()
-        of_data.restore()
-        randomness.restore()
-    if callback.report is None:
-        raise RuleError("check: the loader gives no batch")
-    return callback.report
+                self.report = run_checks(LightningTraining(trainer, module, batch), self._checks, self._accept)
+            # An error of a check is none of the training, which goes on from the restored state.
+            except Exception as error:
+                said = printable(f"{type(error).__name__}: {error}")
+                warnings.warn(f"the checks of the first batch ended with {said}; training continues", stacklevel=2)
+                return
+        self._tell(self.report, trainer, folder)
 
-
-def _own_trainer(trainer: Any, callback: Any) -> Any:
-    accelerator = _ACCELERATORS.get(type(trainer.accelerator).__name__, "auto")
-    device = trainer.strategy.root_device
-    devices: Any = [device.index or 0] if accelerator in ("gpu", "auto") and device.type != "cpu" else 1
-    options: dict[str, Any] = {
-        "accelerator": accelerator,
-        "devices": devices,
-        "logger": [_dummy_logger(trainer) for _ in trainer.loggers] or False,
-        "callbacks": [callback],
-        "max_epochs": trainer.max_epochs,
-        "max_steps": trainer.max_steps,
-        "limit_train_batches": trainer.limit_train_batches,
-        "limit_val_batches": 0,
-        "num_sanity_val_steps": 0,
-        "accumulate_grad_batches": trainer.accumulate_grad_batches,
-        "gradient_clip_val": trainer.gradient_clip_val,
-        "gradient_clip_algorithm": trainer.gradient_clip_algorithm,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "enable_checkpointing": False,
-        "reload_dataloaders_every_n_epochs": 0,
-        "default_root_dir": trainer.default_root_dir,
-        "precision": trainer.precision,
-    }
-    return importlib.import_module(_package_of(trainer)).Trainer(**options)
-
-
-@contextmanager
-def _silent(package: str) -> Iterator[None]:
-    """Without the messages and warnings of Lightning about a fit, which come again when the real fit begins."""
-    loggers = [logging.getLogger(name) for name in (package, "lightning", "lightning.fabric", "lightning_fabric")]
-    levels = [each.level for each in loggers]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for each in loggers:
-            each.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for each, level in zip(loggers, levels, strict=True):
-                each.setLevel(level)
+    def _tell(self, report: CheckReport, trainer: Trainer, folder: Path | None) -> None:
+        faults = tuple(each for each in report.results if each.status in ("fail", "warn"))
+        if faults:
+            text = f"Checks of the first batch: {report.verdict}.\n{CheckReport(faults, report.notes).table}"
+            print_above(trainer, lambda _: text)
+        if folder is not None and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / REPORT).write_text(report.to_json(), encoding="utf-8")

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from lightning_hooks.callbacks._checks import options_repr
+from lightning_hooks.callbacks._first_batch import FirstBatch
 from lightning_hooks.callbacks._ours import Guest, OurCallback, our_callbacks
 from lightning_hooks.callbacks._outlet import TrainerOutlet
 from lightning_hooks.callbacks._replicas import parameters_apart
 from lightning_hooks.callbacks._run import run_of
 from lightning_hooks.callbacks._trainer import current_step, ends_window, in_fit, is_under_way
 from lightning_hooks.callbacks.monitor import Resolved, StatsMonitor
+from lightning_hooks.checks.result import CheckReport
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.accepting import refuse_unknown_rules
 from lightning_hooks.health.actions import Actions
@@ -58,6 +61,9 @@ class HealthMonitor(StatsMonitor):
         actions: what to do about a new finding, by severity or by name of a rule: `log`, `warn`, `stop`, `checkpoint`, `raise`,
             `{"call": function}`, `{"notify": URL}`, `{"focus": steps}`, or a list of these. Default: `info` is logged,
             `warning` and `critical` warn.
+        check_first_batch: whether to run the checks of `lightning_hooks.check` on the first batch of a fit, which then goes on
+            as without them; or which checks to run, as of `check`. What warns or fails appears in the terminal and in
+            `check_report`; `accept` counts for checks too.
         every_n_steps: as of `StatsMonitor`; default 5. Beside a `StatsMonitor` its interval counts.
         prefix: the prefix of tags, if it watches itself; default `watch/health/`.
         loggers: as of `StatsMonitor`.
@@ -83,12 +89,16 @@ class HealthMonitor(StatsMonitor):
         loggers: str | Sequence[str] = "all",
         logdir: str | os.PathLike[str] | None = None,
         on_error: str = "warn",
+        check_first_batch: bool | Mapping[str, Any] | Sequence[Any] = False,
     ) -> None:
         super().__init__(every_n_steps=every_n_steps, prefix=prefix, loggers=loggers, logdir=logdir, on_error=on_error)
         self.rules = rules
         self._health_rules: list[HealthRule] = as_health_rules(rules)
         self.accept = as_patterns("accept", accept)
-        refuse_unknown_rules(self.accept, [*rules_by_name(), *(rule.name for rule in self._health_rules)])
+        self.check_first_batch = check_first_batch
+        self._first_batch = FirstBatch(check_first_batch, self.accept)
+        names = [*rules_by_name(), *(rule.name for rule in self._health_rules), *self._first_batch.names]
+        refuse_unknown_rules(self.accept, names)
         self.actions = actions
         self._actions = Actions.read(actions, [rule.name for rule in self._health_rules])
         self._reporter: Reporter | None = None
@@ -109,6 +119,11 @@ class HealthMonitor(StatsMonitor):
     def findings(self) -> list[Finding]:
         """The findings of the current run, or of the last one, in the order in which they were found."""
         return [] if self._reporter is None else self._reporter.diagnosis.findings
+
+    @property
+    def check_report(self) -> CheckReport | None:
+        """What the checks of the first batch said in the current fit, or in the last one; None if none ran on this rank."""
+        return self._first_batch.report
 
     @property
     def causes(self) -> list[Cause]:
@@ -234,6 +249,23 @@ class HealthMonitor(StatsMonitor):
         super().on_load_checkpoint(trainer, pl_module, checkpoint)
         if self._is_guest and self._reporter is not None and "diagnosis" in self._saved:
             self._continue_from(self._saved.pop("diagnosis"))
+
+    @override
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called when a fit begins: check its first batch, too."""
+        self._first_batch.begin_fit()
+        super().on_fit_start(trainer, pl_module)
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Called before a batch: check the first one, and install the hooks."""
+        self._first_batch.check(trainer, pl_module, batch, self._folder)
+        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
+
+    @property
+    def _folder(self) -> Path | None:
+        """The folder of the run; None if it has none, or nothing may be written."""
+        return None if self._requests is None else self._requests.folder
 
     @override
     def on_train_batch_end(
