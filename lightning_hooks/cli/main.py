@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from lightning_hooks.cli.check import check
 from lightning_hooks.cli.info import info, version
 from lightning_hooks.cli.runs import RUN_COMMANDS
 from lightning_hooks.errors import HooksError, printable
@@ -17,6 +18,7 @@ _USAGE: Final = """usage: lightning-hooks COMMAND [options]
 commands:
   fit --config FILE     train: a LightningCLI that knows the short class names of lightning_hooks
   match --config FILE   print what each rule of the config matches in the model, without training
+  check --config FILE   find faults of a training on its first batch; the exit code is 1 if there are any
   match package.Module  print what StatsMonitor() would watch of a module; arguments as name=value
   view LOGDIR           show the runs of a log directory in a browser
   report RUN            write a run as one HTML file
@@ -37,8 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments without the name of the program; by default those of the process.
 
     Returns:
-        The exit code: 0, or 2 if the command or a rule is invalid; 1 if `diff` found a difference, `doctor` or `findings` a
-        problem, or if `replay` did not find the problem of its record again.
+        The exit code: 0, or 2 if the command or a rule is invalid; 1 if `diff` found a difference, `doctor`, `findings` or
+        `check` a problem, or if `replay` did not find the problem of its record again.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -52,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "fit": _fit,
         "match": _match,
         "replay": _replay,
+        "check": check,
         "info": info,
         **RUN_COMMANDS,
     }

@@ -1,4 +1,4 @@
-"""The commands `fit` and `match`, which use LightningCLI with a config, and the help that they print of their own."""
+"""The commands `fit` and `match`, which use LightningCLI with a config, and the help of all commands that use one."""
 
 from __future__ import annotations
 
@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 
 
 _USAGE: Final = {
+    "check": """\
+usage: lightning-hooks check --config FILE [--json] [--accept CHECK/ROW ...] [--overfit] [--time-limit SECONDS]
+                             [options of LightningCLI]
+
+Find faults of a training on its first batch, without training. The exit code is 1 if a check fails.
+
+check options:
+  --json                print the report as JSON
+  --accept CHECK/ROW    a result that is known and no problem; `*` stands for any text; may be given several times
+  --overfit             also check that one batch can be learnt in 50 steps
+  --time-limit SECONDS  of each check; default 60
+
+""",
     "fit": """\
 usage: lightning-hooks fit --config FILE [options of LightningCLI]
 
@@ -47,7 +60,7 @@ options:
 
 def fit(arguments: list[str]) -> None:
     """Train."""
-    if _helps("fit", arguments):
+    if helps("fit", arguments):
         return
     cli = lightning_cli("fit", arguments)
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)
@@ -55,7 +68,7 @@ def fit(arguments: list[str]) -> None:
 
 def match(arguments: list[str]) -> None:
     """Print what the rules of a config match in its model, or what default rules match in a module."""
-    if _helps("match", arguments):
+    if helps("match", arguments):
         return
     if not arguments:
         raise HooksError("match needs --config FILE or a module; `lightning-hooks match --help` lists the options")
@@ -73,7 +86,7 @@ def match(arguments: list[str]) -> None:
         print(f"{type(callback).__name__}\n{report if report.lines else 'matches nothing of its own'}\n")
 
 
-def _helps(command: str, arguments: list[str]) -> bool:
+def helps(command: str, arguments: list[str]) -> bool:
     """Print the help of a command, if the arguments ask for it."""
     if not {"-h", "--help"}.intersection(arguments):
         return False

@@ -537,7 +537,7 @@ def test_unknown_command_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train"]) == 2
     assert (
         capsys.readouterr().err
-        == "lightning-hooks: unknown command 'train'; there are fit, match, replay, info, view, report, diff, "
+        == "lightning-hooks: unknown command 'train'; there are fit, match, replay, check, info, view, report, diff, "
         "findings, doctor\n"
     )
     assert main([]) == 2

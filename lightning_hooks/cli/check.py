@@ -1,0 +1,38 @@
+"""The command `lightning-hooks check`: the checks of a config on its first batch."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from lightning_hooks.errors import HooksError
+
+
+def check(arguments: list[str]) -> int:
+    """Check the first batch of a config; returns 1 if a check fails, else 0."""
+    from lightning_hooks.cli.training import helps, lightning_cli
+
+    if helps("check", arguments):
+        return 0
+    options, rest = _read(arguments)
+    if not any(each.startswith("--config") or each == "-c" for each in rest):
+        raise HooksError("check needs --config FILE; `lightning-hooks check --help` lists the options")
+    cli = lightning_cli("check", rest)
+    from lightning_hooks.callbacks.check import check as run
+
+    checks = {"OverfitsBatch": True} if options.overfit else None
+    report = run(
+        cli.trainer, cli.model, cli.datamodule, checks=checks, accept=options.accept or None, time_limit=options.time_limit
+    )
+    print(report.to_json() if options.json else report)
+    return 0 if report.ok else 1
+
+
+def _read(arguments: list[str]) -> tuple[Any, list[str]]:
+    """The options of the command, and the arguments for LightningCLI."""
+    parser = argparse.ArgumentParser("lightning-hooks check", add_help=False, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--accept", action="append")
+    parser.add_argument("--overfit", action="store_true")
+    parser.add_argument("--time-limit", type=float, default=60.0)
+    return parser.parse_known_args(arguments)
