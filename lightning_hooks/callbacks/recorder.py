@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor, nn
 from typing_extensions import override
@@ -20,26 +20,16 @@ from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import deferred, in_fit, loss_divisor
 from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
 from lightning_hooks.engine.participants.participant import Participant
-from lightning_hooks.engine.recording.call_recorder import CallRecorder
+from lightning_hooks.engine.recording.call_recorder import CallRecorder, plan_of
 from lightning_hooks.engine.recording.flight import Flight
 from lightning_hooks.engine.recording.loop import Loop
-from lightning_hooks.errors import RuleError, did_you_mean, shown
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.resolve import resolve
+from lightning_hooks.recorder.options import EVENTS, RecorderOptions
 from lightning_hooks.recorder.record import FlightRecord
-from lightning_hooks.rules import Watch
-from lightning_hooks.rules.fields import as_count, check_flag, check_local
-from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.rules.fields import check_local
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
-
-_EVENTS: Final = ("nonfinite", "exception")
-WATCH: Final = (
-    Watch(modules="*", layers=True, tensors=("output", "output_grad"), stats=("abs_max", "nonfinite"), strict=False),
-    Watch(params="*", tensors=("grad",), stats=("abs_max", "nonfinite"), strict=False),
-)
-"""What a recorder notes: each call of a layer, its gradient, and the gradients that the optimizers use."""
 
 
 class FlightRecorder(HooksCallback):
@@ -75,7 +65,7 @@ class FlightRecorder(HooksCallback):
     def __init__(
         self,
         last: int = 200,
-        on: str | Sequence[str] = _EVENTS,
+        on: str | Sequence[str] = EVENTS,
         batch: bool = True,
         weights: bool = False,
         autopsy: bool = True,
@@ -83,15 +73,9 @@ class FlightRecorder(HooksCallback):
         logdir: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
-        self.last = as_count("last", last, 1)
-        self.on = (on,) if isinstance(on, str) else tuple(on)
-        for event in self.on:
-            if event not in _EVENTS:
-                raise RuleError(f"on: choose from {', '.join(_EVENTS)}, got {shown(event)}{did_you_mean(event, _EVENTS)}")
-        for name, value in (("batch", batch), ("weights", weights), ("autopsy", autopsy)):
-            check_flag(name, value)
-        if not isinstance(limit, (int, float)) or isinstance(limit, bool) or not limit > 0:
-            raise RuleError(f"limit must be a number of seconds above 0, got {shown(limit)}")
+        self._options = RecorderOptions(last, on, batch, weights, autopsy, limit)
+        self.last = last
+        self.on = self._options.on
         self.batch = batch
         self.weights = weights
         self.autopsy = autopsy
@@ -120,7 +104,7 @@ class FlightRecorder(HooksCallback):
 
     @override
     def _resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Plan:
-        return resolve(model, WATCH, EveryN(), self._label, with_loss=True, loss_alone=True, name="the recorder's rules")
+        return plan_of(model, self._label)
 
     @override
     def _lines(self, resolved: Plan) -> list[MatchLine]:
@@ -147,19 +131,14 @@ class FlightRecorder(HooksCallback):
             rank=untyped.global_rank,
             world_size=untyped.world_size,
         )
-        keeps = [name for name, is_kept in (("batch", self.batch), ("weights", self.weights)) if is_kept]
         folder = None if untyped.fast_dev_run else Path(self.logdir or trainer.log_dir or trainer.default_root_dir).resolve()
         flight = self._flight = Flight(
             loop,
             partial(self._folder_of, run, folder),
             deferred(trainer, tell_record, None),
-            calls=self.last,
-            keeps=keeps,
-            runs_again=self.autopsy,
-            limit=float(self.limit),
+            self._options,
         )
-        strikes = flight.strike if "nonfinite" in self.on else lambda moment, optimizer: None
-        flight.recorder = CallRecorder(resolved, self.last, strikes, device=model.device, label=self._label)
+        flight.recorder = CallRecorder(resolved, self.last, flight.strike, device=model.device, label=self._label)
         return [flight.recorder]
 
     def _folder_of(self, run: LightningRun, folder: Path | None) -> Path | None:
@@ -196,7 +175,7 @@ class FlightRecorder(HooksCallback):
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Called when the fit failed or was interrupted: record it, then remove all hooks."""
-        if self._flight is not None and self._run is not None and "exception" in self.on:
+        if self._flight is not None and self._run is not None:
             self._flight.fail(exception)
         super().on_exception(trainer, pl_module, exception)
 

@@ -31,6 +31,7 @@ from lightning_hooks.engine.plain_loop.checks import (
 )
 from lightning_hooks.engine.plain_loop.context import LoopContext
 from lightning_hooks.engine.plain_loop.health import loop_reporter
+from lightning_hooks.engine.plain_loop.recording import loop_flight
 from lightning_hooks.engine.plain_loop.rules import read_rules
 from lightning_hooks.engine.running.run import Run
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
@@ -41,6 +42,8 @@ from lightning_hooks.health.finding import Cause, Finding
 from lightning_hooks.hooks.switch import COUNTED
 from lightning_hooks.plan.rank_check import check_ranks_agree
 from lightning_hooks.plan.resolve import resolve
+from lightning_hooks.recorder.options import as_options
+from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.step_view import StepView
@@ -85,6 +88,8 @@ class Instrument:
         first_step: the number of the first step, for a loop that resumes; default 0.
         logdir: a folder of this machine for an event file, in a new folder `run_<n>`, as of `StatsMonitor`: for the page
             (`lightning-hooks view`) and TensorBoard. `folder` is then that folder if it is not given. Default: none.
+        recorder: whether a flight recorder notes every call, and writes `flight_record/` into the folder when a number is not
+            finite or an exception ends the block; or a mapping of options, as of `FlightRecorder`.
 
     After the block, `compute()` and `record` still return the last step; the object no longer keeps model and optimizers alive.
 
@@ -132,6 +137,7 @@ class Instrument:
         calls: str = "training",
         first_step: int = 0,
         logdir: str | os.PathLike[str] | None = None,
+        recorder: bool | Mapping[str, Any] = False,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise RuleError(f"model must be a torch.nn.Module, got {model!r}")
@@ -179,6 +185,12 @@ class Instrument:
         if bound := [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]:
             user_hooks = UserHooksParticipant(bound, optimizers=lambda: self.optimizers, stays=True)
             self._participants.append(user_hooks)
+        self._flight = None
+        recorder_options = as_options(recorder)
+        if recorder_options is not None:
+            manager, where = self._run.hook_manager, self._context.folder
+            self._flight = loop_flight(model, lambda: self.optimizers, manager, where, recorder_options, device)
+            self._participants.append(self._flight.recorder)
         self._step = as_count("first_step", first_step)
         self._stepped: set[int] = set()
         self._held: dict[int, list[Any]] = {}  # by id of an optimizer: its parameters at its last step
@@ -212,6 +224,8 @@ class Instrument:
         """Remove all hooks, and drop the references to the model."""
         if self._is_over:
             return
+        if error is not None and self._flight is not None:
+            self._flight.fail(error)
         self._run.close()
         try:
             if kind is None:
@@ -226,6 +240,8 @@ class Instrument:
         self._model = ref(self.model)
         del self._run, self._plan
         self._producer, self._facts, self._participants, self.optimizers = None, None, [], []
+        if self._flight is not None:
+            self._flight.close()
         self._held.clear()
 
     @property
@@ -254,6 +270,11 @@ class Instrument:
     def causes(self) -> list[Cause]:
         """What most likely explains the findings."""
         return [] if self._reporter is None else self._reporter.diagnosis.causes
+
+    @property
+    def flight_record(self) -> FlightRecord | None:
+        """What the flight recorder has recorded; None if nothing went wrong, or without `recorder`."""
+        return None if self._flight is None else self._flight.record
 
     def _focus(self, steps: int) -> None:
         if self._producer is not None:
@@ -322,6 +343,8 @@ class Instrument:
             raise RuleError("instrument: note_loss() was called after the with block, in which nothing is watched any more")
         if self._producer is not None:
             self._producer.observer.note_loss(loss)
+        if self._flight is not None:
+            self._flight.recorder.note_loss(loss)
 
     def compute(self) -> dict[str, float]:
         """The statistics of the last finished step, by tag; empty before the first."""

@@ -9,19 +9,40 @@ from typing import Any, Final, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.participant import ModuleRule, PhaseMemo
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.plan.rows import LOSS
 from lightning_hooks.recorder.calls import Calls, Mark
 from lightning_hooks.recorder.overflows import Overflows
 from lightning_hooks.recorder.record import Growth
+from lightning_hooks.rules import Watch
+from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.schema import COUNT, MAX, MIN, NONFINITE
+
+_STATS: Final = ("abs_max", "nonfinite")
+
+
+def plan_of(model: nn.Module, label: str = "") -> Plan:
+    """What a recorder notes: the loss, each call of a layer, its gradient, and the gradients that the optimizers use.
+
+    Args:
+        model: the root module.
+        label: how messages name the callback.
+    """
+    rules = []
+    if any(True for _ in model.children()):
+        rules.append(Watch(modules="*", layers=True, tensors=("output", "output_grad"), stats=_STATS, strict=False))
+    if any(True for _ in model.parameters()):
+        rules.append(Watch(params="*", tensors=("grad",), stats=_STATS, strict=False))
+    return resolve(model, rules, EveryN(), label, with_loss=True, loss_alone=True, name="the recorder's rules")
+
 
 Moment = Literal["loss", "gradients", "parameters"]
 Strike = Callable[[Moment, Optimizer | None], None]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.recording.autopsy import Autopsy, autopsy
@@ -19,6 +20,7 @@ from lightning_hooks.engine.recording.loop import Loop
 from lightning_hooks.engine.recording.record_folder import new_folder, save_beside, write_texts
 from lightning_hooks.engine.recording.restoring import Generators, restored
 from lightning_hooks.errors import printable
+from lightning_hooks.recorder.options import RecorderOptions
 from lightning_hooks.recorder.record import FlightRecord, Verdict
 from lightning_hooks.recorder.verdicts import message_of
 
@@ -32,10 +34,7 @@ class Flight:
         loop: the loop that trains.
         folder: returns where the folder of the record goes; None to write nothing.
         tell: called once with the whole record, and with its folder.
-        calls: the number of calls in the trail of the record.
-        keeps: what is saved beside the record: some of `batch` and `weights`.
-        runs_again: whether the step is run again at once.
-        limit: seconds that this may take.
+        options: what is recorded and kept.
 
     Attributes:
         recorder: notes the calls; set it before the first batch.
@@ -50,21 +49,14 @@ class Flight:
         loop: Loop,
         folder: Callable[[], Path | None],
         tell: Tell,
-        *,
-        calls: int = 200,
-        keeps: Sequence[str] = ("batch",),
-        runs_again: bool = True,
-        limit: float = 60.0,
+        options: RecorderOptions,
     ) -> None:
         self.record: FlightRecord | None = None
         self.path: Path | None = None
         self._loop = loop
         self._folder = folder
         self._tell = tell
-        self._calls = calls
-        self._keeps = tuple(keeps)
-        self._runs_again = runs_again
-        self._limit = limit
+        self._options = options
         self._batches = BatchReferences()
         self._generators: Generators | None = None
         self._explains_later = False
@@ -81,19 +73,25 @@ class Flight:
             self._generators = Generators()
 
     def close(self) -> None:
-        """Drop what keeps batches alive."""
+        """Drop what keeps the model and batches alive; the record stays."""
         self._batches.close()
         self._generators = None
+        # Whoever keeps the flight for its record must not keep the model alive.
+        self._loop = Loop(nn.Module(), list)
+        self._folder, self._tell = (lambda: None), (lambda record, folder: None)
+        vars(self).pop("recorder", None)
 
     def strike(self, moment: Moment, optimizer: Optimizer | None) -> None:
         """Record the step under way, in which a number is not finite. An error of this is a warning: the training goes on.
 
         A loss is seen before its backward, whose graph waits for it. The step runs again when that is over.
         """
-        if self.record is not None:
+        if self.record is not None or "nonfinite" not in self._options.on:
             return
-        self._guarded(lambda: self._write(seen(self.recorder, self._loop, self.last_batch, moment, optimizer, self._calls)))
-        if moment == "loss":
+        self._guarded(
+            lambda: self._write(seen(self.recorder, self._loop, self.last_batch, moment, optimizer, self._options.last))
+        )
+        if moment == "loss" and self.last_batch is not None:
             self._explains_later = True
         else:
             self._end(moment, optimizer)
@@ -105,8 +103,8 @@ class Flight:
 
     def fail(self, error: BaseException) -> None:
         """Record an exception that ends the run, unless a number that was not finite is recorded."""
-        if self.record is None:
-            self._guarded(lambda: self._write(ended(self.recorder, self._loop, error, self._calls)))
+        if self.record is None and "exception" in self._options.on:
+            self._guarded(lambda: self._write(ended(self.recorder, self._loop, error, self._options.last)))
             self._end(None, None)
         elif self._explains_later:
             self._end(None, None)
@@ -136,7 +134,7 @@ class Flight:
             # The record itself is first: nothing that is kept beside it may prevent it.
             write_texts(record, self.path)
             kept, generators = self.last_batch, self._generators
-            self.record = record = save_beside(record, self.path, self._loop, kept, generators, self._keeps)
+            self.record = record = save_beside(record, self.path, self._loop, kept, generators, self._options.keeps)
         write_texts(record, self.path)
 
     def _explain(self, moment: Moment, optimizer: Optimizer | None) -> None:
@@ -173,7 +171,7 @@ class Flight:
 
     def _why_not(self, moment: Moment, record: FlightRecord) -> str:
         """Why the step cannot be run again; empty if it can."""
-        if not self._runs_again:
+        if not self._options.autopsy:
             return "autopsy is False"
         if not self.recorder.is_immediate:
             return "the numbers came from a device one step late, and the weights have changed since"
@@ -198,7 +196,7 @@ class Flight:
         with loop.quiet(), restored(loop.model, scaler=loop.scaler()):
             if self._generators is not None:
                 self._generators.restore()
-            return autopsy(loop.model, step, batch=kept.batch, optimizers=loop.optimizers(), limit=self._limit)
+            return autopsy(loop.model, step, batch=kept.batch, optimizers=loop.optimizers(), limit=self._options.limit)
 
     def _run_update(self, optimizer: Optimizer | None) -> Autopsy | None:
         """Run the update again with the learning rate and the state that it left.
@@ -216,7 +214,9 @@ class Flight:
                     parameter.nan_to_num_(0.0, 0.0, 0.0)
                     parameter.grad = gradient
             step = type(optimizer).step
-            return autopsy(loop.model, _nothing, update=lambda: step(optimizer), optimizers=[optimizer], limit=self._limit)
+            return autopsy(
+                loop.model, _nothing, update=lambda: step(optimizer), optimizers=[optimizer], limit=self._options.limit
+            )
 
 
 def _nothing() -> None:

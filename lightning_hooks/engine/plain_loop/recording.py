@@ -1,0 +1,80 @@
+"""The flight recorder of a plain loop."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.participants.facts import facts_of_optimizers
+from lightning_hooks.engine.recording.call_recorder import CallRecorder, plan_of
+from lightning_hooks.engine.recording.findings import cause_of, finding_of
+from lightning_hooks.engine.recording.flight import Flight
+from lightning_hooks.engine.recording.loop import Loop
+from lightning_hooks.engine.running.hook_manager import HookManager
+from lightning_hooks.health.terminal import block_for
+from lightning_hooks.health.text import block_of_cause
+from lightning_hooks.recorder.options import RecorderOptions
+from lightning_hooks.recorder.record import FlightRecord
+
+
+def loop_flight(
+    model: nn.Module,
+    optimizers: Callable[[], Sequence[Optimizer]],
+    hook_manager: HookManager,
+    folder: Path | None,
+    options: RecorderOptions,
+    device: torch.device,
+) -> Flight:
+    """The flight of a plain loop, with its recorder.
+
+    Nobody but the loop can run a step again, so the trail of calls names the module. An update is run again.
+
+    Args:
+        model: the root module.
+        optimizers: returns the optimizers of the loop.
+        hook_manager: pauses its hooks while an update runs again.
+        folder: where `flight_record/` goes; None to write nothing.
+        options: what is recorded.
+        device: of the model.
+    """
+    loop = Loop(model, optimizers, context=partial(_context, model, optimizers), quiet=partial(_paused, hook_manager))
+    flight = Flight(loop, lambda: folder, _tell, options)
+    flight.recorder = CallRecorder(plan_of(model), options.last, flight.strike, device=device)
+    return flight
+
+
+@contextmanager
+def _paused(hook_manager: HookManager) -> Iterator[None]:
+    token = object()
+    hook_manager.pause(token)
+    try:
+        yield
+    finally:
+        hook_manager.resume(token)
+
+
+def _context(model: nn.Module, optimizers: Callable[[], Sequence[Optimizer]]) -> dict[str, Any]:
+    facts = facts_of_optimizers(list(optimizers()), model)
+    return {
+        "optimizers": {f"{i} {each.type}": [group.lr for group in each.groups] for i, each in enumerate(facts)},
+        "model": f"{type(model).__module__}.{type(model).__qualname__}",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _tell(record: FlightRecord, folder: Path | None) -> None:
+    if record.failure is None:
+        block = block_of_cause(cause_of(record, folder), [finding_of(record)])
+        print(block_for(block, sys.stderr), file=sys.stderr, flush=True)
+    elif folder is not None:
+        print(f"The flight record of {record.failure.type} in step {record.step} is in {folder}.", file=sys.stderr, flush=True)

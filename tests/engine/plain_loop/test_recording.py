@@ -1,0 +1,109 @@
+"""`instrument(recorder=…)`: the flight recorder of a plain loop."""
+
+import gc
+from weakref import ref
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_hooks import instrument
+from lightning_hooks.errors import RuleError
+from lightning_hooks.recorder.files import read_record
+from lightning_hooks.recorder.record import Verdict
+
+
+class Root(nn.Module):
+    def forward(self, x):
+        return (x * (x > 0)).sqrt()
+
+
+def net(middle=nn.Tanh):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), middle(), nn.Linear(4, 1))
+
+
+def loop(model, watched, optimizer, steps=4, bad=None):
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = model(bad(step) if bad else torch.rand(8, 3)).square().mean()
+        watched.note_loss(loss)
+        loss.backward()
+        optimizer.step()
+
+
+def test_the_backward_of_a_root_of_zero(tmp_path, capsys):
+    model = net(Root)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with torch.no_grad():
+        model[0].bias[2] = -100.0
+    options = {"watch": [{"params": "*", "tensors": "grad"}], "optimizer": optimizer, "folder": tmp_path, "recorder": True}
+    with instrument(model, **options) as watched:
+        loop(model, watched, optimizer, steps=1)
+    record = watched.flight_record
+    assert record.verdict is Verdict.BACKWARD and record.step == 0
+    assert (record.place.module, record.place.type, record.place.direction) == ("1", "Root", "backward")
+    assert record.notes[-1] == "The step was not run again: the batch is not known in a loop of your own."
+    assert read_record(tmp_path / "flight_record") == record
+    assert "In its backward pass, 1 (Root) gave the first number" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_rate_that_is_infinite(tmp_path):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    with instrument(model, watch=[], optimizer=optimizer, folder=tmp_path, recorder={"last": 5}) as watched:
+        loop(model, watched, optimizer)
+        optimizer.param_groups[0]["lr"] = float("inf")
+        loop(model, watched, optimizer, steps=1)
+        loop(model, watched, optimizer, steps=1)
+    record = watched.flight_record
+    assert record.verdict is Verdict.UPDATE and record.step == 4 and record.place.direction == "update"
+    assert record.context["optimizers"] == {"0 Adam": [float("inf")]} or record.context["optimizers"] == {"0 Adam": ["inf"]}
+    assert record.operation is not None and record.operation.direction == "update"
+    assert len(record.trail) == 5
+
+
+def test_an_exception_is_recorded(tmp_path, capsys):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def bad(step):
+        return torch.rand(8, 3) if step < 2 else torch.rand(8, 7)
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        with instrument(model, watch=[], optimizer=optimizer, folder=tmp_path, recorder=True) as watched:
+            loop(model, watched, optimizer, bad=bad)
+    record = read_record(tmp_path / "flight_record")
+    assert record.verdict is Verdict.EXCEPTION and record.place.module == "0" and record.failure.type == "RuntimeError"
+    assert record.step == 2 and record.trail[-1].step == 1
+    assert str(tmp_path / "flight_record") in capsys.readouterr().err
+
+
+def test_a_healthy_loop_leaves_nothing(tmp_path):
+    model = net()
+    plain = net()
+    for each, watched_by in ((plain, False), (model, True)):
+        optimizer = torch.optim.SGD(each.parameters(), lr=0.1)
+        torch.manual_seed(3)
+        with instrument(each, watch=[], optimizer=optimizer, folder=tmp_path, recorder=watched_by) as watched:
+            loop(each, watched, optimizer)
+    assert watched.flight_record is None and not list(tmp_path.iterdir())
+    assert all(torch.equal(one, other) for one, other in zip(plain.parameters(), model.parameters(), strict=True))
+    alive = ref(model)
+    del model, each, optimizer
+    gc.collect()
+    assert alive() is None and watched.flight_record is None
+
+
+@pytest.mark.parametrize(
+    ("recorder", "message"),
+    [
+        ("yes", "recorder must be True or a mapping of options, got 'yes'"),
+        ({"lst": 3}, "recorder: there is no option 'lst' .did you mean 'last'.*; it has last, on, batch"),
+        ({"on": "nan"}, "on: choose from nonfinite, exception, got 'nan'"),
+        ({"last": -1}, "last must be an integer of at least 1, got -1"),
+    ],
+)
+def test_bad_options(recorder, message):
+    with pytest.raises(RuleError, match=message):
+        instrument(net(), recorder=recorder)
