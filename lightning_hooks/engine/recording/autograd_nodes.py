@@ -27,16 +27,22 @@ class ForwardOperators:
         self._numbers: list[int] = []
         self._contexts: list[tuple[Call, Line | None]] = []
 
-    def note(self, call: Call) -> None:
-        """Note the operator that a dispatch mode has received in the forward pass.
+    def note(self, call: Call, node: Any) -> None:
+        """Note the operator that a dispatch mode has received.
 
         Autograd numbers its nodes, and creates that of an operator right before it runs the operator. An operator without a
-        node leaves the number as it was, so the first operator after a new number is the one that has the node.
+        node leaves the number as it was, so the first operator after a new number is the one that has the node. In the backward
+        pass operators have nodes if they are differentiated once more, or if activation checkpointing runs a module again.
+
+        Args:
+            call: the call of the module that runs.
+            node: the node of autograd that runs; None in the forward pass.
         """
         number = _names().next_number() - 1
         if number >= 0 and (not self._numbers or number > self._numbers[-1]):
+            context = (call, user_line()) if node is None or call.type else self.of_node(node)
             self._numbers.append(number)
-            self._contexts.append((call, user_line()))
+            self._contexts.append(context)
 
     def of_node(self, node: Any) -> tuple[Call, Line | None]:
         """The module and the line of the operator that a node differentiates."""

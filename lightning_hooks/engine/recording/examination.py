@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 
 from lightning_hooks.engine.recording.explaining import Autopsy, explained
 from lightning_hooks.engine.recording.module_calls import ModuleCalls
-from lightning_hooks.engine.recording.origins import OriginMap
+from lightning_hooks.engine.recording.origins import Birth, OriginMap
 from lightning_hooks.engine.recording.provenance import Provenance, StoppedEarly
 from lightning_hooks.engine.recording.symptoms import Symptom, Watched, bad_loss, note_bad_leaves
 from lightning_hooks.errors import shortened
@@ -37,6 +38,7 @@ class Examination:
 
     def __init__(self, model: nn.Module, batch: object, optimizers: Sequence[Optimizer], limit: float) -> None:
         self.notes: list[str] = []
+        self._remarks: list[str] = []
         self._began = time.perf_counter()
         self._origins, self._calls = OriginMap(), ModuleCalls(model)
         self._watched = Watched(model, optimizers)
@@ -63,7 +65,17 @@ class Examination:
         """What is bad in the loss or in a gradient."""
         if self.notes:
             return self._unfinished()
-        return bad_loss(loss, self._mode.bad_roots, self._origins) or self._watched.bad_gradients(self._origins)
+        symptom = bad_loss(loss, self._mode.bad_roots, self._origins) or self._watched.bad_gradients(self._origins)
+        if symptom is not None and symptom.kind == "grad" and symptom.origin is None:
+            return replace(symptom, origin=self._first_of_backward())
+        return symptom
+
+    def _first_of_backward(self) -> Birth | None:
+        """The first birth of the backward pass, for a sparse gradient: it has no memory by which its origin could be known."""
+        first = next((each for each in self._mode.births if each.direction == "backward"), None)
+        if first is not None:
+            self._remarks.append("the gradient has no memory of its own; named is the first bad result of the backward pass")
+        return first
 
     def after_update(self) -> Symptom | None:
         """What is bad in a parameter or in the state of an optimizer."""
@@ -72,17 +84,18 @@ class Examination:
     def autopsy(self, symptom: Symptom | None) -> Autopsy:
         """What the origin of a symptom means; not reproduced if there is none."""
         found = Autopsy(reproduced=False) if symptom is None else explained(symptom, self._leaves)
-        return found.with_notes(self.notes, time.perf_counter() - self._began)
+        unread = [f"the tensors of {name} could not be read ({reason})" for name, reason in self._mode.failures.items()]
+        return found.with_notes([*self.notes, *self._remarks, *unread], time.perf_counter() - self._began)
 
     def _unfinished(self) -> Symptom | None:
         """The first NaN of a step that did not end; nothing shows whether it would have reached the loss."""
         if self._mode.bad_roots:
             return Symptom("loss", "", self._mode.bad_roots[0], None)
-        first = next((birth for birth in self._mode.births if birth.has_nan), None)
+        first = self._mode.first_nan
         if first is None:
             return None
         self.notes.append("the step did not end: the first NaN is named, whether or not it reaches the loss")
-        return Symptom("", "", first, first.result)
+        return Symptom("", "", first, first.result if isinstance(first, Birth) else first.summary)
 
 
 def run_step(step: Callable[[], object]) -> Tensor | None:

@@ -43,6 +43,8 @@ class Provenance(TorchDispatchMode):
     Attributes:
         births: the operators that made bad numbers, in order.
         is_update: set by the caller while the optimizer updates parameters.
+        first_nan: the origin of the first NaN that was not there before.
+        failures: operators whose tensors could not be read, with the reason.
         bad_roots: the origins of those tensors that are not finite and from which a backward pass began; None if unknown.
     """
 
@@ -50,6 +52,8 @@ class Provenance(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.births: list[Birth] = []
         self.bad_roots: list[Origin | None] = []
+        self.first_nan: Origin | None = None
+        self.failures: dict[str, str] = {}
         self._calls, self._origins = calls, origins
         self.is_update = False
         self._deadline = time.perf_counter() + limit
@@ -62,19 +66,35 @@ class Provenance(TorchDispatchMode):
         """Run an operator, and find the origin of what is not finite in its results."""
         kwargs = kwargs or {}
         self._stop_if_due(func)
+        # What the looking-on cannot do must not change the step: an error of it is a note.
+        operation = None
+        try:
+            operation = self._before(func, args, kwargs)
+        except Exception as error:
+            self.failures.setdefault(shown_name(func), f"{type(error).__name__}: {error}")
+        result = func(*args, **kwargs)
+        if operation is not None:
+            try:
+                self._after(operation, result)
+            except Exception as error:
+                self.failures.setdefault(shown_name(func), f"{type(error).__name__}: {error}")
+        return result
+
+    def _before(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> _Operation:
         node = running_node()
-        if node is None:
-            self._forward.note(self._calls.current)
-        arguments = tensor_arguments(func, args, kwargs)
+        self._forward.note(self._calls.current, node)
+        arguments = tensor_arguments(operator, args, kwargs)
         # The elements of a tensor that is changed in place are gone afterwards.
         before = {
             id(each): summary(each.name, each.tensor)
             for each in arguments
             if each.is_written and each.is_read and not self._origins.is_uninitialised(each.tensor)
         }
-        result = func(*args, **kwargs)
-        name = base_name(func)
-        if name == "ones_like" and node is None and arguments:
+        return _Operation(operator, base_name(operator), node, arguments, before, bad_scalars(operator, args, kwargs))
+
+    def _after(self, operation: _Operation, result: Any) -> None:
+        name, arguments = operation.name, operation.arguments
+        if name == "ones_like" and operation.node is None and arguments:
             self._note_root(arguments[0].tensor)
         elif name == "lift_fresh" and arguments:
             # The memory of a literal is new, but no operator has returned it.
@@ -82,9 +102,7 @@ class Provenance(TorchDispatchMode):
         elif name == "_local_scalar_dense" and arguments and not _is_finite(arguments[0].tensor):
             self._read_scalar = self._origins.origin_of(arguments[0].tensor)
         else:
-            step = _Operation(func, name, node, arguments, before, bad_scalars(func, args, kwargs))
-            self._note_results(step, result)
-        return result
+            self._note_results(operation, result)
 
     def _stop_if_due(self, operator: Any) -> None:
         if namespace(operator) in COLLECTIVES:
@@ -111,6 +129,8 @@ class Provenance(TorchDispatchMode):
         origins = [self._origin(operation, position, tensor) for position, tensor in [*written, *fresh]]
         renewed: set[int] = set()
         for (_, tensor), origin in zip([*written, *fresh], origins, strict=True):
+            if origin is not None and self.first_nan is None and not origin.is_intended and _has_nan(tensor):
+                self.first_nan = origin
             address = address_of(tensor)
             if address in read_from or address in renewed:
                 self._origins.write(tensor, origin)
@@ -120,32 +140,30 @@ class Provenance(TorchDispatchMode):
 
     def _origin(self, operation: _Operation, position: int | None, tensor: Tensor) -> Origin | None:
         """The origin of the bad numbers of one result; None if it has none."""
-        if _is_finite(tensor):
+        extent = range_of(tensor)
+        if extent is None or extent.is_finite:
             return None
-        result = summary("result", tensor)
         operands = operation.operands_of(position)
-        summaries = [operation.before.get(id(each)) or summary(each.name, each.tensor) for each in operands]
-        bad = [(each, of) for each, of in zip(operands, summaries, strict=True) if of.nonfinite]
-        known = [(of, self._origins.origin_of(each.tensor)) for each, of in bad]
+        bad = [(each, has_nan) for each, has_nan in map(operation.with_nan, operands) if has_nan is not None]
+        known = [(has_nan, self._origins.origin_of(each.tensor)) for each, has_nan in bad]
         stack = stack_of_operation()
         is_backward = (operation.node is not None or stack.in_backward) and not stack.recomputes
         direction = "backward" if is_backward else "update" if self.is_update or stack.in_optimizer else "forward"
         cause = None
-        unintended = [(of, origin) for of, origin in known if origin is not None and not origin.is_intended]
+        unintended = [(has_nan, origin) for has_nan, origin in known if origin is not None and not origin.is_intended]
         if operation.scalars and self._read_scalar is not None:
-            unintended.append((result, self._read_scalar))
+            unintended.append((extent.has_nan, self._read_scalar))
         if unintended:
-            earliest = _earliest(unintended, result)
+            earliest = _earliest(unintended, extent.has_nan)
             is_of_forward = isinstance(earliest, Birth) and earliest.direction == "forward"
             if not (is_backward and is_of_forward and not self._root_is_bad):
                 return earliest
             # The loss is finite, so the forward pass dropped the infinity. It is the backward pass that makes use of it.
             cause = earliest
-        unknown = [each for (each, of), (_, origin) in zip(bad, known, strict=True) if origin is None]
+        unknown = [(each, has_nan) for (each, has_nan), (_, origin) in zip(bad, known, strict=True) if origin is None]
         intended = [origin for _, origin in known if origin is not None and origin.is_intended]
-        unknown_nan = any(of.nan for of, origin in known if origin is None)
         has_literal = bool(intended or operation.scalars or unknown)
-        is_intended = direction == "forward" and not result.nan and has_literal and not unknown_nan
+        is_intended = direction == "forward" and not extent.has_nan and has_literal and not any(nan for _, nan in unknown)
         if is_intended and intended:
             return min(intended, key=lambda origin: origin.order)
         call, line = self._place(operation.node, is_backward, stack.line)
@@ -155,14 +173,14 @@ class Provenance(TorchDispatchMode):
             call,
             line,
             operation.node.name() if is_backward and operation.node is not None else "",
-            result.nan > 0,
+            extent.has_nan,
             is_intended,
             len(self.births),
-            tuple(summaries),
-            result,
+            tuple(map(operation.summary_of, operands)),
+            summary("result", tensor),
             operation.scalars,
             cause,
-            tuple(self._remark(each) for each in unknown),
+            tuple(self._remark(each) for each, _ in unknown),
         )
         self.births.append(birth)
         return birth
@@ -204,6 +222,17 @@ class _Operation:
         self.operator, self.name, self.node = operator, name, node
         self.arguments, self.before, self.scalars = arguments, before, scalars
 
+    def with_nan(self, argument: Argument) -> tuple[Argument, bool | None]:
+        """An argument, and whether it has NaN; None if it is finite. One pass over a tensor, since bad ones are many."""
+        earlier = self.before.get(id(argument))
+        if earlier is not None:
+            return argument, earlier.nan > 0 if earlier.nonfinite else None
+        extent = range_of(argument.tensor)
+        return argument, None if extent is None or extent.is_finite else extent.has_nan
+
+    def summary_of(self, argument: Argument) -> TensorSummary:
+        return self.before.get(id(argument)) or summary(argument.name, argument.tensor)
+
     def operands_of(self, position: int | None) -> list[Argument]:
         """The tensors that a result depends on.
 
@@ -220,7 +249,12 @@ def _is_finite(tensor: Tensor) -> bool:
     return extent is None or extent.is_finite
 
 
-def _earliest(known: Sequence[tuple[TensorSummary, Origin]], result: TensorSummary) -> Origin:
+def _has_nan(tensor: Tensor) -> bool:
+    extent = range_of(tensor)
+    return extent is not None and extent.has_nan
+
+
+def _earliest(known: Sequence[tuple[bool, Origin]], result_has_nan: bool) -> Origin:
     """The first of several origins; if the result has NaN, the first among the operands with NaN, if there are any."""
-    with_nan = [origin for of, origin in known if of.nan] if result.nan else []
+    with_nan = [origin for has_nan, origin in known if has_nan] if result_has_nan else []
     return min(with_nan or [origin for _, origin in known], key=lambda origin: origin.order)

@@ -140,7 +140,7 @@ def _saved_tensors(tensors: Sequence[Tensor], *, always: bool = False) -> Callab
 
 
 def _are_same(tensor: Tensor, values: Tensor) -> bool:
-    return tensor.shape == values.shape and bool(torch.equal(tensor.nan_to_num(), values.nan_to_num()))
+    return tensor.shape == values.shape and bool(((tensor == values) | (tensor.isnan() & values.isnan())).all())
 
 
 def _saved_module(module: nn.Module) -> Callable[[], None]:

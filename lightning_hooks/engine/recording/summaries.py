@@ -24,6 +24,10 @@ class Range(NamedTuple):
     def is_finite(self) -> bool:
         return math.isfinite(self.minimum) and math.isfinite(self.maximum)
 
+    @property
+    def has_nan(self) -> bool:
+        return math.isnan(self.maximum)
+
 
 def range_of(tensor: Tensor) -> Range | None:
     """The range of a tensor of floating-point or complex numbers; None for other tensors, and if there are no elements.

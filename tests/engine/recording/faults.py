@@ -181,6 +181,24 @@ def checkpointed(x: Tensor) -> Tensor:
     return checkpoint(square_root_of_zero, x, use_reentrant=False)
 
 
+def checkpointed_again(x: Tensor) -> Tensor:
+    return checkpoint(square_root_of_zero, x, use_reentrant=True)
+
+
+def hooked(x: Tensor) -> Tensor:
+    x.register_hook(lambda gradient: gradient / 0)
+    return x
+
+
+def penalised(x: Tensor) -> Tensor:
+    (slope,) = torch.autograd.grad((x * 0).sqrt().sum(), x, create_graph=True)
+    return x + slope
+
+
+def mapped(x: Tensor) -> Tensor:
+    return torch.func.vmap(lambda row: row / 0)(x)
+
+
 def attention(x: Tensor) -> Tensor:
     query = x[None].repeat(2, 1, 1)
     return functional.scaled_dot_product_attention(query, query, query / 0)[0]
@@ -280,6 +298,18 @@ def spoiled_statistics() -> Case:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4).eval())
     model[1].running_mean.fill_(float("nan"))
     return Case(model, lambda: backward(model(torch.ones(3, 4)).square().mean()))
+
+
+def sparse_gradient() -> Case:
+    model = nn.ModuleDict({"words": nn.Embedding(5, 4, sparse=True), "root": Function(square_root_of_zero)})
+    words = torch.tensor([1, 2])
+    return Case(model, lambda: backward(model["root"](model["words"](words)).sum()))
+
+
+def compiled_module() -> Case:
+    case = of_net(square_root_of_zero)
+    case.model.compile(backend="eager")
+    return case
 
 
 def second_micro_batch() -> Case:
@@ -405,6 +435,18 @@ FAULTS: dict[str, tuple[Callable[[], Case], Expected]] = {
         lambda: of_net(checkpointed),
         Expected("backward", "aten.div", "middle", "backward", "return (x * 0).sqrt()"),
     ),
+    "checkpoint_reentrant": (
+        lambda: of_net(checkpointed_again),
+        Expected("backward", "aten.div", "middle", "backward", "return (x * 0).sqrt()"),
+    ),
+    "tensor_hook": (
+        lambda: of_net(hooked),
+        Expected("backward", "aten.div", "first", "backward", "x.register_hook(lambda gradient: gradient / 0)"),
+    ),
+    "penalty": (lambda: of_net(penalised), Expected("forward", "aten.div", "middle", "backward")),
+    "vmap": (lambda: of_net(mapped), Expected("forward", "aten.div", "middle", "forward")),
+    "sparse": (sparse_gradient, Expected("backward", "aten.div", "root", "backward")),
+    "compiled": (compiled_module, Expected("backward", "aten.div", "middle", "backward", "return (x * 0).sqrt()")),
     "attention": (lambda: of_net(attention), Expected("forward", "aten.div", "middle", "forward")),
     "loss": (
         lambda: of_net(identity, log_in_loss),

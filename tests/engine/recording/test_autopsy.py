@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
+from lightning_hooks.engine.recording import provenance
 from lightning_hooks.engine.recording.autopsy import Autopsy, autopsy
 from tests.engine.recording import faults
 from tests.engine.recording.faults import FAULTS, HEALTHY, Case, of_net
@@ -123,6 +126,42 @@ def test_a_step_that_gives_bad_numbers_once_in_two_runs_is_not_blamed_on_an_oper
     found = found_in(of_net(second_is_bad))
     assert (found.reproduced, found.verdict, found.operation) == (True, "forward", None)
     assert found.notes[-1].startswith("the numbers are finite when each operator runs alone")
+
+
+def test_anomaly_mode_that_raises_does_not_hide_the_operation() -> None:
+    with torch.autograd.set_detect_anomaly(True):
+        found = found_in(of_net(faults.square_root_of_zero))
+    assert found.operation is not None and (found.verdict, found.operation.node) == ("backward", "SqrtBackward0")
+    assert found.notes[0].startswith("the step raised RuntimeError: Function 'MulBackward0' returned nan values")
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A process group of one."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def test_a_step_with_a_collective_is_not_run_to_its_end(group: None) -> None:
+    def reduced(x: Tensor) -> Tensor:
+        distributed.all_reduce(x.detach().clone())
+        return x / 0
+
+    found = found_in(of_net(reduced))
+    note = "the step waits for other ranks (c10d.allreduce_), so it was not run again to its end"
+    assert (found.reproduced, found.notes) == (False, (note,))
+    assert_nothing_left()
+
+
+def test_a_tensor_that_cannot_be_read_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(tensor: Tensor) -> None:
+        raise NotImplementedError("no range of such a tensor")
+
+    monkeypatch.setattr(provenance, "range_of", unreadable)
+    found = found_in(of_net(faults.log_of_zero))
+    assert found.reproduced and found.operation is None
+    assert "the tensors of aten.log could not be read (NotImplementedError: no range of such a tensor)" in found.notes
 
 
 def test_hooks_of_the_user_run_and_none_of_ours_stay() -> None:
