@@ -22,6 +22,17 @@ class StopHereError(Exception):
     """An optimizer is about to step in a batch that is run again: its backward has been seen."""
 
 
+def why_not_again(trainer: Trainer) -> str:
+    """Why a step of a Trainer cannot be run again by one process; empty if it can.
+
+    A model whose parts are on several devices needs all processes for each step.
+    """
+    kinds = {kind.__name__ for kind in type(trainer.strategy).__mro__}
+    if kinds & {"SingleDeviceStrategy", "DDPStrategy"}:
+        return ""
+    return f"with {type(trainer.strategy).__name__} one process cannot run it alone"
+
+
 def step_again(trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> Callable[[], Tensor | None]:
     """A function that runs the training step and the backward of a batch again, with the precision of the Trainer.
 

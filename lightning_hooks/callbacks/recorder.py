@@ -15,7 +15,7 @@ from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import Earlier, options_repr
 from lightning_hooks.callbacks._record_context import context_of
 from lightning_hooks.callbacks._record_telling import tell_record
-from lightning_hooks.callbacks._rerun import quiet, step_again
+from lightning_hooks.callbacks._rerun import quiet, step_again, why_not_again
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import deferred, in_fit, loss_divisor
 from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
@@ -23,6 +23,7 @@ from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.recording.call_recorder import CallRecorder, plan_of
 from lightning_hooks.engine.recording.flight import Flight
 from lightning_hooks.engine.recording.loop import Loop
+from lightning_hooks.engine.recording.record_folder import RecordFolder
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.recorder.options import EVENTS, RecorderOptions
 from lightning_hooks.recorder.record import FlightRecord
@@ -128,22 +129,26 @@ class FlightRecorder(HooksCallback):
             step=partial(self._step_again, trainer, model),
             quiet=partial(quiet, run, model),
             scaler=lambda: getattr(untyped.precision_plugin, "scaler", None),
+            refuses=partial(why_not_again, trainer),
             rank=untyped.global_rank,
             world_size=untyped.world_size,
         )
+        process = (loop.rank, loop.world_size)
         folder = None if untyped.fast_dev_run else Path(self.logdir or trainer.log_dir or trainer.default_root_dir).resolve()
         flight = self._flight = Flight(
             loop,
-            partial(self._folder_of, run, folder),
+            None if folder is None else partial(self._folder_of, run, RecordFolder(folder, *process)),
             deferred(trainer, tell_record, None),
             self._options,
         )
         flight.recorder = CallRecorder(resolved, self.last, flight.strike, device=model.device, label=self._label)
         return [flight.recorder]
 
-    def _folder_of(self, run: LightningRun, folder: Path | None) -> Path | None:
-        """The folder of the record: beside an event file of this package if there is one."""
-        return folder if folder is None or self.logdir is not None else run.folder_of_board() or folder
+    def _folder_of(self, run: LightningRun, folder: RecordFolder) -> RecordFolder:
+        """The folder of the record: of one process alone, beside an event file of this package if there is one."""
+        board = run.folder_of_board()
+        is_alone = run.trainer is not None and run.trainer.world_size == 1
+        return folder if board is None or self.logdir is not None or not is_alone else RecordFolder(board)
 
     def _step_again(self, trainer: Trainer, model: LightningModule) -> Any:
         kept = None if self._flight is None else self._flight.last_batch

@@ -19,6 +19,7 @@ from lightning_hooks.engine.recording.call_recorder import CallRecorder, plan_of
 from lightning_hooks.engine.recording.findings import cause_of, finding_of
 from lightning_hooks.engine.recording.flight import Flight
 from lightning_hooks.engine.recording.loop import Loop
+from lightning_hooks.engine.recording.record_folder import RecordFolder
 from lightning_hooks.engine.running.hook_manager import HookManager
 from lightning_hooks.health.terminal import block_for
 from lightning_hooks.health.text import block_of_cause
@@ -47,7 +48,7 @@ def loop_flight(
         device: of the model.
     """
     loop = Loop(model, optimizers, context=partial(_context, model, optimizers), quiet=partial(_paused, hook_manager))
-    flight = Flight(loop, lambda: folder, _tell, options)
+    flight = Flight(loop, None if folder is None else partial(RecordFolder, folder), _tell, options)
     flight.recorder = CallRecorder(plan_of(model), options.last, flight.strike, device=device)
     return flight
 

@@ -17,7 +17,7 @@ from lightning_hooks.engine.recording.batches import BatchReferences, KeptBatch
 from lightning_hooks.engine.recording.call_recorder import CallRecorder, Moment
 from lightning_hooks.engine.recording.first_look import ended, growth_of, seen
 from lightning_hooks.engine.recording.loop import Loop
-from lightning_hooks.engine.recording.record_folder import new_folder, save_beside, write_texts
+from lightning_hooks.engine.recording.record_folder import RecordFolder, save_beside, write_of_rank, write_texts
 from lightning_hooks.engine.recording.restoring import Generators, restored
 from lightning_hooks.errors import printable
 from lightning_hooks.recorder.options import RecorderOptions
@@ -32,14 +32,14 @@ class Flight:
 
     Args:
         loop: the loop that trains.
-        folder: returns where the folder of the record goes; None to write nothing.
+        folder: returns the folder of the record; None to write nothing.
         tell: called once with the whole record, and with its folder.
         options: what is recorded and kept.
 
     Attributes:
         recorder: notes the calls; set it before the first batch.
         record: the record; None until something went wrong.
-        path: the folder of the record; None until it is written.
+        path: the folder of the record; None until it is written, and in a process beside that which writes it.
     """
 
     recorder: CallRecorder
@@ -47,7 +47,7 @@ class Flight:
     def __init__(
         self,
         loop: Loop,
-        folder: Callable[[], Path | None],
+        folder: Callable[[], RecordFolder] | None,
         tell: Tell,
         options: RecorderOptions,
     ) -> None:
@@ -60,6 +60,7 @@ class Flight:
         self._batches = BatchReferences()
         self._generators: Generators | None = None
         self._explains_later = False
+        self._is_second = False  # whether another process writes the record
 
     @property
     def last_batch(self) -> KeptBatch | None:
@@ -78,7 +79,7 @@ class Flight:
         self._generators = None
         # Whoever keeps the flight for its record must not keep the model alive.
         self._loop = Loop(nn.Module(), list)
-        self._folder, self._tell = (lambda: None), (lambda record, folder: None)
+        self._folder, self._tell = None, (lambda record, folder: None)
         vars(self).pop("recorder", None)
 
     def strike(self, moment: Moment, optimizer: Optimizer | None) -> None:
@@ -113,7 +114,7 @@ class Flight:
         self._explains_later = False
         if self.record is not None and moment is not None:
             self._guarded(lambda: self._explain(moment, optimizer))
-        if self.record is not None:
+        if self.record is not None and not self._is_second:
             self._tell(self.record, self.path)
 
     def _guarded(self, does: Callable[[], None]) -> None:
@@ -126,15 +127,20 @@ class Flight:
     def _write(self, record: FlightRecord) -> None:
         """Write a record; what is kept beside it is saved with the first one."""
         self.record = record
-        folder = self._folder() if self.path is None else self.path
-        if folder is None:
+        if self._folder is None or self._is_second:
             return
         if self.path is None:
-            self.path = new_folder(folder)
+            path, is_first = self._folder().claim(yields=record.verdict is Verdict.ALL_REDUCE)
+            if self._loop.world_size > 1:
+                write_of_rank(record, path, self._loop.rank)
+            self._is_second = not is_first
+            if not is_first:
+                return
+            self.path = path
             # The record itself is first: nothing that is kept beside it may prevent it.
-            write_texts(record, self.path)
+            write_texts(record, path)
             kept, generators = self.last_batch, self._generators
-            self.record = record = save_beside(record, self.path, self._loop, kept, generators, self._options.keeps)
+            self.record = record = save_beside(record, path, self._loop, kept, generators, self._options.keeps)
         write_texts(record, self.path)
 
     def _explain(self, moment: Moment, optimizer: Optimizer | None) -> None:
@@ -179,6 +185,9 @@ class Flight:
             return "each gradient that this rank computed is finite"
         if moment == "parameters":
             return ""
+        refused = self._loop.refuses()
+        if refused:
+            return refused
         if self.recorder.steps_in_batch:
             return "an optimizer has already changed parameters in this batch"
         if record.place is not None and record.place.micro_batch != self.recorder.micro_batch:

@@ -18,6 +18,7 @@ class Loop(NamedTuple):
         optimizers: the optimizers, which may change.
         context: learning rates, precision, versions: values of JSON by name.
         step: returns a function that runs the batch under way again, forward and backward; None if nobody can.
+        refuses: why no step can be run again; empty if it can.
         quiet: surrounds such a run: nothing else takes part in it.
         scaler: the loss scaler; None without one.
         rank: the process.
@@ -28,6 +29,7 @@ class Loop(NamedTuple):
     optimizers: Callable[[], Sequence[Optimizer]]
     context: Callable[[], Mapping[str, Any]] = dict
     step: Callable[[], Callable[[], Tensor | None] | None] = lambda: None
+    refuses: Callable[[], str] = lambda: ""
     quiet: Callable[[], AbstractContextManager[None]] = nullcontext
     scaler: Callable[[], Any] = lambda: None
     rank: int = 0

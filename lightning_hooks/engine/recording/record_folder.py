@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import Any
+from time import monotonic, sleep
+from typing import Any, Final
 
 from lightning_hooks.engine.recording.batches import KeptBatch
 from lightning_hooks.engine.recording.loop import Loop
@@ -17,16 +19,69 @@ from lightning_hooks.recorder.files import FOLDER, RECORD, TEXT, to_json, write_
 from lightning_hooks.recorder.markdown import to_markdown
 from lightning_hooks.recorder.record import FlightRecord
 
+_CLAIM: Final = "first-rank"
+"""The file that the process makes that writes the record."""
+_WAIT: Final = 2.0
+"""Seconds for which a process whose own numbers are finite waits for one that knows more."""
 
-def new_folder(parent: Path) -> Path:
-    """A new folder `flight_record` in another one; with a number if there is one already."""
-    number = 1
-    while True:
-        folder = parent / (FOLDER if number == 1 else f"{FOLDER}-{number}")
-        with suppress(FileExistsError):
-            folder.mkdir(parents=True)
-            return folder
-        number += 1
+
+class RecordFolder:
+    """The folder of the record of a run, which the processes of a node may share.
+
+    A process alone makes a new folder, `flight_record` or with a number. Several processes agree on one without exchanging
+    anything, since one of them may have died: each takes the first name that was free when the run began, writes a file of its
+    own, and whoever is first writes the record.
+
+    Args:
+        parent: where the folder goes.
+        rank: the process.
+        world_size: the number of processes.
+    """
+
+    def __init__(self, parent: Path, rank: int = 0, world_size: int = 1) -> None:
+        self._parent = parent
+        self._rank = rank
+        self._is_shared = world_size > 1
+        self._path = next(path for path in _names(parent) if not path.exists())
+
+    def claim(self, *, yields: bool) -> tuple[Path, bool]:
+        """Make the folder; returns it, and whether this process writes the record.
+
+        Args:
+            yields: whether another process is expected to know more: wait a little for it.
+
+        Raises:
+            OSError: the folder cannot be made.
+        """
+        if not self._is_shared:
+            for path in _names(self._parent):
+                with suppress(FileExistsError):
+                    path.mkdir(parents=True)
+                    return path, True
+        self._path.mkdir(parents=True, exist_ok=True)
+        claimed = self._path / _CLAIM
+        until = monotonic() + _WAIT
+        while yields and not claimed.exists() and monotonic() < until:
+            sleep(0.05)
+        try:
+            claimed.touch(exist_ok=False)
+        except FileExistsError:
+            return self._path, False
+        return self._path, True
+
+
+def _names(parent: Path) -> Iterator[Path]:
+    yield parent / FOLDER
+    yield from (parent / f"{FOLDER}-{number}" for number in count(2))
+
+
+def write_of_rank(record: FlightRecord, folder: Path, rank: int) -> None:
+    """Write what one of several processes saw.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    write_atomically(folder / f"rank-{rank}.json", to_json(record))
 
 
 def write_texts(record: FlightRecord, folder: Path) -> None:
