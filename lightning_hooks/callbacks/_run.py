@@ -17,6 +17,7 @@ from lightning_hooks.callbacks._ours import OurCallback, our_callbacks
 from lightning_hooks.callbacks._trainer import (
     all_callbacks,
     deferred,
+    follows_metric,
     in_fit,
     is_running,
     last_step,
@@ -49,6 +50,7 @@ class LightningRun(Run):
         is_fit: whether the run is a fit, which may include validations.
         earlier: what the callbacks that have joined so far do.
         apart: the names of the parameters that differed between ranks when they were compared last.
+        validating: the names of the modules that were in training mode in the last validation; None before the first.
         failed_loggers: the loggers that raised when a monitor wrote to them, with their errors.
     """
 
@@ -61,6 +63,7 @@ class LightningRun(Run):
         self.is_fit = in_fit(trainer)
         self.earlier = Earlier()
         self.apart: tuple[str, ...] = ()
+        self.validating: tuple[str, ...] | None = None
         self.failed_loggers: list[tuple[Any, Exception]] = []
         self._members: list[_Member] = []
         self._compared: Sequence[object] = ()  # the callbacks of the Trainer when `_absent` was computed
@@ -219,6 +222,8 @@ class LightningRun(Run):
             accumulate=int(run.accumulate_grad_batches),
             last_step=last_step(run),
             apart=self.apart,
+            validating=self.validating,
+            follows_metric=follows_metric(run),
         )
 
     def begin_capture(self, folder: Path) -> None:

@@ -107,6 +107,12 @@ def last_step(trainer: Trainer) -> int | None:
     return min((steps for steps in (by_epochs, by_steps) if steps is not None), default=None)
 
 
+def follows_metric(trainer: Trainer) -> bool:
+    """Whether a scheduler sets a learning rate by a metric."""
+    configs: Sequence[Any] = getattr(trainer, "lr_scheduler_configs", ())
+    return any(getattr(each, "reduce_on_plateau", False) for each in configs)
+
+
 def ends_window(trainer: Trainer) -> bool:
     """Whether the current batch is the last one of its accumulation window, in which the optimizer steps."""
     progress = trainer.fit_loop.epoch_loop.batch_progress

@@ -49,6 +49,9 @@ class StepFacts:
         last_step: the number of steps after which the fit ends; None if nobody knows.
         apart: the names of the parameters that differed between ranks when a `HealthMonitor` compared them last.
         written: the names of the frozen parameters whose memory code has written to since the step before that was watched.
+        validating: the names of the modules that were in training mode in the last validation that a `HealthMonitor` saw; None
+            before the first.
+        follows_metric: whether a scheduler sets a learning rate by a metric, as `ReduceLROnPlateau` does.
 
     Example:
         >>> StepFacts((OptimizerFacts("SGD", (GroupFacts(0.1, 0.0, ("weight",)),)),)).optimizers[0].groups[0].lr
@@ -64,6 +67,8 @@ class StepFacts:
     last_step: int | None = None
     apart: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
+    validating: tuple[str, ...] | None = None
+    follows_metric: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,10 @@ from typing import Any
 from lightning_hooks.errors import RuleError
 from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFacts, ParameterFacts, StepFacts, Structure
 
-_PLAIN = ("loss_scale", "frozen", "evaluating", "precision", "accumulate", "last_step", "apart", "written")
+_PLAIN = (
+    *("loss_scale", "frozen", "evaluating", "precision", "accumulate", "last_step", "apart", "written"),
+    *("validating", "follows_metric"),
+)
 
 
 def changes(before: StepFacts | None, after: StepFacts) -> str:
@@ -104,6 +107,8 @@ def _from_json(known: Mapping[str, Any]) -> StepFacts:
         None if known["last_step"] is None else int(known["last_step"]),
         tuple(map(str, known["apart"])),
         tuple(map(str, known.get("written", ()))),
+        None if known.get("validating") is None else tuple(map(str, known["validating"])),
+        bool(known.get("follows_metric", False)),
     )
 
 

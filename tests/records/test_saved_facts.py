@@ -34,6 +34,8 @@ steps = st.builds(
     st.none() | st.integers(1, 9),
     names,
     names,
+    st.none() | names,
+    st.booleans(),
 )
 
 

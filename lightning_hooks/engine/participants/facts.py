@@ -97,6 +97,8 @@ class ModelFacts:
         accumulate: int | None = None,
         last_step: int | None = None,
         apart: tuple[str, ...] = (),
+        validating: tuple[str, ...] | None = None,
+        follows_metric: bool = False,
     ) -> StepFacts:
         """The facts of now, without the loss scale; the object of the call before if nothing has changed.
 
@@ -105,6 +107,8 @@ class ModelFacts:
             accumulate: as of `StepFacts`.
             last_step: as of `StepFacts`.
             apart: as of `StepFacts`.
+            validating: as of `StepFacts`.
+            follows_metric: as of `StepFacts`.
         """
         self._calls += 1
         if self._is_stale or (self._calls % LOOK_EVERY == 0 and self._has_changed()):
@@ -116,7 +120,8 @@ class ModelFacts:
         frozen = self._last.frozen if frozen == self._last.frozen else frozen
         evaluating = self._last.evaluating if evaluating == self._last.evaluating else evaluating
         written = self._last.written if written == self._last.written else written
-        facts = StepFacts(optimizers, 1.0, frozen, evaluating, precision, accumulate, last_step, apart, written)
+        common = precision, accumulate, last_step, apart, written, validating, follows_metric
+        facts = StepFacts(optimizers, 1.0, frozen, evaluating, *common)
         if facts != self._last:
             self._last = facts
         return self._last

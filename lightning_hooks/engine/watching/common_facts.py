@@ -92,8 +92,9 @@ class CommonFacts:
             for each in facts.optimizers
             for group in each.groups
         ]
-        names = map(self._of_names, (facts.frozen, facts.evaluating, facts.apart, facts.written))
-        return crc32(repr((groups, *names, facts.precision, facts.accumulate, facts.last_step)).encode())
+        names = map(self._of_names, (facts.frozen, facts.evaluating, facts.apart, facts.written, facts.validating or ()))
+        numbers = facts.precision, facts.accumulate, facts.last_step, facts.validating is None, facts.follows_metric
+        return crc32(repr((groups, *names, *numbers)).encode())
 
     def _of_names(self, names: tuple[str, ...]) -> int:
         known = self._known.get(id(names))
