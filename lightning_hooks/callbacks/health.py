@@ -16,7 +16,7 @@ from lightning_hooks.callbacks._ours import Guest, OurCallback, our_callbacks
 from lightning_hooks.callbacks._outlet import TrainerOutlet
 from lightning_hooks.callbacks._replicas import parameters_apart
 from lightning_hooks.callbacks._run import run_of
-from lightning_hooks.callbacks._trainer import current_step, ends_window, in_fit, is_under_way
+from lightning_hooks.callbacks._trainer import batch_number, current_step, ends_window, in_fit, is_under_way
 from lightning_hooks.callbacks.monitor import Resolved, StatsMonitor
 from lightning_hooks.checks.result import CheckReport
 from lightning_hooks.errors import RuleError
@@ -24,6 +24,8 @@ from lightning_hooks.health.accepting import refuse_unknown_rules
 from lightning_hooks.health.actions import Actions
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Cause, Finding
+from lightning_hooks.health.reference.rules import REFERENCE_RULES, reference_rules
+from lightning_hooks.health.reference.sources import NEEDED, read_reference
 from lightning_hooks.health.reporter import Reporter
 from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.health.rules import rules_by_name
@@ -33,7 +35,10 @@ from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.limits import Limits, TablesOnly
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import as_patterns
+from lightning_hooks.rules.patterns import named_modules
 from lightning_hooks.rules.prefix import ROOT
+from lightning_hooks.tensorboard.best_views import best_views
+from lightning_hooks.tensorboard.reading import read_run
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,6 +49,10 @@ if TYPE_CHECKING:
 
 _COMPARE_EVERY = 100
 """Steps between two comparisons of the replicas of the model."""
+
+
+_COMPARE_OFTEN = 10
+"""The same beside a reference, so that a difference is named within 20 steps."""
 
 
 class HealthMonitor(StatsMonitor):
@@ -58,6 +67,8 @@ class HealthMonitor(StatsMonitor):
             off with False: `{"DeadUnits": {"patience": 30}, "LossSpike": False}`. A list uses only its entries: names, objects
             of rules, or mappings with `class_path` and `init_args`.
         accept: findings that are known and no problem: `DeadUnits/encoder.*`, or the name of a rule. `*` stands for any text.
+        reference: good runs to compare with, row by row and step by step: the folder of a run, a list of folders, or a file
+            that `lightning-hooks baseline` has written. Its rules are added to `rules`. Default: none.
         actions: what to do about a new finding, by severity or by name of a rule: `log`, `warn`, `stop`, `checkpoint`, `raise`,
             `{"call": function}`, `{"notify": URL}`, `{"focus": steps}`, or a list of these. Default: `info` is logged,
             `warning` and `critical` warn.
@@ -84,6 +95,7 @@ class HealthMonitor(StatsMonitor):
         rules: Mapping[str, Any] | Sequence[Any] | None = None,
         accept: str | Sequence[str] | None = None,
         actions: Mapping[str, Any] | None = None,
+        reference: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         every_n_steps: int | Sequence[int] | Mapping[str, int] = 5,
         prefix: str = f"{ROOT}health/",
         loggers: str | Sequence[str] = "all",
@@ -93,12 +105,14 @@ class HealthMonitor(StatsMonitor):
     ) -> None:
         super().__init__(every_n_steps=every_n_steps, prefix=prefix, loggers=loggers, logdir=logdir, on_error=on_error)
         self.rules = rules
-        self._health_rules: list[HealthRule] = as_health_rules(rules)
+        self.reference = reference
+        self._health_rules: list[HealthRule] = as_health_rules(rules, _rules_of_reference(reference))
         self.accept = as_patterns("accept", accept)
         self.check_first_batch = check_first_batch
         self._first_batch = FirstBatch(check_first_batch, self.accept)
-        names = [*rules_by_name(), *(rule.name for rule in self._health_rules), *self._first_batch.names]
-        refuse_unknown_rules(self.accept, names)
+        own = [rule.name for rule in self._health_rules]
+        names = dict.fromkeys([*rules_by_name(), *REFERENCE_RULES, *own, *self._first_batch.names])
+        refuse_unknown_rules(self.accept, [*names])
         self.actions = actions
         self._actions = Actions.read(actions, [rule.name for rule in self._health_rules])
         self._reporter: Reporter | None = None
@@ -273,7 +287,8 @@ class HealthMonitor(StatsMonitor):
     ) -> None:
         """Called after a batch: end a step, compare replicas, and raise if an action says so."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        if trainer.world_size > 1 and current_step(trainer) % _COMPARE_EVERY == 0 and ends_window(trainer):
+        every = _COMPARE_EVERY if self.reference is None else _COMPARE_OFTEN
+        if trainer.world_size > 1 and current_step(trainer) % every == 0 and ends_window(trainer):
             self._compare_replicas(trainer, pl_module)
         self._raise_if_asked()
 
@@ -285,6 +300,15 @@ class HealthMonitor(StatsMonitor):
             self._reporter.finish()
             self._requests.fulfil(trainer)
         self._raise_if_asked()
+
+    @override
+    def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
+        """Called after a batch of a validation: note which modules are in training mode."""
+        super().on_validation_batch_end(trainer, pl_module, *args, **kwargs)
+        if in_fit(trainer) and not trainer.sanity_checking and batch_number(trainer, "validate") == 0:
+            run = run_of(trainer, pl_module)
+            if run.is_live:
+                run.validating = tuple(target.name for target in named_modules(pl_module) if target.value.training)
 
     def _raise_if_asked(self) -> None:
         if self._reporter is not None and self._reporter.error is not None:
@@ -307,3 +331,10 @@ class HealthMonitor(StatsMonitor):
     @override
     def _rules(self) -> str:
         return "the health rules"
+
+
+def _rules_of_reference(reference: Any) -> list[HealthRule]:
+    """The rules that compare with good runs; none without a reference."""
+    if reference is None:
+        return []
+    return [*reference_rules(read_reference(reference, lambda path: best_views(read_run(path), NEEDED)))]

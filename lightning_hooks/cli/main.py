@@ -23,6 +23,8 @@ commands:
   view LOGDIR           show the runs of a log directory in a browser
   report RUN            write a run as one HTML file
   diff A B              say where two runs differ; the exit code is 1 if they do
+  diff --health A… RUN  say where a run differs from good ones by more than a seed; the exit code is 1 if it does
+  baseline RUN… -o FILE keep what good runs tell in one small file, for diff --health and HealthMonitor
   doctor RUN            say what is wrong with a training in one screen; the exit code is 1 if something is
   findings RUN          print all findings of a training; the exit code is 1 if a warning or worse stands
   replay RECORD         run the step of a flight record again and name the operation that went wrong

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 from lightning_hooks.cli.diagnoses import folder_of
 from lightning_hooks.cli.progress import Progress, silent
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.journal import RunFindings
 from lightning_hooks.health.rules import DEFAULT_RULES
-from lightning_hooks.records.step_view import StepView
-from lightning_hooks.tensorboard.reading import Run, read_run
-from lightning_hooks.tensorboard.views import ReadMonitor
-
-_PREFIX: Final = "health/"  # the prefix of a HealthMonitor's tables, unless the user has given another one
+from lightning_hooks.tensorboard.best_views import best_views
+from lightning_hooks.tensorboard.reading import read_run
 
 
 def recomputed(run: Path, progress: Progress = silent) -> RunFindings:
@@ -33,24 +28,9 @@ def recomputed(run: Path, progress: Progress = silent) -> RunFindings:
     # The number of views is not known before they are read. Estimate it: the monitor writes some scalar at every step.
     total = max((len(steps) for steps, _ in content.scalars.values()), default=0)
     diagnosis = Diagnosis()
-    for number, view in enumerate(_views(content), 1):
+    needed = {tensor for rule in DEFAULT_RULES for tensor, _ in rule.needs}
+    for number, view in enumerate(best_views(content, needed), 1):
         diagnosis.add(view)
         progress(number, total)
     diagnosis.finish()
     return RunFindings(diagnosis.findings, diagnosis.causes, [], diagnosis.summary(), has_ended=True, fit=1)
-
-
-def _views(run: Run) -> Iterator[StepView]:
-    """The views of the training monitor that watched most of what the default rules need."""
-    monitors = run.monitors()
-    if not monitors:
-        # Without a monitor, views() raises an error that says why there are no step views.
-        return run.views()
-    needed = {tensor for rule in DEFAULT_RULES for tensor, _ in rule.needs}
-
-    def worth(monitor: ReadMonitor) -> tuple[int, bool, bool]:
-        tensors = needed.intersection(monitor.rows.tensors)
-        return len(tensors), "units" in monitor.rows.kept, monitor.prefix == _PREFIX
-
-    best = max(monitors, key=worth)
-    return run.views(prefix=best.prefix, monitor=best.number)

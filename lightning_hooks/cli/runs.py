@@ -1,6 +1,6 @@
-"""The commands `view`, `report`, `diff`, `findings` and `doctor`, which read runs.
+"""The commands `view`, `report`, `diff`, `baseline`, `findings` and `doctor`, which read runs.
 
-They do not load Lightning, and torch only where health rules read an event file again.
+They do not load Lightning, and torch only where health rules or a baseline read an event file.
 """
 
 from __future__ import annotations
@@ -67,11 +67,26 @@ def _diff(arguments: list[str]) -> int:
     parser.add_argument("a", type=Path, help="the log directory of a run, or one event file")
     parser.add_argument("b", type=Path, help="likewise")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--health",
+        action="store_true",
+        help="compare with good runs instead, which may differ in their seed; see --health --help",
+    )
+    if "--health" in arguments:
+        from lightning_hooks.cli.reference import compare
+
+        return compare([argument for argument in arguments if argument != "--health"])
     args = parser.parse_args(arguments)
     with progress_bar("Comparing tables") as progress:
         result = diff(args.a, args.b, progress)
     print(result.json() if args.json else result)
     return 0 if result.equal else 1
+
+
+def _baseline(arguments: list[str]) -> None:
+    from lightning_hooks.cli.reference import baseline
+
+    baseline(arguments)
 
 
 def _findings(arguments: list[str]) -> int:
@@ -90,6 +105,7 @@ RUN_COMMANDS: Mapping[str, Callable[[list[str]], int | None]] = {
     "view": _view,
     "report": _report,
     "diff": _diff,
+    "baseline": _baseline,
     "findings": _findings,
     "doctor": _doctor,
 }

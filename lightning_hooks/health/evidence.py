@@ -14,6 +14,7 @@ from lightning_hooks.health.reading import Reader
 from lightning_hooks.health.window import WINDOW, Array, EarlyLevel, Key, Window, check_widths
 from lightning_hooks.health.witness import falls
 from lightning_hooks.plan.row_index import RowIndex
+from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.facts import StepFacts, Structure
 from lightning_hooks.records.step_view import StepView
 
@@ -86,6 +87,7 @@ class Evidence:
         self._reader: Reader | None = None
         self._views: list[StepView] = []  # the last views, of which some statistic is still to be read
         self._facts = FactsHistory()
+        self._due: dict[int, Due] = {}
         self._judged_until = -1
         # Keep each track until the next view is added: several rules that look at one step read the same statistic.
         self._tracks: dict[Key, Track] = {}
@@ -99,6 +101,7 @@ class Evidence:
         if self._reader is None or self._reader.index is not view.rows:
             self._change_rows(view.rows)
         self._facts.add(view.step, view.facts)
+        self._due[view.step] = view.due
         if not 0 <= self.first_step <= view.step:
             self.first_step = view.step
         self.step, self.facts, self.structure, self.ranks = view.step, view.facts, view.structure, view.ranks
@@ -219,6 +222,21 @@ class Evidence:
         """How a step of the window trained; None if nobody knows. The same object as long as nothing changed."""
         return self._facts.at(step)
 
+    def are_due(self, tensor: str) -> NDArray[np.bool_]:
+        """Whether each row of a tensor was to be measured at each step, bool [window, rows]; the rows as in its tracks.
+
+        After a resume, no row counts as due at the steps before it.
+        """
+        reader = self._reader
+        names = self._names.get(tensor, ())
+        result = np.zeros((len(self.steps), len(names)), dtype=np.bool_)
+        if reader is None or len(names) != len(reader.columns.get(tensor, ((), ()))[0]):
+            return result
+        for i, step in enumerate(self.steps.tolist()):
+            if step in self._due:
+                result[i] = reader.are_due(tensor, self._due[step])
+        return result
+
     def _new(self) -> slice:
         steps = self._window.steps
         return slice(int(steps.searchsorted(self._judged_until, side="right")), len(steps))
@@ -246,7 +264,9 @@ class Evidence:
                 self._fill(key)
         waiting = max(map(self._window.missing, self.needs))
         self._views = self._views[len(self._views) - waiting :]
-        self._facts.forget_before(int(self._window.steps[0]))
+        first = int(self._window.steps[0])
+        self._facts.forget_before(first)
+        self._due = {step: due for step, due in self._due.items() if step >= first}
 
     def _change_rows(self, index: RowIndex) -> None:
         self._fill_all()
@@ -270,6 +290,7 @@ class Evidence:
             self._reader.forget_views()
         self._window.forget_from(step)
         self._facts.forget_from(step)
+        self._due = {known: due for known, due in self._due.items() if known < step}
         self._judged_until = min(self._judged_until, step - 1)
         self._falls.clear()
         if not len(self._window.steps):
@@ -305,7 +326,7 @@ class Evidence:
         self.step, self._names, self._window, self._early, self._facts = step, names, window, early, facts
         self.first_step = first_step
         self.facts = facts.last
-        self._reader, self._views, self._tracks = None, [], {}
+        self._reader, self._views, self._tracks, self._due = None, [], {}, {}
         for key in self.needs:
             if key not in window:
                 window.fill(key, None)

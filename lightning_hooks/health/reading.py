@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from lightning_hooks.health.window import Array, Key
 from lightning_hooks.plan.row_index import KeptRows, RowIndex
+from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.stats.statistics import MAGNITUDE_STATS, STATISTICS, compute, ratio
 
@@ -63,6 +64,7 @@ class Reader:
         self.columns: dict[str, Columns] = {}
         self._reads: dict[Key, _Read] = {}
         self._stacked: tuple[int, int, Array] | None = None
+        self._due: dict[tuple[str, Due], NDArray[np.bool_]] = {}
         for tensor, stat in needs:
             if tensor == "":
                 continue
@@ -90,6 +92,23 @@ class Reader:
             return None if np.isnan(numbers).all() else numbers[:, None]
         read = self._reads.get(key)
         return None if read is None else read(views, self._moments(views))
+
+    def are_due(self, tensor: str, due: Due) -> NDArray[np.bool_]:
+        """Which rows of a tensor that is needed are due when these schedules are; all rows of an index without requests."""
+        key = tensor, due
+        if key not in self._due:
+            index = self.index
+            parts = [
+                index.members.get(row, (row,))
+                for each in (*index.requested_rows, *index.groups)
+                if any(schedule in due for schedule, _ in each.requests)
+                for row in each.rows.tolist()
+            ]
+            rows = {row for part in parts for row in part}
+            every = not index.requested_rows
+            columns = self.columns[tensor].rows.tolist() if tensor in self.columns else []
+            self._due[key] = np.array([every or row in rows for row in columns], dtype=np.bool_)
+        return self._due[key]
 
     def _moments(self, views: Sequence[StepView]) -> Array:
         # Keep the moments of the views that were read last: statistics are read from the same views one after the other.

@@ -137,6 +137,7 @@ class HealthRule:
         needs: the pairs (tensor, statistic) that `check` reads. An empty tensor stands for a number of the whole step, by its
             tag: `("", "hooks/grad_norm")`. The loss is always there.
         needs_until: the last step at which the rule needs statistics that cost extra, such as `cosine`; None for all steps.
+        needs_start: the tensors that must be measured at each of the first 25 steps of a run.
         next_steps: what to try, as imperative sentences.
         source: where the thresholds are from.
 
@@ -164,6 +165,7 @@ class HealthRule:
     family: ClassVar[str] = "numerics"
     needs: ClassVar[tuple[tuple[str, str], ...]] = ()
     needs_until: ClassVar[int | None] = None
+    needs_start: ClassVar[tuple[str, ...]] = ()
     next_steps: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = ""
 

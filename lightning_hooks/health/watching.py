@@ -34,6 +34,7 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False, from_s
         {'modules': '*', 'layers': True, 'strict': False, 'tensors': ['output'], 'stats': ['dead_units'], 'units': 'auto'}
         {'params': '*', 'strict': False, 'tensors': ['update'], 'stats': ['norm', 'ratio']}
     """
+    rules = [*rules]
     # The last step at which each statistic of each tensor is needed; None if all steps need it.
     stats: dict[str, dict[str, int | None]] = {}
     for rule in rules:
@@ -67,6 +68,10 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False, from_s
                 listed.append({**common, "stats": stats_of_base, "every_n_steps": {"every": 1, "last": START - 1}})
         elif not is_base or kept:
             listed.append({**common, "stats": kept or ["norm"], "every_n_steps": RARELY})
+    for tensor in dict.fromkeys(tensor for rule in rules for tensor in rule.needs_start if rule.is_on):
+        target = {"modules": "*", "layers": True} if tensor in MODULE_TENSORS else {"params": "*"}
+        every = {"every": 1, "last": START - 1}
+        listed.append({**target, "strict": False, "tensors": [tensor], "stats": ["norm"], "every_n_steps": every})
     return listed
 
 

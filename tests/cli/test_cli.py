@@ -538,7 +538,7 @@ def test_unknown_command_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         capsys.readouterr().err
         == "lightning-hooks: unknown command 'train'; there are fit, match, replay, check, info, view, report, diff, "
-        "findings, doctor\n"
+        "baseline, findings, doctor\n"
     )
     assert main([]) == 2
     usage = capsys.readouterr().out

@@ -12,13 +12,14 @@ from lightning_hooks.health.rules import rules_by_name
 from lightning_hooks.rules.reading import as_object
 
 
-def as_health_rules(rules: Any) -> list[HealthRule]:
+def as_health_rules(rules: Any, more: Sequence[HealthRule] = ()) -> list[HealthRule]:
     """The rules of a monitor.
 
     Args:
         rules: None for the default rules; a mapping from names of default rules to changed fields, or to False for a rule that
             is not wanted, where all other default rules stay; or a list of rules, names of default rules, and mappings with
             `class_path` and `init_args`, where no other rule is used.
+        more: rules that are used besides the default ones, and beside those of a list. A mapping may change them too.
 
     Raises:
         RuleError: an unknown rule or field, or an invalid value.
@@ -27,7 +28,7 @@ def as_health_rules(rules: Any) -> list[HealthRule]:
         >>> [rule.name for rule in as_health_rules([])]
         []
     """
-    known = rules_by_name()
+    known = {**rules_by_name(), **{rule.name: rule for rule in more}}
     if rules is None:
         return [*known.values()]
     if isinstance(rules, Mapping) and "class_path" not in rules:
@@ -35,7 +36,9 @@ def as_health_rules(rules: Any) -> list[HealthRule]:
         return [_changed(rule, changed.get(name, {}), f"rules[{name!r}]") for name, rule in known.items()]
     if not isinstance(rules, Sequence) or isinstance(rules, (str, bytes)):
         raise RuleError(f"rules must be a list of health rules, or map names of rules to their fields, got {shown(rules)}")
-    return [_rule(each, known, f"rules[{i}]") for i, each in enumerate(rules)]
+    chosen = [_rule(each, known, f"rules[{i}]") for i, each in enumerate(rules)]
+    names = {rule.name for rule in chosen}
+    return [*chosen, *(rule for rule in more if rule.name not in names)]
 
 
 def _rule(rule: Any, known: Mapping[str, HealthRule], where: str) -> HealthRule:

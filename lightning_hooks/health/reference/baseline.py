@@ -1,0 +1,161 @@
+"""Baseline: a reference in one small JSON file, which a repository can hold."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from lightning_hooks.errors import RuleError, shown
+from lightning_hooks.health.reference.bands import Bands
+from lightning_hooks.health.reference.record import Record
+from lightning_hooks.health.reference.reference import Reference
+from lightning_hooks.health.reference.traits import Traits
+from lightning_hooks.health.window import Array
+from lightning_hooks.records.saved_facts import structure_from_json, structure_to_json
+
+FORMAT: Final = "lightning_hooks baseline"
+VERSION: Final = 1
+_UNITS: Final = 512.0  # numbers are kept as integers of 1/512, so that a factor is exact to 0.2 %
+_NOTHING: Final = -32768
+
+
+def write_baseline(reference: Reference, path: Path) -> int:
+    """Write a reference to a file; returns its size in bytes."""
+    text = json.dumps(to_json(reference), separators=(",", ":"), ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8")
+    return len(text.encode())
+
+
+def read_baseline(path: Path) -> Reference:
+    """The reference in a file that `write_baseline` has written.
+
+    Raises:
+        RuleError: the file is missing, is no baseline, is damaged, or has another version.
+    """
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RuleError(f"{path} is not a baseline: {error}") from error
+    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+        raise RuleError(f"{path} is not a baseline; `lightning-hooks baseline RUN -o {path.name}` writes one")
+    if saved.get("version") != VERSION:
+        raise RuleError(
+            f"{path} has version {shown(saved.get('version'))} of the format, but this package reads version {VERSION}; "
+            "write it again with `lightning-hooks baseline`"
+        )
+    try:
+        return from_json(saved)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, zlib.error) as error:
+        raise RuleError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+
+
+def to_json(reference: Reference) -> dict[str, Any]:
+    """A reference as plain values."""
+    names = sorted(
+        {name for bands in reference.bands.values() for name in bands.names}
+        | {name for traits in reference.traits.values() for name in _names_of(traits)}
+    )
+    numbers = {name: number for number, name in enumerate(names)}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "runs": [record.to_json() for record in reference.records],
+        "structure": structure_to_json(reference.structure),
+        "names": names,
+        "bands": [_bands_to_json(bands, numbers) for bands in reference.bands.values()],
+        "traits": {tensor: _traits_to_json(traits, numbers) for tensor, traits in reference.traits.items()},
+    }
+
+
+def from_json(saved: Mapping[str, Any]) -> Reference:
+    """The reference of `to_json`; raises KeyError, TypeError, ValueError or IndexError if it is damaged."""
+    names = [str(name) for name in saved["names"]]
+    bands = [_bands_from_json(each, names) for each in saved["bands"]]
+    return Reference(
+        tuple(Record.from_json(each) for each in saved["runs"]),
+        structure_from_json(saved["structure"]),
+        {each.key: each for each in bands},
+        {str(tensor): _traits_from_json(each, names) for tensor, each in saved["traits"].items()},
+    )
+
+
+def _bands_to_json(bands: Bands, numbers: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "key": list(bands.key),
+        "rows": [numbers[name] for name in bands.names],
+        "scale": bands.scale,
+        "low": _packed(np.floor(bands.low * _UNITS)),
+        "high": _packed(np.ceil(bands.high * _UNITS)),
+        "noise": _packed(np.ceil(bands.noise[None] * _UNITS)),
+        "spread": _packed(np.ceil(bands.spread[None] * _UNITS)),
+    }
+
+
+def _bands_from_json(saved: Mapping[str, Any], names: Sequence[str]) -> Bands:
+    tensor, stat = saved["key"]
+    rows = tuple(names[number] for number in saved["rows"])
+    parts = {name: _unpacked(saved[name], len(rows)) / _UNITS for name in ("low", "high", "noise", "spread")}
+    if parts["low"].shape != parts["high"].shape:
+        raise ValueError(f"the bands of {stat} of {tensor} have edges of different length")
+    scale = None if saved["scale"] is None else float(saved["scale"])
+    return Bands((str(tensor), str(stat)), rows, parts["low"], parts["high"], parts["noise"][0], parts["spread"][0], scale)
+
+
+def _packed(units: Array) -> str:
+    """Integers [n, rows] as text, row by row."""
+    whole = np.where(np.isfinite(units), np.clip(units, _NOTHING + 1, -_NOTHING - 1), _NOTHING).astype("<i2")
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(whole.T).tobytes(), 9)).decode()
+
+
+def _unpacked(text: str, rows: int) -> Array:
+    whole = np.frombuffer(zlib.decompress(base64.b64decode(text, validate=True)), dtype="<i2").astype(np.float64)
+    if rows == 0 or len(whole) % rows:
+        raise ValueError(f"{len(whole)} numbers do not belong to {rows} rows")
+    numbers: Array = np.where(whole == _NOTHING, np.nan, whole).reshape(rows, -1).T
+    return numbers
+
+
+def _names_of(traits: Traits) -> set[str]:
+    return {*traits.present, *traits.moves, *traits.counts, *traits.digits, *traits.jump, *traits.repeats}
+
+
+def _traits_to_json(traits: Traits, numbers: Mapping[str, int]) -> dict[str, Any]:
+    """Traits by the numbers of their rows. Rows with an equal trait are listed once, beside it."""
+    return {
+        "present": _grouped(traits.present, numbers),
+        "moves": _grouped(traits.moves, numbers),
+        "counts": _grouped({name: list(counts) for name, counts in traits.counts.items()}, numbers),
+        "digits": _grouped({name: list(digits) for name, digits in traits.digits.items()}, numbers),
+        "jump": _grouped({name: float(f"{jump:.3g}") for name, jump in traits.jump.items()}, numbers),
+        "repeats": _grouped({name: float(f"{share:.3g}") for name, share in traits.repeats.items()}, numbers),
+    }
+
+
+def _grouped(by_name: Mapping[str, Any], numbers: Mapping[str, int]) -> list[list[Any]]:
+    groups: dict[str, list[int]] = {}
+    for name, value in by_name.items():
+        groups.setdefault(json.dumps(value), []).append(numbers[name])
+    return [[json.loads(value), rows] for value, rows in groups.items()]
+
+
+def _traits_from_json(saved: Mapping[str, Any], names: Sequence[str]) -> Traits:
+    def ungrouped(part: str) -> dict[str, Any]:
+        return {names[number]: value for value, rows in saved[part] for number in rows}
+
+    for part in ("present", "moves"):
+        if any(value not in (True, False, None) for value in ungrouped(part).values()):
+            raise ValueError(f"{part} must be true, false or null")
+    return Traits(
+        ungrouped("present"),
+        ungrouped("moves"),
+        {name: tuple(map(int, counts)) for name, counts in ungrouped("counts").items()},
+        {name: (int(digits[0]), int(digits[1])) for name, digits in ungrouped("digits").items()},
+        {name: float(jump) for name, jump in ungrouped("jump").items()},
+        {name: float(share) for name, share in ungrouped("repeats").items()},
+    )

@@ -1,0 +1,153 @@
+"""Record: how one good run trained, as its host knows it: modes, frozen parameters, optimizers and their rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightning_hooks.health.reference.observed import Observed
+from lightning_hooks.health.reference.schedule import Schedule
+from lightning_hooks.health.reference.timeline import Timeline, names_timeline
+from lightning_hooks.records.facts import StepFacts
+
+Names = tuple[str, ...]
+
+
+@dataclass
+class Record:
+    """How one good run trained.
+
+    Args:
+        name: of the run, for messages.
+        observed: its watched steps.
+        frozen: the frozen parameters by step.
+        evaluating: the modules in evaluation mode by step.
+        held: the parameters that an optimizer holds, by step.
+        validating: the modules that were in training mode in the last validation, by step; without changes if there was none.
+        optimizers: the classes of the optimizers.
+        rates: the learning rate by step, by optimizer and group: `0/1`.
+        decays: likewise the weight decay.
+        apart: the parameters that ever differed between ranks.
+        follows_metric: whether a scheduler sets a learning rate by a metric, so that it is not the same in every run.
+        precision: as of `StepFacts`.
+        accumulate: likewise.
+        last_step: likewise.
+    """
+
+    name: str
+    observed: Observed = field(default_factory=lambda: Observed([]))
+    frozen: Timeline[Names] = field(default_factory=Timeline)
+    evaluating: Timeline[Names] = field(default_factory=Timeline)
+    held: Timeline[Names] = field(default_factory=Timeline)
+    validating: Timeline[Names] = field(default_factory=Timeline)
+    optimizers: Names = ()
+    rates: dict[str, Schedule] = field(default_factory=dict)
+    decays: dict[str, Schedule] = field(default_factory=dict)
+    apart: Names = ()
+    follows_metric: bool = False
+    precision: str | None = None
+    accumulate: int | None = None
+    last_step: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as plain values."""
+        timelines = {name: getattr(self, name).to_json() for name in _TIMELINES}
+        return {
+            "name": self.name,
+            "observed": self.observed.to_json(),
+            **timelines,
+            "optimizers": list(self.optimizers),
+            "rates": {group: schedule.to_json() for group, schedule in self.rates.items()},
+            "decays": {group: schedule.to_json() for group, schedule in self.decays.items()},
+            "apart": list(self.apart),
+            "follows_metric": self.follows_metric,
+            "precision": self.precision,
+            "accumulate": self.accumulate,
+            "last_step": self.last_step,
+        }
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Record:
+        """The record of `to_json`; raises KeyError, TypeError or ValueError if it is damaged."""
+        return cls(
+            str(saved["name"]),
+            Observed(saved["observed"]),
+            **{name: names_timeline(saved[name]) for name in _TIMELINES},
+            optimizers=tuple(map(str, saved["optimizers"])),
+            rates={str(group): Schedule.from_json(each) for group, each in saved["rates"].items()},
+            decays={str(group): Schedule.from_json(each) for group, each in saved["decays"].items()},
+            apart=tuple(map(str, saved["apart"])),
+            follows_metric=bool(saved["follows_metric"]),
+            precision=_optional(saved["precision"], str),
+            accumulate=_optional(saved["accumulate"], int),
+            last_step=_optional(saved["last_step"], int),
+        )
+
+
+_TIMELINES = ("frozen", "evaluating", "held", "validating")
+
+
+def held_by(facts: StepFacts) -> Names:
+    """The names of the parameters that an optimizer holds, sorted."""
+    return tuple(sorted({name for each in facts.optimizers for group in each.groups for name in group.params}))
+
+
+def rates_of(facts: StepFacts) -> dict[str, tuple[float | None, float | None]]:
+    """The learning rate and the weight decay of each parameter group, by the numbers of optimizer and group."""
+    return {
+        f"{i}/{j}": (group.lr, group.weight_decay)
+        for i, optimizer in enumerate(facts.optimizers)
+        for j, group in enumerate(optimizer.groups)
+    }
+
+
+class RecordLearner:
+    """Learns the record of one run, step by step.
+
+    Args:
+        name: of the run.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._record = Record(name)
+        self._steps: list[int] = []
+        self._rates: tuple[dict[str, list[tuple[int, float]]], dict[str, list[tuple[int, float]]]] = ({}, {})
+        self._last: StepFacts | None = None
+        self._last_rates: dict[str, tuple[float | None, float | None]] = {}
+
+    def add(self, step: int, facts: StepFacts | None) -> None:
+        """Add a step, and how it trained; None if nobody knows."""
+        self._steps.append(step)
+        if facts is None:
+            return
+        if facts is not self._last:
+            self._last, self._last_rates = facts, rates_of(facts)
+            self._add_names(step, facts)
+        for group, numbers in self._last_rates.items():
+            for known, number in zip(self._rates, numbers, strict=True):
+                if number is not None:
+                    known.setdefault(group, []).append((step, number))
+
+    def _add_names(self, step: int, facts: StepFacts) -> None:
+        record = self._record
+        record.frozen.add(step, tuple(sorted(facts.frozen)))
+        record.evaluating.add(step, tuple(sorted(facts.evaluating)))
+        record.held.add(step, held_by(facts))
+        if facts.validating is not None:
+            record.validating.add(step, tuple(sorted(facts.validating)))
+        record.optimizers = tuple(each.type for each in facts.optimizers)
+        record.apart = tuple(sorted({*record.apart, *facts.apart}))
+        record.follows_metric = record.follows_metric or facts.follows_metric
+        record.precision, record.accumulate, record.last_step = facts.precision, facts.accumulate, facts.last_step
+
+    def record(self) -> Record:
+        """What was learned."""
+        self._record.observed = Observed.of(self._steps)
+        for schedules, known in zip((self._record.rates, self._record.decays), self._rates, strict=True):
+            schedules.update({group: Schedule.of(*zip(*numbers, strict=True)) for group, numbers in known.items()})
+        return self._record
+
+
+def _optional(value: Any, kind: Callable[[Any], Any]) -> Any:
+    return None if value is None else kind(value)

@@ -1,0 +1,266 @@
+"""Rules that compare exactly what measurements show: which rows ran, moved and in which format, and whether inputs repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.reference.rule import ReferenceRule, first_run
+from lightning_hooks.health.reference.trait_learning import moved_at_all, weights_and_updates
+from lightning_hooks.health.reference.traits import (
+    BFLOAT16_DIGITS,
+    FLOAT16_DIGITS,
+    Traits,
+    digits_of,
+    jumps,
+    repeated,
+)
+from lightning_hooks.health.roles import WEIGHTED, Mask, roles_of
+from lightning_hooks.health.rule import Sign
+from lightning_hooks.health.rules.base import Needs, held
+from lightning_hooks.health.window import Array
+
+_NOTHING: Final = Traits()
+_FORMATS: Final = ((BFLOAT16_DIGITS, "bfloat16"), (FLOAT16_DIGITS, "float16"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraitRule(ReferenceRule):
+    """A rule on the traits of rows. Rows that the good run lacks, or of which a trait varies there, are not compared."""
+
+    def of(self, tensor: str) -> Traits:
+        """The traits of the rows of a tensor."""
+        return self.reference.traits.get(tensor, _NOTHING)
+
+    def compared(self, track: Track) -> Mask:
+        """The new steps of a track that are compared, bool [window]."""
+        new = np.zeros(len(track.steps), dtype=np.bool_)
+        new[track.new] = track.steps[track.new] <= self.reference.last
+        return new
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceFlow(TraitRule):
+    """A module runs, a parameter gets a gradient, or a weight moves, other than at every step of the good run.
+
+    Args:
+        still: the steps in a row at which a weight that always moved must stand still.
+    """
+
+    patience: int = 2
+    still: int = 3
+    needs: ClassVar[Needs] = (("output", "count"), ("grad", "count"), ("update", "abs_max"))
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """As of `HealthRule`."""
+        if any(evidence.has(*need) for need in self.needs):
+            return None
+        return "no row has `output`, `grad` or `update`"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        words = {"output": ("runs", "does not run"), "grad": ("gets a gradient", "gets no gradient")}
+        for tensor, (present, absent) in words.items():
+            track = evidence.track(tensor, "count")
+            if track is not None:
+                yield from self._presence(track, evidence.are_due(tensor), present, absent)
+        track = evidence.track("update", "abs_max")
+        if track is not None:
+            yield from self._moves(track)
+
+    def _presence(self, track: Track, due: Mask, present: str, absent: str) -> Iterator[Sign]:
+        traits = self.of(track.tensor).present
+        always = np.array([traits.get(name) is True for name in track.names], dtype=np.bool_)
+        never = np.array([traits.get(name) is False for name in track.names], dtype=np.bool_)
+        measured = track.values > 0
+        lines = self.compared(track)[:, None] & due
+        # A step that measured nothing of the tensor, as one whose backward was skipped, says nothing of single rows.
+        lines = lines & np.any(measured, axis=1, keepdims=True)
+        for line, row in np.argwhere(lines & ((always & ~measured) | (never & measured))).tolist():
+            is_there = bool(measured[line, row])
+            text = f"it {present if is_there else absent}; {self.good} it did {'at no' if is_there else 'at every'} step"
+            yield Sign(track.names[row], track.tensor, int(track.steps[line]), float(is_there), float(not is_there), text)
+
+    def _moves(self, track: Track) -> Iterator[Sign]:
+        traits = self.of("update").moves
+        always = np.array([traits.get(name) is True for name in track.names], dtype=np.bool_)
+        never = np.array([traits.get(name) is False for name in track.names], dtype=np.bool_)
+        moved = moved_at_all(track.values)
+        with np.errstate(invalid="ignore"):
+            stands = held(track, (track.values == 0) & moved & always, self.still)
+            moves = (track.values > 0) & never
+        lines = self.compared(track)[:, None]
+        for line, row in np.argwhere(lines & (stands | moves)).tolist():
+            value = float(track.values[line, row])
+            text = (
+                f"the optimizer moves it; {self.good} it stood still at every step"
+                if moves[line, row]
+                else f"it has stood still for {self.still} steps; {self.good} it moved at every step"
+            )
+            yield Sign(track.names[row], "update", int(track.steps[line]), value, 0.0, text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceCalls(TraitRule):
+    """A module gives another number of elements in a step than in the good run: it runs more or less often, or batches differ.
+
+    If most modules differ by one factor, it is the batch.
+    """
+
+    patience: int = 3
+    needs: ClassVar[Needs] = (("output", "count"),)
+    source: ClassVar[str] = "exact; at 3 steps in a row, because the last batch of an epoch may be smaller"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        track = evidence.track("output", "count")
+        if track is None:
+            return
+        counts = self.of("output").counts
+        usual = np.array([np.median(counts[name]) if counts.get(name) else np.nan for name in track.names])
+        for line in np.flatnonzero(self.compared(track)).tolist():
+            values = track.values[line]
+            known = np.flatnonzero(np.isfinite(usual) & (values > 0))
+            odd = [i for i in known.tolist() if int(values[i]) not in counts[track.names[i]]]
+            if odd:
+                yield from self._odd(track, line, values[odd] / usual[odd], odd, len(known))
+
+    def _odd(self, track: Track, line: int, factors: Array, odd: list[int], known: int) -> Iterator[Sign]:
+        common, step = float(np.median(factors)), int(track.steps[line])
+        same = np.abs(factors / common - 1) < 0.01
+        if same.sum() > known / 2:
+            yield Sign("", "", step, common, 1.0, f"a step has {common:.3g} times as many elements as {self.good}")
+        for i, factor, is_same in zip(odd, factors.tolist(), same.tolist(), strict=True):
+            if not is_same or same.sum() <= known / 2:
+                text = f"it gives {factor:.3g} times as many elements in a step as {self.good}"
+                yield Sign(track.names[i], "output", step, factor, 1.0, text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferencePrecision(TraitRule):
+    """A layer computes in another number format than in the good run, as the digits of its largest and smallest output show."""
+
+    patience: int = 3
+    needs: ClassVar[Needs] = (("output", "min"), ("output", "max"))
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look for `autocast(enabled=False)`, `.float()`, or a decorator of `torch.amp` around the layer.",
+        "If the change is meant, accept the finding, or make a new baseline from a run that has it.",
+    )
+    source: ClassVar[str] = "the formats: a bfloat16 has 8 binary digits, a float16 11; a float32 has so few once in 8,000"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        low, high, roles = evidence.track("output", "min"), evidence.track("output", "max"), roles_of(evidence)
+        if low is None or high is None or roles is None:
+            return
+        known = self.of("output").digits
+        chosen = np.flatnonzero(roles.have_role(low.names, WEIGHTED))
+        for line in np.flatnonzero(self.compared(low)).tolist():
+            digits = digits_of(low.values[line], high.values[line])
+            for row in chosen.tolist():
+                name, now = low.names[row], int(digits[row])
+                if name not in known or now == 0:
+                    continue
+                least, most = known[name]
+                good, current = _format(most), _format(now)
+                if (good != "float32" and now > FLOAT16_DIGITS) or (least > FLOAT16_DIGITS and current != "float32"):
+                    text = f"its output needs {now} binary digits, {self.good} {most}: it is {current} instead of {good}"
+                    yield Sign(name, "output", int(low.steps[line]), float(now), float(most), text)
+
+
+def _format(digits: int) -> str:
+    return next((name for most, name in _FORMATS if digits <= most), "float32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceWeights(TraitRule):
+    """A weight moved between two steps by far more than its updates explain; in the good run none did.
+
+    Code has written to it: an initialisation that runs again, a checkpoint that was loaded, an average that was copied.
+
+    Args:
+        times: the smallest multiple of the updates that counts.
+    """
+
+    times: float = 4.0
+    needs: ClassVar[Needs] = (
+        *(("param", stat) for stat in ("count", "mean", "std", "norm", "abs_max")),
+        *(("update", stat) for stat in ("norm", "abs_max")),
+    )
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look for an initialisation that runs after the checkpoint is loaded, and for keys that the checkpoint lacks.",
+        "If the change is meant, accept the finding, or make a new baseline from a run that has it.",
+    )
+    source: ClassVar[str] = "the triangle inequality: a weight moves at most by the sum of its updates; 4 times: ours"
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        tracks: Mapping[str, Track | None] = {stat: evidence.track("param", stat) for _, stat in self.needs[:5]}
+        update, update_max = evidence.track("update", "norm"), evidence.track("update", "abs_max")
+        params = {stat: track for stat, track in tracks.items() if track is not None}
+        if update is None or update_max is None or len(params) < len(tracks) or not len(update.steps[update.new]):
+            return
+        first = max(0, (update.new.start or 0) - 1)
+        of_params = {stat: track.values[first:] for stat, track in params.items()}
+        names = next(iter(params.values())).names
+        of_updates = {"norm": update.values[first:], "abs_max": update_max.values[first:]}
+        found = jumps(update.steps[first:], weights_and_updates(names, of_params, update.names, of_updates))
+        good = self.of("update").jump
+        limits = np.array([self.times * max(1.0, good.get(name, np.inf)) for name in update.names])
+        compared = (found.steps <= self.reference.last)[:, None]
+        with np.errstate(invalid="ignore"):
+            above = np.argwhere(compared & (found.multiples > limits)).tolist()
+        for line, row in above:
+            value = float(found.multiples[line, row])
+            text = (
+                f"it moved by at least {value:.3g} times what its updates explain, {self.good} by {good[update.names[row]]:.2g}"
+            )
+            yield Sign(update.names[row], "update", int(found.steps[line]), value, float(limits[row]), text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceData(TraitRule):
+    """Steps that follow one another have the same inputs; in the good run they did not."""
+
+    patience: int = 2
+    needs: ClassVar[Needs] = (("input", "mean"), ("input", "std"), ("input", "abs_max"))
+    needs_start: ClassVar[tuple[str, ...]] = ("input",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "If workers of the loader read an IterableDataset, let each read its own part (`get_worker_info`).",
+        "Look at the seeds of workers, at the sampler, and at a generator that is created anew for each batch.",
+    )
+
+    def check(self, evidence: Evidence) -> Iterable[Sign]:
+        """As of `HealthRule`."""
+        tracks = {stat: evidence.track("input", stat) for _, stat in self.needs}
+        known = {stat: track for stat, track in tracks.items() if track is not None}
+        name = first_run(evidence, known["mean"]) if len(known) == len(tracks) else None
+        if name is None:
+            return
+        track = known["mean"]
+        column = track.names.index(name)
+        good = self.of("input").repeats.get(track.names[column])
+        if good != 0.0:
+            return
+        begin = max(0, (track.new.start or 0) - 1)
+        numbers = {stat: each.values[begin:, column : column + 1] for stat, each in known.items()}
+        same, _ = repeated(numbers)
+        later = track.steps[begin + 1 :]
+        same = same[:, 0] & (np.diff(track.steps[begin:]) == 1) & (later <= self.reference.last)
+        for step in later[same].tolist():
+            text = f"its input equals that of the step before; {self.good} no two measured steps had equal inputs"
+            yield Sign(track.names[column], "", int(step), 1.0, 0.0, text)
+
+
+TRAIT_RULES: tuple[type[ReferenceRule], ...] = (
+    ReferenceFlow,
+    ReferenceCalls,
+    ReferencePrecision,
+    ReferenceWeights,
+    ReferenceData,
+)
+"""The rules on what measurements show exactly."""
