@@ -82,6 +82,8 @@ OURS: dict[str, Callable[[], list[Callback]]] = {
     "StatsMonitor": monitor,
     "the loss scaler": monitor,
 }
+# Every transform has the same entries beside its own `state` and `generators`. They are damaged once for each callback.
+WITH_SHARED_ENTRIES = ("EMA", "ActivationTransforms", "StatsMonitor", "the loss scaler")
 WARNED = "the checkpoint is damaged"
 CHANGED = "since the checkpoint"
 
@@ -170,8 +172,9 @@ def test_every_damage_of_a_state_is_found_or_harmless(tmp_path: Path, what: str)
     assert not said
     fresh, said = resumed(None)
     assert not said
+    paths = [path for path in leaves(saved[key]) if what in WITH_SHARED_ENTRIES or not {"state", "generators"}.isdisjoint(path)]
     warned = 0
-    for path, (kind, damage) in itertools.product(leaves(saved[key]), DAMAGES.items()):
+    for path, (kind, damage) in itertools.product(paths, DAMAGES.items()):
         after, said = resumed(damaged(saved[key], path, damage))
         case = f"{kind} at {path}: {said}"
         assert len(said) <= 1, case
@@ -183,7 +186,7 @@ def test_every_damage_of_a_state_is_found_or_harmless(tmp_path: Path, what: str)
             # Without the entry of a callback the checkpoint is of a run that did not have it.
             is_absent = kind == "missing" and len(path) == 1
             assert same(after, fresh if is_absent else whole), case
-    assert warned > len(list(leaves(saved[key])))
+    assert warned > len(paths)
 
 
 def _is_legal(path: tuple[Any, ...], kind: str) -> bool:
