@@ -6,8 +6,6 @@ import ast
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
 from lightning_hooks import private
+from tests import forked
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "lightning_hooks").rglob("*.py"))
@@ -80,8 +79,7 @@ def test_no_other_private_attribute_of_torch_or_lightning_is_used() -> None:
 
 def test_training_without_private_names_is_bit_identical_and_says_what_is_lost(tmp_path: Path) -> None:
     environment = {**os.environ, private.VARIABLE: "off", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests._without_private_names", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    done = forked.run(["-m", "tests._without_private_names", str(tmp_path)], environment, timeout=300)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     for name, fit in report["fits"].items():

@@ -1,14 +1,13 @@
 """The choice of implementations: compiled code if it loads, else NumPy and Python, or what the environment variable forces."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from lightning_hooks import RuleError, UnsupportedError, backends
 from lightning_hooks.backends import choice, probes
+from tests import forked
 
 HIDDEN = """
 import sys
@@ -33,7 +32,7 @@ print(kernels.in_use())
 
 def run(script, **env):
     clean = {key: value for key, value in os.environ.items() if key != backends.VARIABLE}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env={**clean, **env})
+    done = forked.run(["-c", script], {**clean, **env})
     return done.stdout.strip(), done.stderr
 
 

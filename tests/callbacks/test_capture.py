@@ -36,6 +36,7 @@ from lightning_hooks import (
 )
 from lightning_hooks.engine.running.hook_manager import HookManager
 from lightning_hooks.tensorboard.writer import RunWriter
+from tests import forked
 from tests.callbacks._tiny import make
 from tests.callbacks.models import Net, ValNet, adamw, assert_clean, data, trainer_of
 from tests.capture._tools import check_whole
@@ -468,15 +469,14 @@ Trainer(max_epochs=9, callbacks=[capture], logger=False, enable_checkpointing=Fa
 """
 
 
-def script(code: str, *arguments: str, file: Path | None = None) -> subprocess.CompletedProcess[str]:
+def script(code: str, *arguments: str, file: Path | None = None) -> Any:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
     environment.pop("LIGHTNING_HOOKS_CONFIG", None)
-    start = ["-c", code]
-    if file is not None:
-        file.write_text(code)
-        start = [str(file)]
+    if file is None:
+        return forked.run(["-c", code, *arguments], environment)
+    file.write_text(code)
     return subprocess.run(
-        [sys.executable, *start, *arguments], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, str(file), *arguments], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=120
     )
 
 

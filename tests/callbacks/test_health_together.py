@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from lightning_hooks.callbacks._ours import matched
 from lightning_hooks.callbacks.environment import VARIABLE
 from lightning_hooks.cli.main import main
 from lightning_hooks.health.journal import read_findings
+from tests import forked
 from tests.callbacks.models import Net, adamw, data, trainer_of
-from tests.callbacks.test_config import SCRIPT, python, written
+from tests.callbacks.test_config import SCRIPT, written
 from tests.callbacks.test_health import Forgotten, rules_of
 
 
@@ -91,10 +93,9 @@ def test_recompute_reads_the_rows_of_a_health_monitor_and_not_those_of_a_monitor
     assert [each["rule"] for each in shown["findings"]] == [each.rule for each in monitor.findings]
 
 
-@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
-def test_an_unchanged_script_is_diagnosed(tmp_path: Path, package: str) -> None:
-    script, path = written(tmp_path, SCRIPT.format(package=package), "train.py"), written(tmp_path, ALONE)
-    done = python(tmp_path, str(script), LIGHTNING_HOOKS_CONFIG=str(path))
+def test_an_unchanged_script_is_diagnosed(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", VARIABLE: str(written(tmp_path, ALONE))}
+    done = forked.run(["-c", SCRIPT.format(package="lightning.pytorch")], environment, cwd=tmp_path)
     assert done.returncode == 0 and "OURS HealthMonitor" in done.stdout and "HOOKS 0 0" in done.stdout, done.stderr
     assert "found nothing in 1 step; " in done.stderr
     assert read_findings(tmp_path / "lightning_hooks_logs" / "run_0").has_ended

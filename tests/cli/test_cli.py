@@ -18,6 +18,7 @@ from lightning_hooks import GradientTransforms, StatsMonitor, backends, read_run
 from lightning_hooks.callbacks._config import load_callbacks
 from lightning_hooks.cli.main import main
 from lightning_hooks.stats import kernels
+from tests import forked
 
 # DESIGN.md, word for word.
 DESIGN = """
@@ -274,8 +275,8 @@ def test_print_config_goes_round_with_functions_by_path(folder: Path) -> None:
     ]
     rules = f"[{{params: '*', transform: [{', '.join(schedules)}]}}]"
     write(f"trainer: {{callbacks: [{{class_path: lightning_hooks.GradientTransforms, init_args: {{apply: {rules}}}}}]}}")
-    command = [sys.executable, "-c", "from lightning_hooks.cli.main import main; main()", "fit", *both("hooks.yaml")]
-    done = subprocess.run([*command, "--print_config"], capture_output=True, text=True, timeout=120)
+    arguments = ["-c", "from lightning_hooks.cli.main import main; main()", "fit", *both("hooks.yaml"), "--print_config"]
+    done = forked.run(arguments, cwd=folder)
     assert "call: statistics.mean\n" in done.stdout and "weight: statistics.mean\n" in done.stdout, done.stderr
 
 
@@ -620,8 +621,7 @@ def test_match_without_anything_says_what_it_needs(capsys: pytest.CaptureFixture
 
 def test_info_says_why_nothing_compiled_serves() -> None:
     env = {**os.environ, backends.VARIABLE: "reference"}
-    command = [sys.executable, "-c", "from lightning_hooks.cli.main import main; main(['info'])"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
+    done = forked.run(["-c", "from lightning_hooks.cli.main import main; main(['info'])"], env)
     for device, name in (("CPU", "numpy"), ("CUDA", "reference")):
         assert f"{device + ' kernel':<18}{name} (LIGHTNING_HOOKS_KERNEL=reference)" in done.stdout, done.stderr
     for part, name in (("hooks", "python"), ("event files", "numpy")):

@@ -7,11 +7,11 @@ import json
 import math
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,13 @@ from lightning_hooks.records.layout import Layout
 from lightning_hooks.stats.histogram import bucket_edges
 from lightning_hooks.stats.statistics import NAMES
 from lightning_hooks.transforms import Context, Transform
+from tests import forked
 from tests.callbacks.models import trainer_of
 
 Seen = dict[tuple[str, str], list[tuple[Tensor, float]]]
 MODULE_TENSORS = ("input", "output", "input_grad", "output_grad")
 PARAM_TENSORS = ("param", "grad", "final_grad", "update")
 EDGES = bucket_edges()
-ROOT = Path(__file__).parents[2]
 
 
 def everything() -> list[Watch]:
@@ -472,6 +472,19 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Any]
     return json.loads(made.read_text())
 
 
+def end_all(processes: Sequence[BaseProcess], timeout: float) -> bool:
+    """Wait for processes, and kill those that still run after `timeout` seconds; returns whether none did."""
+    end = time.monotonic() + timeout
+    try:
+        for process in processes:
+            process.join(max(end - time.monotonic(), 0.1))
+        return all(process.exitcode is not None for process in processes)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
 def run_ranks(module: str, cases: Sequence[str], out: Path, *, world: int = 2, timeout: float = 120.0) -> list[dict[str, Any]]:
     """Start processes as torchrun would, and collect what each of them returned.
 
@@ -488,7 +501,7 @@ def run_ranks(module: str, cases: Sequence[str], out: Path, *, world: int = 2, t
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "tests.conformance._rank", module, str(out), *cases]
+    arguments = ["-m", "tests.conformance._rank", module, str(out), *cases]
     started = []
     for rank in range(world):
         environment = {
@@ -502,18 +515,8 @@ def run_ranks(module: str, cases: Sequence[str], out: Path, *, world: int = 2, t
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }
-        with (out / f"rank{rank}.log").open("w") as log:
-            started.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT))
-    end = time.monotonic() + timeout
-    try:
-        for process in started:
-            process.wait(max(end - time.monotonic(), 0.1))
-    except subprocess.TimeoutExpired:
-        pass  # told below, with what each of them said last
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+        started.append(forked.start(arguments, environment, out / f"rank{rank}.log"))
+    end_all(started, timeout)
     results = []
     for rank in range(world):
         written = out / f"rank{rank}.json"

@@ -7,8 +7,6 @@ event file on a full disk.
 from __future__ import annotations
 
 import errno
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_hooks import StatsMonitor
+from tests import forked
 from tests.callbacks.models import Net, ValNet, adamw, assert_clean, data, ours_on, trainer_of
 from tests.conformance._lifecycle_tools import EACH, Boom, all_ours, equal_weights
 
@@ -146,8 +145,7 @@ except (SystemExit, KeyboardInterrupt):
 
 @pytest.mark.slow
 def test_a_real_ctrl_c(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=100)
+    done = forked.run(["-c", INTERRUPTED, str(tmp_path)])
     assert done.stdout.strip().endswith("clean"), done.stderr[-2000:]
 
 
@@ -294,8 +292,7 @@ print(said, trainer.global_step, "logged", tags.count("loss"), "ours", 0 < tags.
 
 def test_with_warn_a_file_that_may_not_grow_ends_the_monitor_and_not_the_users_own_log(tmp_path: Path) -> None:
     """For real: what of ours does not fit is taken back, and what the module logs still goes through."""
-    command = [sys.executable, "-c", WARNED, str(tmp_path)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=100)
+    done = forked.run(["-c", WARNED, str(tmp_path)])
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("stopped watching after OSError: [Errno 27] File too large; training continues") == 1
     assert "24 logged 24 ours True" in done.stdout
@@ -304,6 +301,5 @@ def test_with_warn_a_file_that_may_not_grow_ends_the_monitor_and_not_the_users_o
 @pytest.mark.slow
 def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
     """For real: the operating system refuses to let any file of the process grow past a limit."""
-    command = [sys.executable, "-c", LIMITED, str(tmp_path)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=100)
+    done = forked.run(["-c", LIMITED, str(tmp_path)])
     assert "clean" in done.stdout and f"errno {errno.EFBIG}" in done.stdout, done.stderr[-3000:]

@@ -7,8 +7,6 @@ import gc
 import importlib
 import io
 import pickle
-import subprocess
-import sys
 import types
 import zipfile
 from contextlib import nullcontext
@@ -39,6 +37,7 @@ from lightning_hooks import (
     Watch,
     assert_no_hooks,
 )
+from tests import forked
 from tests.callbacks.models import Memory, Net, adamw, assert_clean, data, ours_on, trainer_of
 from tests.conformance._lifecycle_tools import EACH, all_ours, equal_weights
 
@@ -190,7 +189,8 @@ for path in sys.argv[1:]:
 def test_a_checkpoint_is_read_where_the_package_is_missing(tmp_path: Path) -> None:
     _, _ = fit_holding(tmp_path, Saves(tmp_path, "x"), StatsMonitor(EVERYTHING), optimizer_hooks())
     paths = [str(tmp_path / f"{name}.ckpt") for name in ("x_batch_end", "x_epoch_end", "after")]
-    subprocess.run([sys.executable, "-c", READ, *paths], check=True)
+    done = forked.run(["-c", READ, *paths])
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_checkpoint_is_as_safe_to_read_as_one_that_nobody_watched(tmp_path: Path) -> None:

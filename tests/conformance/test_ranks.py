@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conformance._tools import once
+from tests import forked
+from tests.conformance._tools import end_all, once
 
 pytestmark = pytest.mark.slow
 
@@ -47,24 +45,14 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, 
 def start(folder: Path) -> dict[str, list[dict[str, Any]]]:
     ports = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "NODE_RANK": "0"}
     common = {**os.environ, **ports, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.conformance._ranks", str(folder), *RUNS]
+    arguments = ["-m", "tests.conformance._ranks", str(folder), *RUNS]
     started = []
     for rank in range(2):
-        log = (folder / f"rank{rank}.log").open("w")
         environment = {**common, "LOCAL_RANK": str(rank), "RANK": str(rank)}
-        started.append(
-            subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=log, stderr=log, start_new_session=True)
-        )
-        log.close()
-    try:
-        codes = [process.wait(LIMIT) for process in started]
-    except subprocess.TimeoutExpired:
+        started.append(forked.start(arguments, environment, folder / f"rank{rank}.log", cwd=REPOSITORY))
+    if not end_all(started, LIMIT):
         pytest.fail(f"a rank waits for ever:\n{logs(folder)}")
-    finally:
-        for process in started:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+    codes = [process.exitcode for process in started]
     assert codes == [0, 0], logs(folder)
     each = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
     return {run: [seen[run] for seen in each] for run in RUNS}

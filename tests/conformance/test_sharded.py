@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests import forked
 from tests.conformance._own_hooks import assert_sums
 from tests.conformance._sharded import run
-from tests.conformance._tools import once
+from tests.conformance._tools import end_all, once
 from tests.conformance._unit_truth import unit_truth
 
-ROOT = Path(__file__).parent.parent.parent
 TOLERANCE = 1e-5
 
 AS_ALONE = [
@@ -48,22 +46,15 @@ def start(folder: Path, cases: Sequence[str]) -> dict[str, list[dict[str, Any]]]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "tests.conformance._sharded", str(folder), *cases]
-    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "PYTHONWARNINGS": "ignore"}
+    arguments = ["-m", "tests.conformance._sharded", str(folder), *cases]
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "NODE_RANK": "0"}
     processes = []
     for rank in range(2):
-        environment = {**common, "LOCAL_RANK": str(rank), "NODE_RANK": "0", "RANK": str(rank)}
-        processes.append(
-            subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        )
-    try:
-        for process in processes:
-            output, _ = process.communicate(timeout=240)
-            assert process.returncode == 0, output[-3000:]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+        environment = {**common, "LOCAL_RANK": str(rank), "RANK": str(rank)}
+        processes.append(forked.start(arguments, environment, folder / f"rank{rank}.log"))
+    end_all(processes, 240)
+    for rank, process in enumerate(processes):
+        assert process.exitcode == 0, (folder / f"rank{rank}.log").read_text()[-3000:]
     each = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
     return {case: [seen[case] for seen in each] for case in cases}
 

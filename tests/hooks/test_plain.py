@@ -5,8 +5,6 @@ import gc
 import io
 import os
 import pickle
-import subprocess
-import sys
 import warnings
 import weakref
 from collections import OrderedDict
@@ -19,6 +17,7 @@ from torch import nn
 
 from lightning_hooks import Watch, backends, instrument
 from lightning_hooks.hooks import Action, Handles, HookSwitch, ModuleHooks, plain
+from tests import forked
 
 python = SimpleNamespace(GradReader=plain.PythonGradReader, PlainHook=plain.PythonPlainHook)
 BUILT = plain.PlainHook is not plain.PythonPlainHook
@@ -316,7 +315,7 @@ def test_a_copy_of_a_switch_is_off(copied):
 def test_the_reference_takes_the_hooks_in_python():
     code = "from lightning_hooks.hooks import plain; print(plain.PlainHook is plain.PythonPlainHook)"
     env = {**os.environ, "LIGHTNING_HOOKS_KERNEL": "reference"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    done = forked.run(["-c", code], env)
     assert done.stdout.strip() == "True"
 
 

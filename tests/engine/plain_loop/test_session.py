@@ -4,8 +4,6 @@ import contextlib
 import copy
 import gc
 import pickle
-import subprocess
-import sys
 import threading
 import warnings
 import weakref
@@ -34,6 +32,7 @@ from lightning_hooks import (
     instrument,
     paused,
 )
+from tests import forked
 
 EVERY_TENSOR = ("input", "output", "input_grad", "output_grad")
 
@@ -666,7 +665,8 @@ def test_a_copy_of_a_watched_module_is_read_where_the_package_is_missing(tmp_pat
         torch.save(model, tmp_path / "model.pt")
     code = "import sys; sys.modules['lightning_hooks'] = None; import torch; "
     code += "torch.load(sys.argv[1], weights_only=False)(torch.ones(1, 2)).sum().backward()"
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "model.pt")], check=True)
+    done = forked.run(["-c", code, str(tmp_path / "model.pt")])
+    assert done.returncode == 0, done.stderr
 
 
 class _Notes(StepConsumer):
