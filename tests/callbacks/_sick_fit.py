@@ -48,17 +48,18 @@ class Recorded(TrainerOutlet):
         super().tell_line(line)
 
 
-def main() -> None:
-    """Fit."""
+def main(name: str, told: Path) -> None:
+    """Fit with a progress bar of this name, and write what the monitor told."""
     warnings.filterwarnings("ignore")
     health.TrainerOutlet = Recorded  # type: ignore[misc]
-    bar = {"tqdm": TQDMProgressBar, "rich": RichProgressBar}[sys.argv[1]]()
+    bar = {"tqdm": TQDMProgressBar, "rich": RichProgressBar}[name]()
     torch.manual_seed(0)
-    folder = Path(sys.argv[2]).parent
-    trainer = trainer_of(folder, bar, StatsMonitor(loggers=[]), HealthMonitor(), max_epochs=EPOCHS, enable_progress_bar=True)
+    trainer = trainer_of(
+        told.parent, bar, StatsMonitor(loggers=[]), HealthMonitor(), max_epochs=EPOCHS, enable_progress_bar=True
+    )
     trainer.fit(Sick(log=True), data(BATCHES), data(5))
-    Path(sys.argv[2]).write_text(json.dumps(Recorded.told), encoding="utf-8")
+    told.write_text(json.dumps(Recorded.told), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], Path(sys.argv[2]))

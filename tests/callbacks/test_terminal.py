@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
-import subprocess
 import sys
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lightning_hooks.callbacks import health
 from lightning_hooks.health.text import Block, as_text
+from tests.callbacks import _sick_fit
 from tests.callbacks._sick_fit import BATCHES, EPOCHS
-from tests.callbacks.terminal import ROOT, Screen, plain_environment, run_in_terminal
+from tests.callbacks.terminal import Screen, plain_environment, run_in_terminal
 
 COLUMNS = 72
 
@@ -75,10 +79,13 @@ def test_findings_stand_once_in_whole_lines_above_the_bar(tmp_path: Path, bar: s
 
 
 @bars
-def test_in_a_file_findings_are_plain_text(tmp_path: Path, bar: str) -> None:
-    with open(tmp_path / "out", "wb") as file:
-        command = fit_with(bar, tmp_path / "told.json")
-        subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=True, cwd=ROOT, env=plain_environment())
+def test_in_a_file_findings_are_plain_text(tmp_path: Path, bar: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "TrainerOutlet", health.TrainerOutlet)  # the fit replaces it
+    monkeypatch.setattr(_sick_fit.Recorded, "told", [])
+    monkeypatch.setattr(os, "environ", plain_environment())
+    with open(tmp_path / "out", "w", encoding="utf-8") as file, redirect_stdout(file), redirect_stderr(file):
+        with warnings.catch_warnings():
+            _sick_fit.main(bar, tmp_path / "told.json")
     output = (tmp_path / "out").read_text(encoding="utf-8")
     blocks, (line,) = told_in(tmp_path / "told.json")
     assert [output.count(as_text([block])) for block in blocks] == [1, 1, 1] and output.count(f"{line}\n") == 1
