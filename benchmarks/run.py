@@ -36,6 +36,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "unwatched": ("step_parts", "--name", "unwatched", "--variant", "unwatched", "--workloads", "A,B,C,D"),
     "readers": ("readers",),
     "health": ("health",),
+    "check": ("check",),
     "peers": ("peers",),
     "kernels": ("kernels",),
     "writer": ("writer",),

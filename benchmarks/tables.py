@@ -153,6 +153,25 @@ def readers(found: dict[str, Any]) -> str:
     )
 
 
+def check(found: dict[str, Any]) -> str:
+    """The seconds and the memory of all checks on one batch."""
+    lines = [
+        [
+            f"{row['workload']}: {row['title']}",
+            f"{row['step_ms']:.1f}",
+            f"{row['seconds']:.2f}",
+            f"{row['steps']:.0f}",
+            row["slowest"],
+            f"{row['extra_mb']:.0f}",
+            f"{4 * row['parameters'] / 1e6:.0f}",
+            row["verdict"],
+        ]
+        for row in found["rows"]
+    ]
+    columns = ["workload", "step (ms)", "seconds", "in steps", "slowest check", "extra peak (MB)", "parameters (MB)", "verdict"]
+    return table(columns, lines)
+
+
 def health(found: dict[str, Any]) -> str:
     """The diagnosis beside a monitor, a monitor of health alone, and the units that some rules need."""
     by_what: dict[str, list[dict[str, Any]]] = {"beside": [], "alone": [], "units": []}
