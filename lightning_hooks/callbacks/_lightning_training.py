@@ -48,6 +48,7 @@ class LightningTraining(Training):
         super().__init__(module, batch, [each for each in optimizers if each not in mocked])
         self._trainer = trainer
         self.scales_loss = has_scaler(trainer)
+        self.precision = "float32" if trainer.precision == "32-true" else str(trainer.precision)
         if trainer.world_size > 1:
             self.notes.append("the first of several ranks ran the checks, and exchanged nothing")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from torch import nn
@@ -24,6 +25,19 @@ class Names:
         self.parameters: list[Target[nn.Parameter]] = named_parameters(model)
         self._by_id = {id(target.value): target.name for target in self.modules} | {id(model): ROOT_NAME}
         self.owner_of = {target.name: self._by_id.get(id(target.owner), "") for target in self.parameters}
+
+    def hidden(self) -> Iterator[tuple[str, nn.Module]]:
+        """The modules in lists, tuples and dictionaries of modules, which torch does not know as a part of the model."""
+        for name, module in [("", self.model), *((each.name, each.value) for each in self.modules)]:
+            for attribute, value in vars(module).items():
+                if attribute.startswith("_"):
+                    continue
+                entries = (
+                    value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+                )
+                for key, entry in entries:
+                    if isinstance(entry, nn.Module) and not self.has(entry):
+                        yield f"{name}.{attribute}[{key!r}]".removeprefix("."), entry
 
     def has(self, module: nn.Module) -> bool:
         """Whether the model holds a module."""

@@ -32,6 +32,7 @@ from lightning_hooks.checks.losses import (
     refuse_tokens,
 )
 from lightning_hooks.checks.names import Names
+from lightning_hooks.checks.noise import Noise
 from lightning_hooks.engine.participants.facts import role_of
 
 DRAWS: Final = {
@@ -40,6 +41,7 @@ DRAWS: Final = {
     "multinomial", "gumbel_softmax", "rrelu", "exponential_", "random_", "native_dropout",
 }  # fmt: skip
 """The functions of torch that draw random numbers."""
+_DIFFERENCES: Final = {"sub", "subtract", "__sub__", "__rsub__", "rsub"}
 DROPOUTS: Final = {name for name in DRAWS if "dropout" in name}
 
 
@@ -106,6 +108,8 @@ class Record:
         read: the paths of the tensors of the batch that a function or a module read.
         sources: for each norm, the module whose output is its input.
         input_grads: the gradients of the float tensors of the batch, by path.
+        hidden: the names of modules in plain lists of which a parameter got a gradient.
+        broadcasts: the differences of an output and a tensor of the batch that have a number for each pair of samples.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -121,6 +125,8 @@ class Record:
     read: set[str] = field(default_factory=set)
     sources: dict[str, str] = field(default_factory=dict)
     input_grads: dict[str, Tensor | None] = field(default_factory=dict)
+    hidden: list[str] = field(default_factory=list)
+    broadcasts: list[str] = field(default_factory=list)
 
 
 class Recorder(TorchFunctionMode):
@@ -133,8 +139,10 @@ class Recorder(TorchFunctionMode):
         batch: whose tensors may be read.
         with_numbers: whether to measure the inputs and outputs of modules, which waits for the device.
         on_output: called with the name and each tensor with a graph that an outermost module returns or a loss function reads.
-        on_embedding: called with each result of an embedding.
+        on_embedding: called with the indices and the vectors of each embedding.
         every_output: whether `on_output` is called for modules within modules too.
+        on_backward: called after each backward.
+        noise: told of every function.
     """
 
     def __init__(
@@ -146,14 +154,19 @@ class Recorder(TorchFunctionMode):
         *,
         with_numbers: bool = False,
         on_output: Callable[[str, Tensor], None] | None = None,
-        on_embedding: Callable[[Tensor], None] | None = None,
+        on_embedding: Callable[[Tensor, Tensor], None] | None = None,
         every_output: bool = False,
+        on_backward: Callable[[], None] | None = None,
+        noise: Noise | None = None,
     ) -> None:
         super().__init__()
         self.record = Record()
         self._names, self._optimizers, self._deadline = names, {id(each): i for i, each in enumerate(optimizers)}, deadline
+        self._hidden = list(names.hidden())
+        self._leaves = {id(tensor): path for path, tensor in leaves(batch)}
         self._with_numbers, self._on_output = with_numbers, on_output
-        self._on_embedding, self._every_output = on_embedding, every_output
+        self._noise = noise
+        self._on_embedding, self._every_output, self._on_backward = on_embedding, every_output, on_backward
         self._unread = {id(tensor): path for path, tensor in leaves(batch)}
         self._batch = batch  # keeps the tensors, so that no other tensor gets their ids
         self._stack: list[tuple[nn.Module, Any, Any]] = []
@@ -197,11 +210,17 @@ class Recorder(TorchFunctionMode):
         if loss:
             self._note_loss(loss, args, kwargs)
         result = function(*args, **kwargs)
+        if self._noise is not None:
+            self._noise.note(name, args, result)
+        if name in _DIFFERENCES and not self._stack:
+            self._note_broadcast(args, result)
         if self._on_embedding is not None and function is F.embedding and result.requires_grad:
-            self._on_embedding(result)
+            self._on_embedding(args[0] if args else kwargs["input"], result)
         if function is Tensor.backward:
             self.record.losses.append(float(args[0].detach().sum()))
             self._note_grads()
+            if self._on_backward is not None:
+                self._on_backward()
         return result
 
     def _refuse_late(self) -> None:
@@ -213,6 +232,16 @@ class Recorder(TorchFunctionMode):
             path = self._unread.pop(id(tensor), None)
             if path is not None:
                 self.record.read.add(path)
+
+    def _note_broadcast(self, args: Sequence[Any], result: Any) -> None:
+        """Note a difference [N, N] of an output [N, 1] and a tensor [N] of the batch, in either order."""
+        if len(args) < 2 or not all(isinstance(each, Tensor) for each in (*args[:2], result)):
+            return
+        first, second = args[:2]
+        path = self._leaves.get(id(second)) or self._leaves.get(id(first))
+        is_larger = result.numel() > max(first.numel(), second.numel())
+        if path is not None and is_larger and result.requires_grad and result.dim() == 2 and result.shape[0] == result.shape[1]:
+            self.record.broadcasts.append(f"{tuple(first.shape)} and {tuple(second.shape)}")
 
     def _note_loss(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         logits, target, options = arguments_of(name, args, kwargs)
@@ -282,6 +311,10 @@ class Recorder(TorchFunctionMode):
                 known = self.record.grads.get(target.name, 0.0)
                 # A gradient that is not finite stays noted, whatever comes after it.
                 self.record.grads[target.name] = size if size != size or size > known else known
+
+        for name, module in self._hidden:
+            if name not in self.record.hidden and any(each.grad is not None for each in module.parameters()):
+                self.record.hidden.append(name)
 
     def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._refuse_late()

@@ -23,14 +23,14 @@ class Training:
         optimizers: that the step uses; may be empty.
 
     Attributes:
-        has_loss: whether a step computes a loss.
         holders: other objects whose state a step may change, such as schedulers and loss scalers.
         notes: about the training, for the report.
         scales_loss: whether a loss scaler multiplies the loss, so that first gradients may overflow.
+        precision: in which the step runs: `float32`, or what the Trainer calls it.
     """
 
-    has_loss = True
     scales_loss = False
+    precision = "float32"
 
     def __init__(self, model: nn.Module, batch: Any, optimizers: Sequence[Optimizer] = ()) -> None:
         self.model, self.batch, self.optimizers = model, batch, list(optimizers)
@@ -91,7 +91,6 @@ class PlainTraining(Training):
             raise RuleError(f"check: the batch holds no tensor, got {shown(batch)}")
         super().__init__(model, batch, _as_optimizers(optimizer))
         self._loss, self._step = loss, step
-        self.has_loss = True
 
     @property
     def holders(self) -> Iterable[Any]:

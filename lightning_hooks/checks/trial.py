@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lightning_hooks.checks.batch import Samples, copied, generator, is_float, leaves, samples_of
 from lightning_hooks.checks.errors import CommunicationError, OutOfRangeError, OutOfTimeError, StepError
 from lightning_hooks.checks.names import Names
+from lightning_hooks.checks.noise import Noise
 from lightning_hooks.checks.recorder import Call, Record, Recorder
 from lightning_hooks.checks.snapshot import Snapshot
 from lightning_hooks.checks.training import NoLossError, Training
@@ -154,8 +155,10 @@ class Trial:
         with_input_grads: bool = False,
         before: Callable[[nn.Module], None] | None = None,
         on_output: Callable[[str, Tensor], None] | None = None,
-        on_input: Callable[[Tensor], None] | None = None,
+        on_input: Callable[[str, Tensor], None] | None = None,
+        on_embedding: Callable[[Tensor, Tensor], None] | None = None,
         every_output: bool = False,
+        on_backward: Callable[[], None] | None = None,
     ) -> Record:
         """Run a step, and say what it did.
 
@@ -167,8 +170,10 @@ class Trial:
             with_input_grads: whether float tensors of the batch get gradients.
             before: called with the model before the step.
             on_output: as of `Recorder`.
-            on_input: called with each float tensor of the batch, and with each result of an embedding.
+            on_input: called with the path and each float tensor of the batch.
+            on_embedding: as of `Recorder`.
             every_output: as of `Recorder`.
+            on_backward: as of `Recorder`.
 
         Raises:
             StepError: the step raised, or has no loss.
@@ -183,8 +188,8 @@ class Trial:
         inputs: dict[str, Tensor] = {}
         if with_input_grads:
             inputs = {path: tensor.requires_grad_() for path, tensor in leaves(given) if is_float(tensor)}
-        for tensor in inputs.values() if on_input is not None else ():
-            on_input(tensor)  # type: ignore[misc]
+        for path, tensor in inputs.items() if on_input is not None else ():
+            on_input(path, tensor)  # type: ignore[misc]
         if before is not None:
             before(self.model)
         old = [(each, self._numbers_of(each.value, is_first and before is None)) for each in self.names.parameters]
@@ -195,8 +200,9 @@ class Trial:
             given,
             with_numbers=with_numbers,
             on_output=on_output,
-            on_embedding=on_input,
+            on_embedding=on_embedding,
             every_output=every_output,
+            on_backward=on_backward,
         )
         with self._surroundings(), recorder:
             try:
@@ -214,7 +220,12 @@ class Trial:
         return record
 
     def replay(
-        self, call: Call, *, is_first: bool = True, before: Callable[[nn.Module], None] | None = None
+        self,
+        call: Call,
+        *,
+        is_first: bool = True,
+        before: Callable[[nn.Module], None] | None = None,
+        noise: Noise | None = None,
     ) -> tuple[Any, Record]:
         """Call a module again in evaluation mode, without a graph.
 
@@ -222,6 +233,7 @@ class Trial:
             call: of a step.
             is_first: whether to restore everything before.
             before: called with the model before the module.
+            noise: as of `Recorder`; with it, the call has a graph.
 
         Returns:
             The output, and what the call did.
@@ -232,8 +244,8 @@ class Trial:
             before(self.model)
         self.model.eval()
         args, kwargs = copied(call.args), copied(dict(call.kwargs))
-        recorder = Recorder(self.names, (), self.deadline)
-        with self._surroundings(), recorder, torch.no_grad(), self.training.context():
+        recorder = Recorder(self.names, (), self.deadline, noise=noise)
+        with self._surroundings(), recorder, torch.set_grad_enabled(noise is not None), self.training.context():
             try:
                 return call.module(*args, **kwargs), recorder.record
             except Exception as error:

@@ -1,6 +1,8 @@
-import subprocess
-import sys
 from pathlib import Path
+
+import pytest
+
+from lightning_hooks.checks import pytest_plugin
 
 TEST = """
 import torch
@@ -14,10 +16,11 @@ def test_of_a_user():
 """
 
 
-def test_a_failing_assertion_shows_the_whole_report(tmp_path: Path):
+def test_a_failing_assertion_shows_the_whole_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "test_mine.py").write_text(TEST)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "lightning_hooks.checks.pytest_plugin", "-p", "no:cacheprovider"]
-    said = subprocess.run([*command, tmp_path], capture_output=True, text=True, cwd=tmp_path).stdout
+    options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "-c", "/dev/null", str(tmp_path)]
+    assert pytest.main(options, plugins=[pytest_plugin]) == 1
+    said = capsys.readouterr().out
     assert "False: ActivationBeforeLoss/1" in said and "1 failed" in said
     section = said.partition("lightning_hooks check")[2]
     assert "PASS  StepRuns" in section and "FAIL  ActivationBeforeLoss       1: a softmax stands in front of" in section

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lightning_hooks.checks.batch import is_float, leaves, mapped
 from lightning_hooks.checks.check import Check, counted
 from lightning_hooks.checks.errors import StepError
+from lightning_hooks.checks.recorder import Record
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
 from lightning_hooks.errors import listed
@@ -45,7 +46,7 @@ class InputsMatter(Check):
             return self.skipped("the step has no backward")
         if not all(map(math.isfinite, record.losses)):
             return self.skipped("the loss is not finite; see OutputsFinite")
-        if trial.run().losses != trial.run().losses:
+        if record.losses != trial.step.losses:
             return self.skipped("two steps from the same state have different losses")
         found = list(leaves(trial.batch))
         read = [(path, tensor) for path, tensor in found if path in record.read]
@@ -100,22 +101,25 @@ def _influence(trial: Trial, path: str, feature: tuple[int, int] | None = None) 
 
 
 def _compared(trial: Trial, batches: Sequence[Any], *, is_advanced: bool) -> _Influence:
-    def numbers(batch: Any) -> tuple[list[float], dict[str, float]]:
+    def step(batch: Any) -> Record:
         if is_advanced:
             trial.advance()
-        record = trial.run(batch=batch, is_first=not is_advanced)
-        return record.losses, record.grads
+        return trial.run(batch=batch, is_first=not is_advanced)
 
-    losses, grads = numbers(trial.batch)
-    on_loss = on_gradients = False
+    usual = step(trial.batch) if is_advanced else trial.step
+    influence = _Influence(False, False)
     for batch in batches:
         try:
-            others = numbers(batch)
+            other = step(batch)
         except StepError:
             # Numbers on which the step fails have an influence.
             return _Influence(True, True)
-        on_loss, on_gradients = on_loss or others[0] != losses, on_gradients or others[1] != grads
-    return _Influence(on_loss, on_gradients)
+        influence = _Influence(
+            influence.on_loss or other.losses != usual.losses, influence.on_gradients or other.grads != usual.grads
+        )
+        if all(influence):
+            break
+    return influence
 
 
 def _has_grad(grad: Tensor | None) -> bool:

@@ -51,6 +51,9 @@ class LabelsFitHead(Check):
             if call.input.shape != call.target.shape and call.input.numel() > 1 and call.target.numel() > 1:
                 shapes = f"the output has the shape {tuple(call.input.shape)} and the target {tuple(call.target.shape)}"
                 return self.failed([call.row], f"{shapes}, so that `{call.function}` compares each with each")
+        if trial.step.broadcasts:
+            shapes = trial.step.broadcasts[0]
+            return self.failed([""], f"the difference of an output and the batch, {shapes}, compares each sample with each")
         for call in calls:
             doubt = _out_of_reach(call)
             if doubt:

@@ -23,6 +23,7 @@ class OptimizerCoversParameters(Check):
     next_steps: ClassVar[tuple[str, ...]] = (
         "Create the optimizer from the parameters of the whole model, after the last change of the model.",
         "If a parameter is to stay as it is, call `requires_grad_(False)` on it.",
+        "Keep modules in `nn.ModuleList` or `nn.ModuleDict`.",
     )
     source: ClassVar[str] = "a definition: no threshold"
 
@@ -32,6 +33,11 @@ class OptimizerCoversParameters(Check):
         left = [each.name for each in trial.trainable if each.name not in trial.held and not is_named_copy(each.name)]
         reached = [name for name in left if name in grads]
         strangers = self._strangers(trial)
+        hidden = [name for name in trial.step.hidden if not self._holds(trial, name)]
+        if hidden:
+            return self.failed(
+                hidden, "a plain list holds this module, so its parameters are not those of the model", len(hidden), 0
+            )
         if reached:
             more = f"; {strangers[0]} holds {strangers[1]} parameters that the model does not have" if strangers[1] else ""
             return self.failed(reached, f"no optimizer holds this parameter, which gets a gradient{more}", len(reached), 0)
@@ -45,6 +51,12 @@ class OptimizerCoversParameters(Check):
             return self.warned([""], text, strangers[2], 0)
         count = sum(each.name in trial.held for each in trial.trainable)
         return self.passed(f"{count} of {len(trial.trainable)} trainable parameters are in an optimizer", count)
+
+    def _holds(self, trial: Trial, hidden: str) -> bool:
+        """Whether an optimizer holds a parameter of a module in a plain list."""
+        held = {id(each) for optimizer in trial.optimizers for group in optimizer.param_groups for each in group["params"]}
+        module = dict(trial.names.hidden())[hidden]
+        return any(id(each) in held for each in module.parameters())
 
     def _strangers(self, trial: Trial) -> tuple[str, int, int]:
         """The name of the optimizers with strangers, how many these are, and how many of them are beside the model's."""

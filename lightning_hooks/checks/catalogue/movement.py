@@ -14,6 +14,7 @@ from lightning_hooks.checks.check import Check, counted
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
 from lightning_hooks.errors import listed
+from lightning_hooks.health.accepting import is_accepted
 from lightning_hooks.health.roles import EXPERT
 from lightning_hooks.health.usage import is_named_copy
 
@@ -171,7 +172,12 @@ class FrozenStay(Check):
     """A step does not change parameters without `requires_grad`, nor the statistics of batch norms whose parameters are frozen.
 
     A copy that the step averages, such as a teacher, is left out.
+
+    Args:
+        params: patterns of the parameters that are meant to be frozen, `backbone.*`. One that is trainable fails.
     """
+
+    params: tuple[str, ...] = ()
 
     next_steps: ClassVar[tuple[str, ...]] = (
         "Give the optimizer only parameters with `requires_grad=True`, and search for code that writes to the weight.",
@@ -181,6 +187,9 @@ class FrozenStay(Check):
 
     def run(self, trial: Trial) -> CheckResult:
         """As of `Check`."""
+        meant = [each.name for each in trial.trainable if any(is_accepted([pattern], each.name, "") for pattern in self.params)]
+        if meant:
+            return self.failed(meant, "this parameter is meant to be frozen, and is trainable")
         frozen = [each.name for each in trial.names.parameters if not each.value.requires_grad]
         if not frozen:
             return self.passed("no parameter is frozen")

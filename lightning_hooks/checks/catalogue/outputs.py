@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lightning_hooks.checks.batch import is_float, leaves
 from lightning_hooks.checks.check import Check, counted
 from lightning_hooks.checks.names import ROOT_NAME
+from lightning_hooks.checks.noise import Noise
 from lightning_hooks.checks.randomness import shuffle_generators
 from lightning_hooks.checks.recorder import DROPOUTS, Call
 from lightning_hooks.checks.result import CheckResult
@@ -132,6 +133,12 @@ class EvalIsDeterministic(Check):
             functions = ", ".join(sorted({function for function, _, _ in record.draws}))
             if masked:
                 return self.warned(_known(trial, masked), f"{functions} acts in evaluation mode", difference, self.most)
+            noise = Noise()
+            trial.replay(call, noise=noise)
+            if noise.was_added:
+                return self.warned(
+                    [call.name], f"noise of fixed size is added in evaluation mode ({functions})", difference, self.most
+                )
             if record.draws:
                 return self.skipped(f"the output differs from run to run, because the model draws samples ({functions})")
             return self.failed([call.name], "two runs differ, because the first one changed the model", difference, self.most)

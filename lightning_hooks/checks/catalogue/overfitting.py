@@ -27,7 +27,7 @@ class OverfitsBatch(Check):
     is_on: bool = False
     steps: int = 50
     most: float = 0.5
-    no_progress: float = 1.0
+    no_progress: float = 0.99
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Try learning rates ten times as large and ten times as small on this batch.",
@@ -43,9 +43,9 @@ class OverfitsBatch(Check):
             if len(record.losses) != 1:
                 return self.skipped(f"a step has {len(record.losses)} losses, of which one may rise while another falls")
             losses += record.losses
+            if not math.isfinite(losses[-1]):
+                return self.failed([""], f"the loss of one batch is not finite after {index} steps", losses[-1])
         first, last = losses[0], min(losses[-5:])
-        if not math.isfinite(last):
-            return self.failed([""], f"the loss of one batch is not finite after {self.steps} steps", last)
         if first <= 0:
             return self.skipped(f"the first loss is {first:.3g}, and what is little of it is not known")
         text = f"the loss of one batch goes from {first:.3g} to {last:.3g} in {self.steps} steps"

@@ -137,7 +137,8 @@ class _Mixing:
             with_input_grads=True,
             before=_without_norms,
             on_output=self._measure,
-            on_input=self._roots.append,
+            on_input=lambda _, tensor: self._roots.append(tensor),
+            on_embedding=lambda _, vectors: self._roots.append(vectors),
             every_output=every_output,
         )
         self._roots.clear()

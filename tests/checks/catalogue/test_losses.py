@@ -114,3 +114,13 @@ def test_a_loss_that_compares_samples_has_no_chance():
         "skip",
         "the loss compares samples with each other, and its scale is a temperature",
     )
+
+
+def test_a_difference_that_compares_each_sample_with_each_fails():
+    inputs, target = batch()[0], torch.randn(12)
+    result = result_of(
+        "LabelsFitHead", net(outputs=1), (inputs, target), lambda output, wanted: (output - wanted).square().mean()
+    )
+    assert result.status == "fail" and "(12, 1) and (12,), compares each sample with each" in result.message
+    loss = lambda output, wanted: (output - wanted[:, None]).square().mean()  # noqa: E731
+    assert result_of("LabelsFitHead", net(outputs=1), (inputs, target), loss).status == "skip"

@@ -49,3 +49,27 @@ def test_parameters_of_a_loss_belong_to_the_training():
     optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
     assert result_of(NAME, model, loss=loss, optimizer=optimizer).status == "pass"
     assert loss.scale.item() == 1
+
+
+class Listed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers, self.head = [nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)], nn.Linear(4, 3)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def test_layers_in_a_plain_list_are_named_unless_an_optimizer_holds_them():
+    model = Listed()
+    result = result_of(NAME, model)
+    assert (result.status, result.rows) == ("fail", ("layers[0]", "layers[2]"))
+    assert all(each.grad is None for each in model.layers[0].parameters())
+    both = [*model.parameters(), *model.layers[0].parameters(), *model.layers[2].parameters()]
+    assert result_of(NAME, model, optimizer=torch.optim.SGD(both, lr=0.1)).status == "warn"
+    for layer in model.layers:
+        layer.requires_grad_(False)
+    assert result_of(NAME, model).status == "pass"

@@ -159,3 +159,11 @@ def test_the_statistics_of_a_frozen_batch_norm_are_watched():
     assert (result.status, result.rows) == ("warn", ("1",)) and "running statistics change" in result.message
     model[1].eval()
     assert result_of("FrozenStay", model).status == "pass"
+
+
+def test_parameters_that_are_meant_to_be_frozen_and_are_not_fail():
+    model = net()
+    model[0].weight.requires_grad_(False)
+    result = result_of("FrozenStay", model, fields={"params": ("0.*",)})
+    assert (result.status, result.rows) == ("fail", ("0.bias",))
+    assert result_of("FrozenStay", model, fields={"params": ("0.weight",)}).status == "pass"

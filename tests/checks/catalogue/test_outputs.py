@@ -84,3 +84,10 @@ def test_a_call_that_changes_the_model_in_evaluation_fails():
 
     result = result_of("EvalIsDeterministic", Module(counted))
     assert result.status == "fail" and "two runs differ, because the first one changed the model" in result.message
+
+
+def test_noise_of_fixed_size_is_a_warning_and_noise_of_a_learned_size_is_skipped():
+    result = result_of("EvalIsDeterministic", Module(lambda x: x + 0.1 * torch.randn_like(x)))
+    assert result.status == "warn" and "noise of fixed size is added in evaluation mode (randn_like)" in result.message
+    assert result_of("EvalIsDeterministic", Module(lambda x: x + x.exp() * torch.randn_like(x))).status == "skip"
+    assert result_of("EvalIsDeterministic", Module(lambda x: torch.randn(len(x), 3) * 2)).status == "skip"

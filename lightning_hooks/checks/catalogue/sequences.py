@@ -1,0 +1,125 @@
+"""The check that a model of sequences does not see the tokens that it is to predict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.checks.batch import generator, leaves
+from lightning_hooks.checks.check import Check
+from lightning_hooks.checks.losses import CROSS_ENTROPY, NLL
+from lightning_hooks.checks.result import CheckResult
+from lightning_hooks.checks.trial import Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class FutureIsHidden(Check):
+    """Where the labels are the tokens of the next position, no output depends on later tokens.
+
+    Args:
+        most: the largest gradient with respect to later tokens, as a share of that with respect to earlier ones.
+    """
+
+    most: float = 1e-5
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Give attention a causal mask, pad convolutions on the left only, and normalise over features, not over positions.",
+    )
+    source: ClassVar[str] = "a definition: without a path from a later token the gradient is exactly 0"
+
+    def run(self, trial: Trial) -> CheckResult:
+        """As of `Check`."""
+        tokens = _predicted_tokens(trial)
+        if isinstance(tokens, str):
+            return self.skipped(tokens)
+        found = _Leak(tokens)
+        trial.run(on_output=found.measure, on_embedding=found.add_root)
+        if len(found.roots) != 1:
+            return self.skipped("the vectors of the tokens are not those of one embedding")
+        if not found.shares:
+            return self.skipped("no output with the positions in its second dimension depends on the tokens by a gradient")
+        share = found.shares.get("", max(found.shares.values()))
+        if share <= self.most:
+            return self.passed("no output depends on later tokens", share, self.most)
+        within = _Leak(tokens)
+        trial.run(on_output=within.measure, on_embedding=within.add_root, every_output=True)
+        rows = [name for name, size in within.shares.items() if size > self.most]
+        text = "the output of a position depends on later tokens, which are its label"
+        return self.failed(rows[:1], text, share, self.most)
+
+
+def _predicted_tokens(trial: Trial) -> Tensor | str:
+    """The tokens [samples, positions] of which labels are the next ones; otherwise the reason why there are none."""
+    inputs = [tensor for _, tensor in leaves(trial.batch) if tensor.dim() == 2 and tensor.dtype in (torch.long, torch.int)]
+    calls = [call for call in trial.step.loss_calls if call.function in (CROSS_ENTROPY, NLL) and call.has_indices]
+    for tokens in inputs:
+        samples, length = tokens.shape
+        for call in calls:
+            if length < 4 or call.target.numel() not in (samples * length, samples * (length - 1)):
+                continue
+            labels = call.target.reshape(samples, -1)
+            following = tokens[:, 1:]
+            aligned = labels[:, : length - 1]
+            counted = aligned != call.options.get("ignore_index", -100)
+            # A sequence of one token shows no order.
+            is_varied = bool((tokens[:, 1:] != tokens[:, :-1]).any())
+            if is_varied and counted.any() and bool((aligned == following)[counted].all()):
+                return tokens
+    return "the labels are not the tokens of the next positions"
+
+
+class _Leak:
+    """Measures how much the output of a position depends on later tokens.
+
+    Args:
+        tokens: of the batch, [samples, positions].
+    """
+
+    def __init__(self, tokens: Tensor) -> None:
+        self.tokens = tokens
+        self.roots: list[Tensor] = []
+        self.shares: dict[str, float] = {}
+
+    def add_root(self, indices: Tensor, vectors: Tensor) -> None:
+        """Keep the vectors of the tokens."""
+        length = indices.shape[1] if indices.dim() == 2 else 0
+        if length >= self.tokens.shape[1] - 1 and indices.shape[0] == self.tokens.shape[0]:
+            if torch.equal(indices, self.tokens[:, :length].to(indices)):
+                self.roots.append(vectors)
+
+    def measure(self, name: str, output: Tensor) -> None:
+        """Compare the gradients of a position in the middle with respect to earlier and later tokens."""
+        if len(self.roots) != 1 or not output.requires_grad or output is self.roots[0]:
+            return
+        samples, length = self.roots[0].shape[:2]
+        place = length // 2
+        at = _at(output, samples, length, place)
+        if at is None:
+            return
+        weights = torch.rand(at.shape, generator=generator(7)).to(at) + 0.5
+        found: Any = torch.autograd.grad((at * weights).sum(), self.roots, retain_graph=True, allow_unused=True)
+        if found[0] is None:
+            return
+        sizes = torch.nan_to_num(found[0].detach().abs()).amax(dim=(0, 2))
+        earlier, later = float(sizes[: place + 1].max()), float(sizes[place + 1 :].max())
+        if earlier > 0 or later > 0:
+            self.shares[name] = max(later / max(earlier, 1e-30), self.shares.get(name, 0.0))
+
+
+def _at(output: Tensor, samples: int, length: int, place: int) -> Tensor | None:
+    """The part of an output that belongs to a position; None if the output has no positions."""
+    shape = tuple(output.shape)
+    if shape[:2] == (samples, length) and output.dim() > 2:
+        return output[:, place]
+    for used in (length, length - 1):
+        if output.dim() == 2 and shape[0] == samples * used:
+            return output.reshape(samples, used, -1)[:, place]
+        if output.dim() == 3 and shape[0] == samples and shape[2] == used:
+            return output[:, :, place]
+    return None
+
+
+CHECKS: Final[tuple[Check, ...]] = (FutureIsHidden(),)
+"""The check on sequences, with its defaults."""

@@ -1,0 +1,51 @@
+"""Noise: tells a layer that adds noise of a fixed size from a model that draws samples, as an autoencoder does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from torch import Tensor
+
+_SOURCES: Final = {"randn", "randn_like", "normal", "rand", "rand_like"}
+_SCALES: Final = {
+    "mul",
+    "__mul__",
+    "__rmul__",
+    "mul_",
+    "__imul__",
+    "div",
+    "__truediv__",
+    "div_",
+    "__itruediv__",
+    "to",
+    "type_as",
+}
+_SUMS: Final = {"add", "__add__", "__radd__", "add_", "__iadd__", "sub", "__sub__", "sub_", "__isub__"}
+
+
+class Noise:
+    """Follows random numbers through multiplications by numbers to a sum with other numbers.
+
+    Random numbers that are multiplied by a tensor with a graph, such as a learned deviation, are samples and no noise.
+
+    Attributes:
+        was_added: whether noise was added to a tensor.
+    """
+
+    def __init__(self) -> None:
+        self.was_added = False
+        self._noise: dict[int, Tensor] = {}  # by id; keeps the tensors, so that no other one gets an id
+
+    def note(self, name: str, args: Sequence[Any], result: Any) -> None:
+        """Called after each function of torch."""
+        if name in _SOURCES and isinstance(result, Tensor):
+            self._noise[id(result)] = result
+            return
+        if name not in _SCALES | _SUMS or not any(id(each) in self._noise for each in args):
+            return
+        others = [each for each in args if isinstance(each, Tensor) and id(each) not in self._noise]
+        if name in _SUMS:
+            self.was_added = self.was_added or bool(others)
+        elif isinstance(result, Tensor) and not any(each.requires_grad for each in others):
+            self._noise[id(result)] = result
