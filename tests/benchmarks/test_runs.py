@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmarks import dashboard, modes, peers, readers, step_parts
+from benchmarks import check, dashboard, modes, peers, readers, step_parts
 from benchmarks.alternating import measure
 from benchmarks.blocks import OFF, Layout
 from benchmarks.clock import fit, values_of
@@ -175,3 +175,9 @@ def test_without_wandb_the_peers_are_measured_all_the_same(monkeypatch: pytest.M
     rows = peers.measure(replace(TINY, step_ms=300.0), seconds=0.0, least=1)
     assert [row["who"] for row in rows] == ["lightning_hooks", "naive", "wandb.watch"]
     assert "wandb" in rows[-1]["skipped"] and all("median" in row for row in rows[:2])
+
+
+def test_what_check_takes_is_measured_and_a_workload_passes() -> None:
+    row = check.measure("A", "tiny")
+    assert row["verdict"].endswith("passed, 1 skipped") and row["parameters"] > 0
+    assert set(row["by_check"]) >= {"StepRuns", "InputScale"} and row["seconds"] > 0 and row["steps"] > 0
