@@ -39,6 +39,7 @@ def autopsy(
         limit: seconds after which the step is stopped; the result then says so.
 
     Example:
+        >>> import torch
         >>> model = nn.Linear(2, 1)
         >>> def step():
         ...     loss = (model(torch.ones(4, 2)) * 0).log().mean()

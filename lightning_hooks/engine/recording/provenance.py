@@ -32,7 +32,17 @@ class StoppedEarly(BaseException):
     """Ends the step that a mode follows; not an `Exception`, so that the code of the step does not catch it."""
 
 
-class Provenance(TorchDispatchMode):
+class _Dispatch:
+    """The entry of a mode. In the mode's own class torch would wrap it, and the wrapper imports the compiler: seconds."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.dispatched(func, args, kwargs or {})
+
+    def dispatched(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+class Provenance(_Dispatch, TorchDispatchMode):
     """Notes the origin of every number that is not finite while a step runs.
 
     Args:
@@ -62,22 +72,21 @@ class Provenance(TorchDispatchMode):
         self._root_is_bad = False
         self._read_scalar: Origin | None = None
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatched(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operator, and find the origin of what is not finite in its results."""
-        kwargs = kwargs or {}
-        self._stop_if_due(func)
+        self._stop_if_due(operator)
         # What the looking-on cannot do must not change the step: an error of it is a note.
         operation = None
         try:
-            operation = self._before(func, args, kwargs)
+            operation = self._before(operator, args, kwargs)
         except Exception as error:
-            self.failures.setdefault(shown_name(func), f"{type(error).__name__}: {error}")
-        result = func(*args, **kwargs)
+            self.failures.setdefault(shown_name(operator), f"{type(error).__name__}: {error}")
+        result = operator(*args, **kwargs)
         if operation is not None:
             try:
                 self._after(operation, result)
             except Exception as error:
-                self.failures.setdefault(shown_name(func), f"{type(error).__name__}: {error}")
+                self.failures.setdefault(shown_name(operator), f"{type(error).__name__}: {error}")
         return result
 
     def _before(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> _Operation:
