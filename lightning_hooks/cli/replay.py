@@ -122,12 +122,14 @@ def _weights(
         file = record.files["weights"]
         states = load_optimizers(folder, record.files["optimizers"]).value if "optimizers" in record.files else []
 
+        is_after_update = record.place is not None and record.place.direction == "update" or record.verdict is Verdict.UPDATE
+
         def load(model: nn.Module) -> None:
             load_weights(model, folder, file)
-            if record.verdict is Verdict.UPDATE:
+            if is_after_update:
                 _make_finite(model)
 
-        return load, states, f"weights of the record ({file}){_AFTER_UPDATE if record.verdict is Verdict.UPDATE else ''}"
+        return load, states, f"weights of the record ({file}){_AFTER_UPDATE if is_after_update else ''}"
     named = checkpoint or record.context.get("checkpoint")
     if not named:
         raise RuleError(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lightning_hooks.engine.recording.contents import saved_content
 from lightning_hooks.private import private
 from lightning_hooks.tensor_kinds import version_of
 
@@ -59,8 +60,8 @@ def restored(
         if updates:
             for optimizer in optimizers:
                 stack.callback(_saved_optimizer(optimizer))
-            stack.callback(_saved_tensors([each.data for each in model.parameters()], always=True))
-        stack.callback(_saved_tensors(list(model.buffers())))
+            stack.callback(saved_tensors([each.data for each in model.parameters()], always=True))
+        stack.callback(saved_tensors(list(model.buffers())))
         for module in model.modules():
             stack.callback(_saved_module(module))
         stack.callback(_saved_gradients(list(model.parameters())))
@@ -121,7 +122,7 @@ def _saved_gradients(parameters: Sequence[nn.Parameter]) -> Callable[[], None]:
     return restore
 
 
-def _saved_tensors(tensors: Sequence[Tensor], *, always: bool = False) -> Callable[[], None]:
+def saved_tensors(tensors: Sequence[Tensor], *, always: bool = False) -> Callable[[], None]:
     """Restore the elements of tensors.
 
     Args:
@@ -148,7 +149,7 @@ def _saved_module(module: nn.Module) -> Callable[[], None]:
     parameters = module.named_parameters(recurse=False, remove_duplicate=False)
     registered: list[tuple[str, Tensor]] = [*parameters, *module.named_buffers(recurse=False, remove_duplicate=False)]
     attributes = {name: value for name, value in vars(module).items() if name not in _OF_MODULES}
-    restores = [_saved_attribute(value) for value in attributes.values()]
+    contents = [saved_content(value, saved_tensors) for value in attributes.values()]
     is_training = module.training
 
     def restore() -> None:
@@ -160,32 +161,7 @@ def _saved_module(module: nn.Module) -> Callable[[], None]:
         for name in [name for name in current if name not in _OF_MODULES and name not in attributes]:
             del current[name]
         current.update((name, value) for name, value in attributes.items() if current.get(name, restore) is not value)
-        for each in restores:
-            each()
-
-    return restore
-
-
-def _saved_attribute(value: Any) -> Callable[[], None]:
-    """Restore the content of a list, dictionary, set, tensor or generator in place; other values are not changed in place."""
-    if isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and not value.requires_grad:
-        return _saved_tensors([value])
-    if isinstance(value, torch.Generator):
-        state = value.get_state()
-        return _then(lambda: value.set_state(state), [])
-    if type(value) is list:
-        items, inner = list(value), [_saved_attribute(each) for each in value if isinstance(each, Tensor)]
-        return _then(lambda: value.__setitem__(slice(None), items), inner)
-    if type(value) in (dict, set):
-        content: Any = value.copy()
-        return _then(lambda: (value.clear(), value.update(content)), [])
-    return lambda: None
-
-
-def _then(first: Callable[[], Any], others: Sequence[Callable[[], None]]) -> Callable[[], None]:
-    def restore() -> None:
-        first()
-        for each in others:
+        for each in contents:
             each()
 
     return restore
@@ -213,7 +189,7 @@ def _saved_optimizer(optimizer: Optimizer) -> Callable[[], None]:
         {name: each.clone() if isinstance(each, Tensor) else each for name, each in group.items()}
         for group in optimizer.param_groups
     ]
-    restore_tensors = _saved_tensors(tensors, always=True)
+    restore_tensors = saved_tensors(tensors, always=True)
 
     def restore() -> None:
         optimizer.state.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks.engine.recording.restoring import restored
+
+
+class Meter:
+    """A mean over batches, as many trainings have one."""
+
+    def __init__(self) -> None:
+        self.total, self.values, self.owner = 0.0, [1.0], self
+
+    def note(self, value: float) -> None:
+        self.total += value
+        self.values.append(value)
 
 
 class Model(nn.Module):
@@ -24,6 +36,8 @@ class Model(nn.Module):
         self.counts = {"calls": 0}
         self.total = torch.zeros(1)
         self.number = 0
+        self.history: dict[str, Any] = {"losses": [torch.zeros(1)], "recent": deque([1.0], maxlen=3), "seen": {1}}
+        self.meter = Meter()
         self.generator = torch.Generator().manual_seed(3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -34,6 +48,12 @@ class Model(nn.Module):
         self.counts["calls"] += 1
         self.total += 1
         self.number += 1
+        self.history["losses"].append(output)
+        self.history["losses"][0].add_(1)
+        self.history["recent"].append(2.0)
+        self.history["seen"].add(2)
+        self.history["new"] = 1
+        self.meter.note(3.0)
         self.new_attribute = output
         return output
 
@@ -46,6 +66,9 @@ def state_of(model: Model, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         "optimizer": [each.clone() for state in optimizer.state.values() for each in state.values()],
         "attributes": (list(model.outputs), dict(model.counts), model.total.clone(), model.number),
         "names": sorted(vars(model)),
+        "history": {key: each.copy() if hasattr(each, "copy") else each for key, each in model.history.items()},
+        "first loss": model.history["losses"][0].clone(),
+        "meter": (model.meter.total, list(model.meter.values)),
         "groups": [{key: each for key, each in group.items() if key != "params"} for group in optimizer.param_groups],
         "random": (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy(), model.generator.get_state()),
     }
