@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,11 +23,13 @@ class StopHereError(Exception):
     """An optimizer is about to step in a batch that is run again: its backward has been seen."""
 
 
-def why_not_again(trainer: Trainer) -> str:
+def why_not_again(trainer: Trainer, pl_module: LightningModule) -> str:
     """Why a step of a Trainer cannot be run again by one process; empty if it can.
 
     A model whose parts are on several devices needs all processes for each step.
     """
+    if "dataloader_iter" in inspect.signature(pl_module.training_step).parameters:
+        return "the training step takes its batches from an iterator"
     kinds = {kind.__name__ for kind in type(trainer.strategy).__mro__}
     if kinds & {"SingleDeviceStrategy", "DDPStrategy"}:
         return ""
@@ -60,8 +63,9 @@ def step_again(trainer: Trainer, pl_module: LightningModule, batch: Any, batch_i
 
 
 def _call(pl_module: Any, batch: Any, batch_idx: int) -> Any:
-    takes_index = pl_module.training_step.__code__.co_argcount > 2
-    return pl_module.training_step(batch, batch_idx) if takes_index else pl_module.training_step(batch)
+    parameters = inspect.signature(pl_module.training_step).parameters.values()
+    is_short = len(parameters) < 2 and all(each.kind is not each.VAR_POSITIONAL for each in parameters)
+    return pl_module.training_step(batch) if is_short else pl_module.training_step(batch, batch_idx)
 
 
 @contextmanager

@@ -129,7 +129,7 @@ class FlightRecorder(HooksCallback):
             step=partial(self._step_again, trainer, model),
             quiet=partial(quiet, run, model),
             scaler=lambda: getattr(untyped.precision_plugin, "scaler", None),
-            refuses=partial(why_not_again, trainer),
+            refuses=partial(why_not_again, trainer, model),
             rank=untyped.global_rank,
             world_size=untyped.world_size,
         )

@@ -16,6 +16,7 @@ from lightning_hooks import (
     Apply,
     ClipByGlobalNorm,
     CustomHooks,
+    FlightRecorder,
     GradientTransforms,
     HealthMonitor,
     Hook,
@@ -72,12 +73,13 @@ def observers(folder: Path) -> list[Callback]:
 
 def all_ours(folder: Path) -> list[Callback]:
     """Every callback of ours at once."""
-    return [*observers(folder), HealthMonitor(), gradients(), activations()]
+    return [*observers(folder), HealthMonitor(), FlightRecorder(weights=True), gradients(), activations()]
 
 
 EACH: dict[str, Callable[[Path], list[Callback]]] = {
     "StatsMonitor": lambda folder: [monitor()],
     "HealthMonitor": lambda folder: [HealthMonitor()],
+    "FlightRecorder": lambda folder: [FlightRecorder()],
     "HealthMonitor beside": lambda folder: [StatsMonitor(), HealthMonitor()],
     "CustomHooks": lambda folder: [hooks()],
     "ActivationCapture": lambda folder: [capture(folder)],

@@ -1,4 +1,4 @@
-"""`HealthMonitor` changes nothing in any way to train, and all ranks decide alike."""
+"""`HealthMonitor` and `FlightRecorder` change nothing in any way to train, and all ranks decide alike."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from lightning_hooks import HealthMonitor, StatsMonitor, assert_no_hooks
+from lightning_hooks import FlightRecorder, HealthMonitor, StatsMonitor, assert_no_hooks
 from lightning_hooks.health.journal import read_findings
 from tests.callbacks.models import Net, adamw, data, trainer_of
 from tests.conformance import test_compiled as compiled
@@ -176,8 +176,10 @@ def test_weights_are_the_same_bits_with_and_without_it(tmp_path: Path, way: str)
         return [value.clone() for value in model.state_dict().values()]
 
     bare = weights()
-    for callbacks in ([HealthMonitor()], [StatsMonitor(loggers=[]), HealthMonitor()]):
+    recorders = [FlightRecorder(), FlightRecorder()]
+    for callbacks in ([HealthMonitor()], [recorders[0]], [StatsMonitor(loggers=[]), HealthMonitor(), recorders[1]]):
         assert all(map(torch.equal, bare, weights(*callbacks))), callbacks
+    assert [recorder.record for recorder in recorders] == [None, None]
 
 
 @pytest.fixture
@@ -205,6 +207,7 @@ def test_compiled_models_have_the_same_bits_and_as_many_graphs(tmp_path: Path, w
         return model, counters["stats"]["unique_graphs"]
 
     bare, graphs = fit()
-    watched, others = fit(*([StatsMonitor(loggers=[])] if beside else []), HealthMonitor())
-    assert others == graphs
+    recorder = FlightRecorder()
+    watched, others = fit(*([StatsMonitor(loggers=[]), recorder] if beside else []), HealthMonitor())
+    assert others == graphs and recorder.record is None
     assert all(map(torch.equal, bare.parameters(), watched.parameters()))

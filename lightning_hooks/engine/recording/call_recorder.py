@@ -123,8 +123,13 @@ class CallRecorder(Observer):
 
     def note_loss(self, loss: Tensor, batches: int = 1) -> None:
         super().note_loss(loss, batches)
-        if self.is_immediate and self._is_bad(LOSS):
-            self._tell("loss", None)
+        if not self.is_immediate or not self._is_bad(LOSS):
+            return
+        # NaN has nothing to do with the loss scale; an infinite loss may be too large because of it.
+        if self.loss_scale is not None and self._is_infinite(LOSS) and not self.overflows.is_fault(float(self.loss_scale)):
+            self._has_overflowed = True
+            return
+        self._tell("loss", None)
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         super().before_step(optimizer, memo)
@@ -172,6 +177,11 @@ class CallRecorder(Observer):
     def _is_bad(self, tensor: str) -> bool:
         rows = self._rows_of.get(tensor)
         return rows is not None and bool((self.moments[rows, NONFINITE] > 0).any())
+
+    def _is_infinite(self, tensor: str) -> bool:
+        """Whether a tensor has infinite elements and no NaN."""
+        extremes = self.moments[self._rows_of[tensor]][:, [MIN, MAX]]
+        return bool(np.isinf(extremes).any() and not np.isnan(extremes).any())
 
     def _tell(self, moment: Moment, optimizer: Optimizer | None) -> None:
         strike, self._strike = self._strike, None

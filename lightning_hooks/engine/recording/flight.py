@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.recording.autopsy import Autopsy, autopsy
@@ -78,9 +77,9 @@ class Flight:
         self._batches.close()
         self._generators = None
         # Whoever keeps the flight for its record must not keep the model alive.
-        self._loop = Loop(nn.Module(), list)
-        self._folder, self._tell = None, (lambda record, folder: None)
-        vars(self).pop("recorder", None)
+        for name in ("_loop", "recorder"):
+            vars(self).pop(name, None)
+        self._folder, self._tell = None, _tell_nobody
 
     def strike(self, moment: Moment, optimizer: Optimizer | None) -> None:
         """Record the step under way, in which a number is not finite. An error of this is a warning: the training goes on.
@@ -226,6 +225,10 @@ class Flight:
             return autopsy(
                 loop.model, _nothing, update=lambda: step(optimizer), optimizers=[optimizer], limit=self._options.limit
             )
+
+
+def _tell_nobody(record: FlightRecord, folder: Path | None) -> None:
+    """Stands for `tell` when the run is over."""
 
 
 def _nothing() -> None:
