@@ -87,6 +87,24 @@ class Perturbed(Net):
             self.body[2].weight += 0.01
 
 
+class Exchanges(Net):
+    """A batch norm, dropout, and a tensor of the other rank in the loss."""
+
+    def __init__(self, manual: bool = False) -> None:
+        super().__init__()
+        self.automatic_optimization = not manual
+        self.body = nn.Sequential(nn.Linear(FEATURES, 7), nn.BatchNorm1d(7), nn.Dropout(), nn.Linear(7, 3))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx) + 0.0 * self.all_gather(batch[0].mean()).sum()
+        if not self.automatic_optimization:
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+        return loss
+
+
 class Fails(Forgotten):
     """The training step of the last rank alone raises."""
 
@@ -182,6 +200,22 @@ def same_bits(root: Path) -> dict[str, Any]:
         "accumulation": bits_of(root, Net, accumulate_grad_batches=2),
         "unused": bits_of(root, lambda: Net(unused=True), ddp={"find_unused_parameters": True}),
     }
+
+
+def first_batch(root: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for manual in (False, True):
+        make = partial(Exchanges, manual)
+        monitor = HealthMonitor(loggers=[], check_first_batch=True)
+        bare = bits(fit(root, make, 6)[0])
+        checked = bits(fit(root, make, 6, monitor)[0])
+        report = monitor.check_report
+        found["manual" if manual else "automatic"] = {
+            "bits": [bare, checked],
+            "report": None if report is None else {each.check: each.status for each in report},
+            "notes": None if report is None else list(report.notes),
+        }
+    return found
 
 
 def healthy(root: Path) -> dict[str, Any]:

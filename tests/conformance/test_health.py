@@ -22,7 +22,7 @@ from tests.conformance.health_cases import AMONG
 from tests.conformance.test_manual import ByHand, Gan
 from tests.conformance.test_precision import scaler
 
-CASES = ["same_bits", "sharded", "healthy", "forgotten", "acts", "replicas", "forgotten_on_one_rank", "fails"]
+CASES = ["same_bits", "first_batch", "sharded", "healthy", "forgotten", "acts", "replicas", "forgotten_on_one_rank", "fails"]
 """The last one leaves a process group that cannot be used."""
 
 
@@ -70,6 +70,17 @@ def assert_journal(told: dict[str, Any]) -> None:
 @pytest.mark.parametrize("how", ["plain", "accumulation", "unused"])
 def test_replicas_have_the_same_bits_with_and_without_it(ranks: Any, how: str) -> None:
     assert len({bits for result in ranks["same_bits"] for bits in result[how].values()}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["automatic", "manual"])
+def test_one_rank_checks_the_first_batch_and_all_train_the_same(ranks: Any, how: str) -> None:
+    first, second = (result[how] for result in ranks["first_batch"])
+    for bare, checked in (first["bits"], second["bits"]):
+        assert bare == checked
+    assert second["report"] is None and "fail" not in first["report"].values()
+    assert first["report"]["StepRuns"] == first["report"]["ParametersMove"] == first["report"]["EvalIsDeterministic"] == "pass"
+    assert first["notes"] == ["the first of several ranks ran the checks, and exchanged nothing"]
 
 
 @pytest.mark.slow
