@@ -79,6 +79,9 @@ class Snapshot:
         self._parameters: list[Tensor] = []
         self._numbers: dict[int, Tensor | None] = {}
         for root in roots:
+            # Begin with the innermost modules, so that the depth of a model does not count.
+            for module in reversed(list(root.modules())) if isinstance(root, nn.Module) else ():
+                self._keep(module, 0)
             self._keep(root, 0)
 
     def restore(self) -> None:

@@ -87,6 +87,8 @@ class PlainTraining(Training):
                 f"check: with loss= the batch must be a pair (inputs, target), got {type(batch).__name__}; for other batches "
                 "give step=, called as step(model, batch)"
             )
+        if loss is None and step is None and hasattr(model, "training_step"):
+            raise RuleError(f"check: {type(model).__name__} is a LightningModule; call check(trainer, module, data)")
         if not any(True for _ in leaves(batch)):
             raise RuleError(f"check: the batch holds no tensor, got {shown(batch)}")
         super().__init__(model, batch, _as_optimizers(optimizer))

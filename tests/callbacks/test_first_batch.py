@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_hooks import HealthMonitor, RuleError, StatsMonitor, assert_no_hooks, check
+from tests.conformance.test_precision import scaler
 
 QUIET = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 
@@ -79,7 +80,9 @@ def checking(**options):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"precision": "bf16-mixed"}, {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5}], ids=str
+    "options",
+    [{}, {"precision": "bf16-mixed"}, {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5}],
+    ids=str,
 )
 def test_a_fit_after_check_is_bit_for_bit_the_same(tmp_path, options):
     plain, _ = fitted(Plain, tmp_path, **options)
@@ -95,6 +98,54 @@ def test_a_fit_whose_first_batch_is_checked_is_bit_for_bit_the_same(tmp_path, ki
     report = trainer.callbacks[1].check_report
     assert [each.check for each in report if each.status == "fail"] == [] and len(report) == 17
     assert_no_hooks(checked)
+
+
+def test_with_a_loss_scaler_weights_and_scale_are_the_same(tmp_path):
+    plain, without = fitted(Plain, tmp_path, plugins=scaler(growth_interval=2))
+    checked, trainer = fitted(Plain, tmp_path, [checking()], plugins=scaler(growth_interval=2))
+    scales = [each.precision_plugin.scaler.state_dict() for each in (without, trainer)]
+    assert same(plain, checked) and scales[0] == scales[1] and scales[0]["scale"] > 1024
+    report = trainer.callbacks[0].check_report
+    assert report.ok and report["ParametersMove"].status == report["InputsMatter"].status == "pass"
+
+
+class Gan(Plain):
+    """Two nets that are trained in turns, one of them at every second batch, each with the parameters of the other frozen."""
+
+    automatic = False
+
+    def __init__(self):
+        super().__init__()
+        self.judge = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+
+    def training_step(self, batch, batch_idx):
+        maker, judge = self.optimizers()
+        if batch_idx % 2 == 0:
+            self.toggle_optimizer(maker)
+            loss = -self.judge(self.net(batch[0])).mean()
+            maker.zero_grad()
+            self.manual_backward(loss)
+            maker.step()
+            self.untoggle_optimizer(maker)
+        else:
+            self.toggle_optimizer(judge)
+            loss = self.judge(self.net(batch[0]).detach()).mean() - self.judge(torch.randn(len(batch[0]), 3)).mean()
+            judge.zero_grad()
+            self.manual_backward(loss)
+            judge.step()
+            self.untoggle_optimizer(judge)
+        self.losses.append(loss.item())
+
+    def configure_optimizers(self):
+        return [torch.optim.Adam(each.parameters(), lr=1e-2) for each in (self.net, self.judge)]
+
+
+def test_nets_that_are_trained_in_turns_pass_and_go_on_the_same(tmp_path):
+    plain, _ = fitted(Gan, tmp_path)
+    checked, trainer = fitted(Gan, tmp_path, [checking()])
+    report = trainer.callbacks[0].check_report
+    assert same(plain, checked) and report.ok and all(each.requires_grad for each in checked.parameters())
+    assert report["GradientsReachParameters"].status == report["ParametersMove"].status == "pass"
 
 
 @pytest.mark.slow
@@ -187,5 +238,7 @@ def test_the_arguments_after_a_trainer_are_checked(tmp_path):
         check(trainer, nn.Linear(1, 1), loader())
     with pytest.raises(RuleError, match="with a Trainer, loss is that of the LightningModule"):
         check(trainer, Plain(), loader(), loss=nn.MSELoss())
+    with pytest.raises(RuleError, match="Plain is a LightningModule; call check.trainer, module, data."):
+        check(Plain(), next(iter(loader())))
     with pytest.raises(RuleError, match="the loader gives no batch"):
         check(trainer, Plain(), [])

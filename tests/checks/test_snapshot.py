@@ -117,3 +117,15 @@ def test_of_a_data_set_the_generators_are_restored_and_its_numbers_are_not_kept(
     data.split = "train"
     snapshot.restore()
     assert data.chance.get_state().equal(state) and data.numbers.tolist() == [1, 0] and not hasattr(data, "split")
+
+
+def test_a_deep_model_is_restored_to_its_last_layer():
+    last = nn.Linear(2, 2)
+    model = last
+    for _ in range(120):
+        model = nn.Sequential(model)
+    before, snapshot = last.weight.detach().clone(), Snapshot([model])
+    nn.init.zeros_(last.weight)
+    last.calls = 1
+    snapshot.restore()
+    assert last.weight.equal(before) and not hasattr(last, "calls")
