@@ -20,8 +20,9 @@ from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import deferred, in_fit, loss_divisor
 from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
 from lightning_hooks.engine.participants.participant import Participant
-from lightning_hooks.engine.recording.call_recorder import CallRecorder, plan_of
+from lightning_hooks.engine.recording.call_recorder import plan_of
 from lightning_hooks.engine.recording.flight import Flight
+from lightning_hooks.engine.recording.late_recorder import recorder_for
 from lightning_hooks.engine.recording.loop import Loop
 from lightning_hooks.engine.recording.record_folder import RecordFolder
 from lightning_hooks.plan.plan import Plan
@@ -141,7 +142,7 @@ class FlightRecorder(HooksCallback):
             deferred(trainer, tell_record, None),
             self._options,
         )
-        flight.recorder = CallRecorder(resolved, self.last, flight.strike, device=model.device, label=self._label)
+        flight.recorder = recorder_for(resolved, self.last, flight.strike, device=model.device, label=self._label)
         return [flight.recorder]
 
     def _folder_of(self, run: LightningRun, folder: RecordFolder) -> RecordFolder:
@@ -176,6 +177,13 @@ class FlightRecorder(HooksCallback):
         super().on_after_backward(trainer, pl_module)
         if self._flight is not None:
             self._flight.after_backward()
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called after the last batch: look at the last step."""
+        super().on_train_end(trainer, pl_module)
+        if self._flight is not None and self._run is not None:
+            self._flight.flush()
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

@@ -1,20 +1,28 @@
 """FlightRecorder in a fit: what it records, where it writes, and that the training is what it is without it."""
 
+import errno
 import json
 import math
+import os
+import signal
 import warnings
+from itertools import count
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_hooks import FlightRecorder, HealthMonitor, StatsMonitor
+from lightning_hooks.callbacks import recorder as callbacks_recorder
+from lightning_hooks.engine.recording.late_recorder import LateRecorder
 from lightning_hooks.engine.recording.saving import load_batch, load_generators, load_weights
+from lightning_hooks.engine.watching.row_fallback import RowFallback
 from lightning_hooks.errors import RuleError
 from lightning_hooks.recorder.files import read_record
 from lightning_hooks.recorder.record import Verdict
+from tests import late_copies
 
 BAD_STEP = 5
 
@@ -209,6 +217,69 @@ def test_a_folder_that_cannot_be_written_does_not_stop_the_training(tmp_path):
     with pytest.warns(UserWarning, match="the flight record is not complete: .*; training continues"):
         fit(model, recorder, folder=tmp_path)
     assert model.seen == list(range(8)) and recorder.record.place.module == "log_of"
+
+
+@pytest.mark.parametrize("steps", [BAD_STEP + 1, 8], ids=["at the last step", "in the middle"])
+def test_on_a_device_the_trail_names_the_module_a_step_later(steps, tmp_path, monkeypatch):
+    # Stands in for a device: Python writes every row, and its copies are read later.
+    late_copies.install(monkeypatch)
+    monkeypatch.setattr("lightning_hooks.engine.recording.late_recorder.begin_copy", late_copies.LateCopy)
+    monkeypatch.setattr(RowFallback, "note_order", lambda self: None)
+    monkeypatch.setattr(callbacks_recorder, "recorder_for", LateRecorder)
+    plain, model, recorder = made(), made(), FlightRecorder(last=9)
+    fit(plain, folder=tmp_path, steps=steps)
+    fit(model, recorder, folder=tmp_path, steps=steps)
+    record = read_record(tmp_path / "flight_record")
+    assert record == recorder.record and record.verdict is Verdict.FORWARD
+    assert (record.place.module, record.place.type, record.step) == ("log_of", "Log", BAD_STEP)
+    assert record.trail[-1].name == "log_of" and record.trail[-1].nonfinite == 64
+    assert [entry.name for entry in record.trail[:-1]] == ["body.0", "body.1", "body.2"]
+    why = "the numbers came from a device one step late, and the weights have changed since"
+    assert f"The step was not run again: {why}." in record.notes and record.operation is None
+    assert torch.isfinite(load_batch(recorder.folder).value[0]).all()
+    assert all((one == other)[~one.isnan()].all() for one, other in zip(plain.parameters(), model.parameters(), strict=True))
+
+
+class Killed(Callback):
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if batch_idx == BAD_STEP:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_the_record_outlives_a_kill_right_after_the_event(tmp_path):
+    child = os.fork()
+    if child == 0:
+        try:
+            fit(made(), FlightRecorder(), Killed(), folder=tmp_path)
+        finally:
+            os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    record = read_record(tmp_path / "flight_record")
+    assert record.operation.name == "aten.log" and record.step == BAD_STEP
+    assert {path.name for path in (tmp_path / "flight_record").iterdir()} >= {"record.json", "record.md", record.files["batch"]}
+
+
+@pytest.mark.parametrize("fits", [0, 1, 2, 3, 5])
+def test_a_disk_that_fills_leaves_whole_files_and_the_training_goes_on(fits, tmp_path, monkeypatch):
+    """`fits` files can be written: the record and its text, what is kept beside it, and both again with the operation."""
+    synced, written = os.fsync, count()
+
+    def full(descriptor):
+        if next(written) >= fits:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        synced(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    model, recorder = made(), FlightRecorder()
+    with pytest.warns(UserWarning, match="the flight record is not complete: OSError: .*No space left on device"):
+        fit(model, recorder, folder=tmp_path)
+    assert model.seen == list(range(8)) and recorder.record.place.module == "log_of"
+    files = [path.name for path in (tmp_path / "flight_record").iterdir()]
+    assert not [name for name in files if name.endswith(".tmp")]
+    assert ("record.json" in files) == (fits > 0) and ("record.md" in files) == (fits > 1)
+    if fits:
+        assert read_record(tmp_path / "flight_record").place.module == "log_of"
 
 
 def test_what_is_usual_is_not_recorded(tmp_path):

@@ -15,9 +15,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.facts import facts_of_optimizers
-from lightning_hooks.engine.recording.call_recorder import CallRecorder, plan_of
+from lightning_hooks.engine.recording.call_recorder import plan_of
 from lightning_hooks.engine.recording.findings import cause_of, finding_of
 from lightning_hooks.engine.recording.flight import Flight
+from lightning_hooks.engine.recording.late_recorder import recorder_for
 from lightning_hooks.engine.recording.loop import Loop
 from lightning_hooks.engine.recording.record_folder import RecordFolder
 from lightning_hooks.engine.running.hook_manager import HookManager
@@ -49,7 +50,7 @@ def loop_flight(
     """
     loop = Loop(model, optimizers, context=partial(_context, model, optimizers), quiet=partial(_paused, hook_manager))
     flight = Flight(loop, None if folder is None else partial(RecordFolder, folder), _tell, options)
-    flight.recorder = CallRecorder(plan_of(model), options.last, flight.strike, device=device)
+    flight.recorder = recorder_for(plan_of(model), options.last, flight.strike, device=device)
     return flight
 
 

@@ -224,8 +224,8 @@ class Instrument:
         """Remove all hooks, and drop the references to the model."""
         if self._is_over:
             return
-        if error is not None and self._flight is not None:
-            self._flight.fail(error)
+        if self._flight is not None:
+            self._flight.flush() if error is None else self._flight.fail(error)
         self._run.close()
         try:
             if kind is None:

@@ -53,9 +53,8 @@ _CAPACITY: Final = 1 << 16
 class CallRecorder(Observer):
     """Measures the rows of a plan at every step, notes each call in order, and looks at the numbers that a training depends on.
 
-    It looks before the backward (the loss), before the update (gradients) and after it (parameters). In host memory it looks
-    at once, so that the step can be run again with the weights that it had. On another device it looks at the end of the next
-    step, because looking earlier would wait for the device; then only the trail tells what happened.
+    It looks before the backward (the loss), before the update (gradients) and after it (parameters), at once, so that the step
+    can be run again with the weights that it had. The model is in host memory; see `late_recorder.py` for others.
 
     Args:
         plan: the rows.
@@ -94,7 +93,7 @@ class CallRecorder(Observer):
     @property
     def is_immediate(self) -> bool:
         """Whether numbers can be looked at without waiting for a device."""
-        return self.table.state.is_cpu
+        return True
 
     @property
     def moments(self) -> NDArray[np.float64]:
@@ -159,20 +158,34 @@ class CallRecorder(Observer):
 
     def end_step(self) -> None:
         super().end_step()
-        if self._strike is None:
+        if not self.is_waiting:
             return
-        moments = self.moments
-        if self.trail.bad != self._bad_before and not self._has_overflowed:
-            self.usual.update(np.flatnonzero(moments[:, NONFINITE] > 0).tolist())
-        slot = self._ended % len(self._steps)
-        self._keep(moments, slot)
-        self._ended += 1
+        if self.trail.bad != self._bad_before or self._has_overflowed:
+            self._note_ended(self.moments, self._step, self._has_overflowed)
+        else:
+            self._keep(self.moments, self._step)
 
-    def _keep(self, moments: NDArray[np.float64], slot: int) -> None:
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing has gone wrong yet."""
+        return self._strike is not None
+
+    def flush(self) -> None:
+        """Look at what was not looked at yet; call it when the training ends."""
+
+    def _note_ended(self, moments: NDArray[np.float64], step: int, has_overflowed: bool) -> None:
+        """Note the rows whose infinities are usual, since the step went well with them, and keep the magnitudes of all rows."""
+        if not has_overflowed:
+            self.usual.update(np.flatnonzero(moments[:, NONFINITE] > 0).tolist())
+        self._keep(moments, step)
+
+    def _keep(self, moments: NDArray[np.float64], step: int) -> None:
+        slot = self._ended % len(self._steps)
         with np.errstate(over="ignore", invalid="ignore"):
             largest = np.maximum(-moments[:, MIN], moments[:, MAX])
             self._magnitudes[slot] = np.where(moments[:, COUNT] > 0, largest, np.nan)
-        self._steps[slot] = self._step
+        self._steps[slot] = step
+        self._ended += 1
 
     def _is_bad(self, tensor: str) -> bool:
         rows = self._rows_of.get(tensor)
@@ -223,6 +236,6 @@ class CallRecorder(Observer):
         values = [float(self._magnitudes[slot, row]) for slot in slots]
         moments = self.moments[row]
         largest = float(np.maximum(-moments[MIN], moments[MAX]))
-        if self._step not in steps and moments[COUNT] > 0 and not np.isnan(largest):
-            steps, values = [*steps, self._step], [*values, largest]
+        if self.step not in steps and moments[COUNT] > 0 and not np.isnan(largest):
+            steps, values = [*steps, self.step], [*values, largest]
         return Growth(name, tensor, tuple(steps), tuple(values))

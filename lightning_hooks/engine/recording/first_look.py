@@ -118,11 +118,13 @@ def _look(
     has_updated = moment == "parameters"
     parameters = dict(loop.model.named_parameters())
     bad = tuple(_bad(parameters.items()))
+    # One step late, the update of the step has spoiled the parameters.
+    tells_before = recorder.is_immediate and not has_updated
     return Sight(
         moment,
         recorder.step,
         bad_batch=() if kept is None else tuple(_bad(named_tensors(kept.batch))),
-        bad_weights=() if has_updated else bad,
+        bad_weights=bad if tells_before else (),
         bad_state=tuple(_suspect(_state_of(optimizer, parameters))) if has_updated else (),
         call=culprit,
         bad_gradients=recorder.bad_names("grad"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -57,25 +58,35 @@ class Flight:
         self._tell = tell
         self._options = options
         self._batches = BatchReferences()
-        self._generators: Generators | None = None
+        self._begun: deque[tuple[int, Generators]] = deque(maxlen=2)  # the steps of the kept batches, and the generators
         self._explains_later = False
         self._is_second = False  # whether another process writes the record
 
     @property
     def last_batch(self) -> KeptBatch | None:
-        """The batch under way; None if the loop has not given it."""
-        return self._batches.last
+        """The last batch of the step that is looked at; None if it is not known."""
+        pairs = zip(reversed(self._batches.kept), reversed(self._begun), strict=True)
+        return next((kept for kept, (step, _) in pairs if step == self.recorder.step), None)
+
+    @property
+    def generators(self) -> Generators | None:
+        """The states of the generators when that batch began."""
+        return next((each for step, each in reversed(self._begun) if step == self.recorder.step), None)
 
     def begin_batch(self, batch: Any, batch_idx: int) -> None:
         """Keep a reference to a batch, and the states of the generators."""
         if self.record is None:
             self._batches.keep(batch, batch_idx)
-            self._generators = Generators()
+            self._begun.append((self.recorder.step, Generators()))
+
+    def flush(self) -> None:
+        """Look at the last step, because the training has ended."""
+        self._guarded(self.recorder.flush)
 
     def close(self) -> None:
         """Drop what keeps the model and batches alive; the record stays."""
         self._batches.close()
-        self._generators = None
+        self._begun.clear()
         # Whoever keeps the flight for its record must not keep the model alive.
         for name in ("_loop", "recorder"):
             vars(self).pop(name, None)
@@ -103,6 +114,7 @@ class Flight:
 
     def fail(self, error: BaseException) -> None:
         """Record an exception that ends the run, unless a number that was not finite is recorded."""
+        self.flush()
         if self.record is None and "exception" in self._options.on:
             self._guarded(lambda: self._write(ended(self.recorder, self._loop, error, self._options.last)))
             self._end(None, None)
@@ -138,7 +150,7 @@ class Flight:
             self.path = path
             # The record itself is first: nothing that is kept beside it may prevent it.
             write_texts(record, path)
-            kept, generators = self.last_batch, self._generators
+            kept, generators = self.last_batch, self.generators
             self.record = record = save_beside(record, path, self._loop, kept, generators, self._options.keeps)
         write_texts(record, self.path)
 
@@ -202,8 +214,9 @@ class Flight:
         if step is None or kept is None:
             return None
         with loop.quiet(), restored(loop.model, scaler=loop.scaler()):
-            if self._generators is not None:
-                self._generators.restore()
+            generators = self.generators
+            if generators is not None:
+                generators.restore()
             return autopsy(loop.model, step, batch=kept.batch, optimizers=loop.optimizers(), limit=self._options.limit)
 
     def _run_update(self, optimizer: Optimizer | None) -> Autopsy | None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from lightning_hooks.plan.plan import LOSS_SCALED
 from lightning_hooks.plan.rows import LOSS
 from lightning_hooks.stats.kernels import FallbackWriter
+from lightning_hooks.stats.kernels.trail import Order
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, UnscaledMeasurement
 from lightning_hooks.stats.schema import MAX, MIN, NONFINITE
 from lightning_hooks.tensor_kinds import TRANSFORMED, inside_transform, is_sharded
@@ -60,8 +61,7 @@ class RowFallback(FallbackWriter):
                         self.shapes.setdefault(row, tuple(measurement.tensor.shape))
             with observer.account:
                 self._write(row, measurement, self._add)
-                if self.trail is not None and not measurement.tensor.is_cuda:
-                    self._note(row, measurement)
+                self._note(row, measurement)
 
     def put(self, row: int, measurement: Measurement) -> None:
         """Set a row to a measurement, in place of an earlier one of the step."""
@@ -106,7 +106,10 @@ class RowFallback(FallbackWriter):
             observer.table.add(row, measurement)
 
     def _note(self, row: int, measurement: Measurement) -> None:
-        assert self.trail is not None
+        if isinstance(self.trail, Order):
+            self.trail.rows.append(row)
+        if self.trail is None or isinstance(self.trail, Order) or measurement.tensor.is_cuda:
+            return
         with suppress(UnmeasurableError, RuntimeError):  # `_write` has warned of it
             moments = measurement.moments.tolist()
             self.trail.note(row, moments[MIN], moments[MAX], moments[NONFINITE])

@@ -20,7 +20,7 @@ from torch.nn import Parameter
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.columns import Reduction
 from lightning_hooks.stats.histogram import histogram
-from lightning_hooks.stats.kernels.trail import Trail
+from lightning_hooks.stats.kernels.trail import Order, Trail
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import COUNT, MAX, MIN, NONFINITE, merge_moments
 from lightning_hooks.stats.units.schema import COLUMNS
@@ -40,13 +40,13 @@ class FallbackWriter:
     if writing raised. The writer counts its direct writes in the fallback.
 
     Attributes:
-        trail: notes what writers write directly; None for no trail.
+        trail: notes what writers write directly, or only in which order; None for no trail.
         direct: whether writers write directly; read at every call.
         calls: the number of direct writes.
         nanoseconds: the duration of all direct writes.
     """
 
-    trail: Trail | None = None
+    trail: Trail | Order | None = None
     direct: bool = False
     nanoseconds: int = 0
     calls: int = 0
@@ -84,6 +84,8 @@ class DirectWriter:
         if not written:
             fallback(self.row, tensor)
             return
+        if isinstance(fallback.trail, Order):
+            fallback.trail.rows.append(self.row)
         fallback.nanoseconds += perf_counter_ns() - begun
         fallback.calls += 1
 
@@ -180,7 +182,7 @@ class SharedWriter:
 
 
 def _note(writer: Writer, moments: Array) -> None:
-    if writer.fallback.trail is not None:
+    if isinstance(writer.fallback.trail, Trail):
         writer.fallback.trail.note(writer.row, moments[MIN], moments[MAX], moments[NONFINITE])
 
 

@@ -45,3 +45,14 @@ class Trail:
         """The entries from a number on that are still kept, the earliest first, as packed `FIELDS`."""
         oldest = self.count - len(self._ring)
         return b"".join(islice(self._ring, max(first - oldest, 0), None))
+
+
+class Order:
+    """The order of measurements whose numbers stay on a device.
+
+    Attributes:
+        rows: the rows in the order in which they were measured.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
