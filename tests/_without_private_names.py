@@ -29,6 +29,7 @@ from lightning_hooks import (
     read_run,
 )
 from lightning_hooks.engine.recording.autopsy import autopsy
+from lightning_hooks.engine.recording.restoring import restored
 from lightning_hooks.private import LOST
 
 
@@ -104,7 +105,8 @@ def main(folder: Path) -> None:
         tags = run.scalars if hasattr(run, "scalars") else {}
         report[name] = {"same": all(map(torch.equal, plain, watched)), "tags": len(tags)}
     square_root = nn.Linear(1, 1)
-    found = autopsy(square_root, lambda: square_root(torch.ones(1, 1)).mul(0).sqrt().sum().backward())
+    with restored(square_root):
+        found = autopsy(square_root, lambda: square_root(torch.ones(1, 1)).mul(0).sqrt().sum().backward())
     assert found.verdict == "backward" and found.operation is not None and found.operation.name == "aten.div"
     print(json.dumps({"fits": report, "lost": dict(LOST)}))
 

@@ -137,12 +137,12 @@ class Decoder:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RuleError(f"the saved value is damaged: {type(error).__name__}: {error}") from error
 
-    def _tensor(self, value: dict[str, Any]) -> Tensor:
+    def _tensor_of(self, value: dict[str, Any]) -> Tensor:
         tensor = self._tensors[value["tensor"]]
         tensor = torch.view_as_complex(tensor) if value.get("complex") else tensor
         return tensor.requires_grad_() if value.get("requires_grad") else tensor
 
-    def _sparse(self, value: dict[str, Any]) -> Tensor:
+    def _sparse_of(self, value: dict[str, Any]) -> Tensor:
         indices, values = map(self.decode, value["sparse"])
         return torch.sparse_coo_tensor(indices, values, value["shape"], is_coalesced=True, check_invariants=True)
 
@@ -191,8 +191,8 @@ class Decoder:
 
 _DECODED: Final[Mapping[str, Callable[[Decoder, dict[str, Any]], Any]]] = {
     "float": lambda decoder, value: float(value["float"]),
-    "tensor": Decoder._tensor,
-    "sparse": Decoder._sparse,
+    "tensor": Decoder._tensor_of,
+    "sparse": Decoder._sparse_of,
     "array": lambda decoder, value: decoder.decode(value["array"]).numpy(),
     "bytes": lambda decoder, value: bytes.fromhex(value["bytes"]),
     "dtype": lambda decoder, value: getattr(torch, value["dtype"]),
