@@ -92,7 +92,7 @@ def _influence(trial: Trial, path: str, feature: tuple[int, int] | None = None) 
 
     If they change nothing at first, they are tried again after two steps: a layer of zeros at the end hides every input.
     """
-    batches = [_changed(trial.batch, path, feature, change) for change in (_rolled, _flipped, _scaled)]
+    batches = [_changed(trial.batch, path, feature, change) for change in (_rolled, _flipped, _scaled, _levelled)]
     batches = [batch for batch in batches if batch is not None]
     if not batches:
         return None
@@ -163,6 +163,11 @@ def _flipped(tensor: Tensor) -> Tensor | None:
         return ~tensor
     is_mask = bool(((tensor == 0) | (tensor == 1)).all())
     return 1 - tensor if is_mask and not tensor.is_complex() else None
+
+
+def _levelled(tensor: Tensor) -> Tensor | None:
+    """The numbers of the first sample for all. To exchange samples may change nothing if their outputs are alike."""
+    return tensor[:1].expand_as(tensor) if tensor.dim() and tensor.shape[0] > 1 else None
 
 
 def _scaled(tensor: Tensor) -> Tensor | None:

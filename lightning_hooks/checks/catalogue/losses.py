@@ -145,7 +145,7 @@ class InitialLoss(Check):
         more: the loss above chance that is usual at most, for few classes.
     """
 
-    factor: float = 1.5
+    factor: float = 2.0
     more: float = 1.0
     next_steps: ClassVar[tuple[str, ...]] = (
         "Make the weights of the last layer smaller at the start: its outputs are far apart before it has learnt anything.",

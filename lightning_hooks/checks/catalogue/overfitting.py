@@ -43,6 +43,9 @@ class OverfitsBatch(Check):
             if len(record.losses) != 1:
                 return self.skipped(f"a step has {len(record.losses)} losses, of which one may rise while another falls")
             losses += record.losses
+            broken = [name for name, size in record.grads.items() if not math.isfinite(size)]
+            if broken and not trial.training.scales_loss:
+                return self.failed(broken, f"the gradient holds NaN or infinity after {index} steps on the batch", math.nan)
             if not math.isfinite(losses[-1]):
                 return self.failed([""], f"the loss of one batch is not finite after {index} steps", losses[-1])
         first, last = losses[0], min(losses[-5:])

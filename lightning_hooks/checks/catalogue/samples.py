@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lightning_hooks.checks.batch import first_samples, generator, is_float
+from lightning_hooks.checks.batch import first_samples, generator, is_float, mapped
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.errors import StepError
 from lightning_hooks.checks.result import CheckResult
-from lightning_hooks.checks.trial import Trial
+from lightning_hooks.checks.trial import Trial, outputs_of
 from lightning_hooks.errors import listed
 
 _FEW: Final = 3
@@ -27,7 +28,8 @@ class SamplesAreIndependent(Check):
     """The gradient of a sample's output with respect to the other samples' inputs is 0.
 
     Batch norms are in evaluation mode for this check, because in training they mix samples on purpose. A loss that compares
-    samples with each other, such as a contrastive one, is named and does not fail.
+    samples with each other, such as a contrastive one, is named and does not fail. Neither do samples that the step mixes
+    before it calls the model, as mixup does, nor nodes of a graph whose adjacency matrix is a buffer.
 
     Args:
         most: the largest gradient with respect to other samples, as a share of that with respect to the sample itself.
@@ -75,6 +77,13 @@ class SamplesAreIndependent(Check):
         unnormed = [name for name in trial.batch_norms if _has_no_statistics(trial.module(name))]
         if unnormed:
             return self.skipped(f"{listed(unnormed, 2)} mixes samples: it keeps no statistics")
+        related = [name for name, buffer in trial.model.named_buffers() if buffer.shape[:2] == (samples.size, samples.size)]
+        if related:
+            return self.skipped(f"{listed(related, 2)} relates the samples with each other, as an adjacency matrix does")
+        if _comes_mixed(trial, found, samples.size, self.most):
+            return self.passed(
+                f"the step mixes samples before it calls the model, as mixup does, and the model does not{norms}"
+            )
         if not samples.is_sure and found.is_independent_in_second:
             return self.skipped("the samples seem to lie in the second dimension, in which no output depends on another")
         first = self._first(trial, batches)
@@ -198,6 +207,32 @@ def _gradients(row: Tensor, roots: Sequence[Tensor]) -> list[Tensor]:
     total = (row.abs() if row.is_complex() else row).mul(weights).sum()
     found = torch.autograd.grad(total, list(roots), retain_graph=True, allow_unused=True)
     return [each.detach() for each in found if each is not None]
+
+
+def _comes_mixed(trial: Trial, found: _Mixing, count: int, most: float) -> bool:
+    """Whether the first module that the step calls gets mixed samples, and does not mix them itself."""
+    first = next((call for call in trial.step.calls if call.name in found.shares), None)
+    if first is None or first.name not in found.of_mixing:
+        return False
+    before = outputs_of(replace(first, output=trial.replay(first)[0]), count)
+    # A recurrent layer carries numbers in one direction only, so both ends are tried.
+    for sample in (0, count - 1):
+        args, kwargs = (mapped(given, partial(_with_another, sample, count)) for given in (first.args, dict(first.kwargs)))
+        output = trial.replay(replace(first, args=args, kwargs=kwargs))[0]
+        changes = [one - other for one, other in zip(before, outputs_of(replace(first, output=output), count), strict=False)]
+        own = max((float(change[sample].abs().max()) for change in changes), default=0.0)
+        others = [torch.cat([change[:sample], change[sample + 1 :]]).abs().max() for change in changes]
+        if own == 0 or any(float(other) > most * own for other in others):
+            return False
+    return True
+
+
+def _with_another(sample: int, count: int, _: str, tensor: Tensor) -> Tensor:
+    """A copy of a tensor in which one sample has the numbers of another."""
+    copy = tensor.detach().clone()
+    if copy.dim() and copy.shape[0] == count:
+        copy[sample] = copy[sample - 1]
+    return copy
 
 
 def _sequence_first(trial: Trial) -> list[str]:

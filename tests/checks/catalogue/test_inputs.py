@@ -91,3 +91,16 @@ def test_a_loss_whose_gradients_do_not_depend_on_the_batch_fails():
 
     report = check(model, batch(), step=step, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), checks=[NAME])
     assert report[NAME].status == "fail" and "no gradient of a trainable parameter does" in report[NAME].message
+
+
+def test_labels_of_outputs_that_are_all_alike_have_an_influence():
+    class Constant(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bias = nn.Parameter(torch.zeros(3))
+
+        def forward(self, x):
+            return self.bias.expand(len(x), 3)
+
+    # To exchange the labels of two samples with one output changes nothing.
+    assert result_of(NAME, Constant()).rows == ("batch[0]",)

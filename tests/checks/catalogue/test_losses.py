@@ -96,7 +96,7 @@ def test_an_activation_behind_views_and_outside_of_modules_is_found():
 def test_the_first_loss_is_compared_with_chance_and_a_smaller_one_passes():
     model = net()
     result = result_of("InitialLoss", model)
-    assert result.status == "pass" and result.threshold == pytest.approx(math.log(3) + 1)
+    assert result.status == "pass" and result.threshold == pytest.approx(2 * math.log(3))
     nn.init.normal_(model[2].weight, std=30.0)
     result = result_of("InitialLoss", model)
     assert (result.status, result.rows) == ("warn", ("2",)) and result.message.endswith(", and ln(3) is 1.1")

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from lightning_hooks import check
 from tests.checks._training import batch, net, result_of
 
 NAME = "SamplesAreIndependent"
@@ -109,3 +110,25 @@ def test_tokens_are_followed_from_their_vectors():
 def test_a_batch_whose_samples_are_not_known_is_skipped(given, said):
     result = result_of(NAME, net(), given, lambda output, target: output.square().mean())
     assert (result.status, result.message) == ("skip", said)
+
+
+@pytest.mark.parametrize("is_model_fault", [False, True])
+def test_samples_that_the_step_mixes_before_the_model_are_no_fault_of_it(is_model_fault):
+    model = Named(lambda x: x - x.mean(0)) if is_model_fault else net()
+
+    def step(module, given):
+        inputs, labels = given
+        return F.cross_entropy(module(0.7 * inputs + 0.3 * inputs.roll(1, 0)), labels)
+
+    result = check(model, batch(), step=step, checks=[NAME])[NAME]
+    if is_model_fault:
+        assert (result.status, result.rows) == ("fail", ("body.0",))
+    else:
+        assert result.status == "pass" and "before it calls the model, as mixup does" in result.message
+
+
+def test_nodes_of_a_graph_whose_adjacency_is_a_buffer_are_skipped():
+    model = Named(lambda x: model.edges[: len(x), : len(x)] @ x)
+    model.register_buffer("edges", torch.ones(12, 12) / 12)
+    result = result_of(NAME, model)
+    assert (result.status, result.message) == ("skip", "edges relates the samples with each other, as an adjacency matrix does")
