@@ -121,7 +121,7 @@ def frozen_is_trained() -> Plain:
     model.requires_grad_(False)
     for parameter in model.parameters():  # the head was meant
         parameter.requires_grad_(True)
-    return classified(model, options={"frozen": ["0.*"]}, peer_options={"frozen": ["0"]})
+    return classified(model, options={"checks": {"FrozenStay": {"params": ["0.*"]}}}, peer_options={"frozen": ["0"]})
 
 
 class ForgetsOneStep(Learner):
@@ -164,7 +164,7 @@ class ZeroedBeforeStep(Classifier):
 def rate_tiny() -> Plain:
     torch.manual_seed(0)
     model = mlp()
-    return classified(model, optimizer=SGD(model.parameters(), lr=1e-5), options={"overfit": True})
+    return classified(model, optimizer=SGD(model.parameters(), lr=1e-5), options={"checks": {"OverfitsBatch": True}})
 
 
 def rate_huge() -> Fit:
@@ -172,7 +172,7 @@ def rate_huge() -> Fit:
         def configure_optimizers(self) -> Any:
             return SGD(self.parameters(), lr=300.0)
 
-    return fitted(Huge, *blobs(4 * BATCH), options={"overfit": True})
+    return fitted(Huge, *blobs(4 * BATCH), options={"checks": {"OverfitsBatch": True}})
 
 
 FAMILY = "optimizer"
@@ -212,7 +212,7 @@ PATTERNS = [
         FAMILY,
         lambda: fitted(LayersInAList),
         "Layers in a list of Python are used, but neither trained nor saved.",
-        Expected((COVERS, "GradientsReachParameters"), "fail"),
+        Expected((COVERS,), "fail", "hidden*"),
     ),
     Pattern("rate-zero", FAMILY, rate_zero, "The learning rate is 0.", Expected((MOVE,), "fail", "0.weight")),
     Pattern(

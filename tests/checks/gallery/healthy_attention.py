@@ -195,6 +195,24 @@ def translation() -> Fit:
     return fitted(Translation, sequence, target, arguments=(0, 1))
 
 
+class Sentences(Learner):
+    """An autoencoder of sequences: its decoder is given the previous tokens, and a code of the whole sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(16, 16)
+        self.encoder, self.decoder = nn.GRU(16, 16, batch_first=True), nn.GRU(16, 16, batch_first=True)
+        self.head = nn.Linear(16, 16)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        _, code = self.encoder(self.embedding(ids))
+        return self.head(self.decoder(self.embedding(ids[:, :-1]), code)[0])
+
+    def loss(self, batch: Any) -> Tensor:
+        (ids,) = batch
+        return token_loss(self(ids), ids[:, 1:])
+
+
 class Sets(nn.Module):
     """Attends from one learned query to the elements of each set."""
 
@@ -234,5 +252,11 @@ PATTERNS = [
     Pattern("layer-drop", FAMILY, lambda: fitted(LayerDrop, *sequences(4 * BATCH)), "Blocks that are skipped at random."),
     Pattern("ctc", FAMILY, speech, "A recurrent network with the CTC loss."),
     Pattern("translation", FAMILY, translation, "An encoder and a decoder, with padding that the loss ignores."),
+    Pattern(
+        "sentence-autoencoder",
+        FAMILY,
+        lambda: fitted(Sentences, tokens(4 * BATCH)),
+        "A decoder of the next tokens that is given a code of all of them.",
+    ),
     Pattern("attention-pooling", FAMILY, sets, "Attention of one query over the elements of each set."),
 ]

@@ -25,6 +25,22 @@ def autoencoder() -> Plain:
     return classified(model, inputs, inputs, loss=functional.mse_loss)
 
 
+class Perceived(Learner):
+    """Compares features of images by a frozen network, which a list hides from checkpoints."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = mlp(64, 24, 64, 1)
+        self.eyes = [mlp(64, 16, 8, 1).requires_grad_(False)]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.net(inputs.flatten(1)).view_as(inputs)
+
+    def loss(self, batch: Any) -> Tensor:
+        (inputs,) = batch
+        return functional.mse_loss(self.eyes[0](self(inputs).flatten(1)), self.eyes[0](inputs.flatten(1)))
+
+
 class Variational(Learner):
     """A variational autoencoder."""
 
@@ -43,6 +59,15 @@ class Variational(Learner):
         error = functional.binary_cross_entropy_with_logits(logits, inputs, reduction="sum")
         divergence = -0.5 * (1 + log_variance - mean**2 - log_variance.exp()).sum()
         return (error + divergence) / len(inputs)
+
+
+class Drawn(Variational):
+    """The same, which draws its code in evaluation too."""
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, log_variance = self.encoder(inputs.flatten(1)).chunk(2, dim=1)
+        code = mean + torch.randn_like(mean) * (log_variance / 2).exp()
+        return self.decoder(code).view_as(inputs), mean, log_variance
 
 
 class Quantized(Learner):
@@ -182,7 +207,9 @@ def of_pixels(module: type[Learner]) -> Fit:
 FAMILY = "generative"
 PATTERNS = [
     Pattern("autoencoder", FAMILY, autoencoder, "An autoencoder of pixels from 0 to 1."),
+    Pattern("perceptual-loss", FAMILY, lambda: of_pixels(Perceived), "A loss by a frozen network that a list hides."),
     Pattern("variational-autoencoder", FAMILY, lambda: of_pixels(Variational), "A variational autoencoder."),
+    Pattern("drawn-autoencoder", FAMILY, lambda: of_pixels(Drawn), "The same, which draws its code in evaluation too."),
     Pattern("quantized-autoencoder", FAMILY, lambda: of_pixels(Quantized), "A VQ-VAE with a straight-through gradient."),
     Pattern("gan", FAMILY, lambda: fitted(Adversarial), "A GAN with two optimizers, in manual optimization."),
     Pattern("toggled-gan", FAMILY, lambda: fitted(Toggled), "A Wasserstein GAN that toggles its optimizers."),

@@ -24,6 +24,7 @@ RESULTS = Path(__file__).parent / "peer.jsonl"
 FITS: Mapping[str, frozenset[str]] = {
     name: frozenset(theirs.split())
     for name, theirs in {
+        "StepRuns": "forward loss",
         "OptimizerCoversParameters": "optimizer_coverage params_change",
         "GradientsReachParameters": "gradient_flow gradient_magnitude params_change loss",
         "ParametersMove": "params_change overfit_batch",

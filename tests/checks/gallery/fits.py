@@ -1,0 +1,39 @@
+"""Fits of healthy patterns with and without a check of the first batch."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from lightning.pytorch import Callback
+
+from lightning_hooks import HealthMonitor
+from tests.checks.gallery.case import Fit, Pattern
+from tests.checks.gallery.catalogue import healthy
+from tests.checks.gallery.judge import trainer_of
+from tests.checks.gallery.state import differing, state_of
+
+
+def fits() -> list[Pattern]:
+    """The healthy patterns that Lightning trains."""
+    return [pattern for pattern in healthy() if isinstance(pattern.build(), Fit)]
+
+
+def changed_by_check(pattern: Pattern) -> list[str]:
+    """The names of what is not bit for bit the same after a fit of four steps whose first batch was checked."""
+    alone = _trained(pattern, [])
+    return differing(alone, _trained(pattern, [HealthMonitor(check_first_batch=True)]))
+
+
+def _trained(pattern: Pattern, callbacks: Sequence[Callback]) -> dict[str, Any]:
+    case = pattern.build()
+    assert isinstance(case, Fit)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+        trainer = trainer_of(case, callbacks=[*callbacks], default_root_dir=folder)
+        trainer.fit(case.module, case.loader)
+    return state_of(case.module, trainer.optimizers)
