@@ -102,7 +102,7 @@ class Flight:
         self._guarded(
             lambda: self._write(seen(self.recorder, self._loop, self.last_batch, moment, optimizer, self._options.last))
         )
-        if moment == "loss" and self.last_batch is not None:
+        if moment == "loss" and self.last_batch is not None and self.recorder.is_immediate:
             self._explains_later = True
         else:
             self._end(moment, optimizer)
