@@ -85,6 +85,9 @@ def test_yaml(page, block, given):
     if isinstance(content, list) and "class_path" not in content[0]:
         assert as_rules(Apply, content, page)
         return
+    if "jobs" in content:  # a workflow of GitHub
+        assert all({"uses", "run"} & step.keys() for job in content["jobs"].values() for step in job["steps"])
+        return
     Path("given.yaml").write_text(yaml.safe_dump([content] if "class_path" in content else content), encoding="utf-8")
     assert load_callbacks("given.yaml", page)
 

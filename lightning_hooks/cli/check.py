@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from lightning_hooks.cli.formats import add_format, rendered
 from lightning_hooks.errors import HooksError
 
 
@@ -24,14 +25,29 @@ def check(arguments: list[str]) -> int:
     report = run(
         cli.trainer, cli.model, cli.datamodule, checks=checks, accept=options.accept or None, time_limit=options.time_limit
     )
-    print(report.to_json() if options.json else report)
+    if options.format in ("sarif", "junit"):
+        from lightning_hooks.checks.catalogue import DEFAULT_CHECKS
+        from lightning_hooks.checks.outcomes import report_of_checks
+
+        config = _config(rest)
+        outcomes = report_of_checks(config, report, DEFAULT_CHECKS)
+        print(rendered(outcomes, options.format, options.location or config, "lightning_hooks.check"))
+    else:
+        print(report.to_json() if options.format == "json" else report)
     return 0 if report.ok else 1
+
+
+def _config(arguments: list[str]) -> str:
+    """The last config of the command line, where its own settings are."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-c", "--config", default="")
+    return str(parser.parse_known_args(arguments)[0].config)
 
 
 def _read(arguments: list[str]) -> tuple[Any, list[str]]:
     """The options of the command, and the arguments for LightningCLI."""
     parser = argparse.ArgumentParser("lightning-hooks check", add_help=False, allow_abbrev=False)
-    parser.add_argument("--json", action="store_true")
+    add_format(parser, "")
     parser.add_argument("--accept", action="append")
     parser.add_argument("--overfit", action="store_true")
     parser.add_argument("--time-limit", type=float, default=60.0)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lightning_hooks.cli.diagnoses import has_journal, read, stands
+from lightning_hooks.cli.diagnoses import has_journal, read
 from lightning_hooks.cli.progress import Progress, silent
 from lightning_hooks.errors import RuleError
-from lightning_hooks.health.finding import Finding
+from lightning_hooks.health.finding import Finding, stands
 from lightning_hooks.health.journal import FINDINGS, RunFindings
 from lightning_hooks.tensorboard.run_files import PATTERN, event_files
 

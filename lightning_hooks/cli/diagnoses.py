@@ -5,15 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.health.finding import Finding
 from lightning_hooks.health.journal import FINDINGS, SUMMARY, RunFindings, read_findings
-from lightning_hooks.health.rule import Severity
 from lightning_hooks.tensorboard.run_files import runs_below
-
-
-def stands(finding: Finding) -> bool:
-    """Whether a finding makes a run unhealthy: it is a warning or worse, and is not over."""
-    return finding.severity is not Severity.INFO and finding.is_over is None
 
 
 def folder_of(run: Path) -> Path:

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from lightning_hooks.cli.diagnoses import folder_of, read, stands
+from lightning_hooks.cli.diagnoses import folder_of, read
+from lightning_hooks.cli.formats import add_format, rendered
 from lightning_hooks.cli.progress import progress_bar
 from lightning_hooks.errors import printable
-from lightning_hooks.health.finding import Finding
+from lightning_hooks.health.finding import Finding, stands
 from lightning_hooks.health.journal import FINDINGS, SUMMARY, RunFindings
+from lightning_hooks.health.outcome import Report, report_of_run
 from lightning_hooks.health.rule import Severity
 from lightning_hooks.health.text import as_text, blocks_of
 
@@ -24,20 +26,20 @@ def findings(arguments: list[str]) -> int:
     """Print the findings of a run; returns 1 if one of severity warning or critical still holds, else 0."""
     parser = argparse.ArgumentParser("lightning-hooks findings", description="Say what is wrong with a training run.")
     parser.add_argument("run", type=Path, help="the log directory of the run")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_format(parser, FINDINGS)
     parser.add_argument("--since", type=int, default=0, metavar="STEP", help="only findings that began at this step or later")
     parser.add_argument("--follow", action="store_true", help="print findings as the fit makes them, until it ends")
     parser.add_argument("--recompute", action="store_true", help="apply the default rules to the event file of the run again")
     args = parser.parse_args(arguments)
-    if args.follow and (args.json or args.recompute):
-        parser.error("--follow cannot be combined with --json or --recompute")
+    if args.follow and (args.format != "text" or args.recompute):
+        parser.error("--follow cannot be combined with --format, --json or --recompute")
     if args.follow:
         return _follow(args.run, args.since)
     known = _known(args.run, recompute=args.recompute)
     found = [finding for finding in known.findings if finding.first_step >= args.since]
     numbers = {finding.number for finding in found}
     causes = [cause for cause in known.causes if not numbers.isdisjoint(cause.numbers)]
-    if args.json:
+    if args.format == "json":
         shown = {
             "findings": [finding.to_dict() for finding in found],
             "causes": [cause.to_dict() for cause in causes],
@@ -45,6 +47,8 @@ def findings(arguments: list[str]) -> int:
             "has_ended": known.has_ended,
         }
         print(json.dumps(shown, indent=1))
+    elif args.format != "text":
+        print(rendered(_report(args.run, known, found), args.format, args.location, "lightning_hooks.findings"))
     else:
         blocks = blocks_of(causes, found, least=Severity.INFO)
         print("\n".join([*filter(None, [as_text(blocks)]), _last_line(known, found)]))
@@ -58,6 +62,13 @@ def _known(run: Path, *, recompute: bool) -> RunFindings:
 
     with progress_bar("Reading steps") as progress:
         return recomputed(run, progress)
+
+
+def _report(run: Path, known: RunFindings, found: Sequence[Finding]) -> Report:
+    # The rules load torch, which the other formats do not need.
+    from lightning_hooks.health.rules import DEFAULT_RULES
+
+    return report_of_run(str(run), known, found, DEFAULT_RULES)
 
 
 def _last_line(known: RunFindings, found: Sequence[Finding]) -> str:

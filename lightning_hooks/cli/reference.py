@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from lightning_hooks.cli.diagnoses import folder_of, stands
+from lightning_hooks.cli.diagnoses import folder_of
 from lightning_hooks.cli.progress import Progress, progress_bar
 from lightning_hooks.errors import RuleError, printable
 from lightning_hooks.health.accepting import refuse_unknown_rules
 from lightning_hooks.health.engine import Diagnosis
+from lightning_hooks.health.finding import stands
 from lightning_hooks.health.reference.baseline import write_baseline
 from lightning_hooks.health.reference.reference import Reference
 from lightning_hooks.health.reference.rules import REFERENCE_RULES, reference_rules

@@ -97,6 +97,11 @@ class Finding:
         )
 
 
+def stands(finding: Finding) -> bool:
+    """Whether a finding makes a run unhealthy: it is a warning or worse, and is not over."""
+    return finding.severity is not Severity.INFO and finding.is_over is None
+
+
 @dataclass(frozen=True)
 class Cause:
     """The most likely reason of several findings.
