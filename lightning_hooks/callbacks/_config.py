@@ -140,6 +140,8 @@ def _call(item: Any, where: str) -> tuple[type[HooksCallback], dict[str, Any]]:
     arguments = init_args({str(key): value for key, value in item.items() if key != "class_path"}, f"{where}: {name}")
     options = inspect.signature(_KNOWN[name]).parameters
     for option in arguments:
+        if option == "True" and "on" in options:
+            raise RuleError(f'{where}: {name}: YAML reads a bare on: as true; write "on": in quotes')
         if option not in options:
             raise RuleError(f"{where}: {name} has no option {shown(option)}{did_you_mean(option[:100], options)}")
     return _KNOWN[name], arguments

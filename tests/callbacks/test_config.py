@@ -389,6 +389,10 @@ def test_strict_errors_name_the_callback_and_the_file(monkeypatch: pytest.Monkey
         ),
         ("{day: 2026-13-40, callbacks: [StatsMonitor]}", "is not valid YAML (month must be in 1..12"),
         (
+            "callbacks: [{class_path: FlightRecorder, init_args: {on: exception}}]",
+            'callbacks[0]: FlightRecorder: YAML reads a bare on: as true; write "on": in quotes',
+        ),
+        (
             "callbacks: [{class_path: StatsMonitor, init_args: {wach: []}}]",
             "callbacks[0]: StatsMonitor has no option 'wach' (did you mean 'watch'",
         ),
