@@ -14,9 +14,9 @@ import argparse
 import importlib
 import inspect
 import json
+import linecache
 import random
 import sys
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,19 @@ FORMAT = 1  # of record.json and of the files beside it
 UNINITIALISED = ("empty", "new_empty", "resize_", "set_")  # results of these hold whatever was in memory
 
 
-class FirstBad(TorchDispatchMode):
+class Entry:
+    """The entry of a mode. In the mode's own class torch would wrap it, and the wrapper imports the compiler: seconds."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.run(func, args, kwargs or {})  # type: ignore[attr-defined]
+
+
+class FirstBad(Entry, TorchDispatchMode):
     """Follows NaN and infinities through the operators of a step.
 
     Attributes:
         born: where the bad numbers of each storage come from, by the address of the storage.
+        forward: the module and the line of each operator of the forward pass, by the number of its node of autograd.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -43,18 +51,24 @@ class FirstBad(TorchDispatchMode):
         self.born: dict[int, str] = {}
         self.masks: set[int] = set()
         self.modules: list[str] = []
+        self.forward: dict[int, str] = {}
         for name, module in model.named_modules():
             module.register_forward_pre_hook(lambda *_, name=name, module=module: self.modules.append(described(name, module)))
             module.register_forward_hook(lambda *_: self.modules.pop() and None, always_call=True)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operator; if its result is bad and its operands are not, note where that was."""
-        kwargs = kwargs or {}
+        node = current_node()
+        if node is None:
+            # Autograd creates the node of an operator right before it runs the operator.
+            self.forward.setdefault(next_number() - 1, self.here())
         operands = list(tensors_in([args, kwargs]))
         bad = [address(each) for each in operands if is_bad(each)]
         ranges = [f"{tuple(each.shape)} {each.dtype} {extent(each)}" for each in operands if each.is_floating_point()]
         result = func(*args, **kwargs)
         name = func.name().partition("::")[2].partition(".")[0]
+        if name == "lift_fresh":
+            self.born.pop(address(operands[0]), None)
         for each in tensors_in(result):
             key = address(each)
             known = [self.born[one] for one in bad if one in self.born]
@@ -72,17 +86,40 @@ class FirstBad(TorchDispatchMode):
                 # An infinite literal, as masks have, is meant, until a NaN is made of it.
                 self.masks.add(key)
             else:
-                self.born[key] = self.where(func, ranges, each)
+                self.born[key] = self.where(func, node, ranges, each)
         return result
 
-    def where(self, operator: Any, ranges: list[str], result: Tensor) -> str:
+    def here(self) -> str:
+        """The module that runs, and the innermost line outside of libraries."""
+        frame: Any = sys._getframe()
+        while frame is not None and not is_user_code(frame.f_code.co_filename):
+            frame = frame.f_back
+        module = self.modules[-1] if self.modules else "code outside all modules"
+        if frame is None:
+            return module
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        return f"{module}\n  {file}:{line} in {frame.f_code.co_name}: {linecache.getline(file, line).strip()}"
+
+    def where(self, operator: Any, node: Any, ranges: list[str], result: Tensor) -> str:
         """The operator, its module, its line, and the ranges of its operands, in words."""
-        module = self.modules[-1] if self.modules else "code outside all modules, or the backward pass"
-        line = next((frame for frame in reversed(traceback.extract_stack()) if is_user_code(frame.filename)), None)
-        place = f"\n  {line.filename}:{line.lineno} in {line.name}: {line.line}" if line else ""
+        place = self.here() if node is None else f"{node.name()} of {self.forward.get(number_of(node), 'an unknown module')}"
         read = "".join(f"\n  read {each}" for each in ranges)
         counts = f"{int(result.isnan().sum())} NaN, {int(result.isinf().sum())} Inf"
-        return f"{operator.name().partition('.')[0]} in {module}{place}\n  gave {tuple(result.shape)}: {counts}{read}"
+        return f"{operator.name().partition('.')[0]} in {place}\n  gave {tuple(result.shape)}: {counts}{read}"
+
+
+def current_node() -> Any:
+    """The node of autograd that runs; None in the forward pass, and if torch does not tell."""
+    return getattr(torch._C, "_current_autograd_node", lambda: None)()
+
+
+def next_number() -> int:
+    autograd: Any = getattr(torch._C, "_autograd", None)
+    return int(getattr(autograd, "_get_sequence_nr", lambda: 0)())
+
+
+def number_of(node: Any) -> int:
+    return int(getattr(node, "_sequence_nr", lambda: -1)())
 
 
 def described(name: str, module: nn.Module) -> str:
@@ -100,6 +137,11 @@ def address(tensor: Tensor) -> int:
 def is_bad(tensor: Tensor) -> bool:
     numbers = tensor.is_floating_point() and tensor.layout is torch.strided and not tensor.is_meta and tensor.numel()
     return bool(numbers) and not bool(tensor.isfinite().all())
+
+
+def is_mask(tensor: Tensor) -> bool:
+    """Whether all elements are 0 or −Inf, as those of a mask that is added."""
+    return bool(((tensor == 0) | tensor.isneginf()).all())
 
 
 def extent(tensor: Tensor) -> str:
@@ -238,7 +280,8 @@ def prepared(model: Any, context: dict[str, Any], trainer: NoTrainer) -> None:
         model.trainer = trainer
     model.log = model.log_dict = model.print = lambda *args, **kwargs: None
     model.manual_backward = lambda loss, *args, **kwargs: loss.backward(*args, **kwargs)
-    model.optimizers = lambda use_pl_optimizer=True: Stopper()
+    stoppers = [Stopper() for _ in context.get("optimizers") or [None]]
+    model.optimizers = lambda use_pl_optimizer=True: stoppers if len(stoppers) > 1 else stoppers[0]
     dtype = {"16-true": torch.float16, "bf16-true": torch.bfloat16, "64-true": torch.float64}.get(str(context.get("precision")))
     if dtype is not None:
         model.to(dtype)
@@ -259,10 +302,12 @@ def restore_generators(states: dict[str, Any]) -> None:
 
 def result_of(model: Any, batch: Any, context: dict[str, Any], files: dict[str, str]) -> str:
     """What a step gives, in words."""
+    parameters = {name for name, _ in model.named_parameters()}
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if is_bad(tensor) and tensor.isnan().any():
-            return f"weights: {name} has NaN when the step begins"
-    bad_batch = [i for i, each in enumerate(tensors_in(batch)) if is_bad(each) and each.isnan().any()]
+        # A buffer may be infinite on purpose, as masks are.
+        if is_bad(tensor) and (name in parameters or tensor.isnan().any()):
+            return f"weights: {name} is not finite when the step begins"
+    bad_batch = [i for i, each in enumerate(tensors_in(batch)) if is_bad(each) and not is_mask(each)]
     half = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}.get(str(context.get("precision")))
     arguments = [batch, int(context.get("batch_idx") or 0)][: len(inspect.signature(model.training_step).parameters)]
     loss = None
@@ -272,7 +317,7 @@ def result_of(model: Any, batch: Any, context: dict[str, Any], files: dict[str, 
         loss = output["loss"] if isinstance(output, dict) else output
         if loss is not None and is_bad(loss):
             if bad_batch:
-                return f"batch: its tensor {bad_batch[0]} has NaN, and the loss is {loss.item()}"
+                return f"batch: its tensor {bad_batch[0]} is not finite, and the loss is {loss.item()}"
             return f"forward: {mode.born.get(address(loss), 'the loss is not finite')}"
         if loss is not None:
             (loss * float(context.get("loss_scale") or 1.0) / int(context.get("accumulate_grad_batches") or 1)).backward()
