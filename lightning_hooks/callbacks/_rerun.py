@@ -36,15 +36,24 @@ def why_not_again(trainer: Trainer, pl_module: LightningModule) -> str:
     return f"with {type(trainer.strategy).__name__} one process cannot run it alone"
 
 
-def step_again(trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> Callable[[], Tensor | None]:
+def step_again(
+    trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, taken: int = 0
+) -> Callable[[], Tensor | None]:
     """A function that runs the training step and the backward of a batch again, with the precision of the Trainer.
 
-    With manual optimization it ends where the first optimizer would step.
+    With manual optimization it ends where an optimizer would step that has not stepped yet in this batch.
+
+    Args:
+        trainer: the Trainer.
+        pl_module: the module.
+        batch: the batch.
+        batch_idx: its number.
+        taken: the number of steps that optimizers have taken in the batch, with manual optimization.
     """
     untyped: Any = trainer
 
     def manual() -> None:
-        with suppressed_steps(pl_module):
+        with suppressed_steps(pl_module, taken):
             _call(pl_module, batch, batch_idx)
 
     def automatic() -> Tensor | None:
@@ -69,15 +78,20 @@ def _call(pl_module: Any, batch: Any, batch_idx: int) -> Any:
 
 
 @contextmanager
-def suppressed_steps(pl_module: LightningModule) -> Iterator[None]:
-    """No optimizer steps in the block: the first that would step ends the block. Backwards call no callbacks."""
+def suppressed_steps(pl_module: LightningModule, taken: int = 0) -> Iterator[None]:
+    """No optimizer steps in the block, and backwards call no callbacks.
+
+    Steps that were taken before do nothing, since the weights have them already. The next that would be taken ends the block.
+    """
     untyped: Any = pl_module
+    left = iter(range(taken))
 
     def backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:
         loss.backward(*args, **kwargs)
 
     def stop(*args: Any, **kwargs: Any) -> None:
-        raise StopHereError
+        if next(left, None) is None:
+            raise StopHereError
 
     with ExitStack() as stack:
         stack.enter_context(_replaced(untyped, "manual_backward", backward))

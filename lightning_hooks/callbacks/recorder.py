@@ -131,6 +131,7 @@ class FlightRecorder(HooksCallback):
             quiet=partial(quiet, run, model),
             scaler=lambda: getattr(untyped.precision_plugin, "scaler", None),
             refuses=partial(why_not_again, trainer, model),
+            is_manual=not model.automatic_optimization,
             rank=untyped.global_rank,
             world_size=untyped.world_size,
         )
@@ -152,8 +153,10 @@ class FlightRecorder(HooksCallback):
         return folder if board is None or self.logdir is not None or not is_alone else RecordFolder(board)
 
     def _step_again(self, trainer: Trainer, model: LightningModule) -> Any:
-        kept = None if self._flight is None else self._flight.last_batch
-        return None if kept is None else step_again(trainer, model, kept.batch, kept.batch_idx)
+        if self._flight is None or self._flight.last_batch is None:
+            return None
+        kept = self._flight.last_batch
+        return step_again(trainer, model, kept.batch, kept.batch_idx, self._flight.recorder.steps_in_batch)
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

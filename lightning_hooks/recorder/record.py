@@ -27,7 +27,7 @@ class Verdict(StrEnum):
     ALL_REDUCE = "all_reduce"
     """Each gradient that this rank computed is finite; the gradients averaged over ranks are not."""
     SCALER = "scaler"
-    """Gradients overflow as a loss scaler expects: it lowers the scale and skips the step."""
+    """Gradients overflow in float16 although the loss scaler has lowered its scale. Overflows that it handles are no record."""
     NOT_REPRODUCED = "not_reproduced"
     """The same step, run again, gave finite numbers: the hardware, or an operation that is not deterministic."""
     EXCEPTION = "exception"

@@ -92,7 +92,10 @@ def message_of(verdict: Verdict, place: Place | None, operation: Operation | Non
                 f"{place.world_size} ranks, are not. Another rank's record names the call."
             )
         case Verdict.SCALER:
-            return f"In step {step} gradients overflow as a loss scaler expects, first at {where}{call}{batch}.{by}"
+            return (
+                f"In step {step} gradients overflow in float16 although the loss scale was lowered, first at {where}{call}"
+                f"{batch}.{by}"
+            )
         case Verdict.NOT_REPRODUCED:
             return (
                 f"{where} gave a number that is not finite in step {step}, and not when the step was run again: suspect the "

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.optim import Optimizer
@@ -23,6 +23,14 @@ from lightning_hooks.errors import printable
 from lightning_hooks.recorder.options import RecorderOptions
 from lightning_hooks.recorder.record import FlightRecord, Verdict
 from lightning_hooks.recorder.verdicts import message_of
+
+_UNKNOWN_PARAMETERS: Final = (
+    "The update, run again, gave finite numbers. The parameters that it read are gone: those that are not finite now were 0."
+)
+_LARGEST_PARAMETERS: Final = (
+    "the parameters that the update read are gone: it gives finite numbers if those that are not finite now are 0, and "
+    "overflows in this operation if they are the largest number of their type"
+)
 
 Tell = Callable[[FlightRecord, Path | None], None]
 
@@ -172,19 +180,28 @@ class Flight:
         if found.verdict is None or place is None:
             if found.notes:  # a run that did not end says nothing
                 return replace(record, notes=notes)
+            if record.verdict is Verdict.UPDATE:  # the parameters that it read are gone
+                return replace(record, reproduced=False, notes=(*notes, _UNKNOWN_PARAMETERS))
             message = message_of(Verdict.NOT_REPRODUCED, record.place, None)
             return replace(record, verdict=Verdict.NOT_REPRODUCED, reproduced=False, message=message, notes=notes)
+        verdict = Verdict.SCALER if self._is_beyond_the_scaler(found) else found.verdict
         told = replace(
             record,
-            verdict=found.verdict,
+            verdict=verdict,
             place=place,
-            message=message_of(found.verdict, place, found.operation, self.recorder.finite_until),
+            message=message_of(verdict, place, found.operation, self.recorder.finite_until),
             reproduced=found.reproduced,
             operation=found.operation,
             inputs=found.inputs or record.inputs,
             notes=notes,
         )
         return replace(told, growth=growth_of(told, self.recorder) or record.growth)
+
+    def _is_beyond_the_scaler(self, found: Autopsy) -> bool:
+        """Whether gradients exceed the range of float16 at a loss scale at which they should not."""
+        scaler, result = self._loop.scaler(), found.result
+        is_scaled = scaler is not None and scaler.is_enabled() and found.verdict is Verdict.BACKWARD
+        return is_scaled and result is not None and result.dtype == "float16" and not result.nan
 
     def _why_not(self, moment: Moment, record: FlightRecord) -> str:
         """Why the step cannot be run again; empty if it can."""
@@ -199,7 +216,7 @@ class Flight:
         refused = self._loop.refuses()
         if refused:
             return refused
-        if self.recorder.steps_in_batch:
+        if self.recorder.steps_in_batch and not self._loop.is_manual:
             return "an optimizer has already changed parameters in this batch"
         if record.place is not None and record.place.micro_batch != self.recorder.micro_batch:
             return "it happened in an earlier batch of the step"
@@ -223,16 +240,29 @@ class Flight:
         """Run the update again with the learning rate and the state that it left.
 
         The parameters that it had are gone: those that are not finite are 0 in this run. What makes them bad again is the rate,
-        or the state.
+        or the state. If nothing does, they were too large themselves: a second run sets them to the largest finite number.
         """
         if optimizer is None:
             return None
+        found = self._run_update_from(optimizer, 0.0)
+        if found.reproduced or found.notes:
+            return found
+        found = self._run_update_from(optimizer, 1.0)
+        if found.operation is None:
+            return found
+        # What this run read are numbers of its own, not of the training.
+        operation = replace(found.operation, inputs=())
+        return replace(found, operation=operation, inputs=(), notes=(*found.notes, _LARGEST_PARAMETERS))
+
+    def _run_update_from(self, optimizer: Optimizer, share: float) -> Autopsy:
+        """Run an update with the parameters that are not finite at a share of the largest number of their type."""
         loop = self._loop
         gradients = [(each, each.grad) for group in optimizer.param_groups for each in group["params"]]
         with loop.quiet(), restored(loop.model, [optimizer], updates=True):
             with torch.no_grad():
                 for parameter, gradient in gradients:
-                    parameter.nan_to_num_(0.0, 0.0, 0.0)
+                    largest = share * torch.finfo(parameter.dtype).max
+                    parameter.nan_to_num_(largest, largest, -largest)
                     parameter.grad = gradient
             step = type(optimizer).step
             return autopsy(

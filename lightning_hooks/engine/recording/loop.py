@@ -21,6 +21,7 @@ class Loop(NamedTuple):
         refuses: why no step can be run again; empty if it can.
         quiet: surrounds such a run: nothing else takes part in it.
         scaler: the loss scaler; None without one.
+        is_manual: whether the step itself calls the optimizers, so that the calls before can be left out when it runs again.
         rank: the process.
         world_size: the number of processes.
     """
@@ -32,6 +33,7 @@ class Loop(NamedTuple):
     refuses: Callable[[], str] = lambda: ""
     quiet: Callable[[], AbstractContextManager[None]] = nullcontext
     scaler: Callable[[], Any] = lambda: None
+    is_manual: bool = False
     rank: int = 0
     world_size: int = 1
 
