@@ -41,7 +41,8 @@ class Fault:
         says: what happens, in one sentence.
         build: makes the case; it seeds everything itself.
         verdict: the verdict; None for a healthy training, of which there is no record.
-        step: the step in which the first bad number appears.
+        step: the step of the record.
+        begins: the step in which the first bad number appears; None if it is that of the record.
         module: the dotted name of the module that makes it, or of the parameter.
         direction: `forward`, `backward` or `update`; empty if the verdict has none.
         tensor: the tensor with the first bad number, as in `Place`; empty if it is not compared.
@@ -59,6 +60,7 @@ class Fault:
     build: Callable[[], Case]
     verdict: Verdict | None = None
     step: int = 0
+    begins: int | None = None
     module: str = ""
     direction: str = ""
     tensor: str = ""
@@ -86,7 +88,7 @@ def fit(
         fault: the training.
         folder: where its files go.
         callbacks: what watches it.
-        backend: of `torch.compile`; None trains eagerly.
+        backend: compiles each network of the module with this backend of `torch.compile`; None trains eagerly.
         prepare: called with the case before the fit.
         said: gets the texts of all warnings.
         trainer: more arguments of the Trainer.
@@ -109,15 +111,16 @@ def fit(
         "default_root_dir": folder,
         "callbacks": [*case.callbacks, *callbacks],
     }
-    module: Any = case.module
     if backend is not None:
         torch.compiler.reset()
-        module = torch.compile(module, backend=backend)
+        # Lightning's `self.log` cannot be traced, so the module itself stays eager.
+        for network in case.module.children():
+            network.compile(backend=backend)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             made = Trainer(**{**options, **case.trainer, **trainer})
-            made.fit(module, case.loader)
+            made.fit(case.module, case.loader)
         finally:
             if said is not None:
                 said += [str(warning.message) for warning in caught]

@@ -24,21 +24,41 @@ def mixed(scale: float) -> dict[str, Any]:
     return {"plugins": [MixedPrecision("16-mixed", "cpu", GradScaler("cpu", init_scale=scale))]}
 
 
-class RootOfNothing(Regressor):
-    """Takes the root of 0 at every step from the fourth on, so that the scaler skips each of them."""
+class FromTheFourth(Regressor):
+    """Returns its outputs in float32, and a loss that is sound in the first four steps."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         inputs, targets = batch
-        outputs = self(inputs)
-        loss = functional.mse_loss(outputs.float(), targets)
-        if batch_idx >= 4:
-            loss = loss + (outputs.float() * 0.0).square().sum().sqrt()
-        return loss
+        outputs = self(inputs).float()
+        loss = functional.mse_loss(outputs, targets)
+        return loss if batch_idx < 4 else self.worse(outputs, loss)
+
+    def worse(self, outputs: Tensor, loss: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class RootOfNothing(FromTheFourth):
+    """Takes the root of 0, so that the gradient is NaN at any loss scale."""
+
+    def worse(self, outputs: Tensor, loss: Tensor) -> Tensor:
+        return loss + (outputs * 0.0).square().sum().sqrt()
+
+
+class TooLarge(FromTheFourth):
+    """Multiplies its loss by a billion, so that gradients exceed 65 504 at any loss scale."""
+
+    def worse(self, outputs: Tensor, loss: Tensor) -> Tensor:
+        return loss * 1e9
 
 
 def skipped_for_ever() -> Case:
     torch.manual_seed(0)
     return Case(RootOfNothing(around(act=nn.Tanh())), batches(), mixed(2.0**16))
+
+
+def too_large_for_any_scale() -> Case:
+    torch.manual_seed(0)
+    return Case(TooLarge(around(act=nn.Tanh())), batches(), mixed(2.0**10))
 
 
 def scale_search() -> Case:
@@ -75,16 +95,34 @@ def manual_scaler() -> Case:
 SCALED = ("scale-search", "manual-scaler")
 """Healthy trainings in which a scaler handles gradients that overflow."""
 
+PATIENCE = 3
+"""The halvings of the loss scale after a good step that may be the search of the scaler."""
+
 FAULTS = [
     Fault(
         "skipped-for-ever",
         "A gradient is NaN at any loss scale, and the scaler skips every step.",
         skipped_for_ever,
-        Verdict.SCALER,
-        step=4,
+        Verdict.BACKWARD,
+        step=4 + PATIENCE,
+        begins=4,
         direction="backward",
+        tensor="grad",
         operation="aten.div",
         node="SqrtBackward0",
-        steps=30,
+        steps=12,
+    ),
+    Fault(
+        "too-large-for-any-scale",
+        "Gradients overflow in float16 at any loss scale, and the scaler skips every step.",
+        too_large_for_any_scale,
+        Verdict.SCALER,
+        step=4 + PATIENCE,
+        begins=4,
+        direction="backward",
+        tensor="grad",
+        operation="aten._to_copy",
+        node="ToCopyBackward0",
+        steps=12,
     ),
 ]

@@ -23,7 +23,7 @@ FIRST_BAD = {
 
 
 def batch_of(fault: Fault, accumulate: int) -> int:
-    return fault.step * accumulate + fault.micro_batch
+    return (fault.step if fault.begins is None else fault.begins) * accumulate + fault.micro_batch
 
 
 @pytest.mark.parametrize("fault", [each for each in faulty() if not each.failure], ids=lambda fault: fault.name)
