@@ -14,6 +14,7 @@
 | `scalar` | the same, `first`, `last` | the same, of the steps from `first` to `last` and their neighbours |
 | `histograms` | run, tags (ranges of indices into the run's `histograms`), steps | one `packed_histograms` for each tag |
 | `overview` | run | the global scalars, and the rows that are not finite |
+| `record` | run, record (the name of its folder) | a flight record, as `records.whole` returns it |
 | `statistics` | | the explanation of each statistic |
 | `ranges` | | the usual ranges of statistics, with their sources |
 """
@@ -38,6 +39,7 @@ from lightning_hooks.dashboard.gaps import gaps
 from lightning_hooks.dashboard.merging import merges_exactly
 from lightning_hooks.dashboard.overview import overview
 from lightning_hooks.dashboard.ranges import USUAL_RANGES
+from lightning_hooks.dashboard.records import listed, whole
 from lightning_hooks.dashboard.runs import Runs
 from lightning_hooks.dashboard.sheets import packed_histograms
 from lightning_hooks.dashboard.source import RunSource
@@ -89,6 +91,7 @@ class Api:
             "scalar": self._scalar,
             "histograms": self._histograms,
             "overview": lambda args: overview(self._open(args)),
+            "record": self._record,
             "statistics": lambda _: EXPLANATIONS,
             "ranges": lambda _: [each.to_dict() for each in USUAL_RANGES],
         }
@@ -124,8 +127,8 @@ class Api:
     def _run(self, args: Mapping[str, str]) -> Any:
         """What the page must know of a run at first.
 
-        `checks` says which health rules looked, `strip` lists the scalars of the strip, its default first, and `doctor` is the
-        command that examines the run.
+        `checks` says which health rules looked, `records` lists the flight records, `strip` lists the scalars of the strip, its
+        default first, and `doctor` is the command that examines the run.
         """
         run = self._open(args)
         tensors: dict[str, list[str]] = {}
@@ -144,10 +147,18 @@ class Api:
             "histograms": run.histogram_tags(),
             "findings": None if findings is None else with_curves(run, findings),
             "checks": run.checks(),
+            "records": listed(run.records()),
             "strip": strip_tags(run),
             "doctor": None if run.place is None else f"lightning-hooks doctor {shlex.quote(run.place)}",
             "problems": run.problems(),
         }
+
+    def _record(self, args: Mapping[str, str]) -> Any:
+        run, name = self._open(args), _text(args, "record")
+        record = run.records().get(name)
+        if record is None:
+            raise NotFound(f"there is no flight record {name!r} in run {args['run']!r}")
+        return whole(name, record, run.place)
 
     def nodes(self, run: RunSource, tensor: str, stat: str) -> tuple[str, list[Node]]:
         """The tree of the rows of a table, and a key that changes with it."""

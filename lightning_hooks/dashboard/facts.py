@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 
@@ -24,6 +25,15 @@ def about_rows(lines: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The facts about rows by name from a JSON object, without fields of other names or types than a monitor writes."""
     rows = {name: each for name, each in json_object(lines).items() if isinstance(each, dict)}
     return {name: {key: each[key] for key in _FACTS if key in each and _FACTS[key](each[key])} for name, each in rows.items()}
+
+
+def time_and_size(file: Path) -> tuple[int, int] | None:
+    """The modification time in nanoseconds and the size of a file; None if the file does not exist or is unreadable."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 def is_count(value: Any) -> bool:

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from lightning_hooks.dashboard.facts import about_rows, json_object
+from lightning_hooks.dashboard.facts import about_rows, json_object, time_and_size
 from lightning_hooks.dashboard.findings import checks_of, has_ended, shown_findings, shown_summary
+from lightning_hooks.dashboard.records import Records
 from lightning_hooks.dashboard.source import Floats, Steps
 from lightning_hooks.health.journal import FINDINGS, SUMMARY
+from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.tensorboard.local_tables import LocalTables
 from lightning_hooks.tensorboard.messages import buckets, strings
 from lightning_hooks.tensorboard.run_index import ABOUT, FOUND, PLUGIN, TABLE, RunIndex
@@ -24,13 +26,14 @@ class LocalRun(LocalTables):
     def __init__(self, path: Path) -> None:
         super().__init__(RunIndex(path))
         self.path = path
-        self._written, self._findings_changed = self._written_findings(), 0
+        self._written, self._changes = self._written_findings(), 0  # changes of the files beside the event files
+        self._records = Records(path)
         # `about` caches the facts about rows, together with the version of the run at which it read them.
         self._cached_about: tuple[int, Mapping[str, Any]] | None = None
 
     @property
     def version(self) -> int:
-        return self._index.version + self._findings_changed
+        return self._index.version + self._changes
 
     @property
     def history(self) -> int:
@@ -40,10 +43,10 @@ class LocalRun(LocalTables):
     def refresh(self) -> None:
         self._index.refresh()
         before, self._written = self._written, self._written_findings()
-        self._findings_changed += before != self._written
+        self._changes += (before != self._written) + self._records.refresh()
 
     def _written_findings(self) -> tuple[tuple[int, int] | None, ...]:
-        return tuple(_time_and_size(self.path / name) for name in (FINDINGS, SUMMARY))
+        return tuple(time_and_size(self.path / name) for name in (FINDINGS, SUMMARY))
 
     def scalar_tags(self) -> list[str]:
         return self._index.tags("number")
@@ -87,6 +90,9 @@ class LocalRun(LocalTables):
         # If the last fit has not ended, ignore the summary: an earlier fit in the same folder wrote it.
         return checks_of(self._summary()) if has_ended(text or "") else None
 
+    def records(self) -> Mapping[str, FlightRecord]:
+        return self._records.found()
+
     def _summary(self) -> Mapping[str, Any]:
         """What the `summary.json` beside the event file says, or else the event file."""
         try:
@@ -107,7 +113,7 @@ class LocalRun(LocalTables):
         return str(self.path)
 
     def problems(self) -> list[str]:
-        return self._index.problems()
+        return [*self._index.problems(), *self._records.problems()]
 
 
 def _text_of(file: Path) -> str | None:
@@ -116,12 +122,3 @@ def _text_of(file: Path) -> str | None:
         return file.read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
-
-
-def _time_and_size(file: Path) -> tuple[int, int] | None:
-    """The modification time in nanoseconds and the size of a file; None if the file does not exist or is unreadable."""
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size

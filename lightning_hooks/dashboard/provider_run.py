@@ -12,6 +12,7 @@ from lightning_hooks.dashboard import REMOTE_STEPS
 from lightning_hooks.dashboard.facts import about_rows, json_object
 from lightning_hooks.dashboard.findings import checks_of, shown_summary
 from lightning_hooks.dashboard.source import Floats, Steps, Values
+from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.tensorboard.local_tables import asked_of, ranks_of, read_facts
 from lightning_hooks.tensorboard.run_index import ABOUT, FACTS, FOUND, INDEX, PLUGIN, ROWS, TABLE, is_table, table_of
 from lightning_hooks.tensorboard.tables import Tables
@@ -167,6 +168,9 @@ class ProviderRun(Tables):
 
     def checks(self) -> Mapping[str, Any] | None:
         return checks_of(self._stored_summary())
+
+    def records(self) -> Mapping[str, FlightRecord]:
+        return {}  # a record is a folder beside the event files, which a provider does not list
 
     def _stored_summary(self) -> Mapping[str, Any]:
         """What the event file says: files beside it cannot be read here."""

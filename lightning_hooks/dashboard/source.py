@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.stats.stored import StoredRows
 
 Steps = NDArray[np.int64]
@@ -70,6 +71,9 @@ class RunSource(Protocol):
 
     def checks(self) -> Mapping[str, Any] | None:
         """Which health rules looked at the run, see `checks_of`; None if nobody knows, as while the fit goes on."""
+
+    def records(self) -> Mapping[str, FlightRecord]:
+        """The flight records of the run by the names of their folders, in the order in which they were written."""
 
     @property
     def place(self) -> str | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Final
 
 from lightning_hooks.recorder.record import FlightRecord, Growth, Operation, Place, TensorSummary, TrailEntry
 
-_LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
+LARGEST: Final = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
+"""The largest number of a dtype."""
 _MOST_CALLS = 24  # calls of the trail in words; record.json has all
 _MOST_STEPS = 12  # steps of the growth in words
 
@@ -81,7 +83,7 @@ def _operation(operation: Operation) -> Iterator[str]:
 
 
 def _summary(tensor: TensorSummary) -> tuple[str, ...]:
-    largest, reached = _LARGEST.get(tensor.dtype), tensor.abs_max
+    largest, reached = LARGEST.get(tensor.dtype), tensor.abs_max
     headroom = "" if largest is None or not reached else f"× {largest / reached:.3g}"
     return (
         tensor.name,
