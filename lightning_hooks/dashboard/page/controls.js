@@ -3,18 +3,20 @@
 import { choice, h } from "./dom.js";
 import { nearest } from "./worst.js";
 
-export const VIEWS = [["overview", "Overview"], ["map", "Heat map"], ["row", "Row"], ["step", "Step"], ["sheet", "Histograms"]];
+export const VIEWS = [["overview", "Overview"], ["map", "Heat map"], ["row", "Row"], ["step", "Step"], ["sheet", "Histograms"], ["record", "Flight record"]];
 export const MOST_OTHERS = 3; // runs to compare with
 export const PANEL = "panel"; // the id of the element that shows a view
 
 /** The tabs; `show` is called with the name of a view. */
 export function makeTabs(show) {
   const tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
-  VIEWS.forEach(([view, text], at) => {
+  VIEWS.forEach(([view, text]) => {
     const onkeydown = (event) => {
       const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (!move) return;
-      const [next] = VIEWS[(at + move + VIEWS.length) % VIEWS.length];
+      const offered = VIEWS.filter(([each]) => !tabs.querySelector(`[data-view=${each}]`).hidden);
+      const place = offered.findIndex(([each]) => each === view);
+      const [next] = offered[(place + move + offered.length) % offered.length];
       show(next);
       tabs.querySelector(`[data-view=${next}]`).focus();
     };
@@ -23,9 +25,10 @@ export function makeTabs(show) {
   return tabs;
 }
 
-/** Mark the tab of the shown view. Only this tab can be reached with the Tab key. */
-export function markTab(tabs, panel, view) {
+/** Mark the tab of the shown view, and hide those of views that are not offered. Only the marked one can be reached with the Tab key. */
+export function markTab(tabs, panel, view, isOffered) {
   for (const tab of tabs.children) {
+    tab.hidden = !isOffered(tab.dataset.view);
     tab.setAttribute("aria-selected", String(tab.dataset.view === view));
     tab.tabIndex = tab.dataset.view === view ? 0 : -1;
   }

@@ -23,6 +23,14 @@ export function choice(label, options, value, onchange, attributes = {}) {
   return h("label", { class: "choice" }, h("span", {}, label), select);
 }
 
+/** A table; a cell { number } is aligned at its right. */
+export function table(heads, lines) {
+  const cell = (each) => (each?.number !== undefined ? h("td", { class: "number" }, each.number) : h("td", {}, each));
+  const head = (text, i) => h("th", { scope: "col", class: lines[0][i]?.number === undefined ? "" : "number" }, text);
+  const named = heads.some(Boolean) ? h("thead", {}, h("tr", {}, ...heads.map(head))) : null;
+  return h("div", { class: "table-holder" }, h("table", {}, named, h("tbody", {}, ...lines.map((line) => h("tr", {}, ...line.map(cell))))));
+}
+
 /** Save a blob as a file. */
 export function download(name, blob) {
   const link = h("a", { href: URL.createObjectURL(blob), download: name });

@@ -1,7 +1,7 @@
 // Exports the heat maps as a picture and as a table.
 
 import { color, h } from "./dom.js";
-import { FINDING } from "./legend.js";
+import { markKeys } from "./legend.js";
 import { texture } from "./textures.js";
 
 const MARGIN = 12;
@@ -66,7 +66,10 @@ export function pictureOf(panels, title, legend) {
     pen.strokeRect(x, y + LINE, 12, 12);
     x += 18 + write(key.textContent.trim(), x + 18, y + LINE + 6) + 14;
   }
-  if (panels.some((panel) => panel.model.marks.length)) write(FINDING, x + 6 + write("▼", x, y + LINE + 6, "12px", "alert"), y + LINE + 6);
+  for (const [sign, text] of markKeys(panels.flatMap((panel) => panel.model.marks))) {
+    x += 6 + write(sign, x, y + LINE + 6, "12px", "alert");
+    x += 14 + write(text, x, y + LINE + 6);
+  }
   return new Promise((resolve) => out.toBlob(resolve));
 }
 

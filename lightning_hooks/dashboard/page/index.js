@@ -7,6 +7,7 @@ import { Loaded } from "./loaded.js";
 import { MapView } from "./mapview.js";
 import { OverviewView } from "./overview.js";
 import { PICKER_KEY, Picker } from "./picker.js";
+import { RecordView } from "./recordview.js";
 import { RowView } from "./rowview.js";
 import { SheetView } from "./sheet.js";
 import { ServerSource } from "./source.js";
@@ -52,6 +53,7 @@ class App {
       row: new RowView(this),
       step: new StepView(this),
       sheet: new SheetView(this),
+      record: new RecordView(this),
     };
     this.tableIsChosen = Boolean(this.state.tensor); // by the user or the address; otherwise a view may choose another table
     this.picker = new Picker(this);
@@ -75,7 +77,7 @@ class App {
       }
       if (event.target.closest("[role=application]")) return;
       const at = Number(event.key) - 1;
-      if (VIEWS[at]) this.state.set({ view: VIEWS[at][0] });
+      if (VIEWS[at] && this.offers(VIEWS[at][0])) this.state.set({ view: VIEWS[at][0] });
     });
   }
 
@@ -163,7 +165,12 @@ class App {
   }
 
   markTab() {
-    markTab(this.tabs, this.panel, this.state.view);
+    markTab(this.tabs, this.panel, this.state.view, (view) => this.offers(view));
+  }
+
+  /** Whether the shown run has what a view shows. */
+  offers(view) {
+    return this.views[view].isOffered ?? true;
   }
 
   fillControls() {
@@ -244,6 +251,7 @@ class App {
     await this.guard(async (isCurrent) => {
       await Promise.all(state.others.map((other) => loaded.load(other)));
       if (!isCurrent()) return;
+      if (!this.offers(state.view)) state.settle({ view: "overview" });
       const view = this.views[state.view];
       this.markTab();
       this.fillControls();

@@ -15,10 +15,10 @@ class InlineSource {
     return this.tables[`${tensor}\n${stat}`]?.[0] ?? 0;
   }
 
-  async ask(route, { tensor, stat, tag, tags } = {}) {
+  async ask(route, { tensor, stat, tag, tags, record } = {}) {
     const { data } = this;
     if (route === "histograms") return expand(tags).map((i) => structuredClone(data.histograms[data.run.histograms[i]]));
-    const answer = { scalar: data.scalars[tag], rows: data.rows[`${tensor}\n${stat}`], gaps: data.gaps[`${tensor}\n${stat}`] }[route];
+    const answer = { scalar: data.scalars[tag], rows: data.rows[`${tensor}\n${stat}`], gaps: data.gaps[`${tensor}\n${stat}`], record: data.records[record] }[route];
     return structuredClone(answer ?? data[route]);
   }
 

@@ -3,9 +3,9 @@
 import { short, tableOf } from "./colors.js";
 import { h } from "./dom.js";
 import { GAP_TEXTS } from "./gaps.js";
+import { glyphOf } from "./marks.js";
 import { swatch } from "./textures.js";
 
-export const FINDING = "finding";
 const OF_THE_TENSOR = /^(mean|std|rms|norm|abs_mean|min|max|abs_max|p\d+(\.\d+)?)$/;
 
 /** Fill an element with the legend of a heat map: quantity, colour bar with ticks or `keys` in its place, outliers, special colours, findings. */
@@ -32,8 +32,13 @@ export function drawLegend(element, { tensor, stat, map, isDifference, isRatio, 
     ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
     ...specialKeys(true, true, false, scale.hasZero, isRatio ? "0 or infinite in one run" : "infinite"),
     ...[...gapKinds].map((kind) => keyOf(kind, GAP_TEXTS[kind])),
-    ...(marks.length ? [h("span", {}, h("span", { class: "mark" }, "▼"), ` ${FINDING}`)] : []),
+    ...markKeys(marks).map(([sign, text]) => h("span", {}, h("span", { class: "mark" }, sign), ` ${text}`)),
   );
+}
+
+/** The kinds of marks that there are: [sign, what it stands for]. */
+export function markKeys(marks) {
+  return [...new Set(marks.map(glyphOf))].sort().map((sign) => [sign, { "▼": "finding", "●": "flight record" }[sign]]);
 }
 
 /** The quantity that a scale shows, with its unit, such as "grad norm (units of the tensor, log)". */

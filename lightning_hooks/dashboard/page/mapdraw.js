@@ -2,7 +2,7 @@
 
 import { clamp, color } from "./dom.js";
 import { AXIS, drawLabels } from "./maplabels.js";
-import { drawTriangle } from "./marks.js";
+import { drawDisc, drawTriangle } from "./marks.js";
 import { WAITING, pixelsOf, texturesOf } from "./segments.js";
 import { texture } from "./textures.js";
 
@@ -136,7 +136,8 @@ function drawMarks(context, map, at) {
     const isOfRun = mark.node === null;
     if ((!isOfRun && (r < at.first || r >= at.last)) || x < at.gutter || x > at.gutter + at.plot) continue;
     // A finding on the whole run has no row: its mark stands above the cells.
-    drawTriangle(context, x, isOfRun ? AXIS - 10 : AXIS + r * at.row - at.top - 2, 5);
+    const y = isOfRun ? AXIS - 10 : AXIS + r * at.row - at.top - 2;
+    mark.record ? drawDisc(context, x, y + 5, 5) : drawTriangle(context, x, y, 5);
     context.stroke();
   }
 }

@@ -4,6 +4,7 @@ import { short } from "./colors.js";
 import { clamp, h, several } from "./dom.js";
 import { xOf } from "./mapdraw.js";
 import { AXIS } from "./maplabels.js";
+import { glyphOf } from "./marks.js";
 import { cellOf } from "./segments.js";
 import { TILE } from "./source.js";
 import { stepsText } from "./steps.js";
@@ -115,7 +116,7 @@ function gapLines(gaps, node) {
 
 const MOST_TEXTS = 6; // findings that a description lists
 const markLines = (marks) => {
-  const texts = [...new Set(marks.map((mark) => `▼ ${mark.text}`))];
+  const texts = [...new Set(marks.map((mark) => `${glyphOf(mark)} ${mark.text}`))];
   return texts.length > MOST_TEXTS ? [...texts.slice(0, MOST_TEXTS), `▼ and ${several(texts.length - MOST_TEXTS, "finding")} more`] : texts;
 };
 

@@ -3,7 +3,7 @@
 import { nameOf } from "./controls.js";
 import { several } from "./dom.js";
 import { mapOf } from "./maptools.js";
-import { marksOn } from "./marks.js";
+import { marked, marksOn } from "./marks.js";
 import { filterOf } from "./patterns.js";
 import { foldingOf } from "./rows.js";
 import { Cells } from "./source.js";
@@ -64,7 +64,7 @@ export class MapModels {
       exact: rows.exact,
       map: mapOf(state, loaded.usual(state.tensor, state.stat)),
       fit: state.fit === "1",
-      marks: marksOn(loaded.meta(run).findings, rows, state.tensor),
+      marks: marksOn(marked(loaded.meta(run)), rows, state.tensor),
       gaps: this.gapsOf.get(rows) ?? null,
       selected: selectedOf(rows, state),
     };

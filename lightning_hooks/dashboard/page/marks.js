@@ -7,6 +7,16 @@ const OF_PARAMETERS = /(^|\/)(param|grad|final_grad|update|state\.[^/]*)$/; // t
 const moduleOf = (name) => name.slice(0, Math.max(name.lastIndexOf("."), 0));
 const textOf = (finding) => finding.verdict ?? finding.rule ?? "finding";
 
+/** What is marked of a run: its findings, and its flight records, which look like findings on the row that made the first bad number. */
+export function marked({ findings, records }) {
+  const text = ({ title, message }) => `Flight record, ${title}: ${message}`;
+  const ofRecord = (each) => ({ kind: "record", record: each.name, severity: each.severity, rule: "Flight record", verdict: text(each), step: each.step, rows: [each.module], name: each.module, tensor: each.tensor });
+  return [...(findings ?? []), ...(records ?? []).map(ofRecord)];
+}
+
+/** The sign of a mark in texts. */
+export const glyphOf = ({ record }) => (record ? "●" : "▼");
+
 /** The names of the rows of a finding; an empty name stands for the whole run. */
 function namesOf(finding) {
   const names = Array.isArray(finding.rows) ? finding.rows : [finding.name];
@@ -21,7 +31,7 @@ export function marksOf(findings, name, tensor) {
   const showsParameters = OF_PARAMETERS.test(tensor);
   return dated(findings).flatMap(({ finding, step }) => {
     const isConcerned = namesOf(finding).some((each) => each !== "" && (each === name || (showsParameters ? holds(finding, each) === moduleOf(name) : heldBy(finding, each) === name)));
-    return isConcerned ? [{ step, text: textOf(finding) }] : [];
+    return isConcerned ? [markOf(finding, { step })] : [];
   });
 }
 
@@ -42,9 +52,11 @@ export function marksOn(findings, rows, tensor) {
   };
   return dated(findings).flatMap(({ finding, step }) => {
     const nodes = new Set(namesOf(finding).flatMap((name) => nodesFor(finding, name)));
-    return [...nodes].map((node) => ({ node, step, text: textOf(finding) }));
+    return [...nodes].map((node) => markOf(finding, { node, step }));
   });
 }
+
+const markOf = (finding, where) => ({ ...where, text: textOf(finding), ...(finding.record ? { record: finding.record } : {}) });
 
 /** The module that a finding names; null if it names a parameter. */
 const holds = (finding, name) => (finding.tensor && OF_PARAMETERS.test(finding.tensor) ? null : name);
@@ -68,7 +80,7 @@ function indexOf(rows) {
   return (rows.markIndex = { nodeOf: rows.rowByName, groupOf, nodesOfModule });
 }
 
-/** Draw marks on a chart of uPlot: a triangle above the curve and a thin line at the step. */
+/** Draw marks on a chart of uPlot: a triangle above the curve, a disc for a flight record, and a thin line at the step. */
 export function drawChartMarks(chart, marks) {
   const { ctx: pen, bbox } = chart;
   const ratio = window.devicePixelRatio || 1;
@@ -76,14 +88,14 @@ export function drawChartMarks(chart, marks) {
   pen.fillStyle = pen.strokeStyle = color("alert");
   pen.lineWidth = ratio;
   pen.setLineDash([3 * ratio, 3 * ratio]);
-  for (const { step } of marks) {
+  for (const { step, record } of marks) {
     const x = chart.valToPos(step, "x", true);
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
     pen.beginPath();
     pen.moveTo(x, bbox.top);
     pen.lineTo(x, bbox.top + bbox.height);
     pen.stroke();
-    drawTriangle(pen, x, bbox.top, 5 * ratio);
+    record ? drawDisc(pen, x, bbox.top + 5 * ratio, 5 * ratio) : drawTriangle(pen, x, bbox.top, 5 * ratio);
   }
   pen.restore();
 }
@@ -95,5 +107,12 @@ export function drawTriangle(pen, x, y, size) {
   pen.lineTo(x - size, y);
   pen.lineTo(x + size, y);
   pen.closePath();
+  pen.fill();
+}
+
+/** Fill a disc, the mark of a flight record. */
+export function drawDisc(pen, x, y, size) {
+  pen.beginPath();
+  pen.arc(x, y, size, 0, 2 * Math.PI);
   pen.fill();
 }

@@ -4,13 +4,15 @@ import { keysOf, lineChart } from "./charts.js";
 import { short } from "./colors.js";
 import { helpButton } from "./controls.js";
 import { Crosshair } from "./crosshair.js";
-import { h, several } from "./dom.js";
+import { h, several, table } from "./dom.js";
 import { blocksOf, cardOf, verdictOf } from "./findings.js";
 import { modeChanges } from "./modes.js";
+import { recordCard } from "./records.js";
 import { badgeOf } from "./severity.js";
 import { Strip } from "./strip.js";
 import { usualLegend } from "./usual.js";
 
+const RECORDS = 2; // flight records that have a card
 const STRIP_LABELS = 64; // pixels of the labels beside the curve of the strip
 const TRANSFORM_CURVES = { transform_norm_before: "norm before", transform_norm_after: "norm after" };
 const TRANSFORM_FACTS = {
@@ -49,21 +51,23 @@ export class OverviewView {
       const tags = sorted(overview.hooks).filter((tag) => !tag.endsWith("hooks/loss"));
       const charts = await Promise.all(tags.map((tag) => this.chart(tag)));
       const transforms = await Promise.all([...grouped(overview.transforms)].map(([name, names]) => this.transform(name, names)));
+      const records = await Promise.all(meta.records.slice(0, RECORDS).map(({ name }) => source.ask("record", { run: state.run, record: name })));
       if (!isCurrent()) return;
       this.shown = key;
-      this.showParts(overview, charts.filter(Boolean), transforms, steps);
+      this.showParts(overview, charts.filter(Boolean), transforms, steps, records);
     }
     this.strip.show(series, [() => ({ left: STRIP_LABELS, width: Math.max(this.strip.columns.clientWidth - STRIP_LABELS - 8, 50), from: steps.from, to: steps.to })]);
   }
 
-  showParts(overview, charts, transforms, range) {
+  showParts(overview, charts, transforms, range, records) {
     const { findings } = this.app.meta;
     const blocks = findings ? blocksOf(findings) : [];
     const view = { app: this.app, crosshair: this.crosshair, range: { from: range.from, to: range.to }, linkTo: (finding, text) => this.linkTo(finding, text) };
     // Drop the followers of the cards that are replaced below, and keep those of the strip.
     this.crosshair.followers = new Set(this.followers);
     this.cards = blocks.map((block) => cardOf(block, view));
-    this.lead.replaceChildren(...[this.verdict(blocks), this.summary(overview)].filter(Boolean));
+    this.recordCards = records.map((record) => recordCard(this.app, record));
+    this.lead.replaceChildren(...[this.verdict(blocks), this.summary(overview), ...this.recordCards, this.furtherRecords()].filter(Boolean));
     const parts = [
       ...this.cards,
       this.nonfinite(overview.nonfinite),
@@ -86,6 +90,13 @@ export class OverviewView {
     return h("p", { class: "verdict fine" }, badgeOf("fine", "Healthy"), looked);
   }
 
+  /** A link to the records that have no card; null if each has one. */
+  furtherRecords() {
+    const further = this.app.meta.records.slice(RECORDS);
+    if (!further.length) return null;
+    return h("p", {}, h("button", { class: "link", onclick: () => this.app.state.set({ view: "record", record: further[0].name }) }, `and ${several(further.length, "flight record")} more`));
+  }
+
   /** Which rules looked, and which could not and why. They are unfolded if they are all there is to say. */
   checks(blocks) {
     const { checks } = this.app.meta;
@@ -104,9 +115,10 @@ export class OverviewView {
     );
   }
 
-  /** Lead to the card of a finding, or of its cause. */
+  /** Lead to the card of a finding, of its cause, or of a flight record. */
   showCard(finding) {
-    const card = this.cards.find((each) => each.numbers.includes(finding.number)) ?? this.cards[0];
+    const ofRecord = this.recordCards.find((each) => each.record === finding.record);
+    const card = ofRecord ?? this.cards.find((each) => each.numbers.includes(finding.number)) ?? this.cards[0];
     card?.scrollIntoView({ block: "center" });
     card?.focus();
   }
@@ -255,18 +267,4 @@ function percent(value) {
 
 function number(value) {
   return { number: short(value) };
-}
-
-function table(heads, lines) {
-  const cell = (each) => (each?.number !== undefined ? h("td", { class: "number" }, each.number) : h("td", {}, each));
-  return h(
-    "div",
-    { class: "table-holder" },
-    h(
-      "table",
-      {},
-      h("thead", {}, h("tr", {}, ...heads.map((text, i) => h("th", { scope: "col", class: lines[0][i]?.number === undefined ? "" : "number" }, text)))),
-      h("tbody", {}, ...lines.map((line) => h("tr", {}, ...line.map(cell)))),
-    ),
-  );
 }

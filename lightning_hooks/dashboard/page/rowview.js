@@ -5,7 +5,7 @@ import { keysOf, lastText, lineChart } from "./charts.js";
 import { helpButton } from "./controls.js";
 import { h, several } from "./dom.js";
 import { timeSeriesOf } from "./host.js";
-import { marksOf } from "./marks.js";
+import { glyphOf, marked, marksOf } from "./marks.js";
 import { PICKER_KEY } from "./picker.js";
 import { histogramPictures } from "./ridges.js";
 import { seriesOf } from "./series.js";
@@ -59,13 +59,20 @@ export class RowView {
     this.show(
       h("h2", {}, `${state.tensor} of ${name}`),
       h("p", {}, [type, shape ? `shape [${shape.join(", ")}]` : ""].filter(Boolean).join(", ")),
-      ...marksOf(app.meta.findings, name, state.tensor).map(({ step, text }) => h("p", { class: "note" }, `▼ ${text} (since ${stepsText([step, step])})`)),
+      ...marksOf(marked(app.meta), name, state.tensor).map((mark) => this.noteOf(mark)),
       links,
       ...gaps,
       keysOf([state.run, ...state.others]) ?? "",
       h("div", { class: "cards" }, ...cards.filter(Boolean)),
       histogram ?? "",
     );
+  }
+
+  /** What a mark says; of a flight record with the way to its view. */
+  noteOf(mark) {
+    const { step, text, record } = mark;
+    const open = () => this.app.state.set({ view: "record", record });
+    return h("p", { class: "note" }, `${glyphOf(mark)} ${text} (${record ? "in" : "since"} ${stepsText([step, step])}) `, record ? h("button", { class: "link", onclick: open }, "Show the calls before it") : null);
   }
 
   /** Replace the content. If a button with the same role had the focus before, such as the one to the next row, it has it again. */
@@ -115,7 +122,7 @@ export class RowView {
       "div",
       { class: "card" },
       h("h3", {}, stat, " ", helpButton(app, () => stat), h("span", { class: "value" }, lastText(series[0]))),
-      lineChart(series, { usual, marks: marksOf(app.meta.findings, name, state.tensor), label: `${state.tensor} ${stat} of ${name}`, onStep: (step) => app.state.set({ view: "step", step, stat }) }),
+      lineChart(series, { usual, marks: marksOf(marked(app.meta), name, state.tensor), label: `${state.tensor} ${stat} of ${name}`, onStep: (step) => app.state.set({ view: "step", step, stat }) }),
       usual ? usualLegend(usual) : null,
       ...series.map(nonfiniteNote),
     );

@@ -7,6 +7,7 @@ const SHAPES = {
   warning: ["M8 1.2l7.2 13.6H.8z", "M8 5.8v4.4M8 12.2v.6"], // a triangle with an exclamation mark
   info: ["M8 1a7 7 0 1 1 0 14A7 7 0 0 1 8 1z", "M8 7.2v4.4M8 4.4v.6"], // a circle with an i
   fine: ["M8 1a7 7 0 1 1 0 14A7 7 0 0 1 8 1z", "M4.6 8.2l2.4 2.4 4.4-4.8"], // a circle with a tick
+  record: ["M8 1a7 7 0 1 1 0 14A7 7 0 0 1 8 1z", "M8 5.4a2.6 2.6 0 1 1 0 5.2a2.6 2.6 0 0 1 0-5.2z"], // a circle with a ring, for a flight record
   unknown: ["M8 1l7 7-7 7-7-7z", "M5.4 8h.4M7.8 8h.4M10.2 8h.4"], // a diamond with dots
 };
 const RANKS = ["fine", "unknown", "info", "warning", "critical"];
@@ -16,7 +17,7 @@ const SYNONYMS = { error: "critical", fatal: "critical" };
 export function severityOf(finding) {
   const text = String(finding.severity ?? "").toLowerCase();
   const severity = SYNONYMS[text] ?? text;
-  return Object.hasOwn(SHAPES, severity) ? severity : "info";
+  return RANKS.includes(severity) ? severity : "info";
 }
 
 /** The worst of some findings; null if there are none. */

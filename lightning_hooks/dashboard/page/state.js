@@ -28,6 +28,7 @@ const DEFAULTS = {
   step2: "", // the step to compare with
   curve: "", // the tag of the curve in the strip; empty: the default of the run
   curve_log: "", // "1" or "0": whether the strip is logarithmic; empty: as suits the values
+  record: "", // the flight record, by the name of its folder; empty: the first one
   fit: "", // "1": all rows fit into the window
 };
 
@@ -47,8 +48,8 @@ export class State {
   }
 
   /**
-   * Change fields of the state, write the address, and update the page unless `quietly` is set. A change of the view, or of the row in
-   * the row view, adds an entry to the history of the browser.
+   * Change fields of the state, write the address, and update the page unless `quietly` is set. A change of the view, of the row in
+   * the row view, or of the shown flight record adds an entry to the history of the browser.
    */
   set(values, quietly = false) {
     const before = this.page;
@@ -65,7 +66,7 @@ export class State {
 
   /** The identity of an entry in the history of the browser. */
   get page() {
-    return this.view === "row" ? `row ${this.row}` : this.view;
+    return { row: `row ${this.row}`, record: `record ${this.record}` }[this.view] ?? this.view;
   }
 
   /** The runs to compare with. */

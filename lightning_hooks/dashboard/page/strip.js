@@ -4,6 +4,7 @@ import { keysOf } from "./charts.js";
 import { helpButton } from "./controls.js";
 import { STEP_AXIS, curveAxis, drawCurve, drawSteps, pieceText, stepAt, placeOf } from "./curve.js";
 import { clamp, h, onceAFrame, penOf } from "./dom.js";
+import { marked } from "./marks.js";
 import { severityOf, signOf, worstOf } from "./severity.js";
 import { countWhile } from "./steps.js";
 
@@ -169,10 +170,10 @@ class Plot {
     this.describe(strip.crosshair.step ?? null);
   }
 
-  /** One sign for the findings of nearly the same step, the worst of them. */
+  /** One sign for the findings of nearly the same step: that of a flight record if there is one, otherwise that of the worst. */
   showSigns(area) {
     const { app, onFinding } = this.strip;
-    const found = (app.meta.findings ?? [])
+    const found = marked(app.meta)
       .filter(({ kind, step }) => kind !== "cause" && Number.isFinite(Number(step ?? NaN)))
       .map((finding) => ({ finding, x: placeOf(Number(finding.step), area) }))
       .filter(({ x }) => x >= area.left && x <= area.left + area.width)
@@ -187,10 +188,11 @@ class Plot {
     this.signed = key;
     this.signs.replaceChildren(
       ...places.map(({ findings }) => {
-        const worst = worstOf(findings);
+        const record = findings.find((each) => each.kind === "record");
+        const worst = record ?? worstOf(findings);
         const said = findings.map((each) => `${each.severity ?? ""} ${each.rule ?? each.verdict ?? ""}, since step ${each.step}`.trim()).join("; ");
         const style = `left: ${placeOf(Number(worst.step), area)}px`;
-        return h("button", { class: "sign-button", style, "aria-label": said, title: said, onclick: () => onFinding(worst) }, signOf(severityOf(worst)));
+        return h("button", { class: "sign-button", style, "aria-label": said, title: said, onclick: () => onFinding(worst) }, signOf(record ? "record" : severityOf(worst)));
       }),
     );
   }

@@ -1,0 +1,70 @@
+// A flight record on the page: its mark among those of findings, and the card that says what happened, where and from what.
+
+import { short } from "./colors.js";
+import { h } from "./dom.js";
+import { growthFigure } from "./growth.js";
+import { signOf } from "./severity.js";
+
+const INPUTS = 4; // tensors that a card lists
+
+/** The step as it is written everywhere. */
+const stepText = (step) => Number(step).toLocaleString("en-US");
+
+/** The card of a record on the overview. `record` is the answer to `record` (see api.py). */
+export function recordCard(app, record) {
+  const open = h("button", { class: "open-record", onclick: () => app.state.set({ view: "record", record: record.name }) }, "Show the calls before it");
+  const text = h(
+    "div",
+    { class: "finding-text" },
+    h("h3", {}, h("span", { class: `badge as-is ${record.severity}` }, signOf("record"), "Flight record"), h("span", { class: "finding-name" }, record.title), h("span", { class: "soft" }, `in step ${stepText(record.step)}`)),
+    h("p", {}, record.message),
+    factsOf(record, INPUTS),
+    open,
+  );
+  const card = h("article", { class: `finding ${record.severity}`, tabindex: "-1" }, text, record.growth?.steps.length ? growthFigure(record) : null);
+  card.record = record.name;
+  return card;
+}
+
+/** What is known of the place, the operation and its inputs, as a list of terms; the `inputs` first of them. */
+export function factsOf(record, inputs = 0) {
+  const { place, operation, failure } = record;
+  const facts = [];
+  const add = (term, ...parts) => facts.push(h("dt", {}, term), h("dd", {}, ...parts));
+  if (place) add("Where", ...placeTexts(place));
+  if (operation) add("Operation", h("code", {}, operation.name), operation.node ? `, backward of ${operation.node}` : "");
+  if (operation?.source) add("Line", operation.source, operation.line.trim() ? h("code", { class: "source-line" }, operation.line.trim()) : "");
+  if (failure) add("Ended with", `${failure.type}: ${failure.message}`, failure.module ? `, innermost module ${failure.module}` : "");
+  if (inputs && record.inputs.length) {
+    const more = record.inputs.length - inputs;
+    add(inputsTitle(record), ...record.inputs.slice(0, inputs).map((each) => h("div", {}, inputText(each))), more > 0 ? `and ${more} more` : "");
+  }
+  if (record.reproduced !== null) add("Run again", record.reproduced ? "at once, in place: it gave the same" : "at once, in place: it gave finite numbers");
+  add("Replay", record.replay ? h("code", { class: "command" }, record.replay) : "not possible: the batch was not kept");
+  return h("dl", { class: "facts" }, ...facts);
+}
+
+/** What the tensors of a record are. */
+export function inputsTitle({ verdict }) {
+  return { batch: "The batch", weights: "Bad parameters" }[verdict] ?? "What it read";
+}
+
+function placeTexts({ module, type, tensor, direction, call, micro_batch: batch, rank, world_size: ranks, result }) {
+  const where = `${module || "the model itself"}${type ? ` (${type})` : ""}: ${tensor}, ${direction}`;
+  const which = `call ${call + 1}, batch ${batch + 1} of the step${ranks > 1 ? `, rank ${rank} of ${ranks}` : ""}`;
+  return [`${where}; ${which}`, result && nonfiniteText(result) ? h("div", {}, nonfiniteText(result)) : ""];
+}
+
+/** How many elements of a tensor are no numbers, and where the first one is; empty if all are finite. */
+export function nonfiniteText({ nan, positive_infinite: above, negative_infinite: below, shape, first }) {
+  const counts = [[nan, "NaN"], [above, "+Inf"], [below, "−Inf"]].filter(([count]) => count).map(([count, name]) => `${count.toLocaleString("en-US")} ${name}`);
+  if (!counts.length) return "";
+  const size = shape.reduce((product, each) => product * each, 1);
+  return `${counts.join(", ")} of ${size.toLocaleString("en-US")} elements${first ? `, the first at [${first.join(", ")}]` : ""}`;
+}
+
+function inputText(tensor) {
+  const range = tensor.minimum === null ? "no finite element" : `${short(tensor.minimum)} to ${short(tensor.maximum)}`;
+  const bad = nonfiniteText(tensor);
+  return `${tensor.name} [${tensor.shape.join(", ")}] ${tensor.dtype}: ${range}${bad ? `; ${bad}` : ""}`;
+}
