@@ -155,7 +155,7 @@ class _Mixing:
 
     def _measure(self, name: str, output: Tensor) -> None:
         rows = output.shape[0] if output.dim() else 0
-        if not is_float(output) or not rows or rows % self.samples:
+        if not is_float(output) or not rows or rows % self.samples or not bool(torch.isfinite(output).all()):
             return
         roots = [root for root in self._roots if root.dim() and root.shape[0] == self.samples and root is not output]
         share = min((self._share(each, roots) for each in _groupings(output, self.samples)), default=-1.0)

@@ -96,7 +96,7 @@ class _Leak:
         samples, length = self.roots[0].shape[:2]
         place = length // 2
         at = _at(output, samples, length, place)
-        if at is None:
+        if at is None or not bool(torch.isfinite(at).all()):
             return
         weights = torch.rand(at.shape, generator=generator(7)).to(at) + 0.5
         found: Any = torch.autograd.grad((at * weights).sum(), self.roots, retain_graph=True, allow_unused=True)

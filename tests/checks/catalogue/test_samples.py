@@ -132,3 +132,9 @@ def test_nodes_of_a_graph_whose_adjacency_is_a_buffer_are_skipped():
     model.register_buffer("edges", torch.ones(12, 12) / 12)
     result = result_of(NAME, model)
     assert (result.status, result.message) == ("skip", "edges relates the samples with each other, as an adjacency matrix does")
+
+
+def test_outputs_that_are_not_finite_say_nothing_about_samples():
+    torch.manual_seed(0)
+    result = result_of(NAME, Named(lambda x: x.relu().log()))
+    assert result.status in ("pass", "skip")
