@@ -16,6 +16,7 @@ from torch import nn
 
 from lightning_hooks import Apply, StatsMonitor, StepConsumer
 from lightning_hooks.callbacks._config import load_callbacks
+from lightning_hooks.cli.runs import RUN_COMMANDS
 from lightning_hooks.rules.reading import as_rules
 
 ROOT = Path(__file__).parent.parent
@@ -82,6 +83,12 @@ def test_python(page, block, given):
 @pytest.mark.parametrize(("page", "block"), blocks("yaml"))
 def test_yaml(page, block, given):
     content = yaml.safe_load(block)
+    if "jobs" in content:
+        # A workflow of GitHub: its commands of this package must exist.
+        run = [step.get("run", "") for job in content["jobs"].values() for step in job["steps"]]
+        commands = {found for text in run for found in re.findall(r"^lightning-hooks (\w+)", text, re.MULTILINE)}
+        assert commands and commands <= set(RUN_COMMANDS)
+        return
     if isinstance(content, list) and "class_path" not in content[0]:
         assert as_rules(Apply, content, page)
         return

@@ -24,6 +24,7 @@ from lightning_hooks.health.accepting import refuse_unknown_rules
 from lightning_hooks.health.actions import Actions
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Cause, Finding
+from lightning_hooks.health.reference.causes import CAUSES_WITH_REFERENCE
 from lightning_hooks.health.reference.rules import REFERENCE_RULES, reference_rules
 from lightning_hooks.health.reference.sources import NEEDED, read_reference
 from lightning_hooks.health.reporter import Reporter
@@ -194,7 +195,7 @@ class HealthMonitor(StatsMonitor):
         return None
 
     def _new_diagnosis(self) -> Diagnosis:
-        return Diagnosis(self._health_rules, self.accept)
+        return Diagnosis(self._health_rules, self.accept, CAUSES_WITH_REFERENCE)
 
     def _start_reporter(self, trainer: Trainer, writer: Any, context: Any) -> Reporter:
         outlet, self._requests = TrainerOutlet(trainer, writer, context), context

@@ -15,6 +15,7 @@ from lightning_hooks.health.accepting import refuse_unknown_rules
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import stands
 from lightning_hooks.health.reference.baseline import write_baseline
+from lightning_hooks.health.reference.causes import CAUSES_WITH_REFERENCE
 from lightning_hooks.health.reference.reference import Reference
 from lightning_hooks.health.reference.rules import REFERENCE_RULES, reference_rules
 from lightning_hooks.health.reference.sources import NEEDED, read_reference
@@ -70,7 +71,7 @@ def compared(reference: Reference, run: Path, accept: Iterable[str] = (), progre
     Raises:
         RuleError: there is no run, or its files hold no step views.
     """
-    diagnosis = Diagnosis(reference_rules(reference), tuple(accept))
+    diagnosis = Diagnosis(reference_rules(reference), tuple(accept), CAUSES_WITH_REFERENCE)
     content = read_run(run)
     total = max((len(steps) for steps, _ in content.scalars.values()), default=0)
     for number, view in enumerate(best_views(content, NEEDED), 1):
