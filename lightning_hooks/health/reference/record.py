@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,14 +25,12 @@ class Record:
         evaluating: the modules in evaluation mode by step.
         held: the parameters that an optimizer holds, by step.
         validating: the modules that were in training mode in the last validation, by step; without changes if there was none.
-        optimizers: the classes of the optimizers.
+        settings: the precision, the batches in a step, and the classes of the optimizers, as texts by step.
         rates: the learning rate by step, by optimizer and group: `0/1`.
         decays: likewise the weight decay.
         apart: the parameters that ever differed between ranks.
         follows_metric: whether a scheduler sets a learning rate by a metric, so that it is not the same in every run.
-        precision: as of `StepFacts`.
-        accumulate: likewise.
-        last_step: likewise.
+        last_step: as of `StepFacts`.
     """
 
     name: str
@@ -41,13 +39,11 @@ class Record:
     evaluating: Timeline[Names] = field(default_factory=Timeline)
     held: Timeline[Names] = field(default_factory=Timeline)
     validating: Timeline[Names] = field(default_factory=Timeline)
-    optimizers: Names = ()
+    settings: Timeline[Names] = field(default_factory=Timeline)
     rates: dict[str, Schedule] = field(default_factory=dict)
     decays: dict[str, Schedule] = field(default_factory=dict)
     apart: Names = ()
     follows_metric: bool = False
-    precision: str | None = None
-    accumulate: int | None = None
     last_step: int | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -57,13 +53,10 @@ class Record:
             "name": self.name,
             "observed": self.observed.to_json(),
             **timelines,
-            "optimizers": list(self.optimizers),
             "rates": {group: schedule.to_json() for group, schedule in self.rates.items()},
             "decays": {group: schedule.to_json() for group, schedule in self.decays.items()},
             "apart": list(self.apart),
             "follows_metric": self.follows_metric,
-            "precision": self.precision,
-            "accumulate": self.accumulate,
             "last_step": self.last_step,
         }
 
@@ -74,18 +67,21 @@ class Record:
             str(saved["name"]),
             Observed(saved["observed"]),
             **{name: names_timeline(saved[name]) for name in _TIMELINES},
-            optimizers=tuple(map(str, saved["optimizers"])),
             rates={str(group): Schedule.from_json(each) for group, each in saved["rates"].items()},
             decays={str(group): Schedule.from_json(each) for group, each in saved["decays"].items()},
             apart=tuple(map(str, saved["apart"])),
             follows_metric=bool(saved["follows_metric"]),
-            precision=_optional(saved["precision"], str),
-            accumulate=_optional(saved["accumulate"], int),
-            last_step=_optional(saved["last_step"], int),
+            last_step=None if saved["last_step"] is None else int(saved["last_step"]),
         )
 
 
-_TIMELINES = ("frozen", "evaluating", "held", "validating")
+_TIMELINES = ("frozen", "evaluating", "held", "validating", "settings")
+
+
+def settings_of(facts: StepFacts) -> Names:
+    """The precision, the batches in a step, and the classes of the optimizers, as texts; empty where nobody knows."""
+    accumulate = "" if facts.accumulate is None else str(facts.accumulate)
+    return facts.precision or "", accumulate, ", ".join(each.type for each in facts.optimizers)
 
 
 def held_by(facts: StepFacts) -> Names:
@@ -136,10 +132,10 @@ class RecordLearner:
         record.held.add(step, held_by(facts))
         if facts.validating is not None:
             record.validating.add(step, tuple(sorted(facts.validating)))
-        record.optimizers = tuple(each.type for each in facts.optimizers)
+        record.settings.add(step, settings_of(facts))
         record.apart = tuple(sorted({*record.apart, *facts.apart}))
         record.follows_metric = record.follows_metric or facts.follows_metric
-        record.precision, record.accumulate, record.last_step = facts.precision, facts.accumulate, facts.last_step
+        record.last_step = facts.last_step
 
     def record(self) -> Record:
         """What was learned."""
@@ -147,7 +143,3 @@ class RecordLearner:
         for schedules, known in zip((self._record.rates, self._record.decays), self._rates, strict=True):
             schedules.update({group: Schedule.of(*zip(*numbers, strict=True)) for group, numbers in known.items()})
         return self._record
-
-
-def _optional(value: Any, kind: Callable[[Any], Any]) -> Any:
-    return None if value is None else kind(value)

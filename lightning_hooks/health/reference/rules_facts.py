@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.reference.record import Names, Record, held_by, rates_of
+from lightning_hooks.health.reference.record import Names, Record, held_by, rates_of, settings_of
 from lightning_hooks.health.reference.rule import RecordRule, ReferenceRule, new_facts
 from lightning_hooks.health.reference.schedule import Schedule
 from lightning_hooks.health.reference.timeline import Timeline
@@ -146,12 +146,7 @@ def _changed(records: Sequence[Record], timeline: str, step: int, now: Iterable[
         step: to compare at.
         now: the set of this run.
     """
-    found: list[set[Names]] = []
-    for record in records:
-        names: Timeline[Names] = getattr(record, timeline)
-        # Between two watched steps of the good run a set may change at any step, so both sets are possible.
-        found.append(names.values(record.observed, step))
-    sets = [frozenset(each) for possible in found for each in possible]
+    sets = [frozenset(each) for record in records for each in _near(getattr(record, timeline), record, step)]
     if not sets:
         return
     current = frozenset(now)
@@ -187,7 +182,7 @@ class ReferenceSchedule(RecordRule):
         self, what: str, schedules: Sequence[Schedule | None], group: str, value: float | None, step: int, facts: StepFacts
     ) -> Iterator[Sign]:
         pairs = [(each, record) for each, record in zip(schedules, self.records(), strict=True) if each is not None]
-        if value is None or not pairs or any(each.allows(record.observed, step, value) for each, record in pairs):
+        if value is None or not pairs or any(_allows(each, record, step, value) for each, record in pairs):
             return
         good = pairs[0][0].at(step)
         number, _, part = group.partition("/")
@@ -199,25 +194,37 @@ class ReferenceSchedule(RecordRule):
         yield Sign("", "", step, value, good, text)
 
 
+def _allows(schedule: Schedule, record: Record, step: int, value: float) -> bool:
+    """Whether a good run may have had a number at a step or beside it; every number outside of the run."""
+    beside = [near for near in (step - 1, step, step + 1) if record.observed.around(near) is not None]
+    is_outside = record.observed.around(step) is None
+    return is_outside or any(schedule.allows(record.observed, near, value) for near in beside)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReferenceSettings(RecordRule):
     """The class of an optimizer, the precision, or the number of batches in a step is another than in the good run."""
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         """As of `HealthRule`."""
-        records = self.records()
         for step, facts in new_facts(evidence):
-            if step > self.reference.last:
-                continue
-            kinds = tuple(each.type for each in facts.optimizers)
-            pairs = (
-                ("the optimizers are", ", ".join(kinds) or "unknown", [", ".join(r.optimizers) or "unknown" for r in records]),
-                ("the precision is", facts.precision, [r.precision for r in records]),
-                ("the batches in one step of the optimizer are", facts.accumulate, [r.accumulate for r in records]),
-            )
-            for what, now, good in pairs:
-                if now is not None and None not in good and now not in good and (now, *good).count("unknown") == 0:
-                    yield Sign("", "", step, 1.0, 0.0, f"{what} {now}, {self.good} {good[0]}")
+            possible = [values for record in self.records() for values in _near(record.settings, record, step)]
+            for i, now in enumerate(settings_of(facts)):
+                good = sorted({values[i] for values in possible})
+                if now and good and "" not in good and now not in good:
+                    yield Sign("", "", step, 1.0, 0.0, f"{_SETTINGS[i]} {now}, {self.good} {' or '.join(good)}")
+
+
+_SETTINGS = ("the precision is", "the batches in one step of the optimizer are", "the optimizers are")
+
+
+def _near(timeline: Timeline[Names], record: Record, step: int) -> set[Names]:
+    """The values that a good run may have had at a step or beside it: after a resume, Lightning may count one step more."""
+    found: set[Names] = set()
+    if timeline.values(record.observed, step):
+        for near in (step - 1, step, step + 1):
+            found |= timeline.values(record.observed, near)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,8 +84,18 @@ def test_steps_between_those_of_the_good_run_may_have_either_value() -> None:
     sparse = [view for view in good if view.step % 5 == 0]
     reference = learn([("good", sparse)])
     assert compare(reference, run_of(7, steps=36, facts=lambda step: with_rate(0.1 if step < 14 else 0.05))) == []
-    late = compare(reference, run_of(7, steps=36, facts=lambda step: with_rate(0.1 if step < 16 else 0.05)))
-    assert said(late) == [("ReferenceSchedule", "", 15)]
+    late = compare(reference, run_of(7, steps=36, facts=lambda step: with_rate(0.1 if step < 19 else 0.05)))
+    assert said(late) == [("ReferenceSchedule", "", 16)]
+
+
+def test_a_step_that_is_counted_once_more_after_a_resume_is_no_change() -> None:
+    def settings(step: int) -> StepFacts:
+        return replace(with_rate(0.1 if step < 20 else 0.05), accumulate=1 if step < 20 else 2)
+
+    reference = reference_of(0, facts=settings)
+    assert compare(reference, run_of(7, facts=lambda step: settings(step - 1))) == []
+    late = compare(reference, run_of(7, facts=lambda step: settings(step - 3)))
+    assert said(late) == [("ReferenceSchedule", "", 21), ("ReferenceSettings", "", 21)]
 
 
 @pytest.mark.parametrize(
