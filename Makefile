@@ -8,8 +8,8 @@
 #   make gpu     on a machine with a CUDA GPU: its tests, then what watching costs there; DEVICE=cpu tries it without one
 #   make wheels  build the compiled and the pure wheel, check them, run each in a bare environment; AARCH64=1 emulates that too
 #   make clients train packages built on Lightning, plain and watched, into docs/clients.md; CLIENTS="darts gluonts" for some
-#   make gallery  all healthy and faulty trainings at three seeds, into docs/health.md and docs/check.md; SEEDS=0 for one seed;
-#                 PEERS=1 for other packages
+#   make gallery  all healthy and faulty trainings at three seeds, into docs/health.md, docs/check.md and docs/baselines.md;
+#                 SEEDS=0 for one seed; PEERS=1 for other packages
 #   make clean   remove what the targets made
 
 PYTHON ?= python3
@@ -77,6 +77,8 @@ gallery: $(READY)
 	$(BIN)/python -m $(if $(PEERS),tests.environments.peers,tests.health.gallery.run --seeds $(SEEDS))
 	$(BIN)/python -m tests.health.gallery.table
 	$(BIN)/python -m tests.checks.gallery.run $(if $(PEERS),--peer)
+	$(BIN)/python -m tests.health.reference.gallery.run --seeds $(SEEDS)
+	$(BIN)/python -m tests.health.reference.gallery.table
 
 # Rebuilt when the versions, the metadata (entry points, dependencies) or the compiled part change.
 $(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/backends/src/*)
