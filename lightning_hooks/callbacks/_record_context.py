@@ -30,6 +30,7 @@ def context_of(trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         "optimizers": {f"{i} {each.type}": [group.lr for group in each.groups] for i, each in enumerate(facts)},
         "loss_scale": host_loss_scale(trainer),
         "gradient_clip_val": untyped.gradient_clip_val,
+        "gradient_clip_algorithm": untyped.gradient_clip_algorithm,
         "precision": str(untyped.precision),
         "accumulate_grad_batches": untyped.accumulate_grad_batches,
         "automatic_optimization": pl_module.automatic_optimization,

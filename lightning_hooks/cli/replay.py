@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from lightning_hooks.callbacks._replay import Replayed
+    from lightning_hooks.engine.recording.explaining import Autopsy
 
 _HELP: Final = """\
 Run the step of a flight record again, twice as it is and once operator by operator, and name the operation that made the
@@ -180,7 +181,9 @@ def _told(record: FlightRecord, replayed: Replayed, source: str, notes: tuple[st
     if not replayed.is_reproduced:
         lines.append(f"{Verdict.NOT_REPRODUCED.value}: step {record.step} gives finite numbers here")
     elif found.verdict is not None:
-        lines += _verdict(replayed)
+        # Only the run that was recorded knows that its scale could not be lowered further.
+        is_of_scaler = record.verdict is Verdict.SCALER and found.verdict is Verdict.BACKWARD
+        lines += _verdict(found, Verdict.SCALER if is_of_scaler else found.verdict)
     else:
         lines.append(f"{record.verdict.value}: {first.error or first.symptom}")
     lines.append(f"The record says: {record.verdict.value}. {record.message}".rstrip())
@@ -193,16 +196,14 @@ def _told(record: FlightRecord, replayed: Replayed, source: str, notes: tuple[st
     return lines
 
 
-def _verdict(replayed: Replayed) -> list[str]:
-    found = replayed.found
-    assert found.verdict is not None
+def _verdict(found: Autopsy, verdict: Verdict) -> list[str]:
     unnamed = "the model itself" if found.type else "code outside all modules"
     where = f"{found.module or unnamed}{f' ({found.type})' if found.type else ''}"
     if found.operation is None:
-        lines = [f"{found.verdict.value}: {found.tensor} {where if found.module else ''}".rstrip()]
+        lines = [f"{verdict.value}: {found.tensor} {where if found.module else ''}".rstrip()]
     else:
         node = f", backward of {found.operation.node}" if found.operation.node else ""
-        lines = [f"{found.verdict.value}: {found.operation.name}{node} in {where}, call {found.call + 1}"]
+        lines = [f"{verdict.value}: {found.operation.name}{node} in {where}, call {found.call + 1}"]
         if found.operation.source:
             lines.append(f"  {found.operation.source}: {found.operation.line}")
     if found.result is not None:

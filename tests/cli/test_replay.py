@@ -203,6 +203,13 @@ def test_clipping_and_the_scaler_are_those_of_the_record(tmp_path: Path, capsys:
     assert any(line.startswith("Note: float16 ends at 6.55e+04; the operands reach") for line in lines)
 
 
+def test_a_scale_that_could_not_be_lowered_stays_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = written(tmp_path, "backward", precision="16-mixed", loss_scale=1.0)
+    record = (folder / RECORD).read_text()
+    (folder / RECORD).write_text(record.replace('"verdict": "forward"', '"verdict": "scaler"'))
+    assert replayed(folder, capsys)[0].startswith("scaler: aten.div, backward of SqrtBackward0 in the model itself")
+
+
 def test_a_step_that_is_fine_here_has_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = replayed(written(tmp_path), capsys, code=1)
     assert lines[0] == "not_reproduced: step 17 gives finite numbers here"
@@ -298,9 +305,10 @@ def test_a_record_of_a_training_is_replayed(
     quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
     torch.manual_seed(0)
     batches = DataLoader([{"x": torch.randn(2, 3)} for _ in range(4)], batch_size=None)
-    Trainer(**options, **quiet, gradient_clip_val=1.0).fit(model, batches)
+    Trainer(**options, **quiet, gradient_clip_val=1.0, gradient_clip_algorithm="value").fit(model, batches)
     record = recorder.record
     assert record is not None and recorder.folder is not None and record.step == 5
+    assert record.context["gradient_clip_algorithm"] == "value"
     lines = replayed(recorder.folder, capsys)
     assert lines[0] == first
     assert f"The record says: {record.verdict.value}. {record.message}" in lines
