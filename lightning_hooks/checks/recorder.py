@@ -7,9 +7,8 @@ there only while a step of a check runs, so nothing has to be taken off the mode
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
@@ -32,7 +31,7 @@ from lightning_hooks.checks.losses import (
     refuse_tokens,
 )
 from lightning_hooks.checks.names import Names
-from lightning_hooks.checks.noise import Noise
+from lightning_hooks.checks.record import Call, Listeners, Record, layer_of, numbers_of
 from lightning_hooks.engine.participants.facts import role_of
 
 DRAWS: Final = {
@@ -45,90 +44,6 @@ _DIFFERENCES: Final = {"sub", "subtract", "__sub__", "__rsub__", "rsub"}
 DROPOUTS: Final = {name for name in DRAWS if "dropout" in name}
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call of a module that no other module called.
-
-    Args:
-        name: of the module; `the model` for the root.
-        module: the module.
-        args: copies of its arguments.
-        kwargs: copies of its arguments by name.
-        output: what it returned.
-    """
-
-    name: str
-    module: nn.Module
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    output: Any
-
-
-@dataclass(frozen=True)
-class Layer:
-    """The numbers of one call of a module without children.
-
-    Args:
-        name: of the module.
-        role: of its class, as of `ModuleFacts`.
-        input_mean: of its first float input; NaN without one.
-        input_std: likewise.
-        output_rms: the root mean square of its output.
-        output_max: the largest magnitude.
-        is_finite: whether no element of the output is NaN or infinite.
-        input_is_finite: whether no element of its inputs is.
-    """
-
-    name: str
-    role: str
-    input_mean: float
-    input_std: float
-    input_rms: float
-    output_rms: float
-    output_max: float
-    is_finite: bool
-    input_is_finite: bool
-
-
-@dataclass
-class Record:
-    """What a step did.
-
-    Args:
-        losses: the numbers of which a backward began, in order.
-        loss_calls: the calls of loss functions of torch.
-        calls: the calls of modules that no other module called.
-        layers: the numbers of modules without children, in the order of execution; only if asked for.
-        called: the names of the modules that were called.
-        grads: the largest magnitude of the gradient of each parameter that had one, by name.
-        moved: the largest change of each parameter, by name.
-        optimizer_moved: the names of the frozen parameters that an optimizer changed.
-        stepped: the optimizers that took a step, by number.
-        draws: (function, module, whether the module was in training) of each function that drew random numbers.
-        read: the paths of the tensors of the batch that a function or a module read.
-        sources: for each norm, the module whose output is its input.
-        input_grads: the gradients of the float tensors of the batch, by path.
-        hidden: the names of modules in plain lists of which a parameter got a gradient.
-        broadcasts: the differences of an output and a tensor of the batch that have a number for each pair of samples.
-    """
-
-    losses: list[float] = field(default_factory=list)
-    loss_calls: list[LossCall] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    layers: list[Layer] = field(default_factory=list)
-    called: set[str] = field(default_factory=set)
-    grads: dict[str, float] = field(default_factory=dict)
-    moved: dict[str, float] = field(default_factory=dict)
-    optimizer_moved: set[str] = field(default_factory=set)
-    stepped: set[int] = field(default_factory=set)
-    draws: list[tuple[str, str, bool]] = field(default_factory=list)
-    read: set[str] = field(default_factory=set)
-    sources: dict[str, str] = field(default_factory=dict)
-    input_grads: dict[str, Tensor | None] = field(default_factory=dict)
-    hidden: list[str] = field(default_factory=list)
-    broadcasts: list[str] = field(default_factory=list)
-
-
 class Recorder(TorchFunctionMode):
     """A context in which a step runs; afterwards `record` says what it did.
 
@@ -137,12 +52,7 @@ class Recorder(TorchFunctionMode):
         optimizers: of the training.
         deadline: the time, by `time.monotonic`, at which the step is ended.
         batch: whose tensors may be read.
-        with_numbers: whether to measure the inputs and outputs of modules, which waits for the device.
-        on_output: called with the name and each tensor with a graph that an outermost module returns or a loss function reads.
-        on_embedding: called with the indices and the vectors of each embedding.
-        every_output: whether `on_output` is called for modules within modules too.
-        on_backward: called after each backward.
-        noise: told of every function.
+        listeners: what the step is asked beside its record.
     """
 
     def __init__(
@@ -151,25 +61,17 @@ class Recorder(TorchFunctionMode):
         optimizers: Sequence[Optimizer],
         deadline: float,
         batch: Any = None,
-        *,
-        with_numbers: bool = False,
-        on_output: Callable[[str, Tensor], None] | None = None,
-        on_embedding: Callable[[Tensor, Tensor], None] | None = None,
-        every_output: bool = False,
-        on_backward: Callable[[], None] | None = None,
-        noise: Noise | None = None,
+        listeners: Listeners = Listeners(),  # noqa: B008 - it is frozen
     ) -> None:
         super().__init__()
         self.record = Record()
         self._names, self._optimizers, self._deadline = names, {id(each): i for i, each in enumerate(optimizers)}, deadline
         self._hidden = list(names.hidden())
         self._leaves = {id(tensor): path for path, tensor in leaves(batch)}
-        self._with_numbers, self._on_output = with_numbers, on_output
-        self._noise = noise
-        self._on_embedding, self._every_output, self._on_backward = on_embedding, every_output, on_backward
+        self._listeners = listeners
         self._unread = {id(tensor): path for path, tensor in leaves(batch)}
         self._batch = batch  # keeps the tensors, so that no other tensor gets their ids
-        self._stack: list[tuple[nn.Module, Any, Any]] = []
+        self._stack: list[tuple[nn.Module, Any]] = []  # each module that runs, and what was kept of its arguments
         self._made_by: dict[Any, str] = {}  # the module whose output has an autograd node
         self._results: dict[int, tuple[Tensor, str]] = {}  # the module that returned a tensor, by the id of the tensor
         self._before: dict[str, Tensor] = {}
@@ -210,17 +112,17 @@ class Recorder(TorchFunctionMode):
         if loss:
             self._note_loss(loss, args, kwargs)
         result = function(*args, **kwargs)
-        if self._noise is not None:
-            self._noise.note(name, args, result)
+        if self._listeners.noise is not None:
+            self._listeners.noise.note(name, args, result)
         if name in _DIFFERENCES and not self._stack:
             self._note_broadcast(args, result)
-        if self._on_embedding is not None and function is F.embedding and result.requires_grad:
-            self._on_embedding(args[0] if args else kwargs["input"], result)
+        if self._listeners.on_embedding is not None and function is F.embedding and result.requires_grad:
+            self._listeners.on_embedding(args[0] if args else kwargs["input"], result)
         if function is Tensor.backward:
             self.record.losses.append(float(args[0].detach().sum()))
             self._note_grads()
-            if self._on_backward is not None:
-                self._on_backward()
+            if self._listeners.on_backward is not None:
+                self._listeners.on_backward()
         return result
 
     def _refuse_late(self) -> None:
@@ -252,18 +154,18 @@ class Recorder(TorchFunctionMode):
         refuse_labels(name, row, logits, target, options)
         call = LossCall(name, logits.detach(), target.detach(), options, operation_name(node), row)
         self.record.loss_calls.append(call)
-        if self._on_output is not None and logits.requires_grad:
-            self._on_output("", logits)
+        if self._listeners.on_output is not None and logits.requires_grad:
+            self._listeners.on_output("", logits)
 
     def _enter_module(self, module: nn.Module, args: Any) -> None:
         self._refuse_late()
         is_outermost = not self._stack
         before = None
-        if self._with_numbers and not any(True for _ in module.children()):
-            before = _numbers(args)
+        if self._listeners.with_numbers and not any(True for _ in module.children()):
+            before = numbers_of(args)
         elif is_outermost:
             before = copied(args)
-        self._stack.append((module, before, None))
+        self._stack.append((module, before))
         if self._unread:
             self._note_read(args)
         if self._names.has(module):
@@ -276,12 +178,13 @@ class Recorder(TorchFunctionMode):
     def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if not self._stack or self._stack[-1][0] is not module:
             return
-        _, before, _ = self._stack.pop()
+        _, before = self._stack.pop()
         is_leaf = not any(True for _ in module.children())
         name = self._names.of(module)
-        if self._with_numbers and is_leaf and self._names.has(module):
-            self._note_layer(name, module, before, output)
-        elif not self._stack and not self._with_numbers:
+        if self._listeners.with_numbers and is_leaf and self._names.has(module):
+            layer = layer_of(name, module, before, output)
+            self.record.layers += [] if layer is None else [layer]
+        elif not self._stack and not self._listeners.with_numbers:
             self.record.calls.append(Call(name, module, before, copied(kwargs), output))
         for _, tensor in leaves(output):
             if is_float(tensor):
@@ -289,19 +192,9 @@ class Recorder(TorchFunctionMode):
                 node = operation_before(tensor)
                 if node is not None:
                     self._made_by.setdefault(node, name)
-                is_told = self._every_output or not self._stack
-                if is_told and self._on_output is not None and tensor.requires_grad and role_of(module) != "loss":
-                    self._on_output(name, tensor)
-
-    def _note_layer(self, name: str, module: nn.Module, before: Any, output: Any) -> None:
-        mean, std, rms, was_finite = before if before is not None else (float("nan"),) * 3 + (True,)
-        floats = [tensor.detach() for _, tensor in leaves(output) if tensor.is_floating_point() and tensor.numel()]
-        if not floats:
-            return
-        values = floats[0].float()
-        finite = all(bool(torch.isfinite(each).all()) for each in floats)
-        out_rms, largest = float(values.square().mean().sqrt()), float(values.abs().max())
-        self.record.layers.append(Layer(name, role_of(module), mean, std, rms, out_rms, largest, finite, was_finite))
+                is_told = self._listeners.every_output or not self._stack
+                if is_told and self._listeners.on_output is not None and tensor.requires_grad and role_of(module) != "loss":
+                    self._listeners.on_output(name, tensor)
 
     def _note_grads(self) -> None:
         for target in self._names.parameters:
@@ -343,14 +236,3 @@ def _drops(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 def _values(tensor: Tensor) -> Tensor:
     tensor = tensor.detach()
     return tensor.coalesce().values() if tensor.is_sparse else tensor
-
-
-def _numbers(args: Any) -> tuple[float, float, float, bool] | None:
-    """Mean, standard deviation, root mean square and finiteness of the first float tensor."""
-    floats = [tensor.detach() for _, tensor in leaves(args) if tensor.is_floating_point() and tensor.numel()]
-    if not floats:
-        return None
-    values = floats[0].float()
-    finite = all(bool(torch.isfinite(each).all()) for each in floats)
-    std = float(values.std(correction=0))
-    return float(values.mean()), std, float(values.square().mean().sqrt()), finite

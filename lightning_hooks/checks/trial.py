@@ -17,7 +17,8 @@ from lightning_hooks.checks.batch import Samples, copied, generator, is_float, l
 from lightning_hooks.checks.errors import CommunicationError, OutOfRangeError, OutOfTimeError, StepError
 from lightning_hooks.checks.names import Names
 from lightning_hooks.checks.noise import Noise
-from lightning_hooks.checks.recorder import Call, Record, Recorder
+from lightning_hooks.checks.record import Call, Listeners, Record
+from lightning_hooks.checks.recorder import Recorder
 from lightning_hooks.checks.snapshot import Snapshot
 from lightning_hooks.checks.training import NoLossError, Training
 from lightning_hooks.engine.participants.facts import facts_of_optimizers, role_of
@@ -85,7 +86,7 @@ class Trial:
     @property
     def numbers(self) -> Record:
         """The record of a first step with the numbers of each layer."""
-        record: Record = self._once("numbers", lambda: self.run(with_numbers=True))
+        record: Record = self._once("numbers", lambda: self.run(listeners=Listeners(with_numbers=True)))
         return record
 
     @property
@@ -151,14 +152,10 @@ class Trial:
         index: int = 0,
         is_first: bool = True,
         batch: Any = None,
-        with_numbers: bool = False,
         with_input_grads: bool = False,
         before: Callable[[nn.Module], None] | None = None,
-        on_output: Callable[[str, Tensor], None] | None = None,
         on_input: Callable[[str, Tensor], None] | None = None,
-        on_embedding: Callable[[Tensor, Tensor], None] | None = None,
-        every_output: bool = False,
-        on_backward: Callable[[], None] | None = None,
+        listeners: Listeners = Listeners(),  # noqa: B008 - it is frozen
     ) -> Record:
         """Run a step, and say what it did.
 
@@ -166,14 +163,10 @@ class Trial:
             index: of the batch in its epoch.
             is_first: whether to restore everything before.
             batch: instead of that of the trial; it is copied.
-            with_numbers: whether to measure the output of each layer.
             with_input_grads: whether float tensors of the batch get gradients.
             before: called with the model before the step.
-            on_output: as of `Recorder`.
             on_input: called with the path and each float tensor of the batch.
-            on_embedding: as of `Recorder`.
-            every_output: as of `Recorder`.
-            on_backward: as of `Recorder`.
+            listeners: what the step is asked beside its record.
 
         Raises:
             StepError: the step raised, or has no loss.
@@ -193,17 +186,7 @@ class Trial:
         if before is not None:
             before(self.model)
         old = [(each, self._numbers_of(each.value, is_first and before is None)) for each in self.names.parameters]
-        recorder = Recorder(
-            self.names,
-            self.optimizers,
-            self.deadline,
-            given,
-            with_numbers=with_numbers,
-            on_output=on_output,
-            on_embedding=on_embedding,
-            every_output=every_output,
-            on_backward=on_backward,
-        )
+        recorder = Recorder(self.names, self.optimizers, self.deadline, given, listeners)
         with self._surroundings(), recorder:
             try:
                 self.training.step(given, index)
@@ -233,7 +216,7 @@ class Trial:
             call: of a step.
             is_first: whether to restore everything before.
             before: called with the model before the module.
-            noise: as of `Recorder`; with it, the call has a graph.
+            noise: told of every function; with it, the call has a graph.
 
         Returns:
             The output, and what the call did.
@@ -244,7 +227,7 @@ class Trial:
             before(self.model)
         self.model.eval()
         args, kwargs = copied(call.args), copied(dict(call.kwargs))
-        recorder = Recorder(self.names, (), self.deadline, noise=noise)
+        recorder = Recorder(self.names, (), self.deadline, listeners=Listeners(noise=noise))
         with self._surroundings(), recorder, torch.set_grad_enabled(noise is not None), self.training.context():
             try:
                 return call.module(*args, **kwargs), recorder.record

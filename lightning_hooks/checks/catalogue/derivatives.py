@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lightning_hooks.checks.batch import generator, mapped
 from lightning_hooks.checks.check import Check, counted
+from lightning_hooks.checks.record import Listeners
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
 from lightning_hooks.rules.patterns import Target
@@ -51,7 +52,7 @@ class GradientsAreRight(Check):
                 if each.value.grad is not None and each.name not in slopes:
                     slopes[each.name] = float((each.value.grad.double() * directions[each.name]).sum())
 
-        record = trial.run(batch=_doubled(trial.batch), before=_to_double, on_backward=note)
+        record = trial.run(batch=_doubled(trial.batch), before=_to_double, listeners=Listeners(on_backward=note))
         if len(record.losses) != 1:
             return self.skipped(f"a step has {len(record.losses)} losses, and it is not known which gradient belongs to which")
         error = self._error(trial, trainable, directions, slopes)

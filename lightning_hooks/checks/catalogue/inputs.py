@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lightning_hooks.checks.batch import is_float, leaves, mapped
 from lightning_hooks.checks.check import Check, counted
 from lightning_hooks.checks.errors import StepError
-from lightning_hooks.checks.recorder import Record
+from lightning_hooks.checks.record import Record
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
 from lightning_hooks.errors import listed

@@ -151,7 +151,9 @@ class InitialLoss(Check):
         "Make the weights of the last layer smaller at the start: its outputs are far apart before it has learnt anything.",
         "Look whether the inputs are normalised, and whether logits are multiplied by a factor.",
     )
-    source: ClassVar[str] = "ln(classes) is the loss of equal probabilities; of 64 healthy trainings the largest was 1.8 times that"
+    source: ClassVar[str] = (
+        "ln(classes) is the loss of equal probabilities; the largest of healthy trainings was 1.8 times that"
+    )
 
     def run(self, trial: Trial) -> CheckResult:
         """As of `Check`."""

@@ -15,7 +15,8 @@ from lightning_hooks.checks.check import Check, counted
 from lightning_hooks.checks.names import ROOT_NAME
 from lightning_hooks.checks.noise import Noise
 from lightning_hooks.checks.randomness import shuffle_generators
-from lightning_hooks.checks.recorder import DROPOUTS, Call
+from lightning_hooks.checks.record import Call
+from lightning_hooks.checks.recorder import DROPOUTS
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial, outputs_of
 from lightning_hooks.engine.participants.facts import role_of

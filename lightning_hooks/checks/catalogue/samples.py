@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lightning_hooks.checks.batch import first_samples, generator, is_float, mapped
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.errors import StepError
+from lightning_hooks.checks.record import Listeners
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial, outputs_of
 from lightning_hooks.errors import listed
@@ -141,14 +142,17 @@ class _Mixing:
     def run(self, trial: Trial, batch: tuple[Any, int], *, every_output: bool = False) -> _Mixing:
         """Run a step on a batch with so many samples, with batch norms in evaluation mode."""
         given, self.samples = batch
+        listeners = Listeners(
+            on_output=self._measure,
+            every_output=every_output,
+            on_embedding=lambda _, vectors: self._roots.append(vectors),
+        )
         trial.run(
             batch=given,
             with_input_grads=True,
             before=_without_norms,
-            on_output=self._measure,
             on_input=lambda _, tensor: self._roots.append(tensor),
-            on_embedding=lambda _, vectors: self._roots.append(vectors),
-            every_output=every_output,
+            listeners=listeners,
         )
         self._roots.clear()
         return self

@@ -11,6 +11,7 @@ from torch import Tensor
 from lightning_hooks.checks.batch import generator, leaves
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.losses import CROSS_ENTROPY, NLL
+from lightning_hooks.checks.record import Listeners
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
 
@@ -35,7 +36,7 @@ class FutureIsHidden(Check):
         if isinstance(tokens, str):
             return self.skipped(tokens)
         found = _Leak(tokens)
-        trial.run(on_output=found.measure, on_embedding=found.add_root)
+        trial.run(listeners=Listeners(on_output=found.measure, on_embedding=found.add_root))
         if len(found.roots) != 1:
             return self.skipped("the vectors of the tokens are not those of one embedding")
         if not found.shares:
@@ -44,7 +45,7 @@ class FutureIsHidden(Check):
         if share <= self.most:
             return self.passed("no output depends on later tokens", share, self.most)
         within = _Leak(tokens)
-        trial.run(on_output=within.measure, on_embedding=within.add_root, every_output=True)
+        trial.run(listeners=Listeners(on_output=within.measure, on_embedding=within.add_root, every_output=True))
         rows = [name for name, size in within.shares.items() if size > self.most]
         text = "the output of a position depends on later tokens, which are its label"
         return self.failed(rows[:1], text, share, self.most)

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from lightning_hooks.checks.check import Check, counted
-from lightning_hooks.checks.recorder import Layer
+from lightning_hooks.checks.record import Layer
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
 from lightning_hooks.health.roles import WEIGHTED
