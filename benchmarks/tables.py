@@ -160,6 +160,7 @@ def check(found: dict[str, Any]) -> str:
             f"{row['workload']}: {row['title']}",
             f"{row['step_ms']:.1f}",
             f"{row['seconds']:.2f}",
+            f"{row['cpu_seconds']:.2f}",
             f"{row['steps']:.0f}",
             row["slowest"],
             f"{row['extra_mb']:.0f}",
@@ -168,7 +169,17 @@ def check(found: dict[str, Any]) -> str:
         ]
         for row in found["rows"]
     ]
-    columns = ["workload", "step (ms)", "seconds", "in steps", "slowest check", "extra peak (MB)", "parameters (MB)", "verdict"]
+    columns = [
+        "workload",
+        "step (ms, processor)",
+        "seconds",
+        "processor",
+        "in steps",
+        "slowest check",
+        "extra peak (MB)",
+        "parameters (MB)",
+        "verdict",
+    ]
     return table(columns, lines)
 
 

@@ -37,7 +37,14 @@ def fill(folder: Path) -> None:
     beside = {**BASE, "what": "beside", "rows": 152, "usual_us": 3.0, "mean_us": 40.0, "largest_us": 4000.0, "median": 1.0066}
     ratios = [{**BASE, **RATIO, "what": what} for what in ("alone", "units")]
     output.write("health", [beside, *ratios], folder)
-    checked = {"step_ms": 23.0, "parameters": 2_000_000, "seconds": 0.46, "steps": 20.0, "slowest": "InputsMatter 0.22 s"}
+    checked = {
+        "step_ms": 23.0,
+        "parameters": 2_000_000,
+        "seconds": 0.46,
+        "cpu_seconds": 0.4,
+        "steps": 20.0,
+        "slowest": "InputsMatter 0.22 s",
+    }
     output.write("check", [{**BASE, **checked, "extra_mb": 14.2, "verdict": "17 passed"}], folder)
     speeds = {f"{name}_{unit}": 10.0 for name in ("measure", "numpy", "sum", "copy") for unit in ("ns", "gb_s")}
     lists = [{"workload": "A", "tensors": 22, "elements": 5, "measure_many_ms": 1.0, "foreach_norm_ms": 1.0}]
@@ -74,7 +81,7 @@ def test_the_report_has_every_table_with_targets(tmp_path: Path) -> None:
     assert "1.100 [1.050, 1.150] | 1.060 | 1.110 | 0.50 | – | – | ≤ 1.13, open |" in text
     assert "1.1000 [1.0500, 1.1500] | 1.0010 | 0.50 | – | – | ≤ 1.005, open |" in text
     assert "| 0.50 | 0.091 | 0.080, agrees | – |" in text
-    assert "| 23.0 | 0.46 | 20 | InputsMatter 0.22 s | 14 | 8 | 17 passed |" in text
+    assert "| 23.0 | 0.46 | 0.40 | 20 | InputsMatter 0.22 s | 14 | 8 | 17 passed |" in text
     assert "| 0.70 | 0.091 | 0.010, **does not agree** | – |" in text
     assert "| 0.50 | 0.091 | 0.120, within the noise | – |" in text
     assert "| A: an <MLP> | 250 | 100 | 50 | 200 | 0.0400 | ≤ 0.02, **missed** |" in text
