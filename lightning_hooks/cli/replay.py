@@ -197,20 +197,25 @@ def _told(record: FlightRecord, replayed: Replayed, source: str, notes: tuple[st
 
 
 def _verdict(found: Autopsy, verdict: Verdict) -> list[str]:
-    unnamed = "the model itself" if found.type else "code outside all modules"
-    where = f"{found.module or unnamed}{f' ({found.type})' if found.type else ''}"
-    if found.operation is None:
-        lines = [f"{verdict.value}: {found.tensor} {where if found.module else ''}".rstrip()]
+    operation = found.operation
+    if operation is None:
+        what = {"batch": "the batch", "grad": f"the gradient of {found.module}"}.get(found.tensor, found.module or found.tensor)
+        before = " when the step began" if found.inputs else ""
+        lines = [f"{verdict.value}: {what} was not finite{before}"]
+        return [*lines, *(f"  {each.name}: {_numbers(each)}" for each in found.inputs or filter(None, [found.result]))]
+    if verdict is Verdict.UPDATE:
+        where = f"in the update of {found.module}"
     else:
-        node = f", backward of {found.operation.node}" if found.operation.node else ""
-        lines = [f"{verdict.value}: {found.operation.name}{node} in {where}, call {found.call + 1}"]
-        if found.operation.source:
-            lines.append(f"  {found.operation.source}: {found.operation.line}")
-    if found.result is not None:
-        lines.append(f"  gave {_numbers(found.result)}")
-    lines += [f"  read {each.name}: {_numbers(each)}" for each in found.inputs if found.operation is not None]
-    lines += [f"  {each.name}: {_numbers(each)}" for each in found.inputs if found.operation is None]
-    return lines
+        unnamed = "the model itself" if found.type else "code outside all modules"
+        call = f", call {found.call + 1}" if found.type else ""
+        where = f"in {found.module or unnamed}{f' ({found.type})' if found.type else ''}{call}"
+    node = f", backward of {operation.node}," if operation.node else ""
+    lines = [f"{verdict.value}: {operation.name}{node} {where}"]
+    if operation.source:
+        lines.append(f"  {operation.source}: {operation.line}")
+    if operation.result is not None:
+        lines.append(f"  gave {_numbers(operation.result)}")
+    return [*lines, *(f"  read {each.name}: {_numbers(each)}" for each in operation.inputs)]
 
 
 def _numbers(tensor: TensorSummary) -> str:

@@ -148,7 +148,7 @@ def test_an_operation_of_the_forward_pass_is_named(tmp_path: Path, capsys: pytes
 
 def test_an_operation_of_the_backward_pass_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = replayed(written(tmp_path, "backward"), capsys)
-    assert lines[0] == "backward: aten.div, backward of SqrtBackward0 in the model itself (Net), call 1"
+    assert lines[0] == "backward: aten.div, backward of SqrtBackward0, in the model itself (Net), call 1"
     assert lines[1] == "  replayed_modules.py:20 in forward: return self.head((hidden * 0).sqrt())"
     assert any("not finite: grad of encoder." in line for line in lines)
 
@@ -160,7 +160,7 @@ def negative_variance(model: Any, optimizer: Any, batch: Any) -> None:
 @pytest.mark.parametrize("kind", ["Net", "Manual"])
 def test_an_update_is_named(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = replayed(written(tmp_path, kind=kind, change=negative_variance), capsys)
-    assert lines[0] == "update: aten.sqrt in head.weight, call 1"
+    assert lines[0] == "update: aten.sqrt in the update of head.weight"
     assert any("not finite: param of head.weight; two runs gave the same" in line for line in lines)
 
 
@@ -176,10 +176,12 @@ def nan_in_weight(model: Any, optimizer: Any, batch: Any) -> None:
 def test_a_bad_batch_and_a_bad_weight_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "batch").mkdir(), (tmp_path / "weight").mkdir()
     lines = replayed(written(tmp_path / "batch", change=nan_in_batch), capsys)
-    assert lines[0] == "batch: batch" and "  batch['x']: 2x3 float32, finite elements from" in lines[2]
-    assert lines[2].endswith("1 NaN (first at [1, 2])")
+    assert lines[0] == "batch: the batch was not finite when the step began"
+    assert lines[1].startswith("  batch['x']: 2x3 float32, finite elements from")
+    assert lines[1].endswith("1 NaN (first at [1, 2])")
     lines = replayed(written(tmp_path / "weight", change=nan_in_weight), capsys)
-    assert lines[0] == "weights: param encoder.bias" and lines[2].startswith("  encoder.bias: 4 float32")
+    assert lines[0] == "weights: encoder.bias was not finite when the step began"
+    assert lines[1].startswith("  encoder.bias: 4 float32") and lines[1].endswith("1 NaN (first at [3])")
 
 
 def test_generators_epoch_step_and_index_of_the_batch_are_those_of_the_record(
@@ -207,7 +209,7 @@ def test_a_scale_that_could_not_be_lowered_stays_the_verdict(tmp_path: Path, cap
     folder = written(tmp_path, "backward", precision="16-mixed", loss_scale=1.0)
     record = (folder / RECORD).read_text()
     (folder / RECORD).write_text(record.replace('"verdict": "forward"', '"verdict": "scaler"'))
-    assert replayed(folder, capsys)[0].startswith("scaler: aten.div, backward of SqrtBackward0 in the model itself")
+    assert replayed(folder, capsys)[0].startswith("scaler: aten.div, backward of SqrtBackward0, in the model itself")
 
 
 def test_a_step_that_is_fine_here_has_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,7 +233,7 @@ def test_weights_come_from_a_checkpoint_if_the_record_has_none(tmp_path: Path, c
     nan_in_weight(model, None, None)
     torch.save({"state_dict": model.state_dict(), "global_step": 12}, tmp_path / "last.ckpt")
     lines = replayed(folder, capsys, "--checkpoint", "last.ckpt")
-    assert lines[0] == "weights: param encoder.bias"
+    assert lines[0] == "weights: encoder.bias was not finite when the step began"
     assert any("checkpoint last.ckpt of step 12; the record is of step 17" in line for line in lines)
 
 
@@ -282,7 +284,7 @@ def test_an_update_is_replayed_with_parameters_that_are_finite_again(
     record = (folder / RECORD).read_text()
     (folder / RECORD).write_text(record.replace('"verdict": "forward"', '"verdict": "update"'))
     lines = replayed(folder, capsys)
-    assert lines[0] == "update: aten.sqrt in head.weight, call 1"
+    assert lines[0] == "update: aten.sqrt in the update of head.weight"
     assert any(
         "(weights.json) after the update, with 0 in place of what is not finite: not finite: param" in line for line in lines
     )
@@ -292,7 +294,7 @@ def test_an_update_is_replayed_with_parameters_that_are_finite_again(
     ("fault", "first"),
     [
         ("forward", "forward: aten.log in the model itself (Late), call 1"),
-        ("backward", "backward: aten.div, backward of SqrtBackward0 in the model itself (Late), call 1"),
+        ("backward", "backward: aten.div, backward of SqrtBackward0, in the model itself (Late), call 1"),
         ("random", "forward: aten.reciprocal in the model itself (Late), call 1"),
     ],
 )
