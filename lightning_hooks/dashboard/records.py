@@ -5,6 +5,7 @@ Somebody else may have written these files, so every list and every text of an a
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -59,8 +60,8 @@ class Records:
     def refresh(self) -> bool:
         """Read the files that are new or have changed; whether any is, or is gone."""
         read: dict[str, tuple[tuple[int, int], FlightRecord | str]] = {}
-        for name in _names(self._folder)[:MAX_RECORDS]:
-            file = self._folder / name / RECORD
+        for file in record_files(self._folder)[:MAX_RECORDS]:
+            name = file.parent.name
             changed = time_and_size(file)
             if changed is None:
                 continue
@@ -136,13 +137,19 @@ def whole(name: str, record: FlightRecord, folder: str | None) -> dict[str, Any]
     }
 
 
-def _names(folder: Path) -> list[str]:
-    """The names of the folders of records, in the order in which they were written."""
+def record_files(folder: Path, names: Sequence[str] | None = None) -> list[Path]:
+    """The files of the records in the folder of a run, in the order in which they were written.
+
+    Args:
+        folder: the folder of the run.
+        names: what is in it; by default it is listed.
+    """
     try:
-        names = [each.name for each in folder.iterdir() if _FOLDERS.fullmatch(each.name)]
+        listed = os.listdir(folder) if names is None else names
     except OSError:
         return []
-    return sorted(names, key=lambda name: (len(name), name))
+    folders = sorted(filter(_FOLDERS.fullmatch, listed), key=lambda name: (len(name), name))
+    return [file for name in folders if os.path.isfile(file := folder / name / RECORD)]
 
 
 _FOLDERS: Final = re.compile(rf"{FOLDER}(-[0-9]{{1,9}})?")

@@ -33,6 +33,7 @@ MODULES: Final = (
     "vendor/uPlot.esm.js",
     "dom.js",
     "host.js",
+    "marks.js",
     "worst.js",
     "controls.js",
     "colors.js",
@@ -50,7 +51,6 @@ MODULES: Final = (
     "segments.js",
     "series.js",
     "maplabels.js",
-    "marks.js",
     "usual.js",
     "charts.js",
     "severity.js",
@@ -134,7 +134,7 @@ def report(run: Path, limit: int = LIMIT, progress: Callable[[int, int], None] =
         how = "; without a TensorBoard logger, StatsMonitor(logdir='…') or instrument(…, logdir='…') writes one"
         raise RuleError(f"there is no event file in {str(run)!r}{below or how}")
     source = runs.open(".")
-    if source is None or not (source.tables() or any(has_mark(tag.encode()) for tag in source.scalar_tags())):
+    if source is None or not _has_content(source):
         problems = "" if source is None else "; ".join(["", *source.problems()])
         raise RuleError(f"{str(run)!r} has no table of lightning_hooks and no scalar of a transform{problems}")
     api = Api(runs)
@@ -158,6 +158,11 @@ def report(run: Path, limit: int = LIMIT, progress: Callable[[int, int], None] =
             return page.replace("__TABLES__", content)
         widest = max(table.last - table.first for table in tables.values())
         tables = {name: _coarser(table) if table.last - table.first > widest / 2 else table for name, table in tables.items()}
+
+
+def _has_content(source: RunSource) -> bool:
+    """Whether the page can show something of a run."""
+    return bool(source.tables() or source.records()) or any(has_mark(tag.encode()) for tag in source.scalar_tags())
 
 
 class _Table(NamedTuple):

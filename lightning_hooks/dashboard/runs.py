@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.provider_run import ProviderRun
+from lightning_hooks.dashboard.records import record_files
 from lightning_hooks.dashboard.source import RunSource
 from lightning_hooks.tensorboard.run_files import PATTERN, event_files
 from lightning_hooks.tensorboard.run_index import PLUGIN, TABLE
@@ -106,9 +107,14 @@ class LocalRuns:
             files = event_files(path)
         except OSError:
             files = []
+        records = record_files(path)
         # Call `_can_show` for every file, also after the first that can be shown: it notes how far it has searched each file.
         is_shown = [self._can_show(file) for file in files]
-        return {"name": name, "shown": any(is_shown), "modified": max(map(_modified, files), default=0.0)}
+        return {
+            "name": name,
+            "shown": any(is_shown) or bool(records),
+            "modified": max(map(_modified, [*files, *records]), default=0.0),
+        }
 
     def _can_show(self, file: Path) -> bool:
         """Whether a mark has been found in a file. Indexing every file of a large folder instead would take too long.
@@ -148,10 +154,13 @@ def _modified(file: Path) -> float:
 
 
 def _folders_of_runs(logdir: Path) -> Iterator[Path]:
-    """The folders with event files. Links to folders are followed, as by TensorBoard, except links to a folder above them."""
+    """The folders with event files or flight records.
+
+    Links to folders are followed, as by TensorBoard, except links to a folder above them.
+    """
     for name, folders, files in os.walk(logdir, followlinks=True):
         folder = Path(name)
-        if fnmatch.filter(files, PATTERN):
+        if fnmatch.filter(files, PATTERN) or record_files(folder, folders):
             yield folder
         for link in [folder / each for each in folders if os.path.islink(folder / each)]:
             above = (folder, *folder.parents, *logdir.resolve().parents)

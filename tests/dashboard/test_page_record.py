@@ -105,10 +105,22 @@ def test_the_tab_is_there_only_with_a_record_and_in_a_report(browser, tmp_path):
     with serving(tmp_path / "run") as url, opened(browser, f"{url}#view=record") as page:
         page.wait_for_selector("[data-view=overview][aria-selected=true]")
         assert page.locator(tab).is_hidden()
+        page.keyboard.press("6")
+        page.locator("[data-view=overview]").press("ArrowLeft")  # the last tab that is shown comes before the first
+        page.wait_for_selector("[data-view=sheet][aria-selected=true]")
+        page.locator("[data-view=sheet]").press("ArrowRight")
         write_record(tmp_path / "run", RECORDED)
         page.evaluate("lightningHooks.poll()")
         page.wait_for_selector(f"{tab}:visible")
         assert page.locator("article.finding").count() == 1
+        page.evaluate("lightningHooks.state.set({ view: 'row' })")  # without a finding it opens on the row of the record
+        page.wait_for_selector("h2:has-text('output of net.1')")
+    (tmp_path / "alone").mkdir()
+    write_record(tmp_path / "alone", RECORDED)
+    with serving(tmp_path / "alone") as url, opened(browser, url) as page:
+        assert "no table of lightning_hooks, so this is all that is known of it" in page.locator(".run-summary").inner_text()
+        page.get_by_role("button", name="Show the calls before it").click()
+        page.wait_for_selector(".trail canvas")
     write_report(tmp_path / "run", tmp_path / "report.html")
     with opened(browser, (tmp_path / "report.html").as_uri()) as page:
         page.locator(tab).click()

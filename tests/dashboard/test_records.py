@@ -1,13 +1,17 @@
 """The flight records of a run, as the page gets them: what is listed, the whole record, damage and size."""
 
+import base64
 import json
 import os
+import re
+import zlib
 from dataclasses import replace
 
 import pytest
 
 from lightning_hooks.dashboard.api import Api
 from lightning_hooks.dashboard.records import MAX_CALLS, MAX_RECORDS, Records, whole
+from lightning_hooks.dashboard.report import report
 from lightning_hooks.dashboard.runs import LocalRuns
 from lightning_hooks.recorder.record import Failure, FlightRecord, Growth, TensorSummary, TrailEntry, Verdict
 
@@ -64,6 +68,18 @@ def test_a_record_that_is_written_while_the_page_is_open_changes_the_version(tmp
     file.unlink()
     runs.open(".").refresh()
     assert runs.open(".").version == before + 2 and not runs.open(".").records()
+
+
+def test_a_folder_with_a_record_alone_is_a_run(tmp_path):
+    file = write_record(tmp_path, RECORDED)
+    (tmp_path / "empty" / "flight_record").mkdir(parents=True)
+    runs = LocalRuns(tmp_path)
+    assert runs.names() == [{"name": ".", "shown": True, "modified": file.stat().st_mtime}]
+    _, meta = asked(Api(runs), "run")
+    assert meta["tensors"] == [] and meta["steps"] is None and len(meta["records"]) == 1
+    data = re.search(r'<script id="data"[^>]*>([^<]*)</script>', report(tmp_path))
+    said = json.loads(zlib.decompress(base64.b64decode(data[1])))
+    assert said["records"]["flight_record"]["operation"]["name"] == "aten.exp"
 
 
 def test_a_file_is_read_again_only_if_it_has_changed(tmp_path):
