@@ -2,6 +2,7 @@
 
 import { h, several } from "./dom.js";
 import { ranked } from "./fuzzy.js";
+import { marked } from "./marks.js";
 import { worstFirst } from "./worst.js";
 
 export const PICKER_KEY = "/";
@@ -47,7 +48,7 @@ export class Picker {
     const statOf = (stats) => [state.stat, ...stats.filter((each) => each !== "count"), ...stats].find((each) => stats.includes(each));
     const rows = await Promise.all(tables.map(({ tensor, stats }) => loaded.rows(state.run, tensor, statOf(stats))));
     if (!this.element.open) return;
-    const notes = noteOf(meta.findings);
+    const notes = noteOf(marked(meta));
     this.items = tables.flatMap(({ tensor, stats }, i) =>
       [...rows[i].rowByName.keys()].map((name) => ({ tensor, stat: statOf(stats), name, note: notes(tensor, name) })),
     );

@@ -118,9 +118,9 @@ export class Trail {
       const height = size > 0 && !axis.isEmpty ? Math.max(BARS * axis.y(size), 1) : 1;
       pen.fillStyle = color(i === this.selected ? "ink" : INK_OF[pass]);
       const box = [this.x(i), ROOF + BARS - height, breadth, height];
-      // A backward call is hollow where there is room.
+      // A backward call is lighter, and has an outline where there is room.
       const isHollow = pass === "backward" && breadth >= 4 && height > 2;
-      pen.globalAlpha = isHollow ? 0.3 : 1;
+      pen.globalAlpha = isHollow ? 0.3 : pass === "backward" && i !== this.selected ? 0.55 : 1;
       pen.fillRect(...box);
       pen.globalAlpha = 1;
       pen.strokeStyle = pen.fillStyle;

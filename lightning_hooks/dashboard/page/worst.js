@@ -1,10 +1,12 @@
 // Finds the row to look at: the row of the worst finding, else the first row with NaN, else the first row of the table.
 
+import { marked } from "./marks.js";
+
 const SEVERITIES = ["critical", "error", "warning", "info"];
 
-/** The findings that name a row, the worst first; findings of the same severity keep their order. */
+/** The findings that name a row: flight records, which name the first bad number, then the worst first; those of one severity keep their order. */
 export function worstFirst(findings) {
-  const rank = ({ severity }) => (SEVERITIES.includes(severity) ? SEVERITIES.indexOf(severity) : SEVERITIES.length);
+  const rank = ({ severity, kind }) => (kind === "record" ? -1 : SEVERITIES.includes(severity) ? SEVERITIES.indexOf(severity) : SEVERITIES.length);
   return (findings ?? []).filter((each) => each.name).toSorted((a, b) => rank(a) - rank(b));
 }
 
@@ -15,7 +17,7 @@ export function worstFirst(findings) {
 export async function worstRow(app, stays) {
   const { state, source, meta } = app;
   const { run, tensor, stat } = state;
-  const findings = worstFirst(meta.findings).map((each) => ({ tensor: each.tensor || tensor, stat: each.stat, name: each.name }));
+  const findings = worstFirst(marked(meta)).map((each) => ({ tensor: each.tensor || tensor, stat: each.stat, name: each.name }));
   const found = await firstIn(app, findings, stays);
   if (found) return found;
   const { nonfinite } = await source.ask("overview", { run });
