@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +32,7 @@ from lightning_hooks import (
 )
 from lightning_hooks.cli.main import main
 from lightning_hooks.rules import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS
+from tests import forked
 from tests.callbacks import hook_calls
 from tests.callbacks._tiny import Line, Two, loader, make
 from tests.callbacks.models import Gan, Net, ValNet, adamw, assert_clean, data, nesterov, trainer_of
@@ -621,13 +621,10 @@ callbacks:
 
 
 def test_an_unchanged_script_gets_them_in_all_its_runs(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "hooks.yaml").write_text(UNCHANGED)
     paths = os.pathsep.join([os.getcwd(), *filter(None, sys.path)])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "LIGHTNING_HOOKS_CONFIG": "hooks.yaml", "PYTHONPATH": paths}
-    done = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = forked.run(["-c", SCRIPT], environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         *["layer forward: input [(2, 2)], output (2, 1)"] * 2,

@@ -2,9 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,13 +10,13 @@ from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.journal import Journal
 from lightning_hooks.health.rule import Severity, Sign
 from lightning_hooks.health.summary import summary_of
+from tests import forked
 
 from .browser import colors_of, drawn, needs_browser, opened, serving
 from .runs import NAMES, write_run
 
 pytestmark = [needs_browser, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
 SIZE = {"width": 1400, "height": 870}
 MARKUP = "<img src=x onerror=alert(1)>"
 
@@ -217,7 +214,8 @@ SICK = {
 def sick_url(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sick")
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-m", "examples.sick", str(folder)], check=True, capture_output=True, env=environ, cwd=ROOT)
+    done = forked.run(["-m", "examples.sick", str(folder)], environ)
+    assert done.returncode == 0, done.stderr
     with serving(folder) as where:
         yield where
 

@@ -1,8 +1,5 @@
 """A moment or a statistic that is added to the schema is measured, merged and written like the present ones."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +10,7 @@ from lightning_hooks import RuleError, Watch
 from lightning_hooks.stats import kernels, moments, schema
 from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.statistics import DEFAULT_STATS, NAMES, STATISTICS
+from tests import forked
 
 ROOT = Path(__file__).parents[2]
 ADDED = """
@@ -67,8 +65,7 @@ print(*sorted(run.scalars))
 
 def test_a_statistic_of_the_moments_is_one_line_of_the_schema_and_its_name(tmp_path):
     """An added statistic can be named in rules, is computed, and occurs in the table, in tags and in messages."""
-    script = [sys.executable, "-W", "ignore", "-c", ADDED, str(tmp_path)]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=120, env=os.environ)
+    done = forked.run(["-c", ADDED, str(tmp_path)])
     assert done.returncode == 0, done.stderr
     tables, scalars = done.stdout.splitlines()[-2:]
     assert {"output.range", "output.mean_to_max"} <= set(tables.split())

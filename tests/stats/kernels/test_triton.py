@@ -75,7 +75,7 @@ def run(*arguments, **env):
     "checks",
     [
         "sizes fuzz",
-        "several_blocks_each odd",
+        "odd several_blocks_each",
         "magnitudes offsets differences",
         "views lists table partial_rows other_streams step",
         "units units_in_parts units_that_are_not_finite",
