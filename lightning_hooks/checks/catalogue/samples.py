@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lightning_hooks.checks.batch import first_samples, generator, is_float, mapped
+from lightning_hooks.checks.catalogue.places import placed_outputs
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.errors import StepError
 from lightning_hooks.checks.record import Listeners
@@ -30,7 +31,8 @@ class SamplesAreIndependent(Check):
 
     Batch norms are in evaluation mode for this check, because in training they mix samples on purpose. A loss that compares
     samples with each other, such as a contrastive one, is named and does not fail. Neither do samples that the step mixes
-    before it calls the model, as mixup does, nor nodes of a graph whose adjacency matrix is a buffer.
+    before it calls the model, as mixup does, nor nodes of a graph whose adjacency matrix is a buffer. It warns where no sample
+    depends on another, but on its own place in the batch, as where an encoding of positions is added along the batch.
 
     Args:
         most: the largest gradient with respect to other samples, as a share of that with respect to the sample itself.
@@ -66,6 +68,8 @@ class SamplesAreIndependent(Check):
         if not found.shares:
             return self.skipped("no output with the samples in its first dimension depends on the inputs by a gradient")
         if not found.of_mixing or found.shares.get("", math.inf) <= self.most:
+            for name, share in placed_outputs(trial, samples.size) if samples.is_sure else ():
+                return self.warned([name], "the output of a sample depends on its place in the batch", share)
             return self.passed(f"no output depends on other samples{norms}", found.shares.get("", 0.0), self.most)
         if found.of_mixing <= found.compares:
             return self.passed(

@@ -138,3 +138,27 @@ def test_outputs_that_are_not_finite_say_nothing_about_samples():
     torch.manual_seed(0)
     result = result_of(NAME, Named(lambda x: x.relu().log()))
     assert result.status in ("pass", "skip")
+
+
+class Positions(nn.Module):
+    """Adds an encoding of positions to [batch, time, features]."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.dim, self.head = dim, nn.Linear(20, 3)
+        self.register_buffer("positions", torch.randn(30, 4, generator=torch.Generator().manual_seed(5)))
+
+    def forward(self, x):
+        positions = self.positions[: x.shape[self.dim]]
+        return self.head((x + (positions[:, None] if self.dim == 0 else positions)).flatten(1))
+
+
+def test_an_output_that_depends_on_the_place_of_its_sample_is_a_warning():
+    result = result_of(NAME, Positions(0), (SERIES, batch()[1]))
+    assert (result.status, result.rows) == ("warn", ("the model",))
+    assert "the output of a sample depends on its place in the batch" in result.message and result.measured > 0.1
+    assert result_of(NAME, Positions(1), (SERIES, batch()[1])).status == "pass"
+
+
+def test_random_numbers_in_evaluation_are_no_place():
+    assert result_of(NAME, Named(lambda x: x + torch.randn_like(x))).status == "pass"

@@ -105,6 +105,18 @@ class PoolsOverBatch(nn.Module):
         return self.head(pooled.expand(len(series), -1))
 
 
+class PositionsOfSamples(nn.Module):
+    """Adds an encoding of positions along dimension 0, the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(6, 24), nn.Linear(24, CLASSES)
+        self.register_buffer("positions", torch.randn(50, 24))
+
+    def forward(self, series: Tensor) -> Tensor:
+        return self.head((self.embed(series) + self.positions[: len(series), None]).relu().mean(1))
+
+
 class Broadcasts(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -183,6 +195,13 @@ PATTERNS = [
         lambda: series(PoolsOverBatch),
         "The mean is over the batch, so that all samples have one output.",
         Expected(("OutputsDiffer", "SamplesAreIndependent"), "fail"),
+    ),
+    Pattern(
+        "positions-of-samples",
+        FAMILY,
+        lambda: series(PositionsOfSamples),
+        "An encoding of positions is added along the batch, not along the time.",
+        Expected(("SamplesAreIndependent",), "warn", "the model"),
     ),
     Pattern(
         "loss-broadcasts",

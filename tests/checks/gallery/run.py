@@ -1,7 +1,8 @@
 """Checks the gallery and writes docs/check.md: `python -m tests.checks.gallery.run [--peer] [--only GLOB]`.
 
-Results are kept in results.jsonl. With `--peer` torchtest2 runs on the same models, in the environment of its own that
-`make gallery PEERS=1` uses, and its results in peer.jsonl are written again. With `--only`, nothing is written.
+Results are kept in results.jsonl, those of the healthy trainings of the health gallery in held.jsonl. With `--peer`
+torchtest2 runs on the same models, in the environment of its own that `make gallery PEERS=1` uses, and its results in
+peer.jsonl are written again. With `--only`, nothing is written.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from tests.checks.gallery import table
 from tests.checks.gallery.case import Fit, Pattern
 from tests.checks.gallery.catalogue import faulty, healthy
 from tests.checks.gallery.fits import changed_by_check
+from tests.checks.gallery.held import held_records
 from tests.checks.gallery.judge import judged
 from tests.environments.peers import ROOT, environment
 
 RESULTS = Path(__file__).parent / "results.jsonl"
+HELD = Path(__file__).parent / "held.jsonl"
 
 
 def record(pattern: Pattern) -> dict[str, Any]:
@@ -51,6 +54,7 @@ def main() -> None:
         return
     with open(RESULTS, "w", encoding="utf-8") as file:
         file.writelines(json.dumps(record(pattern)) + "\n" for pattern in [*healthy(), *faulty()])
+    HELD.write_text("".join(json.dumps(line) + "\n" for line in held_records()), encoding="utf-8")
     if args.peer:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [str(environment()), "-m", "tests.checks.gallery.peer"]

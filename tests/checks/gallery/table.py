@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,18 @@ BEGIN, END = "<!-- The gallery writes from here: python -m tests.checks.gallery.
 
 def main() -> None:
     """Write the part of the page that is between the markers."""
-    PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), section(*recorded())), encoding="utf-8")
+    PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), section(*recorded(), held())), encoding="utf-8")
 
 
 def recorded() -> tuple[dict[str, Any], dict[str, Any]]:
     """The results of `check` and of torchtest2, by the name of the pattern."""
     ours, theirs = (_lines(FOLDER / name) for name in ("results.jsonl", "peer.jsonl"))
     return ours, theirs
+
+
+def held() -> list[dict[str, Any]]:
+    """What `check` says of the healthy trainings of the health gallery."""
+    return [json.loads(line) for line in (FOLDER / "held.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def replaced(page: str, text: str) -> str:
@@ -36,19 +42,20 @@ def replaced(page: str, text: str) -> str:
     return f"{before}{BEGIN}\n\n{text}\n\n{after}"
 
 
-def section(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+def section(ours: dict[str, Any], theirs: dict[str, Any], others: Sequence[dict[str, Any]]) -> str:
     """All that the gallery says, in Markdown.
 
     Args:
         ours: the lines of results.jsonl, by the name of the pattern.
         theirs: those of peer.jsonl.
+        others: those of held.jsonl.
     """
-    parts = [summary(ours, theirs), "### Models with a bug", bugs_table(ours, theirs)]
+    parts = [summary(ours, theirs, others), "### Models with a bug", bugs_table(ours, theirs)]
     parts += ["### Healthy models", healthy_table(ours, theirs)]
     return "\n\n".join(parts)
 
 
-def summary(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+def summary(ours: dict[str, Any], theirs: dict[str, Any], others: Sequence[dict[str, Any]]) -> str:
     """The numbers of models that were named, and of those of which something was said without a reason."""
     bugs, sound = faulty(), healthy()
     named = [bug for bug in bugs if _named(bug, ours)]
@@ -69,6 +76,8 @@ def summary(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
             f"{len(copies)} that are versions of the examples in the documentation of torchtest2, it names "
             f"{sum(bug in named for bug in copies)}.",
             f"- Of {len(sound)} healthy models, `check` says something of {len(alarmed)}.",
+            f"- Of {len(others)} healthy trainings of the [health gallery](health.md), it says something of "
+            f"{sum(bool(line['alarms']) for line in others)}{_counts(others)}.",
             f"- {restored} of {len(ours)} models are bit for bit as before it. {sum(not each for each in fits)} of {len(fits)} "
             "fits end with the same weights, optimizers and generators with and without "
             "`HealthMonitor(check_first_batch=True)`.",
@@ -101,6 +110,12 @@ def healthy_table(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
         )
         rows.append([model.name, model.doc, said, ", ".join(ours[model.name]["skipped"]), their])
     return _table(["model", "what it is", "said", "skipped", "torchtest2"], rows)
+
+
+def _counts(lines: Sequence[dict[str, Any]]) -> str:
+    """How often each alarm was given."""
+    counts = Counter(f"`{check}`: {status}" for line in lines for check, status in line["alarms"])
+    return "".join(f" ({alarm}, {count} times)" for alarm, count in sorted(counts.items()))
 
 
 def _lines(path: Path) -> dict[str, Any]:

@@ -4,14 +4,14 @@ import pytest
 
 from tests.checks.gallery.catalogue import faulty, healthy
 from tests.checks.gallery.peer import fits
-from tests.checks.gallery.table import BEGIN, END, PAGE, recorded, replaced, section
+from tests.checks.gallery.table import BEGIN, END, PAGE, held, recorded, replaced, section
 
 NAMES = {pattern.name for pattern in [*healthy(), *faulty()]}
 
 
 def test_the_page_is_that_of_the_recorded_results() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert replaced(page, section(*recorded())) == page
+    assert replaced(page, section(*recorded(), held())) == page
 
 
 def test_everything_is_recorded() -> None:
@@ -29,7 +29,12 @@ def test_the_numbers_are_those_of_the_results() -> None:
     ours["head-replaced"]["alarms"] = [{"check": "OptimizerCoversParameters", "status": "fail", "rows": rows, "message": "…"}]
     theirs["lora"]["said"] = [["overfit_batch", "warn", "…"]]
     theirs["gan"]["error"] = "NotImplementedError: no"
-    text = section(ours, theirs)
+    others = [{"name": "cnn", "alarms": [["BiasBeforeNorm", "warn"]]}, {"name": "mlp", "alarms": []}]
+    text = section(ours, theirs, others)
+    assert (
+        "Of 2 healthy trainings of the [health gallery](health.md), it says something of 1 (`BiasBeforeNorm`: warn, 1 times)."
+        in text
+    )
     assert f"`check` names 1 of {len(faulty())} bugs, 1 with the expected status" in text
     assert f"Of {len(healthy())} healthy models, `check` says something of 0." in text
     assert f"{len(NAMES) - 1} of {len(NAMES)} models are bit for bit as before it. 1 of 2 fits" in text
