@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.plan.row_index import RowIndex
+from lightning_hooks.plan.row_index import RequestedRows, RowIndex
 from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
 from lightning_hooks.records.step_view import StepView
+from lightning_hooks.rules.schedule import EveryN
 from tests.health.views import index_of, view_of, views_of
 
 ROWS = [("grad", "a"), ("grad", "b"), ("loss", "loss")]
@@ -194,3 +195,29 @@ def test_a_damaged_state_is_an_error_and_changes_nothing(damage):
     with pytest.raises(RuleError, match="damaged"):
         evidence.load_state_dict(state)
     assert len(evidence.steps) == 30
+
+
+def test_a_row_is_due_at_the_steps_of_its_schedules_while_the_run_lasts():
+    every, rarely = EveryN(1), EveryN(2)
+    requests = [
+        RequestedRows("grad", ((every, ("norm",)),), np.array([0])),
+        RequestedRows("grad", ((rarely, ("norm",)),), np.array([1])),
+    ]
+    index = RowIndex(["a", "b"], ["grad", "grad"], requested_rows=requests)
+    evidence = Evidence([("grad", "mean")])
+    for step, due in enumerate([{every}, {every, rarely}, {every}]):
+        evidence.add(view_of(step, index, [1.0, 2.0], due=frozenset(due)))
+    assert evidence.track("grad", "mean").names == ("a", "b")
+    assert evidence.are_due("grad").tolist() == [[True, False], [True, True], [True, False]]
+    assert evidence.are_due("output").shape == (3, 0)
+    resumed = Evidence([("grad", "mean")])
+    resumed.load_state_dict(evidence.state_dict())
+    resumed.add(view_of(3, index, [1.0, 2.0], due=frozenset({every})))
+    assert resumed.are_due("grad").tolist() == [[False, False]] * 3 + [[True, False]]
+
+
+def test_all_rows_of_an_index_without_requests_are_due():
+    evidence = Evidence([("grad", "mean")])
+    for view in views_of([("grad", "a")], [[1.0], [2.0]]):
+        evidence.add(view)
+    assert evidence.are_due("grad").tolist() == [[True], [True]]

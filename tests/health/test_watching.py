@@ -88,3 +88,11 @@ def test_a_costly_statistic_is_watched_until_the_last_step_at_which_a_rule_needs
 def test_the_needs_of_all_default_rules_are_valid_watch_rules(beside):
     listed = fields_of_watch(DEFAULT_RULES, beside=beside)
     assert listed and all(isinstance(Watch(**fields), Watch) and fields["strict"] is False for fields in listed)
+
+
+def test_a_tensor_that_a_rule_needs_from_the_start_is_watched_at_each_of_the_first_steps():
+    class Early(needing(("input", "rms"))):
+        needs_start = ("input",)
+
+    expected = [("modules", "input", ["norm"], RARELY), ("modules", "input", ["norm"], FIRST_STEPS)]
+    assert brief([Early()]) == brief([Early()], beside=True) == expected

@@ -1,7 +1,7 @@
 """Health rules are chosen by name, by changed fields, or as a list, and messages name what is wrong."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pytest
 
@@ -78,3 +78,18 @@ def test_a_name_in_a_list_switches_on_a_rule_that_is_off_by_default():
 def test_messages_name_the_option_the_value_and_what_is_near(rules, message):
     with pytest.raises(RuleError, match=re.escape(message)):
         as_health_rules(rules)
+
+
+def test_more_rules_are_used_besides_a_list_and_a_mapping_may_change_them():
+    (more,) = as_health_rules([{"LossSpike": {"sigmas": 7.0}}])
+    extra = replace_name(more)
+    assert [rule.name for rule in as_health_rules(["NonFinite"], [extra])] == ["NonFinite", "Extra"]
+    assert [rule.name for rule in as_health_rules(["Extra"], [extra])] == ["Extra"]
+    assert as_health_rules(None, [extra])[-1] == extra
+    assert as_health_rules({"Extra": {"sigmas": 9.0}}, [extra])[-1].sigmas == 9.0
+
+
+def replace_name(rule):
+    """The rule as one of a class of another name."""
+    kind = type("Extra", (type(rule),), {})
+    return kind(**{field.name: getattr(rule, field.name) for field in fields(rule)})
