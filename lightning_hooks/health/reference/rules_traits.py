@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.reference.rule import ReferenceRule, first_run
@@ -109,9 +110,12 @@ class ReferenceCalls(TraitRule):
     """A module gives another number of elements in a step than in the good run: it runs more or less often, or batches differ.
 
     If most modules differ by one factor, it is the batch.
+
+    Args:
+        lasting: the measured steps in a row at which the number differs.
     """
 
-    patience: int = 3
+    lasting: int = 3
     needs: ClassVar[Needs] = (("output", "count"),)
     source: ClassVar[str] = "exact; at 3 steps in a row, because the last batch of an epoch may be smaller"
 
@@ -120,24 +124,48 @@ class ReferenceCalls(TraitRule):
         track = evidence.track("output", "count")
         if track is None:
             return
-        counts = self.of("output").counts
-        usual = np.array([np.median(counts[name]) if counts.get(name) else np.nan for name in track.names])
-        for line in np.flatnonzero(self.compared(track)).tolist():
-            values = track.values[line]
-            known = np.flatnonzero(np.isfinite(usual) & (values > 0))
-            odd = [i for i in known.tolist() if int(values[i]) not in counts[track.names[i]]]
-            if odd:
-                yield from self._odd(track, line, values[odd] / usual[odd], odd, len(known))
+        # The count of a row that was not measured is 0.
+        measured = track._replace(values=np.where(track.values > 0, track.values, np.nan))
+        counts = [self.of("output").counts.get(name, ()) for name in track.names]
+        factors = np.array([1 / np.median(known) if known else np.nan for known in counts]) * measured.values
+        lines = np.flatnonzero(self.compared(track)).tolist()
+        if not lines or not _are_odd(measured.values[lines], counts).any():
+            return
+        odd = held(measured, _are_odd(measured.values, counts), self.lasting)
+        for line in lines:
+            if odd[line].any():
+                known = int((np.isfinite(factors[line])).sum())
+                yield from self._odd(measured, line, np.flatnonzero(odd[line]), factors[line], known)
 
-    def _odd(self, track: Track, line: int, factors: Array, odd: list[int], known: int) -> Iterator[Sign]:
-        common, step = float(np.median(factors)), int(track.steps[line])
-        same = np.abs(factors / common - 1) < 0.01
-        if same.sum() > known / 2:
-            yield Sign("", "", step, common, 1.0, f"a step has {common:.3g} times as many elements as {self.good}")
-        for i, factor, is_same in zip(odd, factors.tolist(), same.tolist(), strict=True):
-            if not is_same or same.sum() <= known / 2:
-                text = f"it gives {factor:.3g} times as many elements in a step as {self.good}"
-                yield Sign(track.names[i], "output", step, factor, 1.0, text)
+    def _odd(self, track: Track, line: int, rows: NDArray[np.intp], factors: Array, known: int) -> Iterator[Sign]:
+        """The signs of the odd rows of a step: one for the batch, and one for each row that differs by another factor."""
+        common, step = float(np.median(factors[rows])), int(track.steps[line])
+        is_batch = np.abs(factors[rows] / common - 1) < 0.01
+        if is_batch.sum() <= known / 2:
+            is_batch[:] = False
+        else:
+            since = self._since(track, line, int(rows[is_batch.argmax()]))
+            yield Sign("", "", step, common, 1.0, f"a step has {common:.3g} times as many elements as {self.good}", since)
+        for row in rows[~is_batch].tolist():
+            factor = float(factors[row])
+            text = f"it gives {factor:.3g} times as many elements in a step as {self.good}"
+            yield Sign(track.names[row], "output", step, factor, 1.0, text, self._since(track, line, row))
+
+    def _since(self, track: Track, line: int, row: int) -> int:
+        """The first of the steps in a row at which a row has been odd, at the least."""
+        measured = np.flatnonzero(np.isfinite(track.values[: line + 1, row]))
+        return int(track.steps[measured[-self.lasting]])
+
+
+def _are_odd(values: Array, counts: Sequence[tuple[int, ...]]) -> Mask:
+    """Which rows have a number of elements that the good run never had, bool [steps, rows]; none of those without numbers."""
+    most = max(map(len, counts), default=0)
+    allowed = np.full((most, len(counts)), np.nan)
+    for row, known in enumerate(counts):
+        allowed[: len(known), row] = known
+    has_counts = np.isfinite(allowed).any(axis=0)
+    odd: Mask = np.isfinite(values) & has_counts & ~(values[:, None, :] == allowed[None]).any(axis=1)
+    return odd
 
 
 @dataclass(frozen=True, kw_only=True)

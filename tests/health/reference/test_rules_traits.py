@@ -109,3 +109,11 @@ def test_inputs_that_come_twice_are_told_at_the_module_that_runs_first() -> None
 
     assert said(compare(reference_of(0), twice())) == [("ReferenceData", "one", 1)]
     assert INDEX.names[1] == "one"
+
+
+def test_a_smaller_batch_now_and_then_is_no_finding() -> None:
+    def now_and_then():  # type: ignore[no-untyped-def]
+        for usual, small in zip(run_of(7), scaled_counts(0.5), strict=True):
+            yield small if usual.step % 3 else usual
+
+    assert compare(reference_of(0), now_and_then()) == []
