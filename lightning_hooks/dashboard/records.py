@@ -27,6 +27,7 @@ MAX_CALLS: Final = 1000
 _MOST: Final = 100  # tensors, notes and facts of the context
 _LONG: Final = 2000  # characters of a name or a sentence
 _LONGEST: Final = 20_000  # characters of a traceback, the last ones
+_FARTHEST: Final = 1 << 53  # the first step that JavaScript cannot tell from the next one
 _DEPTH: Final = 6  # levels of a nested fact of the context
 
 TITLES: Final[Mapping[Verdict, str]] = {
@@ -160,7 +161,7 @@ def _record(file: Path, size: int) -> FlightRecord | str:
     if size > MAX_BYTES:
         return f"{size:,} bytes are more than the {MAX_BYTES:,} that are read"
     try:
-        return from_json(file.read_text(encoding="utf-8", errors="replace"))
+        record = from_json(file.read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
         return f"the file cannot be read ({error.strerror or error})"
     except RuleError as error:
@@ -168,6 +169,8 @@ def _record(file: Path, size: int) -> FlightRecord | str:
     # Deep nesting, and a whole number that is no float.
     except (RecursionError, OverflowError) as error:
         return f"this is no flight record: {error}"
+    steps = (record.step, *(record.growth.steps if record.growth is not None else ()))
+    return record if all(abs(step) < _FARTHEST for step in steps) else "a step is beyond any run"
 
 
 def _module_of(record: FlightRecord) -> str:

@@ -106,9 +106,10 @@ def test_a_file_is_read_again_only_if_it_has_changed(tmp_path):
             % ("9" * 400),
             "this is no flight record: ",
         ),
+        ('{"format": 1, "verdict": "forward", "step": 9007199254740992}', "a step is beyond any run"),
         (" " * 8_000_001, "8,000,001 bytes are more than the 8,000,000 that are read"),
     ],
-    ids=["cut", "list", "later", "type", "verdict", "nested", "number", "large"],
+    ids=["cut", "list", "later", "type", "verdict", "nested", "number", "far", "large"],
 )
 def test_damage_is_named(content, problem, tmp_path):
     write_record(tmp_path, RECORDED)
