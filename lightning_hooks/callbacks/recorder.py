@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
 
 class FlightRecorder(HooksCallback):
-    """Note every call of a training, and write a record when a number stops being finite or an exception ends the run.
+    """Write a record when a number stops being finite, or when an exception ends the run.
 
-    The record, in `flight_record/` in the folder of the run, names the module and the operation that made the first bad number,
-    what it read, the calls before it, and the command that replays the step. It is written once.
+    Every call of a layer is noted as it happens. The record, in `flight_record/` in the folder of the run, names the module and
+    the operation that made the first bad number, what it read, the calls before it, and the command that replays the step. It
+    is written once.
 
     Bad means: the loss, a gradient that an optimizer uses, or a parameter is not finite. Infinities that do not reach these
     (masks, an output that nobody differentiates) and overflows that a loss scaler handles are not recorded.
