@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import importlib
-import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +17,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_hooks.callbacks._lightning import Callback, imported
+from lightning_hooks.callbacks._one_batch import OneBatch, precision_arguments, quiet, set_counts
 from lightning_hooks.engine.recording.examination import Examination, run_step, symptom_without_mode
 from lightning_hooks.engine.recording.explaining import Autopsy
 from lightning_hooks.engine.recording.origins import OriginMap
@@ -221,33 +220,12 @@ class _Examiner(_OneStep):
 Step = TypeVar("Step", bound=_OneStep)
 
 
-class _OneBatch:
-    """A data loader with one batch, which the Trainer counts as the batch of the record.
-
-    Args:
-        batch: the batch.
-        batch_idx: its index in the run that was recorded.
-    """
-
-    def __init__(self, batch: Any, batch_idx: int) -> None:
-        self._batch, self._batch_idx = batch, batch_idx
-        self.trainer: Any = None
-
-    def __len__(self) -> int:
-        return 1
-
-    def __iter__(self) -> Iterator[Any]:
-        # The loop counts batches from 0 when it starts, and takes the index right after it has got the batch.
-        self.trainer.fit_loop.epoch_loop.batch_progress.current.ready = self._batch_idx
-        yield copy.deepcopy(self._batch)
-
-
 def _run(package: ModuleType, model: Any, step: Step, notes: list[str]) -> Step:
     context = step.kept.context
     # The batch is as the training step got it: transfers must not transform it once more, and nothing is downloaded.
     model.on_before_batch_transfer = model.on_after_batch_transfer = lambda batch, dataloader_idx: batch
     model.configure_callbacks, model.prepare_data = list, lambda: None
-    with tempfile.TemporaryDirectory() as folder, _quiet():
+    with tempfile.TemporaryDirectory() as folder, quiet():
         trainer = package.Trainer(
             callbacks=[step],
             default_root_dir=folder,
@@ -263,10 +241,10 @@ def _run(package: ModuleType, model: Any, step: Step, notes: list[str]) -> Step:
             gradient_clip_val=context.get("gradient_clip_val"),
             gradient_clip_algorithm=context.get("gradient_clip_algorithm"),
             accumulate_grad_batches=int(context.get("accumulate_grad_batches") or 1),
-            **_precision(package, context, notes),
+            **precision_arguments(package, context, notes),
         )
-        _set_counts(trainer, int(context.get("epoch") or 0), int(context.get("global_step") or 0))
-        data = _OneBatch(step.kept.batch, int(context.get("batch_idx") or 0))
+        set_counts(trainer, int(context.get("epoch") or 0), int(context.get("global_step") or 0))
+        data = OneBatch(step.kept.batch, int(context.get("batch_idx") or 0))
         data.trainer = trainer
         try:
             run_step(lambda: trainer.fit(model, train_dataloaders=data))
@@ -284,31 +262,6 @@ def _not_set_up(error: BaseException) -> RuleError:
     return RuleError(f"the training could not be set up again: {shortened(f'{type(error).__name__}: {error}', 500)}")
 
 
-def _set_counts(trainer: Any, epoch: int, step: int) -> None:
-    """Let `current_epoch` and `global_step` be those of the record: modules have schedules by them."""
-    trainer.fit_loop.epoch_progress.current.processed = epoch
-    loop = trainer.fit_loop.epoch_loop
-    # One of the two counts, depending on who calls the optimizers.
-    loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
-    loop.manual_optimization.optim_step_progress.total.completed = step
-
-
-def _precision(package: ModuleType, context: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    """The arguments of a Trainer for the precision and the device of the record."""
-    device = str(context.get("device") or "cpu").partition(":")[0]
-    is_there = device != "cuda" or torch.cuda.is_available()
-    if not is_there:
-        notes.append("the step was recorded on a CUDA device, and runs on the CPU here")
-    device = device if is_there else "cpu"
-    precision = str(context.get("precision") or "32-true")
-    arguments: dict[str, Any] = {"accelerator": "gpu" if device == "cuda" else device}
-    if precision != "16-mixed":
-        return {**arguments, "precision": precision}
-    scaler = torch.amp.GradScaler(device, init_scale=float(context.get("loss_scale") or 65536.0))
-    plugins = importlib.import_module(f"{package.__name__}.plugins")
-    return {**arguments, "plugins": [plugins.MixedPrecision(precision, device, scaler)]}
-
-
 def _loss_of(outputs: Any) -> Tensor | None:
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     return loss if isinstance(loss, Tensor) else None
@@ -322,17 +275,3 @@ def _digest(tensors: Sequence[Tensor | None]) -> str:
         else:
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Lightning says nothing about devices and ends of fits in the block."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "pytorch_lightning", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
