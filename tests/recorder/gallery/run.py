@@ -59,7 +59,7 @@ def run(fault: Fault, make: type[Tool], backend: str | None = None) -> dict[str,
     return {
         "name": fault.name,
         "tool": make.name,
-        "backend": backend or "eager",
+        "backend": "eager" if backend is None else "compiled",
         "answer": None if answer is None else asdict(answer),
         "right": judge(fault, answer),
         "error": "" if error is None else f"{type(error).__name__}: {error}"[:200],
