@@ -10,8 +10,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.phases import PARAM_TENSORS
-from lightning_hooks.errors import RuleError, UnsupportedError
+from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean, shown
 from lightning_hooks.hooks import Handles
+from lightning_hooks.hooks.switch import COUNTED
 from lightning_hooks.hooks.user_kinds import closure_of, register_optimizer
 from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor
 
@@ -102,3 +103,9 @@ class AllParameters:
 
     def __init__(self, model: nn.Module) -> None:
         self.param_groups = [{"params": list(model.parameters())}]
+
+
+def check_calls(calls: Any) -> None:
+    """Raise unless `calls` says which calls of modules count."""
+    if calls not in COUNTED:
+        raise RuleError(f"calls must be one of {', '.join(COUNTED)}, got {shown(calls)}{did_you_mean(calls, COUNTED, 1)}")

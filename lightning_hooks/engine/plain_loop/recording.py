@@ -24,30 +24,36 @@ from lightning_hooks.engine.recording.record_folder import RecordFolder
 from lightning_hooks.engine.running.hook_manager import HookManager
 from lightning_hooks.health.terminal import block_for
 from lightning_hooks.health.text import block_of_cause
-from lightning_hooks.recorder.options import RecorderOptions
+from lightning_hooks.recorder.options import as_options
 from lightning_hooks.recorder.record import FlightRecord
 
 
 def loop_flight(
+    recorder: Any,
     model: nn.Module,
     optimizers: Callable[[], Sequence[Optimizer]],
     hook_manager: HookManager,
     folder: Path | None,
-    options: RecorderOptions,
     device: torch.device,
-) -> Flight:
-    """The flight of a plain loop, with its recorder.
+) -> Flight | None:
+    """The flight of a plain loop, with its recorder; None if nothing is to be recorded.
 
     Nobody but the loop can run a step again, so the trail of calls names the module. An update is run again.
 
     Args:
+        recorder: as of `instrument`.
         model: the root module.
         optimizers: returns the optimizers of the loop.
         hook_manager: pauses its hooks while an update runs again.
         folder: where `flight_record/` goes; None to write nothing.
-        options: what is recorded.
         device: of the model.
+
+    Raises:
+        RuleError: an option is unknown or invalid.
     """
+    options = as_options(recorder)
+    if options is None:
+        return None
     loop = Loop(model, optimizers, context=partial(_context, model, optimizers), quiet=partial(_paused, hook_manager))
     flight = Flight(loop, None if folder is None else partial(RecordFolder, folder), _tell, options)
     flight.recorder = recorder_for(plan_of(model), options.last, flight.strike, device=device)

@@ -8,22 +8,21 @@ from operator import is_
 from pathlib import Path
 from time import time
 from types import TracebackType
-from typing import Any, Final, cast
+from typing import Any, Final
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.changing.checks import refuse_unsupported
-from lightning_hooks.engine.changing.participant import TransformParticipant
-from lightning_hooks.engine.changing.resolve import resolve_applies
 from lightning_hooks.engine.participants.facts import ModelFacts
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.plain_loop.board import LoopBoard
+from lightning_hooks.engine.plain_loop.changing import changing_participants
 from lightning_hooks.engine.plain_loop.checks import (
     AllParameters,
     as_optimizers,
+    check_calls,
     parameters_of,
     refuse_foreign,
     refuse_step,
@@ -34,15 +33,12 @@ from lightning_hooks.engine.plain_loop.health import loop_reporter
 from lightning_hooks.engine.plain_loop.recording import loop_flight
 from lightning_hooks.engine.plain_loop.rules import read_rules
 from lightning_hooks.engine.running.run import Run
-from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant, resolve_hooks
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.producer import Producer
-from lightning_hooks.errors import RuleError, did_you_mean, shown
+from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.health.finding import Cause, Finding
-from lightning_hooks.hooks.switch import COUNTED
 from lightning_hooks.plan.rank_check import check_ranks_agree
 from lightning_hooks.plan.resolve import resolve
-from lightning_hooks.recorder.options import as_options
 from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.records.facts import StepFacts
@@ -50,7 +46,6 @@ from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import Apply, Hook, Watch
 from lightning_hooks.rules.fields import as_count, check_local
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.stats.processes import of_first_rank, rank
 from lightning_hooks.stats.sections import refuse_narrow
 
 _NO_STEP: Final = StepView(step=-1)
@@ -144,10 +139,10 @@ class Instrument:
         self._model: Callable[[], nn.Module | None] = lambda: model
         self.optimizers = as_optimizers(optimizer)
         refuse_foreign(model, self.optimizers)
-        if calls not in COUNTED:
-            raise RuleError(f"calls must be one of {', '.join(COUNTED)}, got {shown(calls)}{did_you_mean(calls, COUNTED, 1)}")
-        options = {"has_optimizer": bool(self.optimizers), "writes": logdir is not None}
-        rules, applies, hook_rules, health_rules = read_rules(watch, apply, hooks, health, **options)
+        check_calls(calls)
+        rules, applies, hook_rules, health_rules = read_rules(
+            watch, apply, hooks, health, has_optimizer=bool(self.optimizers), writes=logdir is not None
+        )
         self._run = Run(model)
         self._run.hook_manager.switch.counts = calls
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -162,40 +157,24 @@ class Instrument:
         self._context = LoopContext(model, self.optimizers, None if folder is None else Path(folder).expanduser().resolve())
         self._latest = Latest()
         self._reporter = None if health_rules is None else loop_reporter(health_rules, self._focus)
-        diagnosing = [] if self._reporter is None else [self._reporter]
-        self._publisher = Publisher([self._latest, *boards, *diagnosing, *as_consumers(consumers)])
+        self._publisher = Publisher([self._latest, *boards, *filter(None, [self._reporter]), *as_consumers(consumers)])
         self._producer: Producer | None = None
         self._facts: ModelFacts | None = None
         self._noted: StepFacts | None = None  # the facts as they were just before the first optimizer of the step stepped
         self._participants: list[Participant] = []
         if self._plan.rows:
             observer = Observer(self._plan, device=device)
-            facts = ModelFacts(model, lambda: self.optimizers)
-            self._facts = facts
+            facts = self._facts = ModelFacts(model, lambda: self.optimizers)
             self._producer = Producer(observer, self._publisher, facts=self._facts_of_step, structure=facts.structure)
             self._participants.append(observer)
-        given: list[Any] = [transform for rule in applies for transform in cast(Iterable[Any], rule.transform)]
-        random = any(getattr(transform, "random", False) for transform in given)
-        seed = torch.initial_seed()
-        # Ranks must draw the same random numbers, so take the seed of the first rank.
-        seed = of_first_rank(seed) if random else seed
-        if transforms := [bound for bound in resolve_applies(model, applies, seed) if bound.targets]:
-            refuse_unsupported(transforms, self.optimizers, scaled=False)
-            self._participants.append(TransformParticipant(transforms, rank=rank()))
-        if bound := [hook for hook in resolve_hooks(model, hook_rules) if hook.runners]:
-            user_hooks = UserHooksParticipant(bound, optimizers=lambda: self.optimizers, stays=True)
-            self._participants.append(user_hooks)
-        self._flight = None
-        recorder_options = as_options(recorder)
-        if recorder_options is not None:
-            manager, where = self._run.hook_manager, self._context.folder
-            self._flight = loop_flight(model, lambda: self.optimizers, manager, where, recorder_options, device)
-            self._participants.append(self._flight.recorder)
+        self._participants += changing_participants(model, applies, hook_rules, lambda: self.optimizers)
+        manager, where = self._run.hook_manager, self._context.folder
+        self._flight = loop_flight(recorder, model, lambda: self.optimizers, manager, where, device)
+        self._participants += [] if self._flight is None else [self._flight.recorder]
         self._step = as_count("first_step", first_step)
         self._stepped: set[int] = set()
         self._held: dict[int, list[Any]] = {}  # by id of an optimizer: its parameters at its last step
-        self._was_entered = False
-        self._is_over = False
+        self._was_entered = self._is_over = False
 
     def __enter__(self) -> Instrument:
         """Register the hooks, all or none."""
@@ -407,8 +386,8 @@ class Instrument:
 
     def _look_up_replaced(self, optimizer: Optimizer) -> None:
         """Look targets up again if the optimizer has other parameters than at its previous step. A loop has no epochs."""
-        before, held = self._held[id(optimizer)], parameters_of(optimizer)
-        self._held[id(optimizer)] = held
+        before = self._held[id(optimizer)]
+        held = self._held[id(optimizer)] = parameters_of(optimizer)
         if len(before) != len(held) or not all(map(is_, before, held)):
             self._run.hook_manager.refresh_in_batch()
 
