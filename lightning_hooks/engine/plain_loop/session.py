@@ -270,8 +270,7 @@ class Instrument:
         if self.optimizers:
             raise RuleError("step() is for loops without an optimizer; here the optimizer's step ends the step")
         if self._producer is not None:
-            substitute: Any = AllParameters(self.model)
-            self._run.hook_manager.before_step(self._producer.observer, substitute)
+            self._run.hook_manager.before_step(self._producer.observer, AllParameters(self.model))  # type: ignore[arg-type]
         self._end()
 
     def suspend(self) -> None:

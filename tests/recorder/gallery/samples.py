@@ -17,7 +17,7 @@ CALLS = 6
 
 def samples() -> dict[str, str]:
     """The record of each shown training, with its last calls, as a block of Markdown in a page."""
-    return {name: f"````markdown\n{record_of(name).strip()}\n````" for name in SHOWN}
+    return {name: f"```markdown\n{record_of(name).strip()}\n```" for name in SHOWN}
 
 
 def record_of(name: str) -> str:
