@@ -41,6 +41,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 # Made by the package, not by users: their arguments are not checked. The others have no arguments of their own.
 OTHERS = {"Capture", "Context", "Instrument", "Run", "RunContext", "RunFacts", "StepView"}
+OTHERS |= {"CheckResult"}
 OTHERS |= {"Column"}  # checked with the accumulator that it belongs to
 OTHERS |= {"HookPoint", "StepConsumer", "Transform", "instrument"}
 INSTEAD = {("TopK", "fraction"): {"k": None}}

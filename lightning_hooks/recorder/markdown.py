@@ -54,10 +54,10 @@ def _lines(record: FlightRecord, replay: str) -> Iterator[str]:
         yield from ("", "## Context", "")
         yield from (f"- {name}: {_value(value)}" for name, value in record.context.items())
     if record.notes:
-        yield from ("", "## What this record cannot say", "")
+        yield from ("", "## Notes", "")
         yield from (f"- {note}" for note in record.notes)
     yield from ("", "## Replay", "")
-    yield f"    {replay}" if replay else "The step cannot be replayed; see what this record cannot say."
+    yield f"    {replay}" if replay else "The step cannot be replayed; see the notes."
     if record.failure is not None and record.failure.traceback:
         yield from ("", "## Traceback", "", "```", record.failure.traceback.rstrip(), "```")
 

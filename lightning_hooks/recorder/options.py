@@ -50,8 +50,8 @@ class RecorderOptions:
                 raise RuleError(f"on: choose from {', '.join(EVENTS)}, got {shown(event)}{suggestion}")
         for name in ("batch", "weights", "autopsy"):
             check_flag(name, getattr(self, name))
-        if not isinstance(self.limit, (int, float)) or isinstance(self.limit, bool) or not self.limit > 0:
-            raise RuleError(f"limit must be a number of seconds above 0, got {shown(self.limit)}")
+        if not isinstance(self.limit, (int, float)) or isinstance(self.limit, bool) or not 0 < self.limit < 1e9:
+            raise RuleError(f"limit must be a number of seconds above 0 and below 1e9, got {shown(self.limit)}")
 
     @property
     def keeps(self) -> tuple[str, ...]:

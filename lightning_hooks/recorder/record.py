@@ -212,7 +212,7 @@ class FlightRecord:
         context: learning rates, loss scale, clipping, precision, autocast, compile, versions, by their names: values of JSON.
         failure: what ended the run; None if the run goes on.
         files: the files beside `record.json`, by what they hold: `batch`, `weights`, `optimizers`, `generators`.
-        notes: what the record cannot say, and why.
+        notes: what else is known, and what the record cannot say and why.
         format: the version of the format.
     """
 

@@ -306,6 +306,6 @@ def test_bad_arguments():
         FlightRecorder(last=0)
     with pytest.raises(RuleError, match="weights must be True or False"):
         FlightRecorder(weights="yes")
-    with pytest.raises(RuleError, match="limit must be a number of seconds above 0, got -1"):
+    with pytest.raises(RuleError, match="limit must be a number of seconds above 0 and below 1e9, got -1"):
         FlightRecorder(limit=-1)
     assert repr(FlightRecorder(on=["exception"], last=50)) == "FlightRecorder(last=50, on=('exception',))"

@@ -46,7 +46,7 @@ export class RecordView {
       growth?.steps.length ? titled("How it grew", growthFigure(record, GROWTH)) : null,
       inputs.length ? titled(inputsTitle(record), table(["tensor", "shape", "dtype", "least", "greatest", "headroom", "not finite"], inputs.map(inputLine))) : null,
       failure?.traceback ? titled("Traceback", h("pre", { class: "traceback", tabindex: "0" }, failure.traceback)) : null,
-      notes.length ? titled("What this record cannot say", h("ul", {}, ...notes.map((each) => h("li", {}, each)))) : null,
+      notes.length ? titled("Notes", h("ul", {}, ...notes.map((each) => h("li", {}, each)))) : null,
       context.length ? titled("The training", table(["", ""], context)) : null,
     ];
   }
