@@ -7,10 +7,8 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.participant import ModuleRule, PhaseMemo
@@ -89,6 +87,7 @@ class CallRecorder(Observer):
         self._magnitudes: NDArray[np.float32] = np.full((last, len(plan.rows)), np.nan, np.float32)
         self._steps: NDArray[np.int64] = np.full(last, -1, np.int64)
         self._ended = 0
+        self._moments: NDArray[np.float64] | None = None
 
     @property
     def is_immediate(self) -> bool:
@@ -97,8 +96,10 @@ class CallRecorder(Observer):
 
     @property
     def moments(self) -> NDArray[np.float64]:
-        """The moments of all rows, float64 [rows, 9]."""
-        return self.table.moments.cpu().numpy()
+        """The moments of all rows, float64 [rows, 9], in the memory of the table."""
+        if self._moments is None:
+            self._moments = self.table.moments.numpy()
+        return self._moments
 
     def due(self, step: int, stage: str) -> Hashable | None:
         return None if self._strike is None else super().due(step, stage)
@@ -151,7 +152,7 @@ class CallRecorder(Observer):
         if not self.is_immediate or memo.skipped or self._has_overflowed:
             return
         parameters = [each.detach() for group in optimizer.param_groups for each in group["params"]]
-        if parameters and not bool(torch.isfinite(get_total_norm(parameters, float("inf")))):
+        if parameters and bool((kernels.measure_many(parameters)[:, NONFINITE] > 0).any()):
             self._tell("parameters", optimizer)
         else:
             self.finite_until = self._step
