@@ -64,6 +64,7 @@ def render(folder: Path = RESULTS) -> str:
         ("unwatched", "What a step takes that is not watched", tables.unwatched),
         ("readers", "Several readers of the same tensors", tables.readers),
         ("health", "What the health rules take", tables.health),
+        ("recorder", "What the flight recorder takes", tables.recorder),
         ("check", "What `check` takes before a run", tables.check),
         ("peers", "The peers, in the same fit", peers),
         ("kernels", "The measurement of one tensor", tables.kernels),

@@ -37,6 +37,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "readers": ("readers",),
     "health": ("health",),
     "check": ("check",),
+    "recorder": ("recorder",),
     "peers": ("peers",),
     "kernels": ("kernels",),
     "writer": ("writer",),

@@ -222,6 +222,27 @@ def health(found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def recorder(found: dict[str, Any]) -> str:
+    """The flight recorder beside a monitor of everything, and alone."""
+    parts: list[str] = []
+    for what, goal, text in (
+        ("beside", targets.RECORDER_BESIDE, "Beside a monitor that watches everything at every step, over that monitor alone:"),
+        ("alone", targets.RECORDER_ALONE, "`FlightRecorder()` alone, over no callback:"),
+    ):
+        lines = [
+            [
+                f"{row['workload']}: {row['title']}",
+                f"{row['step_ms']:.1f}",
+                f"{row['median']:.4f} [{row['low']:.4f}, {row['high']:.4f}]",
+                met(row["median"], goal, interval=(row["low"], row["high"])),
+            ]
+            for row in found["rows"]
+            if row["what"] == what
+        ]
+        parts += [text, table(["workload", "step (ms)", "ratio", "target"], lines)]
+    return "\n\n".join(parts)
+
+
 def _parts(found: dict[str, Any]) -> dict[str, tuple[str, dict[str, float], dict[str, float]]]:
     """By workload: its title, and the microseconds of each part in a watched and in an unwatched step."""
     out: dict[str, tuple[str, dict[str, float], dict[str, float]]] = {}

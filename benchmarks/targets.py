@@ -40,3 +40,7 @@ TRANSFORMS: Final = {"ClipByGlobalNorm": 1.0, "AdaptiveClip": 0.5}
 GPU_RATIOS: Final[dict[str, float]] = {"A": 1.15, "D": 1.15, "G": 1.05}
 GPU_KERNEL_SHARE: Final = 0.7
 GPU_LARGE_MB: Final = 100.0
+
+# The flight recorder, over the step: beside a monitor that watches everything, and alone. On every workload.
+RECORDER_BESIDE: Final = 1.01
+RECORDER_ALONE: Final = 1.03

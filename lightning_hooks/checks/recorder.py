@@ -18,6 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
 from lightning_hooks.checks.batch import copied, is_float, leaves
 from lightning_hooks.checks.errors import OutOfTimeError
@@ -33,6 +34,7 @@ from lightning_hooks.checks.losses import (
 from lightning_hooks.checks.names import Names
 from lightning_hooks.checks.record import Call, Listeners, Record, layer_of, numbers_of
 from lightning_hooks.engine.participants.facts import role_of
+from lightning_hooks.private import attribute
 
 DRAWS: Final = {
     "dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "rand", "rand_like", "randn",
@@ -84,7 +86,7 @@ class Recorder(TorchFunctionMode):
             register_optimizer_step_pre_hook(self._before_optimizer),
             register_optimizer_step_post_hook(self._after_optimizer),
         ):
-            self._exits.callback(handle.remove)
+            self._exits.callback(_remove, handle)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -236,3 +238,15 @@ def _drops(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 def _values(tensor: Tensor) -> Tensor:
     tensor = tensor.detach()
     return tensor.coalesce().values() if tensor.is_sparse else tensor
+
+
+def _remove(handle: RemovableHandle) -> None:
+    """Remove a hook of all modules.
+
+    Of a hook with keyword arguments torch keeps an entry, and then takes every module for hooked.
+    """
+    handle.remove()
+    lost = "torch.compile warns of hooks of all modules after a check"
+    with_kwargs = attribute(torch.nn.modules.module, "torch.nn.modules.module._global_forward_hooks_with_kwargs", dict, lost)
+    if with_kwargs is not None:
+        with_kwargs.pop(handle.id, None)

@@ -37,6 +37,12 @@ def test_losses_calls_gradients_and_steps_are_noted():
     assert (call.function, call.row, call.classes) == ("cross_entropy", "3", 3) and call.mean() > 0
 
 
+def test_torch_remembers_no_hook_of_all_modules():
+    model, (inputs, labels) = net(), batch()
+    recorded(model, lambda optimizer: F.cross_entropy(model(inputs), labels).backward())
+    assert not torch.nn.modules.module._has_any_global_hook()
+
+
 def test_numbers_of_layers_are_those_of_their_inputs_and_outputs():
     model, (inputs, _) = net(), batch()
     record = recorded(model, lambda _: model(inputs), listeners=Listeners(with_numbers=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -33,7 +32,6 @@ def _trained(pattern: Pattern, callbacks: Sequence[Callback]) -> dict[str, Any]:
     assert isinstance(case, Fit)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
         trainer = trainer_of(case, callbacks=[*callbacks], default_root_dir=folder)
         trainer.fit(case.module, case.loader)
     return state_of(case.module, trainer.optimizers)
