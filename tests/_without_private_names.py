@@ -26,6 +26,7 @@ from lightning_hooks import (
     StatsMonitor,
     Watch,
     assert_no_hooks,
+    check,
     read_run,
 )
 from lightning_hooks.engine.recording.autopsy import autopsy
@@ -108,6 +109,8 @@ def main(folder: Path) -> None:
     with restored(square_root):
         found = autopsy(square_root, lambda: square_root(torch.ones(1, 1)).mul(0).sqrt().sum().backward())
     assert found.verdict == "backward" and found.operation is not None and found.operation.name == "aten.div"
+    checked = check(square_root, torch.rand(4, 1), step=lambda model, batch: model(batch).square().mean())
+    assert checked.results
     print(json.dumps({"fits": report, "lost": dict(LOST)}))
 
 
