@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from lightning_hooks.checks.catalogue import checks_by_name
 from lightning_hooks.checks.check import Check
 from lightning_hooks.errors import RuleError, did_you_mean, shown
 from lightning_hooks.rules.fields import as_patterns
+from lightning_hooks.rules.named import known_name, with_changes
 from lightning_hooks.rules.reading import as_object
+
+_WHAT: Final = "check"
 
 
 def as_checks(checks: Any) -> list[Check]:
@@ -32,9 +35,10 @@ def as_checks(checks: Any) -> list[Check]:
     if checks is None:
         chosen = [*known.values()]
     elif isinstance(checks, Mapping) and "class_path" not in checks:
-        changed = {_known_name(name, known, "checks"): value for name, value in checks.items()}
+        changed = {known_name(name, known, "checks", _WHAT): value for name, value in checks.items()}
         chosen = [
-            _changed(check, changed[name], f"checks[{name!r}]") if name in changed else check for name, check in known.items()
+            with_changes(check, changed[name], f"checks[{name!r}]") if name in changed else check
+            for name, check in known.items()
         ]
     elif isinstance(checks, Sequence) and not isinstance(checks, (str, bytes)):
         chosen = [_check(each, known, f"checks[{i}]") for i, each in enumerate(checks)]
@@ -68,32 +72,11 @@ def _check(check: Any, known: Mapping[str, Check], where: str) -> Check:
     if isinstance(check, type) and issubclass(check, Check):
         return check(is_on=True)
     if isinstance(check, str):
-        return replace(known[_known_name(check, known, where)], is_on=True)
+        return replace(known[known_name(check, known, where, _WHAT)], is_on=True)
     if isinstance(check, Mapping) and len(check) == 1 and "class_path" not in check:
         ((name, changes),) = check.items()
-        return _changed(known[_known_name(name, known, where)], changes, f"{where}[{name!r}]")
+        return with_changes(known[known_name(name, known, where, _WHAT)], changes, f"{where}[{name!r}]")
     made: Check = as_object(check, where, lambda kind: issubclass(kind, Check), "a class of a check")
     if not isinstance(made, Check):
         raise RuleError(f"{where} must be a check, the name of one, or a mapping, got {shown(check)}")
     return made
-
-
-def _known_name(name: Any, known: Mapping[str, Check], where: str) -> str:
-    if name not in known:
-        raise RuleError(f"{where}: there is no check {shown(name)}{did_you_mean(name, known)}")
-    return str(name)
-
-
-def _changed(check: Check, changes: Any, where: str) -> Check:
-    if isinstance(changes, bool):
-        return replace(check, is_on=changes)
-    if not isinstance(changes, Mapping):
-        raise RuleError(f"{where} must be a mapping of fields, True or False, got {shown(changes)}")
-    names = [field.name for field in fields(check)]
-    for name in changes:
-        if name not in names:
-            raise RuleError(f"{where}: unknown field {shown(name)}{did_you_mean(name, names)}; there are {', '.join(names)}")
-    try:
-        return replace(check, **{"is_on": True, **changes})
-    except RuleError as error:
-        raise RuleError(f"{where}: {error}") from error

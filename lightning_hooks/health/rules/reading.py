@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
-from lightning_hooks.errors import RuleError, did_you_mean, shown
+from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.health.rules import rules_by_name
+from lightning_hooks.rules.named import known_name, with_changes
 from lightning_hooks.rules.reading import as_object
+
+_WHAT: Final = "health rule"
 
 
 def as_health_rules(rules: Any, more: Sequence[HealthRule] = ()) -> list[HealthRule]:
@@ -32,7 +35,7 @@ def as_health_rules(rules: Any, more: Sequence[HealthRule] = ()) -> list[HealthR
     if rules is None:
         return [*known.values()]
     if isinstance(rules, Mapping) and "class_path" not in rules:
-        changed = {_known_name(name, known, "rules"): value for name, value in rules.items()}
+        changed = {known_name(name, known, "rules", _WHAT): value for name, value in rules.items()}
         return [_changed(rule, changed.get(name, {}), f"rules[{name!r}]") for name, rule in known.items()]
     if not isinstance(rules, Sequence) or isinstance(rules, (str, bytes)):
         raise RuleError(f"rules must be a list of health rules, or map names of rules to their fields, got {shown(rules)}")
@@ -45,32 +48,15 @@ def _rule(rule: Any, known: Mapping[str, HealthRule], where: str) -> HealthRule:
     if isinstance(rule, HealthRule):
         return rule
     if isinstance(rule, str):
-        return replace(known[_known_name(rule, known, where)], is_on=True)
+        return replace(known[known_name(rule, known, where, _WHAT)], is_on=True)
     if isinstance(rule, Mapping) and len(rule) == 1 and "class_path" not in rule:
         ((name, changes),) = rule.items()
-        return _changed(known[_known_name(name, known, where)], changes, f"{where}[{name!r}]")
+        return _changed(known[known_name(name, known, where, _WHAT)], changes, f"{where}[{name!r}]")
     made: HealthRule = as_object(rule, where, lambda kind: issubclass(kind, HealthRule), "a class of a health rule")
     if not isinstance(made, HealthRule):
         raise RuleError(f"{where} must be a health rule, the name of one, or a mapping, got {shown(rule)}")
     return made
 
 
-def _known_name(name: Any, known: Mapping[str, HealthRule], where: str) -> str:
-    if name not in known:
-        raise RuleError(f"{where}: there is no health rule {shown(name)}{did_you_mean(name, known)}")
-    return str(name)
-
-
 def _changed(rule: HealthRule, changes: Any, where: str) -> HealthRule:
-    if isinstance(changes, bool):
-        return replace(rule, is_on=changes)
-    if not isinstance(changes, Mapping):
-        raise RuleError(f"{where} must be a mapping of fields, True or False, got {shown(changes)}")
-    names = [field.name for field in fields(rule)]
-    for name in changes:
-        if name not in names:
-            raise RuleError(f"{where}: unknown field {shown(name)}{did_you_mean(name, names)}; there are {', '.join(names)}")
-    try:
-        return replace(rule, **{"is_on": True, **changes}) if changes else rule
-    except RuleError as error:
-        raise RuleError(f"{where}: {error}") from error
+    return rule if isinstance(changes, Mapping) and not changes else with_changes(rule, changes, where)
