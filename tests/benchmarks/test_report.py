@@ -137,7 +137,7 @@ def test_a_section_that_was_measured_elsewhere_says_so(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_a_report_of_nothing(tmp_path: Path) -> None:
-    assert render(tmp_path).count("Not run") == 18
+    assert render(tmp_path).count("Not run") == 19
     assert draw(tmp_path, tmp_path / "docs") == []
 
 

@@ -308,7 +308,10 @@ def test_four_runs_at_a_time(browser, url):
         drawn(page)
         page.get_by_label("Compare with").select_option("nan")
         page.get_by_label("and with").select_option("nasty")
-        page.wait_for_function("() => lightningHooks.views.map.panels.length === 3 && lightningHooks.views.map.panels[2].drawn")
+        page.wait_for_function(
+            "() => lightningHooks.views.map.panels.length === 3 &&"
+            " lightningHooks.views.map.panels.every((panel) => panel.drawn && panel.model.scale)"
+        )
         assert state(page)["other"] == "nan\nnasty"
         assert page.get_by_label("and with").count() == 2  # as there is a fourth run
         scales = page.evaluate(

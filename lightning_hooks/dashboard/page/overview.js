@@ -52,7 +52,7 @@ export class OverviewView {
       const charts = await Promise.all(tags.map((tag) => this.chart(tag)));
       const transforms = await Promise.all([...grouped(overview.transforms)].map(([name, names]) => this.transform(name, names)));
       const records = await Promise.all(meta.records.slice(0, RECORDS).map(({ name }) => source.ask("record", { run: state.run, record: name })));
-      if (!isCurrent()) return;
+      if (!isCurrent() || state.run !== runs[0]) return; // the address may name another run already, which is not loaded yet
       this.shown = key;
       this.showParts(overview, charts.filter(Boolean), transforms, steps, records);
     }
