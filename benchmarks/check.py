@@ -9,7 +9,6 @@ the processor say how many steps a check takes, because they hardly depend on wh
 
 from __future__ import annotations
 
-import logging
 import resource
 import statistics
 import sys
@@ -34,7 +33,6 @@ def measure(letter: str, sizes: str = "cpu") -> dict[str, Any]:
         letter: of the workload.
         sizes: a key of `SIZES`.
     """
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     workload = SIZES[sizes][letter]
     module, loader = workload.make(_STEPS)
     optimizer, batch = module.configure_optimizers(), next(iter(loader))
