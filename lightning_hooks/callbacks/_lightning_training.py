@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
@@ -16,6 +15,7 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._lightning import DISTRIBUTIONS
 from lightning_hooks.callbacks._trainer import has_scaler
+from lightning_hooks.callbacks._training_step import call_training_step, ignore, loss_of, takes_iterator, unlogged
 from lightning_hooks.checks.errors import CommunicationError
 from lightning_hooks.checks.training import Training
 from lightning_hooks.errors import UnsupportedError, shown
@@ -92,15 +92,13 @@ class LightningTraining(Training):
 
 
 def _training_step(module: Any, batch: Any, index: int) -> Any:
-    parameters = inspect.signature(module.training_step).parameters
-    if "dataloader_iter" in parameters:
+    if takes_iterator(module):
         raise UnsupportedError("the training step takes batches from the loader itself (dataloader_iter)")
-    takes_index = "batch_idx" in parameters or len(parameters) > 1
-    return module.training_step(batch, index) if takes_index else module.training_step(batch)
+    return call_training_step(module, batch, index)
 
 
 def _loss_of(output: Any) -> Tensor | None:
-    loss = output.get("loss") if isinstance(output, Mapping) else output
+    loss = loss_of(output)
     if loss is not None and not isinstance(loss, Tensor):
         raise TypeError(f"training_step must return a tensor, a mapping with the loss, or None, got {shown(output)}")
     return loss
@@ -112,23 +110,15 @@ def _quiet(trainer: Trainer, module: Any) -> Iterator[None]:
     run: Any = trainer
     strategy: Any = trainer.strategy
     callbacks, loggers, should_stop = run.callbacks, run.loggers, run.should_stop
-    own = {name: vars(module).pop(name) for name in ("log", "log_dict") if name in vars(module)}
     with ExitStack() as stack:
         if trainer.world_size > 1:
             stack.enter_context(_alone(strategy))
         run.callbacks, run.loggers = [], [dummy_logger(trainer) for _ in loggers]
-        vars(module)["log"] = vars(module)["log_dict"] = _ignore
+        stack.enter_context(unlogged(module))
         try:
             yield
         finally:
             run.callbacks, run.loggers, run.should_stop = callbacks, loggers, should_stop
-            for name in ("log", "log_dict"):
-                vars(module).pop(name, None)
-            vars(module).update(own)
-
-
-def _ignore(*args: Any, **kwargs: Any) -> None:
-    """Take the place of `self.log`."""
 
 
 @contextmanager
@@ -140,7 +130,7 @@ def _alone(strategy: Any) -> Iterator[None]:
             if hasattr(torch.distributed, name):
                 stack.enter_context(patch.object(torch.distributed, name, _refusal(name)))
         # DDP prepares the exchange of gradients here, for which other ranks would have to run the same backward.
-        stack.enter_context(patch.object(strategy, "pre_backward", _ignore))
+        stack.enter_context(patch.object(strategy, "pre_backward", ignore))
         yield
 
 

@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._lightning import Callback, imported
 from lightning_hooks.callbacks._one_batch import OneBatch, precision_arguments, quiet, set_counts
+from lightning_hooks.callbacks._training_step import tensor_loss_of
 from lightning_hooks.engine.recording.examination import Examination, run_step, symptom_without_mode
 from lightning_hooks.engine.recording.explaining import Autopsy
 from lightning_hooks.engine.recording.origins import OriginMap
@@ -175,7 +176,7 @@ class _Observer(_OneStep):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        loss, optimizers = _loss_of(outputs), trainer.optimizers
+        loss, optimizers = tensor_loss_of(outputs), trainer.optimizers
         self._symptom = symptom_without_mode(pl_module, optimizers, loss)
         self._symptom = self._symptom or Watched(pl_module, optimizers).bad_parameters(OriginMap())
         parameters = list(pl_module.parameters())
@@ -202,7 +203,7 @@ class _Examiner(_OneStep):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._stack.close()
-        self._conclude(_loss_of(outputs))
+        self._conclude(tensor_loss_of(outputs))
 
     @override
     def fit_raised(self, error: BaseException) -> None:
@@ -260,11 +261,6 @@ def _not_set_up(error: BaseException) -> RuleError:
     if isinstance(error, RuleError):
         return error
     return RuleError(f"the training could not be set up again: {shortened(f'{type(error).__name__}: {error}', 500)}")
-
-
-def _loss_of(outputs: Any) -> Tensor | None:
-    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-    return loss if isinstance(loss, Tensor) else None
 
 
 def _digest(tensors: Sequence[Tensor | None]) -> str:

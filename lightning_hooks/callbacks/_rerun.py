@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import has_scaler, loss_divisor
+from lightning_hooks.callbacks._training_step import call_training_step, takes_iterator, tensor_loss_of, unlogged
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
-
-_LOGGING = ("log", "log_dict", "print")
 
 
 class StopHereError(Exception):
@@ -28,7 +27,7 @@ def why_not_again(trainer: Trainer, pl_module: LightningModule) -> str:
 
     A model whose parts are on several devices needs all processes for each step.
     """
-    if "dataloader_iter" in inspect.signature(pl_module.training_step).parameters:
+    if takes_iterator(pl_module):
         return "the training step takes its batches from an iterator"
     kinds = {kind.__name__ for kind in type(trainer.strategy).__mro__}
     if kinds & {"SingleDeviceStrategy", "DDPStrategy"}:
@@ -54,12 +53,11 @@ def step_again(
 
     def manual() -> None:
         with suppressed_steps(pl_module, taken):
-            _call(pl_module, batch, batch_idx)
+            call_training_step(pl_module, batch, batch_idx)
 
     def automatic() -> Tensor | None:
         with untyped.precision_plugin.train_step_context():
-            output = _call(pl_module, batch, batch_idx)
-        loss = output if isinstance(output, Tensor) else output["loss"] if output is not None else None
+            loss = tensor_loss_of(call_training_step(pl_module, batch, batch_idx))
         if loss is None:
             return None
         scaled = loss / loss_divisor(trainer, pl_module)
@@ -69,12 +67,6 @@ def step_again(
         return loss
 
     return automatic if pl_module.automatic_optimization else manual
-
-
-def _call(pl_module: Any, batch: Any, batch_idx: int) -> Any:
-    parameters = inspect.signature(pl_module.training_step).parameters.values()
-    is_short = len(parameters) < 2 and all(each.kind is not each.VAR_POSITIONAL for each in parameters)
-    return pl_module.training_step(batch) if is_short else pl_module.training_step(batch, batch_idx)
 
 
 @contextmanager
@@ -94,9 +86,9 @@ def suppressed_steps(pl_module: LightningModule, taken: int = 0) -> Iterator[Non
             raise StopHereError
 
     with ExitStack() as stack:
-        stack.enter_context(_replaced(untyped, "manual_backward", backward))
+        stack.enter_context(patch.object(untyped, "manual_backward", backward))
         for optimizer in untyped.trainer.strategy._lightning_optimizers:
-            stack.enter_context(_replaced(optimizer, "step", stop))
+            stack.enter_context(patch.object(optimizer, "step", stop))
         try:
             yield
         except StopHereError:
@@ -108,27 +100,8 @@ def quiet(run: LightningRun, pl_module: LightningModule) -> Iterator[None]:
     """Surrounds a step that is run again: no hooks of this package, and nothing is logged."""
     token = object()
     with ExitStack() as stack:
-        for name in _LOGGING:
-            stack.enter_context(_replaced(pl_module, name, _nothing))
+        stack.enter_context(unlogged(pl_module))
         run.hook_manager.pause(token)
         stack.callback(run.hook_manager.resume, token)
         stack.enter_context(torch.enable_grad())
         yield
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Stands for `log` and `print`."""
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute of an object, and put back what was there."""
-    had = vars(owner).get(name, _nothing)
-    vars(owner)[name] = value
-    try:
-        yield
-    finally:
-        if had is _nothing:
-            vars(owner).pop(name, None)
-        else:
-            vars(owner)[name] = had
