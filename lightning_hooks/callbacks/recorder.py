@@ -136,11 +136,10 @@ class FlightRecorder(HooksCallback):
             rank=untyped.global_rank,
             world_size=untyped.world_size,
         )
-        process = (loop.rank, loop.world_size)
         folder = None if untyped.fast_dev_run else Path(self.logdir or trainer.log_dir or trainer.default_root_dir).resolve()
         flight = self._flight = Flight(
             loop,
-            None if folder is None else partial(self._folder_of, run, RecordFolder(folder, *process)),
+            None if folder is None else partial(self._folder_of, run, RecordFolder(folder, loop.world_size)),
             deferred(trainer, tell_record, None),
             self._options,
         )

@@ -240,6 +240,16 @@ def test_on_a_device_the_trail_names_the_module_a_step_later(steps, tmp_path, mo
     assert all((one == other)[~one.isnan()].all() for one, other in zip(plain.parameters(), model.parameters(), strict=True))
 
 
+def test_on_a_device_the_batches_of_a_step_are_counted(tmp_path, monkeypatch):
+    late_copies.install(monkeypatch)
+    monkeypatch.setattr("lightning_hooks.engine.recording.late_recorder.begin_copy", late_copies.LateCopy)
+    monkeypatch.setattr(RowFallback, "note_order", lambda self: None)
+    monkeypatch.setattr(callbacks_recorder, "recorder_for", LateRecorder)
+    recorder = FlightRecorder()
+    fit(made(), recorder, folder=tmp_path, accumulate_grad_batches=2)
+    assert (recorder.record.step, recorder.record.place.micro_batch) == (BAD_STEP // 2, 1)
+
+
 class Killed(Callback):
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         if batch_idx == BAD_STEP:

@@ -79,7 +79,6 @@ class CallRecorder(Observer):
         self._strike: Strike | None = strike
         self._marks: deque[Mark] = deque(maxlen=4096)
         self._step = -1
-        self._micro_batch = 0
         self._bad_before = 0  # bad measurements before the step began
         self._has_overflowed = False
         tensors = [row.tensor for row in plan.rows]
@@ -106,16 +105,21 @@ class CallRecorder(Observer):
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         super().begin_step(step, stage, reporting)
-        self._step, self._micro_batch = step, 0
+        self._step = step
         self._bad_before, self._has_overflowed = self.trail.bad, False
 
     def begin_batch(self) -> None:
-        if self._marks and self._marks[-1].first == self.trail.count and self._marks[-1].step == self._step:
+        last = self._marks[-1] if self._marks else Mark(0, -1, 0)
+        is_same_step = last.step == self._step
+        if is_same_step and last.first == self._noted:
             return  # the same batch is announced by several callbacks
-        is_same = bool(self._marks) and self._marks[-1].step == self._step
-        self._micro_batch = self._marks[-1].micro_batch + 1 if is_same else 0
-        self._marks.append(Mark(self.trail.count, self._step, self._micro_batch))
+        self._marks.append(Mark(self._noted, self._step, last.micro_batch + 1 if is_same_step else 0))
         self.steps_in_batch = 0
+
+    @property
+    def _noted(self) -> int:
+        """The number of measurements so far."""
+        return self.trail.count
 
     def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
         """No rules: a module that is not called is no surprise to a recorder."""
@@ -123,7 +127,7 @@ class CallRecorder(Observer):
 
     def note_loss(self, loss: Tensor, batches: int = 1) -> None:
         super().note_loss(loss, batches)
-        if not self.is_immediate or not self._is_bad(LOSS):
+        if not self._is_bad(LOSS):
             return
         # NaN has nothing to do with the loss scale; an infinite loss may be too large because of it.
         if self.loss_scale is not None and self._is_infinite(LOSS) and not self.overflows.is_fault(float(self.loss_scale)):
@@ -133,8 +137,6 @@ class CallRecorder(Observer):
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         super().before_step(optimizer, memo)
-        if not self.is_immediate:
-            return
         is_bad = self._is_bad("grad")
         scale = self.loss_scale
         if scale is not None:
@@ -149,7 +151,7 @@ class CallRecorder(Observer):
     def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         super().after_update(optimizer, memo)
         self.steps_in_batch += 1
-        if not self.is_immediate or memo.skipped or self._has_overflowed:
+        if memo.skipped or self._has_overflowed:
             return
         parameters = [each.detach() for group in optimizer.param_groups for each in group["params"]]
         if parameters and bool((kernels.measure_many(parameters)[:, NONFINITE] > 0).any()):
@@ -210,7 +212,7 @@ class CallRecorder(Observer):
     @property
     def micro_batch(self) -> int:
         """The number of the batch under way in its step, from 0."""
-        return self._micro_batch
+        return self._marks[-1].micro_batch if self._marks else 0
 
     @property
     def step(self) -> int:

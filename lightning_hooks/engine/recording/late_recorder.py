@@ -69,7 +69,11 @@ class LateRecorder(CallRecorder):
 
     @property
     def micro_batch(self) -> int:
-        return self._micro_batch if self._looked_at is None else self._looked_at[0].micro_batch
+        return super().micro_batch if self._looked_at is None else self._looked_at[0].micro_batch
+
+    @property
+    def _noted(self) -> int:
+        return len(self._order.rows)
 
     @property
     def _columns(self) -> int:
@@ -79,6 +83,12 @@ class LateRecorder(CallRecorder):
         super().begin_step(step, stage, reporting)
         self._order.rows.clear()
         self._largest = None
+
+    def note_loss(self, loss: Tensor, batches: int = 1) -> None:
+        Observer.note_loss(self, loss, batches)
+
+    def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
+        Observer.before_step(self, optimizer, memo)
 
     def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         Observer.after_update(self, optimizer, memo)
@@ -96,7 +106,7 @@ class LateRecorder(CallRecorder):
         largest = one if self._largest is None else self._largest.to(moments.device)
         scale = one * torch.nan if self.loss_scale is None else self.loss_scale.to(moments.device, torch.float64).reshape(())
         copy = begin_copy(torch.cat([moments.flatten(), largest.reshape(1), scale.reshape(1)]).clone())
-        before, self._ended_step = self._ended_step, _Ended(self._step, copy, tuple(self._order.rows), self._micro_batch)
+        before, self._ended_step = self._ended_step, _Ended(self._step, copy, tuple(self._order.rows), super().micro_batch)
         if before is not None:
             self._look(before)
 

@@ -34,13 +34,11 @@ class RecordFolder:
 
     Args:
         parent: where the folder goes.
-        rank: the process.
         world_size: the number of processes.
     """
 
-    def __init__(self, parent: Path, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(self, parent: Path, world_size: int = 1) -> None:
         self._parent = parent
-        self._rank = rank
         self._is_shared = world_size > 1
         self._path = next(path for path in _names(parent) if not path.exists())
 
