@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from torch import nn
 
 from lightning_hooks.callbacks._lightning import Callback
 from lightning_hooks.callbacks._lightning_training import LightningTraining, dummy_logger, package_of
+from lightning_hooks.callbacks._silence import silent_lightning
 from lightning_hooks.checks.result import CheckReport
 from lightning_hooks.checks.snapshot import Snapshot
 from lightning_hooks.checks.training import Training
@@ -63,7 +63,7 @@ def check_in_own_fit(trainer: Any, module: Any, data: Any, run: Run) -> CheckRep
     of_data = Snapshot([data], has_data=True)
     callback = _CheckAtFirstBatch(run)
     try:
-        with _silent(package_of(trainer)):
+        with _silent():
             own = _own_trainer(trainer, callback)
             is_module = hasattr(data, "train_dataloader")
             given = {"datamodule": data} if is_module else {} if data is None else {"train_dataloaders": data}
@@ -108,16 +108,8 @@ def _own_trainer(trainer: Any, callback: Any) -> Any:
 
 
 @contextmanager
-def _silent(package: str) -> Iterator[None]:
+def _silent() -> Iterator[None]:
     """Without the messages and warnings of Lightning about a fit, which come again when the real fit begins."""
-    loggers = [logging.getLogger(name) for name in (package, "lightning", "lightning.fabric", "lightning_fabric")]
-    levels = [each.level for each in loggers]
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), silent_lightning():
         warnings.simplefilter("ignore")
-        for each in loggers:
-            each.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for each, level in zip(loggers, levels, strict=True):
-                each.setLevel(level)
+        yield

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
-import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -57,17 +55,3 @@ def precision_arguments(package: ModuleType, context: Mapping[str, Any], notes: 
     scaler = torch.amp.GradScaler(device, init_scale=float(context.get("loss_scale") or 65536.0))
     plugins = importlib.import_module(f"{package.__name__}.plugins")
     return {**arguments, "plugins": [plugins.MixedPrecision(precision, device, scaler)]}
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Lightning says nothing about devices and ends of fits in the block."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "pytorch_lightning", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

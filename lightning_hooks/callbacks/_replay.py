@@ -17,7 +17,8 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_hooks.callbacks._lightning import Callback, imported
-from lightning_hooks.callbacks._one_batch import OneBatch, precision_arguments, quiet, set_counts
+from lightning_hooks.callbacks._one_batch import OneBatch, precision_arguments, set_counts
+from lightning_hooks.callbacks._silence import silent_lightning
 from lightning_hooks.callbacks._training_step import tensor_loss_of
 from lightning_hooks.engine.recording.examination import Examination, run_step, symptom_without_mode
 from lightning_hooks.engine.recording.explaining import Autopsy
@@ -226,7 +227,7 @@ def _run(package: ModuleType, model: Any, step: Step, notes: list[str]) -> Step:
     # The batch is as the training step got it: transfers must not transform it once more, and nothing is downloaded.
     model.on_before_batch_transfer = model.on_after_batch_transfer = lambda batch, dataloader_idx: batch
     model.configure_callbacks, model.prepare_data = list, lambda: None
-    with tempfile.TemporaryDirectory() as folder, quiet():
+    with tempfile.TemporaryDirectory() as folder, silent_lightning():
         trainer = package.Trainer(
             callbacks=[step],
             default_root_dir=folder,
