@@ -35,7 +35,8 @@ class Noise:
 
     def __init__(self) -> None:
         self.was_added = False
-        self._noise: dict[int, Tensor] = {}  # by id; keeps the tensors, so that no other one gets an id
+        # By the id of a tensor the tensor itself: while it is held, no other tensor gets its id.
+        self._noise: dict[int, Tensor] = {}
 
     def note(self, name: str, args: Sequence[Any], result: Any) -> None:
         """Called after each function of torch."""
