@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.recorder.record import TrailEntry
-
-ENTRY: Final = np.dtype([("row", "f8"), ("minimum", "f8"), ("maximum", "f8"), ("nonfinite", "f8")])
-"""One noted measurement, as `stats.kernels.Trail` packs it."""
+from lightning_hooks.stats.schema import TRAIL_ENTRY
 
 
 class Mark(NamedTuple):
@@ -33,13 +31,13 @@ class Calls:
     """The entries of a trail that are still kept, in the order of the calls.
 
     Args:
-        entries: what the trail keeps, as packed `ENTRY`.
+        entries: what the trail keeps, as packed `TRAIL_ENTRY`.
         end: the number of the entry after the last one.
         marks: the batches, in order.
         rows: the name and the tensor of each row.
 
     Example:
-        >>> packed = np.array([(0, -1, 2, 0), (1, np.nan, np.nan, 3)], ENTRY).tobytes()
+        >>> packed = np.array([(0, -1, 2, 0), (1, np.nan, np.nan, 3)], TRAIL_ENTRY).tobytes()
         >>> calls = Calls(packed, 2, [Mark(0, 7, 0)], [("fc", "output"), ("log", "output")])
         >>> calls.first_bad(7)
         1
@@ -48,7 +46,7 @@ class Calls:
     """
 
     def __init__(self, entries: bytes, end: int, marks: Sequence[Mark], rows: Sequence[tuple[str, str]]) -> None:
-        self.entries: NDArray[np.void] = np.frombuffer(entries, ENTRY)
+        self.entries: NDArray[np.void] = np.frombuffer(entries, TRAIL_ENTRY)
         self.first = end - len(self.entries)
         self._marks = list(marks)
         self._rows = rows

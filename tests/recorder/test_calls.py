@@ -2,13 +2,14 @@
 
 import numpy as np
 
-from lightning_hooks.recorder.calls import ENTRY, Calls, Mark
+from lightning_hooks.recorder.calls import Calls, Mark
+from lightning_hooks.stats.schema import TRAIL_ENTRY
 
 ROWS = [("a", "output"), ("b", "output"), ("b", "output_grad"), ("loss", "loss")]
 
 
 def trail(*entries):
-    return np.array(list(entries), ENTRY).tobytes()
+    return np.array(list(entries), TRAIL_ENTRY).tobytes()
 
 
 def test_names_calls_and_batches():

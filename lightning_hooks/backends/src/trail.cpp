@@ -10,7 +10,7 @@ namespace {
 
 PyObject* trail_type = nullptr;
 
-// Python reads the entries as records of these four fields; see stats/trail.py.
+// Python reads the entries as records of these four fields; see stats/schema.py (TRAIL_ENTRY).
 struct Entry {
   double row, minimum, maximum, nonfinite;
 };

@@ -16,10 +16,10 @@ from lightning_hooks.engine.recording.call_recorder import CallRecorder, Strike
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import LOSS
-from lightning_hooks.recorder.calls import ENTRY, Calls, Mark
+from lightning_hooks.recorder.calls import Calls, Mark
 from lightning_hooks.stats.host_copy import HostCopy, begin_copy
 from lightning_hooks.stats.kernels.trail import Order
-from lightning_hooks.stats.schema import MAX, MIN, NONFINITE
+from lightning_hooks.stats.schema import MAX, MIN, NONFINITE, TRAIL_ENTRY
 
 Array = NDArray[np.float64]
 
@@ -142,7 +142,7 @@ class LateRecorder(CallRecorder):
             return Calls(b"", 0, (), rows)
         ended, moments = self._looked_at
         entries = [(row, moments[row, MIN], moments[row, MAX], moments[row, NONFINITE]) for row in dict.fromkeys(ended.order)]
-        return Calls(np.array(entries, ENTRY).tobytes(), len(entries), (Mark(0, ended.step, ended.micro_batch),), rows)
+        return Calls(np.array(entries, TRAIL_ENTRY).tobytes(), len(entries), (Mark(0, ended.step, ended.micro_batch),), rows)
 
 
 def recorder_for(plan: Plan, last: int, strike: Strike, *, device: Any, label: str = "") -> CallRecorder:

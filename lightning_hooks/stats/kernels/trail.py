@@ -6,9 +6,6 @@ from collections import deque
 from itertools import islice
 from struct import pack
 
-FIELDS = ("row", "minimum", "maximum", "nonfinite")
-"""The fields of an entry, each a float64."""
-
 
 class Trail:
     """Notes measurements of rows.
@@ -42,7 +39,7 @@ class Trail:
         self.bad += nonfinite > 0
 
     def entries(self, first: int) -> bytes:
-        """The entries from a number on that are still kept, the earliest first, as packed `FIELDS`."""
+        """The entries from a number on that are still kept, the earliest first, as packed `schema.TRAIL_ENTRY`."""
         oldest = self.count - len(self._ring)
         return b"".join(islice(self._ring, max(first - oldest, 0), None))
 
