@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from lightning.pytorch import Callback
 
-from benchmarks import output
+from benchmarks import output, per_workload
 from benchmarks.blocks import OFF, Layout, compare
 from benchmarks.clock import fit
 from benchmarks.modes import EIGHT, CallbackMode, Mode, everything, watched_steps
@@ -164,21 +164,12 @@ def measure(letter: str, what: str, seconds: float, sizes: str = "cpu", device: 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write."""
-    parser = output.arguments(main.__doc__ or "")
-    parser.add_argument("--workloads", default="A,B,C,D")
-    parser.add_argument("--what", default="beside,alone,units")
-    parser.add_argument("--seconds", type=float, default=40.0 if output.full() else 10.0)
-    parser.add_argument("--sizes", choices=list(SIZES), default="cpu")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    options = parser.parse_args(arguments)
-    rows: list[dict[str, Any]] = []
-    for letter in options.workloads.split(","):
-        for what in options.what.split(","):
-            row = output.in_new_process(measure, letter, what, options.seconds, options.sizes, options.device)
-            rows.append(row)
-            more = f", {row['mean_us']:.0f} µs" if what == "beside" else f" [{row['low']:.4f}, {row['high']:.4f}]"
-            print(f"{letter} {what} {row['median']:.4f}{more}", flush=True)
-            output.write(options.name or "health", rows, options.out)
+    seconds = 40.0 if output.full() else 10.0
+    per_workload.run("health", measure, ("beside", "alone", "units"), _shown, arguments, seconds)
+
+
+def _shown(row: dict[str, Any]) -> str:
+    return f"{row['median']:.4f}, {row['mean_us']:.0f} µs" if row["what"] == "beside" else per_workload.ratio(row)
 
 
 if __name__ == "__main__":

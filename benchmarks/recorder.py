@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks import output
+from benchmarks import output, per_workload
 from benchmarks.blocks import OFF, Layout, compare
 from benchmarks.clock import fit
 from benchmarks.modes import CallbackMode, everything
@@ -53,20 +53,7 @@ def measure(letter: str, what: str, seconds: float, sizes: str = "cpu", device: 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write."""
-    parser = output.arguments(main.__doc__ or "")
-    parser.add_argument("--workloads", default="A,B,C,D")
-    parser.add_argument("--what", default="beside,alone")
-    parser.add_argument("--seconds", type=float, default=40.0 if output.full() else 15.0)
-    parser.add_argument("--sizes", choices=list(SIZES), default="cpu")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    options = parser.parse_args(arguments)
-    rows: list[dict[str, Any]] = []
-    for letter in options.workloads.split(","):
-        for what in options.what.split(","):
-            row = output.in_new_process(measure, letter, what, options.seconds, options.sizes, options.device)
-            rows.append(row)
-            print(f"{letter} {what} {row['median']:.4f} [{row['low']:.4f}, {row['high']:.4f}]", flush=True)
-            output.write(options.name or "recorder", rows, options.out)
+    per_workload.run(_RECORDER, measure, ("beside", "alone"), per_workload.ratio, arguments, 40.0 if output.full() else 15.0)
 
 
 if __name__ == "__main__":
