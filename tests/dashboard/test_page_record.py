@@ -112,6 +112,7 @@ def test_the_tab_is_there_only_with_a_record_and_in_a_report(browser, tmp_path):
         write_record(tmp_path / "run", RECORDED)
         page.evaluate("lightningHooks.poll()")
         page.wait_for_selector(f"{tab}:visible")
+        page.wait_for_selector("article.finding")  # drawn after the tab is shown
         assert page.locator("article.finding").count() == 1
         page.evaluate("lightningHooks.state.set({ view: 'row' })")  # without a finding it opens on the row of the record
         page.wait_for_selector("h2:has-text('output of net.1')")
