@@ -61,6 +61,8 @@ class Checkup(NamedTuple):
             "healthy": not self.standing,
             "source": "event file" if self.is_recomputed else "journal",
             "has_ended": self.known.has_ended,
+            "fit": self.known.fit,
+            "fits": self.known.fits,
             "steps": self.steps,
             "findings": [finding.to_dict() for finding in self.known.findings],
             "causes": [cause.to_dict() for cause in self.known.causes],

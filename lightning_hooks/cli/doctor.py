@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from lightning_hooks.cli.checkup import Checkup, checkup_of, runs_in
-from lightning_hooks.cli.diagnoses import has_journal
+from lightning_hooks.cli.diagnoses import has_journal, other_fits
 from lightning_hooks.cli.progress import Progress, progress_bar
 from lightning_hooks.errors import RuleError, listed, printable
 from lightning_hooks.health.rule import Severity
@@ -137,6 +137,7 @@ def _verdict(checkup: Checkup) -> str:
         f"The fit ended with {checkup.summary.get('error')}.": "error" in checkup.summary,
         f"The health rules stopped after {checkup.summary.get('stopped')}.": "stopped" in checkup.summary,
         f"{source}.": bool(source),
+        other_fits(run, known): known.fits > 1,
     }
     return printable(" ".join([verdict, *(text for text, holds in ends.items() if holds)]))
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from lightning_hooks.cli.diagnoses import folder_of, read
+from lightning_hooks.cli.diagnoses import folder_of, other_fits, read
 from lightning_hooks.cli.formats import add_format, rendered
 from lightning_hooks.cli.progress import progress_bar
 from lightning_hooks.errors import printable
@@ -28,14 +28,17 @@ def findings(arguments: list[str]) -> int:
     parser.add_argument("run", type=Path, help="the log directory of the run")
     add_format(parser, FINDINGS)
     parser.add_argument("--since", type=int, default=0, metavar="STEP", help="only findings that began at this step or later")
+    parser.add_argument("--fit", type=int, metavar="NUMBER", help="a fit of a folder with several, from 1; default: the newest")
     parser.add_argument("--follow", action="store_true", help="print findings as the fit makes them, until it ends")
     parser.add_argument("--recompute", action="store_true", help="apply the default rules to the event file of the run again")
     args = parser.parse_args(arguments)
-    if args.follow and (args.format != "text" or args.recompute):
-        parser.error("--follow cannot be combined with --format, --json or --recompute")
+    if args.follow and (args.format != "text" or args.recompute or args.fit is not None):
+        parser.error("--follow cannot be combined with --format, --json, --fit or --recompute")
+    if args.recompute and args.fit is not None:
+        parser.error("--recompute reads the event file of all fits of a folder, so it cannot be combined with --fit")
     if args.follow:
         return _follow(args.run, args.since)
-    known = _known(args.run, recompute=args.recompute)
+    known = _known(args.run, args.fit, recompute=args.recompute)
     found = [finding for finding in known.findings if finding.first_step >= args.since]
     numbers = {finding.number for finding in found}
     causes = [cause for cause in known.causes if not numbers.isdisjoint(cause.numbers)]
@@ -45,19 +48,21 @@ def findings(arguments: list[str]) -> int:
             "causes": [cause.to_dict() for cause in causes],
             "summary": known.summary,
             "has_ended": known.has_ended,
+            "fit": known.fit,
+            "fits": known.fits,
         }
         print(json.dumps(shown, indent=1))
     elif args.format != "text":
         print(rendered(_report(args.run, known, found), args.format, args.location, "lightning_hooks.findings"))
     else:
         blocks = blocks_of(causes, found, least=Severity.INFO)
-        print("\n".join([*filter(None, [as_text(blocks)]), _last_line(known, found)]))
+        print("\n".join(filter(None, [as_text(blocks), _last_line(known, found), other_fits(args.run, known)])))
     return int(any(map(stands, found)))
 
 
-def _known(run: Path, *, recompute: bool) -> RunFindings:
+def _known(run: Path, fit: int | None, *, recompute: bool) -> RunFindings:
     if not recompute:
-        return read(run)
+        return read(run, fit)
     from lightning_hooks.cli.recomputing import recomputed
 
     with progress_bar("Reading steps") as progress:
@@ -76,6 +81,8 @@ def _last_line(known: RunFindings, found: Sequence[Finding]) -> str:
     count = f"{len(found)} finding" if len(found) == 1 else f"{len(found)} findings"
     if not known.has_ended:
         return f"The fit has not ended, or was killed; {count} so far."
+    if known.fit < known.fits and known.summary is None:
+        return f"The fit has ended with {count}; which rules looked is not kept of an earlier fit."
     if not isinstance(summary.get("line"), str):
         return f"The fit has ended with {count}; its {SUMMARY} is missing or damaged."
     error = f" The fit ended with {summary['error']}" if "error" in summary else ""

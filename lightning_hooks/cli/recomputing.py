@@ -33,4 +33,4 @@ def recomputed(run: Path, progress: Progress = silent) -> RunFindings:
         diagnosis.add(view)
         progress(number, total)
     diagnosis.finish()
-    return RunFindings(diagnosis.findings, diagnosis.causes, [], diagnosis.summary(), has_ended=True, fit=1)
+    return RunFindings(diagnosis.findings, diagnosis.causes, [], diagnosis.summary(), has_ended=True)

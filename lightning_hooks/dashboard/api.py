@@ -127,8 +127,9 @@ class Api:
     def _run(self, args: Mapping[str, str]) -> Any:
         """What the page must know of a run at first.
 
-        `checks` says which health rules looked, `records` lists the flight records, `strip` lists the scalars of the strip, its
-        default first, and `doctor` is the command that examines the run.
+        `checks` says which health rules looked, `earlier_fit` is the command that shows the findings of the fit before, `records`
+        lists the flight records, `strip` lists the scalars of the strip, its default first, and `doctor` is the command that
+        examines the run.
         """
         run = self._open(args)
         tensors: dict[str, list[str]] = {}
@@ -147,6 +148,7 @@ class Api:
             "histograms": run.histogram_tags(),
             "findings": None if findings is None else with_curves(run, findings),
             "checks": run.checks(),
+            "earlier_fit": _command_for_earlier_fit(run),
             "records": listed(run.records()),
             "strip": strip_tags(run),
             "doctor": None if run.place is None else f"lightning-hooks doctor {shlex.quote(run.place)}",
@@ -268,6 +270,11 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
     return value
+
+
+def _command_for_earlier_fit(run: RunSource) -> str | None:
+    fits = run.fits()
+    return f"lightning-hooks findings {shlex.quote(run.place)} --fit {fits - 1}" if run.place and fits > 1 else None
 
 
 def _text(args: Mapping[str, str], name: str) -> str:

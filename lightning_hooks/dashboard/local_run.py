@@ -10,7 +10,8 @@ from lightning_hooks.dashboard.facts import about_rows, json_object, time_and_si
 from lightning_hooks.dashboard.findings import checks_of, has_ended, shown_findings, shown_summary
 from lightning_hooks.dashboard.records import Records
 from lightning_hooks.dashboard.source import Floats, Steps
-from lightning_hooks.health.journal import FINDINGS, SUMMARY
+from lightning_hooks.health.fits import Fit, events_in, fits_in, journals_beside
+from lightning_hooks.health.journal import FINDINGS, summary_of
 from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.tensorboard.local_tables import LocalTables
 from lightning_hooks.tensorboard.messages import buckets, strings
@@ -46,7 +47,8 @@ class LocalRun(LocalTables):
         self._changes += (before != self._written) + self._records.refresh()
 
     def _written_findings(self) -> tuple[tuple[int, int] | None, ...]:
-        return tuple(time_and_size(self.path / name) for name in (FINDINGS, SUMMARY))
+        journals = journals_beside(self.path / FINDINGS) or [self.path / FINDINGS]
+        return tuple(time_and_size(file) for journal in journals for file in (journal, summary_of(journal)))
 
     def scalar_tags(self) -> list[str]:
         return self._index.tags("number")
@@ -75,7 +77,7 @@ class LocalRun(LocalTables):
 
     def findings(self) -> list[Mapping[str, Any]] | None:
         try:
-            text = _text_of(self.path / FINDINGS)
+            text = _text_of(self._journal())
         except OSError as error:
             return [{"rule": FINDINGS, "why": f"the file cannot be read ({error.strerror or error})"}]
         tensors = [*dict.fromkeys(tensor for tensor, _ in self.tables())]
@@ -84,7 +86,7 @@ class LocalRun(LocalTables):
 
     def checks(self) -> Mapping[str, Any] | None:
         try:
-            text = _text_of(self.path / FINDINGS)
+            text = _text_of(self._journal())
         except OSError:
             return None
         # If the last fit has not ended, ignore the summary: an earlier fit in the same folder wrote it.
@@ -93,10 +95,27 @@ class LocalRun(LocalTables):
     def records(self) -> Mapping[str, FlightRecord]:
         return self._records.found()
 
-    def _summary(self) -> Mapping[str, Any]:
-        """What the `summary.json` beside the event file says, or else the event file."""
+    def fits(self) -> int:
+        fits = self._fits(journals_beside(self.path / FINDINGS))
+        return max(len(fits), 1)
+
+    def _journal(self) -> Path:
+        """The journal into which the newest fit wrote."""
+        journals = journals_beside(self.path / FINDINGS)
+        # Do not read the only journal here.
+        fits = self._fits(journals) if len(journals) > 1 else []
+        return fits[-1].journal if fits else self.path / FINDINGS
+
+    def _fits(self, journals: Sequence[Path]) -> list[Fit]:
         try:
-            written = _text_of(self.path / SUMMARY)
+            return fits_in([(journal, events_in(journal.read_bytes())) for journal in journals])
+        except OSError:
+            return []
+
+    def _summary(self) -> Mapping[str, Any]:
+        """What the summary beside the journal says, or else the event file."""
+        try:
+            written = _text_of(summary_of(self._journal()))
         except OSError:
             return {}
         return self._stored_summary() if written is None else json_object([written])

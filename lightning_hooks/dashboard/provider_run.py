@@ -169,6 +169,9 @@ class ProviderRun(Tables):
     def checks(self) -> Mapping[str, Any] | None:
         return checks_of(self._stored_summary())
 
+    def fits(self) -> int:
+        return 1  # the event file keeps the findings of the newest fit only
+
     def records(self) -> Mapping[str, FlightRecord]:
         return {}  # a record is a folder beside the event files, which a provider does not list
 

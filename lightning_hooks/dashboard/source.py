@@ -72,6 +72,9 @@ class RunSource(Protocol):
     def checks(self) -> Mapping[str, Any] | None:
         """Which health rules looked at the run, see `checks_of`; None if nobody knows, as while the fit goes on."""
 
+    def fits(self) -> int:
+        """How many fits wrote findings into the folder of the run; `findings` and `checks` are those of the newest."""
+
     def records(self) -> Mapping[str, FlightRecord]:
         """The flight records of the run by the names of their folders, in the order in which they were written."""
 

@@ -176,17 +176,20 @@ class Event:
         step: the step of the look; of a begin, the first step of the fit.
         finding: the finding; None for other kinds.
         cause: the cause; None for other kinds.
+        time: of a begin, in seconds since 1970; None for other kinds, and if it is not known.
     """
 
     kind: EventKind
     step: int
     finding: Finding | None = None
     cause: Cause | None = None
+    time: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The event as plain values."""
         about = {"finding": self.finding, "cause": self.cause}
-        return {"event": self.kind, "step": self.step, **{name: each.to_dict() for name, each in about.items() if each}}
+        time = {} if self.time is None else {"time": self.time}
+        return {"event": self.kind, "step": self.step, **time, **{name: each.to_dict() for name, each in about.items() if each}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Event:
@@ -200,7 +203,7 @@ class Event:
         if kind not in get_args(EventKind):
             raise read.damaged("event", f"one of {', '.join(get_args(EventKind))}")
         if kind in ("begin", "end"):
-            return cls(kind, read.of("step", int))
+            return cls(kind, read.of("step", int), time=read.number("time") if "time" in values else None)
         if kind in ("cause", "withdrawn"):
             return cls(kind, read.of("step", int), None, Cause.from_dict(read.of("cause", dict)))
         return cls(kind, read.of("step", int), Finding.from_dict(read.of("finding", dict)))

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from lightning_hooks.errors import RuleError, printable, shortened, shown
 from lightning_hooks.health.finding import Cause, Event, Finding
+from lightning_hooks.health.fits import events_in, fits_in, journals_beside
 from lightning_hooks.health.own_file import close_own, numbered, open_own
 from lightning_hooks.health.window import WINDOW
 
@@ -128,15 +129,16 @@ def _ends_within_a_line(path: Path) -> bool:
 
 
 class RunFindings(NamedTuple):
-    """What a journal and its summary say about the last fit of a folder.
+    """What a journal and its summary say about one fit of a folder.
 
     Args:
         findings: as they stand after the last event.
         causes: likewise.
-        events: all events of the journal, in order, also those of earlier fits.
-        summary: of `summary.json`; None if the fit has not ended, or the file is damaged.
+        events: of the fit, in order.
+        summary: of `summary.json`; None if the fit has not ended, a later one has overwritten the file, or it is damaged.
         has_ended: whether the fit has ended. One that was killed has not.
-        fit: the number of the fit among those of the folder.
+        fit: the number of the fit among those of the folder, from 1 in the order in which they began.
+        fits: how many the folder has.
     """
 
     findings: list[Finding]
@@ -144,7 +146,8 @@ class RunFindings(NamedTuple):
     events: list[Event]
     summary: dict[str, Any] | None
     has_ended: bool
-    fit: int
+    fit: int = 1
+    fits: int = 1
 
 
 def read_events(path: str | os.PathLike[str]) -> list[Event]:
@@ -155,41 +158,54 @@ def read_events(path: str | os.PathLike[str]) -> list[Event]:
     """
     path = Path(path)
     path = path / FINDINGS if path.is_dir() else path
-    events = []
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            events.append(Event.from_dict(json.loads(line)))
-        except (RuleError, ValueError, RecursionError) as error:
-            warnings.warn(printable(f"{path}: line {number} is ignored: {shortened(str(error), 200)}"), stacklevel=2)
-    return events
+
+    def warn(number: int, reason: str) -> None:
+        warnings.warn(printable(f"{path}: line {number} is ignored: {shortened(reason, 200)}"), stacklevel=4)
+
+    return events_in(path.read_bytes(), warn)
 
 
-def read_findings(path: str | os.PathLike[str]) -> RunFindings:
-    """The findings and causes of a run, from its folder or its `findings.jsonl`. Damaged lines are ignored with a warning.
+def read_findings(path: str | os.PathLike[str], fit: int | None = None) -> RunFindings:
+    """The findings and causes of a run. Damaged lines are ignored with a warning.
 
-    Of several fits in one folder the last one counts. If it has ended, the findings are those of its summary, which are
-    complete also if the journal is not.
+    If the fit has ended, the findings are those of its summary, which are complete also if the journal is not.
+
+    Args:
+        path: the folder of the run, or a journal in it.
+        fit: the number of a fit, from 1 in the order in which they began. Default: the newest of the folder or journal.
 
     Raises:
         FileNotFoundError: the run has no journal, or only a damaged summary.
+        RuleError: there is no fit of this number.
     """
     path = Path(path)
-    journal = path if path.is_file() else (path if path.is_dir() else path.parent) / FINDINGS
+    first = (path if path.is_dir() else path.parent) / FINDINGS
+    journals = journals_beside(first)
+    if path.is_file() and path not in journals:
+        journals = [path]
     # Read the events first. A fit writes its summary before its `end` event, so after an `end` the summary is that of this fit.
-    events = read_events(journal) if journal.exists() else None
-    summary = _read_summary(summary_of(journal))
-    if events is None:
-        if summary is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(journal))
-        events = []
-    marks = [event.kind for event in events if event.kind in ("begin", "end")]
-    has_ended = marks[-1] == "end" if marks else summary_of(journal).exists()
-    # If the last fit has not ended, ignore `summary.json`: an earlier fit in the same folder wrote it.
-    summary = summary if has_ended else None
-    findings, causes = _of_summary(summary or {}, summary_of(journal)) or standing(events)
-    return RunFindings(findings, causes, events, summary, has_ended, marks.count("begin"))
+    fits = fits_in([(journal, read_events(journal)) for journal in journals])
+    if fit is not None and not 1 <= fit <= len(fits):
+        raise RuleError(f"fit must be from 1 to {len(fits)}, the number of fits in {path}, got {fit}")
+    if not fits:
+        return _of_summary_alone(summary_of(first), first)
+    number = fit or max(number for number, each in enumerate(fits, 1) if path not in journals or each.journal == path)
+    chosen = fits[number - 1]
+    marks = [event.kind for event in chosen.events if event.kind in ("begin", "end")]
+    has_ended = marks[-1] == "end" if marks else summary_of(chosen.journal).exists()
+    # If the fit has not ended, or another one followed it in its journal, the `summary.json` is that of another fit.
+    summary = _read_summary(summary_of(chosen.journal)) if has_ended and chosen.is_last else None
+    findings, causes = _of_summary(summary or {}, summary_of(chosen.journal)) or standing(chosen.events)
+    return RunFindings(findings, causes, chosen.events, summary, has_ended, number, len(fits))
+
+
+def _of_summary_alone(path: Path, journal: Path) -> RunFindings:
+    """What a summary without a journal says."""
+    summary = _read_summary(path)
+    if summary is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(journal))
+    findings, causes = _of_summary(summary, path) or ([], [])
+    return RunFindings(findings, causes, [], summary, has_ended=True)
 
 
 def _of_summary(summary: Mapping[str, Any], path: Path) -> tuple[list[Finding], list[Cause]] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -64,7 +65,7 @@ class Reporter(StepConsumer):
         if self._is_first and self._writes and run.folder is not None:
             self._journal = Journal(run.folder)
             # Readers ignore the events before the last `begin`, so repeat the findings and causes of a resumed fit after it.
-            self._journal.write([Event("begin", self.diagnosis.evidence.step + 1), *self._known()])
+            self._journal.write([Event("begin", self.diagnosis.evidence.step + 1, time=time.time()), *self._known()])
 
     @override
     def consume(self, view: StepView) -> None:

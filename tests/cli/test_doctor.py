@@ -121,6 +121,8 @@ def test_json_has_what_the_screen_has(tmp_path: Path, doctor: Doctor) -> None:
         "healthy": False,
         "source": "journal",
         "has_ended": True,
+        "fit": 1,
+        "fits": 1,
         "steps": 100,
         "ran": ["R"],
         "could_not_run": {},
@@ -144,6 +146,17 @@ def test_a_fit_that_failed_says_so(tmp_path: Path, doctor: Doctor) -> None:
     (tmp_path / "summary.json").write_text(json.dumps({**summary, "error": "ValueError: no\x1b[31m"}), "utf-8")
     code, out, _ = doctor(tmp_path)
     assert code == 0 and out.startswith(f"{tmp_path}: healthy, no problem in 100 steps. The fit ended with ValueError: no\\x1b")
+
+
+def test_of_several_fits_in_a_folder_the_newest_is_told_and_where_the_one_before_is(tmp_path: Path, doctor: Doctor) -> None:
+    write_fit(tmp_path, finding())
+    write_fit(tmp_path)
+    code, out, _ = doctor(tmp_path)
+    head = " ".join(out.split())
+    other = f"This is fit 2 of 2 in the folder. The one before: lightning-hooks findings {tmp_path} --fit 1"
+    assert code == 0 and head.startswith(f"{tmp_path}: healthy, no problem in 100 steps. {other}")
+    (entry,) = json.loads(doctor("--json", tmp_path)[1])["runs"]
+    assert (entry["fit"], entry["fits"], entry["findings"]) == (2, 2, [])
 
 
 @pytest.mark.parametrize("key", ["ran", "could_not_run", "failed", "accepted", "steps"])

@@ -102,6 +102,29 @@ def test_since_keeps_what_began_at_the_step_or_later_and_its_causes(tmp_path: Pa
     assert code == 0 and out.startswith("Not healthy")
 
 
+def test_of_several_fits_the_newest_is_shown_and_how_to_read_another(tmp_path: Path, run: Run) -> None:
+    write_fit(tmp_path, finding(1))
+    write_fit(tmp_path, finding(2, "LossSpike", ""), finding(3, "WeightGrowth"))
+    write_fit(tmp_path)
+    code, out, _ = run()
+    lines = out.splitlines()
+    assert code == 0 and lines[0].startswith("Healthy: ")
+    assert lines[1:] == [f"This is fit 3 of 3 in the folder. The one before: lightning-hooks findings {tmp_path} --fit 2"]
+    code, out, _ = run("--fit", "2")
+    assert code == 1 and out.startswith("WARNING: LossSpike")
+    assert "The fit has ended with 2 findings; which rules looked is not kept of an earlier fit.\n" in out
+    assert f"This is fit 2 of 3 in the folder. The one before: lightning-hooks findings {tmp_path} --fit 1\n" in out
+    assert f"This is fit 1 of 3 in the folder. The newest: lightning-hooks findings {tmp_path}\n" in run("--fit", "1")[1]
+    shown = json.loads(run("--json", "--fit", "2")[1])
+    assert (shown["fit"], shown["fits"], len(shown["findings"])) == (2, 3, 2)
+
+
+def test_a_fit_that_the_folder_does_not_have_is_an_error(tmp_path: Path, run: Run) -> None:
+    write_fit(tmp_path)
+    code, _, said = run("--fit", "2")
+    assert code == 2 and f"fit must be from 1 to 1, the number of fits in {tmp_path}, got 2" in said
+
+
 def test_a_fit_that_failed_says_so(tmp_path: Path, run: Run) -> None:
     journal = Journal(tmp_path)
     journal.write([BEGIN])

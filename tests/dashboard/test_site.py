@@ -16,6 +16,9 @@ from lightning_hooks.dashboard.api import Api
 from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.runs import LocalRuns
 from lightning_hooks.dashboard.site import FILES, Site
+from lightning_hooks.health.finding import Event
+from lightning_hooks.health.journal import Journal
+from tests.cli import written_fits
 
 from .runs import NAMES, STATS, write_run
 
@@ -347,6 +350,27 @@ def test_a_run_that_begins_and_grows_is_followed(tmp_path, monkeypatch):
     (whole / "findings.jsonl").write_text('{"step": 3, "name": null}\n')
     third = ask(client, "run", run="whole").json
     assert third["findings"] == [{"step": 3, "curve": {"tag": "hooks/grad_norm"}}] and third["version"] > second["version"]
+
+
+def test_of_several_fits_in_a_folder_the_newest_is_shown_and_where_the_one_before_is(tmp_path):
+    write_run(tmp_path, range(3))
+    journals, found = [Journal(tmp_path) for _ in range(2)], []
+    client = Client(Site(Api(LocalRuns(tmp_path))))
+    with pytest.warns(UserWarning, match="another fit writes into"):
+        for number, journal in enumerate(journals, 1):
+            journal.write([Event("begin", 0, time=float(number)), Event("new", 2, written_fits.finding(number))])
+            run = ask(client, "run", run=".").json
+            found.append(([each["number"] for each in run["findings"]], run["checks"], run["earlier_fit"]))
+    command = f"lightning-hooks findings {tmp_path} --fit 1"
+    assert found == [([1], None, None), ([2], None, command)]
+    for journal in journals[::-1]:
+        journal.write_summary(written_fits.summary())
+        journal.write([Event("end", 9)])
+        journal.close()
+    run = ask(client, "run", run=".").json
+    assert run["checks"]["steps"] == 100 and [each["number"] for each in run["findings"]] == [2]
+    (tmp_path / "findings-2.jsonl").unlink()
+    assert [each["number"] for each in ask(client, "run", run=".").json["findings"]] == [1]
 
 
 def test_the_tree_of_a_table_is_kept_once_and_no_longer_than_its_run(tmp_path):

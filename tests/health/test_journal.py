@@ -1,13 +1,16 @@
 """The journal survives killed processes, damaged lines and full disks."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from lightning_hooks.errors import RuleError
 from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.journal import Journal, read_events, read_findings
 from lightning_hooks.health.rule import Severity, Sign
@@ -56,11 +59,68 @@ def test_two_fits_that_write_into_one_folder_at_once_each_have_a_journal_and_a_s
         run = read_findings(tmp_path / name)
         assert [each.number for each in run.findings] == numbers and run.has_ended
         assert run.summary == {"line": line}
-    assert read_findings(tmp_path).events == read_findings(tmp_path / "findings.jsonl").events
     third = Journal(tmp_path)
-    third.write([Event("begin", 0)])
+    third.write([Event("begin", 0, time=time.time() + 60)])
     third.close()
-    assert read_findings(tmp_path).fit == 2, "a later fit goes on in the first file"
+    known = read_findings(tmp_path)
+    assert (known.fit, known.fits) == (3, 3) and len(read_events(tmp_path)) == 5, "a later fit goes on in the first file"
+
+
+def write_fit(folder, number, began, *, ends=True):
+    """A fit that began at a time, wrote one finding, and ended."""
+    journal = Journal(folder)
+    journal.write([Event("begin", 0, time=began), event(number)])
+    if ends:
+        journal.write_summary({"line": str(number)})
+        journal.write([Event("end", 9)])
+    return journal
+
+
+def shown(folder, fit=None):
+    known = read_findings(folder, fit)
+    return known.fit, [each.number for each in known.findings], known.summary
+
+
+def test_the_newest_fit_of_a_folder_counts_and_each_can_be_read_by_its_number(tmp_path):
+    write_fit(tmp_path, 1, 100.0).close()
+    second = write_fit(tmp_path, 2, 200.0)
+    with pytest.warns(UserWarning, match="another fit writes into"):
+        write_fit(tmp_path, 3, 300.0).close()
+    second.close()
+    assert shown(tmp_path) == shown(tmp_path, 3) == (3, [3], {"line": "3"})
+    assert shown(tmp_path, 2) == (2, [2], {"line": "2"})
+    assert shown(tmp_path, 1) == (1, [1], None), "the second fit has overwritten the summary of the first"
+    assert shown(tmp_path / "findings.jsonl") == (2, [2], {"line": "2"})
+    assert read_findings(tmp_path, 1).has_ended
+    for fit in (0, 4):
+        with pytest.raises(RuleError, match=f"^fit must be from 1 to 3, the number of fits in .*, got {fit}"):
+            read_findings(tmp_path, fit)
+    fourth = write_fit(tmp_path, 4, 400.0, ends=False)
+    assert shown(tmp_path) == (4, [4], None) and not read_findings(tmp_path).has_ended
+    fourth.close()
+
+
+def test_fits_of_an_earlier_version_are_ordered_by_the_times_of_their_files(tmp_path):
+    first = write_fit(tmp_path, 1, None)
+    with pytest.warns(UserWarning, match="another fit writes into"):
+        write_fit(tmp_path, 2, None).close()
+    first.close()
+    for newest, oldest in (("findings.jsonl", "findings-2.jsonl"), ("findings-2.jsonl", "findings.jsonl")):
+        os.utime(tmp_path / oldest, (100, 100))
+        os.utime(tmp_path / newest, (200, 200))
+        assert shown(tmp_path) == (2, *shown(tmp_path / newest)[1:])
+
+
+def test_fits_of_one_file_keep_their_order_although_the_clock_was_set_back(tmp_path):
+    for number, began in ((1, 300.0), (2, 200.0)):
+        write_fit(tmp_path, number, began).close()
+    assert shown(tmp_path)[:2] == (2, [2]) and shown(tmp_path, 1)[:2] == (1, [1])
+
+
+def test_a_damaged_time_is_a_damaged_line(tmp_path):
+    (tmp_path / "findings.jsonl").write_text('{"event": "begin", "step": 0, "time": "noon"}')
+    with pytest.warns(UserWarning, match=r"line 1 is ignored: event.time must be a number, .*got 'noon'"):
+        assert not read_events(tmp_path)
 
 
 def test_events_survive_a_killed_process(tmp_path):

@@ -74,6 +74,7 @@ export class OverviewView {
       this.problems(),
       modeChanges(this.app, overview.modes),
       this.checks(blocks),
+      this.earlierFit(),
       ...(charts.length ? [h("h2", {}, "Over all layers"), keysOf([this.app.state.run, ...this.app.state.others]), h("div", { class: "cards" }, ...charts)] : []),
       ...(transforms.length ? [h("h2", {}, "What the transforms do"), h("div", { class: "cards" }, ...transforms)] : []),
     ];
@@ -113,6 +114,12 @@ export class OverviewView {
       h("ul", {}, ...reasons.map(([name, why]) => h("li", {}, h("strong", {}, name), `: ${why}`))),
       checks.accepted.length ? h("p", {}, `Accepted, so not told: ${checks.accepted.join(", ")}.`) : null,
     );
+  }
+
+  /** How to read what was found in an earlier fit of the same folder. */
+  earlierFit() {
+    const { earlier_fit: command } = this.app.meta;
+    return command ? h("p", {}, "An earlier fit wrote into the same folder. Its findings: ", h("code", { class: "command" }, command)) : null;
   }
 
   /** Lead to the card of a finding, of its cause, or of a flight record. */
