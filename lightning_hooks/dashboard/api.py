@@ -127,9 +127,9 @@ class Api:
     def _run(self, args: Mapping[str, str]) -> Any:
         """What the page must know of a run at first.
 
-        `checks` says which health rules looked, `earlier_fit` is the command that shows the findings of the fit before, `records`
-        lists the flight records, `strip` lists the scalars of the strip, its default first, and `doctor` is the command that
-        examines the run.
+        `checks` says which health rules looked, `earlier_fit` is the command that shows the findings of the fit before,
+        `records` lists the flight records, `strip` lists the scalars of the strip, its default first, and `doctor` is the
+        command that examines the run.
         """
         run = self._open(args)
         tensors: dict[str, list[str]] = {}
