@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightning_hooks.callbacks._lightning_training import LightningTraining
 from lightning_hooks.callbacks._terminal import print_above
+from lightning_hooks.callbacks._trainer import current_step
 from lightning_hooks.checks.engine import run_checks
 from lightning_hooks.checks.reading import as_checks
 from lightning_hooks.checks.result import CheckReport
 from lightning_hooks.engine import paused
 from lightning_hooks.errors import RuleError, printable, shown
+from lightning_hooks.health.finding import Finding
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
 REPORT: Final = "check.json"
 """The file in the folder of a run."""
+
+
+class Checked(NamedTuple):
+    """What the checks of a first batch found.
+
+    Args:
+        findings: one for each check that warns or fails.
+        judged: the names of the checks that were not skipped.
+    """
+
+    findings: list[Finding]
+    judged: list[str]
 
 
 class FirstBatch:
@@ -50,35 +65,54 @@ class FirstBatch:
         """Check the next batch."""
         self._is_due, self.report = bool(self._checks), None
 
-    def check(self, trainer: Trainer, module: LightningModule, batch: Any, folder: Path | None) -> None:
-        """Check a batch if it is the first one of a fit, and tell what warns or fails.
+    def check(self, trainer: Trainer, module: LightningModule, batch: Any, folder: Path | None) -> Checked | None:
+        """Check a batch on the first rank if it is the first one of a fit. A collective then, in which all ranks take part.
 
         Args:
             trainer: of the fit.
             module: its module.
             batch: on the device of the module; a copy is trained.
             folder: where to write the report; None for nowhere.
+
+        Returns:
+            What was found, the same on all ranks; None if the batch is not the first one, or the checks raised an error.
         """
         if not self._is_due:
-            return
+            return None
         self._is_due = False
-        if not trainer.is_global_zero:
-            return
+        checked = None
+        if trainer.is_global_zero:
+            self.report = self._run(trainer, module, batch)
+            if self.report is not None:
+                checked = _checked(self.report, current_step(trainer))
+                if folder is not None and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+                    folder.mkdir(parents=True, exist_ok=True)
+                    (folder / REPORT).write_text(self.report.to_json(), encoding="utf-8")
+        return trainer.strategy.broadcast(checked) if trainer.world_size > 1 else checked
+
+    def _run(self, trainer: Trainer, module: LightningModule, batch: Any) -> CheckReport | None:
         with paused(module):
             try:
-                self.report = run_checks(LightningTraining(trainer, module, batch), self._checks, self._accept)
+                return run_checks(LightningTraining(trainer, module, batch), self._checks, self._accept)
             # An error of a check is none of the training, which goes on from the restored state.
             except Exception as error:
                 said = printable(f"{type(error).__name__}: {error}")
-                warnings.warn(f"the checks of the first batch ended with {said}; training continues", stacklevel=2)
-                return
-        self._tell(self.report, trainer, folder)
+                warnings.warn(f"the checks of the first batch ended with {said}; training continues", stacklevel=3)
+                return None
 
-    def _tell(self, report: CheckReport, trainer: Trainer, folder: Path | None) -> None:
-        faults = tuple(each for each in report.results if each.status in ("fail", "warn"))
-        if faults:
-            text = f"Checks of the first batch: {report.verdict}.\n{CheckReport(faults, report.notes).table}"
+    def tell(self, trainer: Trainer) -> None:
+        """Show what warns or fails above the progress bar, in a fit in which no health rule looks and tells it."""
+        faults = tuple(each for each in self.report or () if each.status in ("fail", "warn"))
+        if self.report is not None and faults:
+            text = f"Checks of the first batch: {self.report.verdict}.\n{CheckReport(faults, self.report.notes).table}"
             print_above(trainer, lambda _: text)
-        if folder is not None and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / REPORT).write_text(report.to_json(), encoding="utf-8")
+
+
+def _checked(report: CheckReport, step: int) -> Checked:
+    judged = [each.check for each in report if each.status != "skip"]
+    return Checked([_at_step(finding, step) for finding in report.findings], judged)
+
+
+def _at_step(finding: Finding, step: int) -> Finding:
+    signs = tuple(replace(sign, step=step) for sign in finding.evidence)
+    return replace(finding, first_step=step, last_step=step, evidence=signs)

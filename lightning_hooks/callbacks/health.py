@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from lightning_hooks.callbacks._checks import options_repr
-from lightning_hooks.callbacks._first_batch import FirstBatch
+from lightning_hooks.callbacks._first_batch import Checked, FirstBatch
 from lightning_hooks.callbacks._ours import Guest, OurCallback, our_callbacks
 from lightning_hooks.callbacks._outlet import TrainerOutlet
 from lightning_hooks.callbacks._replicas import parameters_apart
@@ -74,8 +74,8 @@ class HealthMonitor(StatsMonitor):
             `{"call": function}`, `{"notify": URL}`, `{"focus": steps}`, or a list of these. Default: `info` is logged,
             `warning` and `critical` warn.
         check_first_batch: whether to run the checks of `lightning_hooks.check` on the first batch of a fit, which then goes on
-            as without them; or which checks to run, as of `check`. What warns or fails appears in the terminal and in
-            `check_report`; `accept` counts for checks too.
+            as without them; or which checks to run, as of `check`. What warns or fails is a finding; `check_report` has all
+            results. `accept` and `actions` take names of checks, too.
         every_n_steps: as of `StatsMonitor`; default 5. Beside a `StatsMonitor` its interval counts.
         prefix: the prefix of tags, if it watches itself; default `watch/health/`.
         loggers: as of `StatsMonitor`.
@@ -115,7 +115,7 @@ class HealthMonitor(StatsMonitor):
         names = dict.fromkeys([*rules_by_name(), *REFERENCE_RULES, *own, *self._first_batch.names])
         refuse_unknown_rules(self.accept, [*names])
         self.actions = actions
-        self._actions = Actions.read(actions, [rule.name for rule in self._health_rules])
+        self._actions = Actions.read(actions, [*own, *self._first_batch.names])
         self._reporter: Reporter | None = None
         self._requests: TrainerContext | None = None  # During a fit, it takes what actions request: stop, save.
         self._is_guest = False
@@ -274,8 +274,17 @@ class HealthMonitor(StatsMonitor):
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Called before a batch: check the first one, and install the hooks."""
-        self._first_batch.check(trainer, pl_module, batch, self._folder)
+        checked = self._first_batch.check(trainer, pl_module, batch, self._folder)
+        if checked is not None:
+            self._report_checks(trainer, checked)
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
+
+    def _report_checks(self, trainer: Trainer, checked: Checked) -> None:
+        if self._reporter is None or not self._fits:
+            self._first_batch.tell(trainer)
+            return
+        self._reporter.add_given(checked.findings, checked.judged, current_step(trainer))
+        self._raise_if_asked()
 
     @property
     def _folder(self) -> Path | None:

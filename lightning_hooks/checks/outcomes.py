@@ -31,8 +31,12 @@ def report_of_checks(name: str, report: CheckReport, checks: Iterable[Check]) ->
         >>> report_of_checks("config.yaml", report, []).outcomes[0].status
         'failed'
     """
-    words = (RuleText(check.name, summary_of_class(type(check)), check.next_steps, check.source, "error") for check in checks)
-    return Report(name, tuple(map(_outcome, report.results)), tuple(words))
+    return Report(name, tuple(map(_outcome, report.results)), words_of_checks(checks))
+
+
+def words_of_checks(checks: Iterable[Check]) -> tuple[RuleText, ...]:
+    """What each check looks for."""
+    return tuple(RuleText(each.name, summary_of_class(type(each)), each.next_steps, each.source, "error") for each in checks)
 
 
 def _outcome(result: CheckResult) -> Outcome:

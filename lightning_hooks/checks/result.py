@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, get_args
 
 from lightning_hooks.checks.table import as_table
+from lightning_hooks.errors import listed
 from lightning_hooks.health.finding import Finding, fingerprint_of
 from lightning_hooks.health.rule import Severity, Sign
 
@@ -56,7 +57,8 @@ class CheckResult:
     def finding(self) -> Finding:
         """The result as a finding of step 0: critical for `fail`, a warning for `warn`, otherwise information."""
         measured, threshold = (math.nan if each is None else each for each in (self.measured, self.threshold))
-        sign = Sign(self.rows[0] if self.rows else "", "", 0, measured, threshold, self.message)
+        text = self.message.removeprefix(f"{listed(self.rows, 3)}: ")  # A sign has its row beside the text.
+        sign = Sign(self.rows[0] if self.rows else "", "", 0, measured, threshold, text)
         severity = _SEVERITIES.get(self.status, Severity.INFO)
         rows = self.rows or ("",)
         return Finding(self.check, rows, "", 0, 0, severity, (sign,), self.message, self.next_steps, self.fingerprint)

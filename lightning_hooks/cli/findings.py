@@ -71,9 +71,13 @@ def _known(run: Path, fit: int | None, *, recompute: bool) -> RunFindings:
 
 def _report(run: Path, known: RunFindings, found: Sequence[Finding]) -> Report:
     # The rules load torch, which the other formats do not need.
+    from lightning_hooks.checks.catalogue import DEFAULT_CHECKS
+    from lightning_hooks.checks.outcomes import words_of_checks
     from lightning_hooks.health.rules import DEFAULT_RULES
 
-    return report_of_run(str(run), known, found, DEFAULT_RULES)
+    report = report_of_run(str(run), known, found, DEFAULT_RULES)
+    told = {finding.rule for finding in found}
+    return report._replace(rules=(*report.rules, *words_of_checks(each for each in DEFAULT_CHECKS if each.name in told)))
 
 
 def _last_line(known: RunFindings, found: Sequence[Finding]) -> str:

@@ -45,8 +45,8 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
         name="ParametersForgotten",
         message="The optimizer and the model do not hold the same parameters: {where}.",
-        any_of=("NotInOptimizer", "StrangerInOptimizer"),
-        supporting=("UnchangedParameter", "UpdateTooSmall", "FrozenMoves"),
+        any_of=("NotInOptimizer", "StrangerInOptimizer", "OptimizerCoversParameters"),
+        supporting=("UnchangedParameter", "UpdateTooSmall", "FrozenMoves", "ParametersMove"),
         next_steps=(
             "Create the optimizer after the last change of the model, from `self.parameters()`.",
             "If the parameter is frozen on purpose, set `requires_grad=False`.",
@@ -258,7 +258,10 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="GradientCut",
         message="No gradient reaches {where}: something cuts the graph between it and the loss.",
         required=("NoGradient",),
-        supporting=("UnchangedParameter", "UpdateTooSmall", "LossConstant", "VanishingGradient", "NotCalledAnyMore"),
+        supporting=(
+            *("UnchangedParameter", "UpdateTooSmall", "LossConstant", "VanishingGradient", "NotCalledAnyMore"),
+            *("GradientsReachParameters", "ParametersMove"),
+        ),
         next_steps=("Search behind the module for `detach()`, `.data`, `.item()`, `torch.no_grad()` and argmax.",),
         alternatives=(
             "The module is not used in the forward pass: then it has no `output` rows either.",

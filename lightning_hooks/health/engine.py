@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -96,8 +96,7 @@ class Diagnosis:
     def findings(self) -> list[Finding]:
         """All findings of the run so far, in the order in which they were found."""
         causes = {number: cause.name for cause in self._causes for number in cause.numbers}
-        known = [group for group in self._groups.groups if group.rule in self.rules]
-        return [group.finding(self.rules[group.rule], causes.get(group.number)) for group in known]
+        return self._groups.findings(self.rules, causes)
 
     @property
     def causes(self) -> list[Cause]:
@@ -112,6 +111,17 @@ class Diagnosis:
             cause: the cause; its findings are replaced by those of the rule.
         """
         self._given = rule, cause
+
+    def add_given(self, findings: Iterable[Finding], judged: Collection[str], step: int) -> list[Event]:
+        """Add what an instrument beside the rules finds, such as the checks of the first batch; returns what is new.
+
+        Args:
+            findings: all that it finds now. A finding with the fingerprint of an earlier one is the same finding.
+            judged: the names of its checks that looked; an earlier finding of these is over if it is not found now.
+            step: the step of its look.
+        """
+        changed = self._groups.give(findings, judged, step)
+        return self._events(changed, step) if changed else []
 
     def _given_cause(self, recent: Iterable[Finding]) -> list[Cause]:
         if self._given is None:
@@ -136,7 +146,7 @@ class Diagnosis:
                 changed |= self._look_with(self.rules[name], view)
                 self._due_at[name] = self._due(self.rules[name])
         self._next_look = min(self._due_at.values(), default=_NEVER)
-        return self._events(changed) if changed else []
+        return self._events(changed, self.evidence.step) if changed else []
 
     def _due(self, rule: HealthRule) -> int:
         """The first step at which a rule looks again: the last one of its next interval.
@@ -195,8 +205,7 @@ class Diagnosis:
             return False
         return True
 
-    def _events(self, changed: Mapping[int, EventKind]) -> list[Event]:
-        step = self.evidence.step
+    def _events(self, changed: Mapping[int, EventKind], step: int) -> list[Event]:
         of_causes = self._explain(step)
         about = [finding for finding in self.findings if finding.number in changed]
         return [*(Event(changed[finding.number], step, finding) for finding in about), *of_causes]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from lightning_hooks.health.finding import EventKind, Finding
+from lightning_hooks.health.given import Given
 from lightning_hooks.health.rule import HealthRule, Sign
 from lightning_hooks.health.streaks import Streak
 
@@ -116,7 +118,52 @@ class Groups:
     """All findings of a run so far."""
 
     def __init__(self) -> None:
-        self.groups: list[Group] = []
+        self.groups: list[Group | Given] = []
+
+    @property
+    def _of_rules(self) -> list[Group]:
+        return [group for group in self.groups if isinstance(group, Group)]
+
+    def findings(self, rules: Mapping[str, HealthRule], causes: Mapping[int, str]) -> list[Finding]:
+        """The findings of these rules, and those that were given.
+
+        Args:
+            rules: by name.
+            causes: the names of causes by the numbers of their findings.
+        """
+        found = []
+        for group in self.groups:
+            cause = causes.get(group.number)
+            if isinstance(group, Given):
+                found.append(group.finding(cause))
+            elif group.rule in rules:
+                found.append(group.finding(rules[group.rule], cause))
+        return found
+
+    def give(self, findings: Iterable[Finding], judged: Collection[str], step: int) -> dict[int, EventKind]:
+        """Add what another instrument finds; returns what happened to each of its findings, by its number.
+
+        Args:
+            findings: all that it finds now.
+            judged: the names of its checks that looked; if such a check had a finding that it does not have now, that is over.
+            step: the step of its look.
+        """
+        changed: dict[int, EventKind] = {}
+        known = {group.fingerprint: group for group in self.groups if isinstance(group, Given)}
+        for finding in findings:
+            before = known.pop(finding.fingerprint, None)
+            if before is None:
+                self.groups.append(Given(replace(finding, number=len(self.groups) + 1)))
+                changed[len(self.groups)] = "new"
+                continue
+            if before.is_over is not None:
+                changed[before.number] = "again"
+            before.see(finding)
+        for gone in known.values():
+            if gone.rule in judged and gone.is_over is None:
+                gone.end(step)
+                changed[gone.number] = "over"
+        return changed
 
     def confirm(self, rule: str, streaks: Iterable[Streak]) -> dict[int, EventKind]:
         """Put streaks into groups; returns what happened to each group, by its number."""
@@ -130,21 +177,22 @@ class Groups:
         return changed
 
     def _group_for(self, rule: str, streak: Streak) -> tuple[Group, EventKind | None]:
-        of_rule = [group for group in self.groups if group.rule == rule]
+        of_rule = [group for group in self._of_rules if group.rule == rule]
         known = next((group for group in of_rule if streak.row in group.members), None)
         if known is not None:
             return known, "again" if known.is_over is not None else None
         near = [group for group in of_rule if group.is_over is None and abs(group.first - streak.first) <= TOGETHER]
         if near:
             return min(near, key=lambda group: (abs(group.first - streak.first), group.number)), "grown"
-        self.groups.append(Group(rule, len(self.groups) + 1))
-        return self.groups[-1], "new"
+        new = Group(rule, len(self.groups) + 1)
+        self.groups.append(new)
+        return new, "new"
 
     def end(self, rule: str, streaks: Iterable[Streak]) -> dict[int, EventKind]:
         """End streaks; returns the groups that are over, by their numbers."""
         changed: dict[int, EventKind] = {}
         for streak in streaks:
-            for group in self.groups:
+            for group in self._of_rules:
                 if group.rule == rule and group.members.get(streak.row) is streak:
                     group.end(streak)
                     if group.is_over is not None:
@@ -153,7 +201,9 @@ class Groups:
 
     def joined(self, rule: str, streaks: Iterable[Streak]) -> list[Streak]:
         """Loaded streaks of a rule; a streak of a finding is replaced by the object that the finding holds."""
-        held = {(s.row, s.tensor): s for g in self.groups if g.rule == rule for s in g.members.values() if s.row not in g.ended}
+        held = {
+            (s.row, s.tensor): s for g in self._of_rules if g.rule == rule for s in g.members.values() if s.row not in g.ended
+        }
         return [held.get((each.row, each.tensor), each) if each.is_confirmed else each for each in streaks]
 
     def state(self) -> list[Any]:
@@ -164,7 +214,7 @@ class Groups:
     def from_state(cls, state: Iterable[Mapping[str, Any]]) -> Groups:
         """The groups of `state`; raises KeyError, ValueError or TypeError if the state is damaged."""
         groups = cls()
-        groups.groups = [Group.from_state(each) for each in state]
+        groups.groups = [Given.from_state(each) if "given" in each else Group.from_state(each) for each in state]
         if [group.number for group in groups.groups] != list(range(1, len(groups.groups) + 1)):
             raise ValueError("findings must have the numbers 1, 2, …")
         return groups

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,11 @@ class Reporter(StepConsumer):
             self._report(events)
         elif self._is_first:
             self._teller.tell_waiting(view.step)
+
+    def add_given(self, findings: Iterable[Finding], judged: Collection[str], step: int) -> None:
+        """Report what an instrument beside the rules finds; arguments as of `Diagnosis.add_given`, the same on all ranks."""
+        if self._stopped_by is None:
+            self._guarded(lambda: self._report(self.diagnosis.add_given(findings, judged, step)))
 
     def _guarded(self, does: Callable[..., None], *args: Any) -> None:
         """Call a method of the reporter. Its error ends the diagnosis with a warning."""

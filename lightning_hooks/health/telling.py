@@ -68,7 +68,7 @@ class Teller:
         findings = self._diagnosis.findings
         if any(finding.severity is not Severity.INFO for finding in findings):
             text = markdown_of(self._diagnosis.causes, findings)
-            self._use("the loggers", self._outlet.show, text, self._diagnosis.evidence.step)
+            self._use("the loggers", self._outlet.show, text, max(self._diagnosis.evidence.step, 0))
         if events:
             self.keep(has_ended=False)
 
@@ -113,7 +113,8 @@ class Teller:
         findings = {finding.number: finding for finding in self._diagnosis.findings}
         for finding in new:
             current = findings.get(finding.number, finding)
-            is_fact = self._diagnosis.rules[current.rule].family in ("facts", "numerics")
+            rule = self._diagnosis.rules.get(current.rule)  # None for a finding that was given, which is a fact.
+            is_fact = rule is None or rule.family in ("facts", "numerics")
             if finding.number not in self._told and self._warns(current) and (is_fact or current.cause is None):
                 self._told.add(finding.number)
                 self._use("the terminal", self._outlet.tell, block_of_finding(current))

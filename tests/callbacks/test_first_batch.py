@@ -8,6 +8,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_hooks import HealthMonitor, RuleError, StatsMonitor, assert_no_hooks, check
+from lightning_hooks.cli.findings import findings as findings_of_run
+from lightning_hooks.health.journal import read_findings
+from lightning_hooks.health.reporter import HealthError
 from tests.conformance.test_precision import scaler
 
 QUIET = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -77,6 +80,10 @@ def same(one, other):
 
 def checking(**options):
     return lambda: HealthMonitor(check_first_batch=True, **options)
+
+
+def checking_alone(**options):
+    return checking(rules=["NonFinite", "NotInOptimizer"], **options)
 
 
 @pytest.mark.parametrize(
@@ -173,21 +180,89 @@ class Softmaxed(Plain):
         self.net.append(nn.Softmax(1))
 
 
-def test_what_fails_is_told_and_written_and_what_passes_is_not_told(tmp_path, capsys):
-    _, trainer = fitted(Softmaxed, tmp_path, [checking()], epochs=1)
+TOLD = "CRITICAL: ActivationBeforeLoss, since step 0. net.5: a softmax stands in front of `cross_entropy`"
+
+
+def test_what_fails_is_a_finding_and_what_passes_is_not_told(tmp_path, capsys):
+    _, trainer = fitted(Softmaxed, tmp_path, [checking_alone()], epochs=1)
     said = capsys.readouterr().err
-    assert "FAIL  ActivationBeforeLoss  net.5: a softmax stands in front of `cross_entropy`" in said and "PASS" not in said
-    written = json.loads((tmp_path / "check.json").read_text())
-    assert written == trainer.callbacks[0].check_report.to_dict()
-    fitted(Plain, tmp_path, [checking()], epochs=1)
-    assert "Checks of the first batch" not in capsys.readouterr().err
+    assert said.count(TOLD) == 1 and "PASS" not in said
+    monitor = trainer.callbacks[0]
+    assert json.loads((tmp_path / "check.json").read_text()) == monitor.check_report.to_dict()
+    (finding,) = read_findings(tmp_path).findings
+    assert [finding.to_dict()] == [each.to_dict() for each in monitor.findings]
+    assert (finding.fingerprint, finding.severity) == ("ActivationBeforeLoss/net.5", "critical")
+    assert (finding.first_step, finding.last_step, finding.number) == (0, 0, 1)
+    assert finding.evidence[0].text.startswith("a softmax stands in front of") and finding.next_steps
+    assert findings_of_run([str(tmp_path)]) == 1 and TOLD in capsys.readouterr().out
+    fitted(Plain, tmp_path / "plain", [checking_alone()], epochs=1)
+    assert "ActivationBeforeLoss" not in capsys.readouterr().err
+
+
+def test_a_guest_of_a_monitor_tells_it_too_and_a_monitor_without_rules_shows_the_table(tmp_path, capsys):
+    _, trainer = fitted(Softmaxed, tmp_path, [lambda: StatsMonitor(loggers="none"), checking_alone()], epochs=1)
+    assert capsys.readouterr().err.count(TOLD) == 1 and len(read_findings(tmp_path).findings) == 1
+    with pytest.warns(UserWarning, match="no rule matches anything"):
+        fitted(Softmaxed, tmp_path / "none", [checking(rules=[])], epochs=1)
+    assert "FAIL  ActivationBeforeLoss  net.5: a softmax stands in front of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["critical", "ActivationBeforeLoss"])
+def test_actions_stop_the_fit_call_and_save_and_silence(tmp_path, capsys, key):
+    called = []
+    actions = {key: ["stop", "checkpoint", called.append]}
+    _, trainer = fitted(Softmaxed, tmp_path, [checking_alone(actions=actions)], epochs=1)
+    assert trainer.global_step == 1 and [each.rule for each in called] == ["ActivationBeforeLoss"]
+    assert (tmp_path / "ActivationBeforeLoss_net.5-step0.ckpt").exists()
+    assert TOLD not in capsys.readouterr().err
+
+
+def test_the_action_raise_ends_the_fit_before_its_first_step(tmp_path):
+    seed_everything(7, verbose=False)
+    module = Softmaxed()
+    before = {name: each.clone() for name, each in module.state_dict().items()}
+    monitor = HealthMonitor(check_first_batch=True, actions={"ActivationBeforeLoss": "raise"})
+    trainer = Trainer(max_epochs=1, callbacks=[monitor], default_root_dir=tmp_path, **QUIET)
+    with pytest.raises(HealthError, match="ActivationBeforeLoss, since step 0. net.5: a softmax"):
+        trainer.fit(module, loader())
+    assert all(torch.equal(before[name], each) for name, each in module.state_dict().items())
+    assert_no_hooks(module)
+
+
+def test_a_resumed_fit_tells_nothing_again_and_says_when_a_fault_is_gone(tmp_path, capsys):
+    called = []
+    options = {"actions": {"critical": ["warn", called.append]}}
+    _, trainer = fitted(Softmaxed, tmp_path, [checking_alone(**options)], epochs=1)
+    path = tmp_path / "kept.ckpt"
+    trainer.save_checkpoint(path)
+    assert capsys.readouterr().err.count(TOLD) == len(called) == 1
+    fitted(Softmaxed, tmp_path, [checking_alone(**options)], ckpt_path=path)
+    (finding,) = read_findings(tmp_path).findings
+    assert TOLD not in capsys.readouterr().err and len(called) == 1
+    assert (finding.first_step, finding.last_step, finding.is_over) == (0, 6, None)
+    fitted(Plain, tmp_path, [checking_alone(**options)], ckpt_path=path)  # the same parameters, without the softmax
+    (finding,) = read_findings(tmp_path).findings
+    assert finding.is_over == 6 and len(called) == 1 and findings_of_run([str(tmp_path)]) == 0
+
+
+class Headless(Plain):
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.net[0].parameters(), lr=1e-2)
+
+
+def test_a_rule_that_finds_the_same_fault_belongs_to_the_same_cause(tmp_path, capsys):
+    _, trainer = fitted(Headless, tmp_path, [checking_alone()], epochs=3)
+    said = capsys.readouterr().err
+    assert said.count("CRITICAL: ParametersForgotten (certain).") == 1 and said.count("CRITICAL: ") == 1
+    (cause,) = trainer.callbacks[0].causes
+    assert {"OptimizerCoversParameters/net.*", "NotInOptimizer/net.*"} <= set(cause.findings)
 
 
 def test_accept_counts_for_checks_and_a_mapping_chooses_them(tmp_path, capsys):
     options = {"accept": "ActivationBeforeLoss/net.*"}
-    monitor = HealthMonitor(check_first_batch={"InputScale": False}, **options)
+    monitor = HealthMonitor(rules=["NonFinite"], check_first_batch={"InputScale": False}, **options)
     _, trainer = fitted(Softmaxed, tmp_path, [lambda: monitor], epochs=1)
-    assert "Checks of the first batch" not in capsys.readouterr().err
+    assert "ActivationBeforeLoss" not in capsys.readouterr().err and monitor.findings == []
     assert monitor.check_report["ActivationBeforeLoss"].message.startswith("accepted: ")
     assert "InputScale" not in [each.check for each in monitor.check_report]
 
@@ -197,6 +272,7 @@ def test_accept_counts_for_checks_and_a_mapping_chooses_them(tmp_path, capsys):
     [
         ({"check_first_batch": "yes"}, "check_first_batch must be True, False, a list of checks or a mapping, got 'yes'"),
         ({"check_first_batch": {"InptScale": False}}, "there is no check 'InptScale'"),
+        ({"check_first_batch": True, "actions": {"InptScale": "stop"}}, "actions: 'InptScale' is neither .* 'InputScale'"),
         ({"accept": "InputScale"}, "there is no health rule 'InputScale'"),
     ],
 )

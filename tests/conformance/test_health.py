@@ -84,6 +84,12 @@ def test_one_rank_checks_the_first_batch_and_all_train_the_same(ranks: Any, how:
 
 
 @pytest.mark.slow
+def test_all_ranks_find_and_do_what_the_check_on_one_rank_asks_for(ranks: Any) -> None:
+    first, second = (result["fault"] for result in ranks["first_batch"])
+    assert first == second and first["stopped"] == 1 and first["calls"] == [["OptimizerCoversParameters/body.2.*", 0]]
+
+
+@pytest.mark.slow
 def test_sharded_parameters_have_the_same_bits_and_no_finding(ranks: Any) -> None:
     for result in ranks["sharded"]:
         assert result["bare"] == result["alone"] == result["beside"]
