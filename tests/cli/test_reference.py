@@ -6,6 +6,7 @@ import json
 import warnings
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -74,6 +75,25 @@ def test_a_baseline_gives_the_findings_of_its_runs(
 def test_a_finding_that_is_meant_can_be_accepted(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call(capsys, "diff", "--health", runs["good"], runs["changed"], "--accept", "ReferenceSchedule")
     assert code == 0 and "1 accepted" in out
+
+
+def test_sarif_and_junit_are_those_of_findings(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    compare = "diff", "--health", runs["good"], runs["other"], runs["changed"]
+    code, out, _ = call(capsys, *compare, "--format", "sarif", "--location", "baseline.json")
+    (run,) = json.loads(out)["runs"]
+    (result,) = run["results"]
+    assert code == 1 and (result["ruleId"], result["level"]) == ("ReferenceSchedule", "warning")
+    assert result["message"]["text"].startswith("The learning rate is 0.05, in the good runs 0.1 at this step.")
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "baseline.json"
+    words = {rule["id"]: rule["shortDescription"]["text"] for rule in run["tool"]["driver"]["rules"]}
+    assert words["ReferenceSchedule"] and "ReferenceNumbers" in words
+    code, out, _ = call(capsys, *compare, "--format", "junit")
+    suite = ElementTree.fromstring(out).find("testsuite")
+    failed = [case.get("name") for case in suite if case.find("failure") is not None]
+    assert code == 1 and failed == ["ReferenceSchedule"] and int(suite.get("tests", 0)) > 5
+    assert {case.get("classname") for case in suite} == {"lightning_hooks.reference"}
+    code, out, _ = call(capsys, *compare[:-1], "--format", "junit")
+    assert code == 0 and ElementTree.fromstring(out).find("testsuite").get("failures") == "0"
 
 
 @pytest.mark.parametrize(
