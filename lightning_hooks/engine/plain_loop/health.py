@@ -9,6 +9,9 @@ from typing import Any, Final
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.health.actions import Actions
 from lightning_hooks.health.engine import Diagnosis
+from lightning_hooks.health.reference.causes import CAUSES_WITH_REFERENCE
+from lightning_hooks.health.reference.rules import reference_rules
+from lightning_hooks.health.reference.sources import NEEDED, read_reference
 from lightning_hooks.health.reporter import Reporter
 from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.health.rules.reading import as_health_rules
@@ -16,6 +19,8 @@ from lightning_hooks.health.terminal import block_for, line_for
 from lightning_hooks.health.text import Block
 from lightning_hooks.health.watching import fields_of_watch
 from lightning_hooks.rules import Watch
+from lightning_hooks.tensorboard.best_views import best_views
+from lightning_hooks.tensorboard.reading import read_run
 
 _OF_OPTIMIZER: Final = frozenset({"final_grad", "update"})
 
@@ -49,17 +54,22 @@ class LoopOutlet:
         self._focus(steps)
 
 
-def loop_rules(health: Any) -> list[HealthRule] | None:
-    """The health rules of `instrument(health=…)`; None for none.
+def loop_rules(health: Any, reference: Any = None) -> list[HealthRule] | None:
+    """The health rules of `instrument(health=…, reference=…)`; None for none.
 
     Raises:
-        RuleError: it is neither a bool nor rules.
+        RuleError: `health` is neither a bool nor rules, or `reference` is no run, or given without `health`.
     """
     if health is False or health is None:
+        if reference is not None:
+            raise RuleError("reference needs health rules: give health=True too, or health=[] to compare and nothing else")
         return None
     if isinstance(health, (int, str)) and health is not True:
         raise RuleError(f"health must be True, or the rules of HealthMonitor(rules=…), got {shown(health)}")
-    return as_health_rules(None if health is True else health)
+    comparing: list[HealthRule] = []
+    if reference is not None:
+        comparing += reference_rules(read_reference(reference, lambda path: best_views(read_run(path), NEEDED)))
+    return as_health_rules(None if health is True else health, comparing)
 
 
 def watch_rules(rules: list[HealthRule], *, has_optimizer: bool) -> list[Watch]:
@@ -70,4 +80,4 @@ def watch_rules(rules: list[HealthRule], *, has_optimizer: bool) -> list[Watch]:
 
 def loop_reporter(rules: list[HealthRule], focus: Callable[[int], None]) -> Reporter:
     """The reporter of a plain loop."""
-    return Reporter(Diagnosis(rules), Actions.read(None), LoopOutlet(focus))
+    return Reporter(Diagnosis(rules, causes=CAUSES_WITH_REFERENCE), Actions.read(None), LoopOutlet(focus))

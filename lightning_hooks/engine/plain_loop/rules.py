@@ -23,7 +23,9 @@ class LoopRules(NamedTuple):
     health: list[HealthRule] | None
 
 
-def read_rules(watch: Any, apply: Any, hooks: Any, health: Any, *, has_optimizer: bool, writes: bool) -> LoopRules:
+def read_rules(
+    watch: Any, apply: Any, hooks: Any, health: Any, *, reference: Any = None, has_optimizer: bool, writes: bool
+) -> LoopRules:
     """Read the rules of a plain loop.
 
     Args:
@@ -31,6 +33,7 @@ def read_rules(watch: Any, apply: Any, hooks: Any, health: Any, *, has_optimizer
         apply: as of `instrument`.
         hooks: as of `instrument`.
         health: as of `instrument`.
+        reference: as of `instrument`.
         has_optimizer: whether optimizers are given.
         writes: whether an event file is written.
 
@@ -39,7 +42,7 @@ def read_rules(watch: Any, apply: Any, hooks: Any, health: Any, *, has_optimizer
     """
     applies, hook_rules = as_rules(Apply, apply, "apply"), as_rules(Hook, hooks, "hooks")
     refuse_other_stages(applies, hook_rules)
-    health_rules = loop_rules(health)
+    health_rules = loop_rules(health, reference)
     if watch is None:
         is_default = writes or not (applies or hook_rules or health_rules)
         rules = list(_defaults(has_optimizer)) if is_default else []

@@ -85,6 +85,8 @@ class Instrument:
             (`lightning-hooks view`) and TensorBoard. `folder` is then that folder if it is not given. Default: none.
         recorder: whether a flight recorder notes every call, and writes `flight_record/` into the folder when a number is not
             finite or an exception ends the block; or a mapping of options, as of `FlightRecorder`.
+        reference: good runs that the health rules compare the loop with, as of `HealthMonitor`: the folder of a run that
+            `logdir` has made, a list of folders, or a file of `lightning-hooks baseline`. Default: none.
 
     After the block, `compute()` and `record` still return the last step; the object no longer keeps model and optimizers alive.
 
@@ -133,6 +135,7 @@ class Instrument:
         first_step: int = 0,
         logdir: str | os.PathLike[str] | None = None,
         recorder: bool | Mapping[str, Any] = False,
+        reference: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise RuleError(f"model must be a torch.nn.Module, got {model!r}")
@@ -141,7 +144,13 @@ class Instrument:
         refuse_foreign(model, self.optimizers)
         check_calls(calls)
         rules, applies, hook_rules, health_rules = read_rules(
-            watch, apply, hooks, health, has_optimizer=bool(self.optimizers), writes=logdir is not None
+            watch,
+            apply,
+            hooks,
+            health,
+            reference=reference,
+            has_optimizer=bool(self.optimizers),
+            writes=logdir is not None,
         )
         self._run = Run(model)
         self._run.hook_manager.switch.counts = calls

@@ -179,3 +179,54 @@ def test_what_is_no_rule_is_refused_before_any_hook(health, message):
     with pytest.raises(RuleError, match=message):
         instrument(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), health=health)
     assert_no_hooks(model)
+
+
+def learn(seed, rate=0.1, **options):
+    """Train on data of a seed, in a block; returns what the block gives, and the model."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    generator = torch.Generator().manual_seed(seed)
+    with instrument(model, optimizer=optimizer, **options) as watched:
+        for _ in range(25):
+            batch = torch.randn(16, 6, generator=generator)
+            optimizer.zero_grad()
+            loss = (model(batch) - batch[:, :3]).square().mean()
+            watched.note_loss(loss)
+            loss.backward()
+            optimizer.step()
+    assert_no_hooks(model)
+    return watched, model
+
+
+def test_a_loop_is_compared_with_good_ones_while_it_runs(tmp_path, capsys):
+    for seed in (0, 1):
+        learn(seed, logdir=tmp_path, health=True)
+    good = [tmp_path / "run_0", tmp_path / "run_1"]
+    capsys.readouterr()
+    same, _ = learn(2, health=[], reference=good)
+    assert same.findings == [] and capsys.readouterr().err.startswith("Healthy: 11 rules found nothing in 25 steps")
+    changed, model = learn(2, rate=0.05, health=[], reference=good, folder=tmp_path / "changed")
+    (finding,) = changed.findings
+    assert (finding.rule, finding.first_step) == ("ReferenceSchedule", 0)
+    assert finding.message == "The learning rate is 0.05, in the good runs 0.1 at this step."
+    assert capsys.readouterr().err.count("ReferenceSchedule, since step 0") == 1
+    assert read_findings(tmp_path / "changed").findings == [finding]
+    _, plain = learn(2, rate=0.05)
+    assert all(map(torch.equal, model.parameters(), plain.parameters()))
+    main(["baseline", *map(str, good), "-o", str(tmp_path / "baseline.json")])
+    of_baseline, _ = learn(2, rate=0.05, health=True, reference=tmp_path / "baseline.json")
+    assert [each.fingerprint for each in of_baseline.findings] == ["ReferenceSchedule"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reference": "runs/good"}, "reference needs health rules: give health=True too, or health=.. to compare and nothing"),
+        ({"reference": "no/run", "health": True}, "reference: there is no run no/run"),
+        ({"reference": 3, "health": True}, "reference must be the folder of a good run, a list of folders, or a baseline.json"),
+    ],
+)
+def test_a_reference_that_cannot_be_used_is_refused(options, message):
+    with pytest.raises(RuleError, match=message):
+        instrument(model_of(), **options)
