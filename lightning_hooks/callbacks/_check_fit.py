@@ -14,10 +14,11 @@ from lightning_hooks.callbacks._lightning import Callback
 from lightning_hooks.callbacks._lightning_training import LightningTraining, dummy_logger, package_of
 from lightning_hooks.callbacks._silence import silent_lightning
 from lightning_hooks.checks.result import CheckReport
-from lightning_hooks.checks.snapshot import Snapshot
 from lightning_hooks.checks.training import Training
-from lightning_hooks.engine.recording.restoring import Generators
 from lightning_hooks.errors import RuleError, shown
+from lightning_hooks.snapshot.generators import Generators
+from lightning_hooks.snapshot.reach import ReachOfData
+from lightning_hooks.snapshot.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
@@ -60,7 +61,7 @@ def check_in_own_fit(trainer: Any, module: Any, data: Any, run: Run) -> CheckRep
     if not isinstance(module, nn.Module) or not hasattr(module, "training_step"):
         raise RuleError(f"check: after a Trainer comes a LightningModule, got {shown(module)}")
     randomness, snapshot = Generators(), Snapshot([module])
-    of_data = Snapshot([data], has_data=True)
+    of_data = Snapshot([data], ReachOfData())
     callback = _CheckAtFirstBatch(run)
     try:
         with _silent():

@@ -24,9 +24,9 @@ from lightning_hooks.engine.recording.examination import Examination, run_step, 
 from lightning_hooks.engine.recording.explaining import Autopsy
 from lightning_hooks.engine.recording.origins import OriginMap
 from lightning_hooks.engine.recording.provenance import StoppedEarly
-from lightning_hooks.engine.recording.restoring import Generators
 from lightning_hooks.engine.recording.symptoms import Symptom, Watched
 from lightning_hooks.errors import RuleError, shortened, shown
+from lightning_hooks.snapshot.generators import Generators
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer

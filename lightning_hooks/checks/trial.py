@@ -19,12 +19,12 @@ from lightning_hooks.checks.names import Names
 from lightning_hooks.checks.noise import Noise
 from lightning_hooks.checks.record import Call, Listeners, Record
 from lightning_hooks.checks.recorder import Recorder
-from lightning_hooks.checks.snapshot import Snapshot
 from lightning_hooks.checks.training import NoLossError, Training
 from lightning_hooks.engine.participants.facts import facts_of_optimizers, role_of
-from lightning_hooks.engine.recording.restoring import Generators
 from lightning_hooks.errors import shortened
 from lightning_hooks.rules.patterns import Target
+from lightning_hooks.snapshot.generators import Generators
+from lightning_hooks.snapshot.snapshot import Snapshot
 from lightning_hooks.tensor_kinds import first_line
 
 _MOST_STEPS: Final = 6

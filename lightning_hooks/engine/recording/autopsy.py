@@ -10,9 +10,9 @@ from torch.optim import Optimizer
 
 from lightning_hooks.engine.recording.examination import Examination, run_step, symptom_without_mode
 from lightning_hooks.engine.recording.explaining import Autopsy as Autopsy
-from lightning_hooks.engine.recording.restoring import Generators
 from lightning_hooks.errors import shortened
 from lightning_hooks.recorder.record import Verdict
+from lightning_hooks.snapshot.generators import Generators
 
 
 def autopsy(

@@ -18,11 +18,12 @@ from lightning_hooks.engine.recording.call_recorder import CallRecorder, Moment
 from lightning_hooks.engine.recording.first_look import ended, growth_of, seen
 from lightning_hooks.engine.recording.loop import Loop
 from lightning_hooks.engine.recording.record_folder import RecordFolder, save_beside, write_of_rank, write_texts
-from lightning_hooks.engine.recording.restoring import Generators, restored
+from lightning_hooks.engine.recording.restoring import restored
 from lightning_hooks.errors import printable
 from lightning_hooks.recorder.options import RecorderOptions
 from lightning_hooks.recorder.record import FlightRecord, Verdict
 from lightning_hooks.recorder.verdicts import message_of
+from lightning_hooks.snapshot.generators import Generators
 
 _UNKNOWN_PARAMETERS: Final = (
     "The update, run again, gave finite numbers. The parameters that it read are gone: those that are not finite now were 0."

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from lightning_hooks.engine.recording.batches import KeptBatch
 from lightning_hooks.engine.recording.loop import Loop
-from lightning_hooks.engine.recording.restoring import Generators
 from lightning_hooks.engine.recording.saving import save_batch, save_generators, save_optimizers, save_weights
 from lightning_hooks.recorder.files import FOLDER, RECORD, TEXT, to_json, write_atomically
 from lightning_hooks.recorder.markdown import to_markdown
 from lightning_hooks.recorder.record import FlightRecord
+from lightning_hooks.snapshot.generators import Generators
 
 _CLAIM: Final = "first-rank"
 """The file that the process makes that writes the record."""

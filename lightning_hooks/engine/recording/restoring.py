@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import copy
-import random
+import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.recording.contents import saved_content
+from lightning_hooks.engine.recording.source_lines import is_user_code
 from lightning_hooks.private import private
-from lightning_hooks.tensor_kinds import version_of
-
-_OF_MODULES: Final = frozenset(vars(nn.Module()))
+from lightning_hooks.snapshot.generators import Generators
+from lightning_hooks.snapshot.reach import CLOSED, Reach
+from lightning_hooks.snapshot.snapshot import Snapshot
+from lightning_hooks.tensor_kinds import is_plain, version_of
 
 
 @contextmanager
@@ -33,8 +35,8 @@ def restored(
 
     Inside the block no parameter has a gradient, so a backward pass gives that of its batch alone. What is restored: `.grad`
     (the same tensor, or None), buffers, training flags, `requires_grad`, attributes of modules that are plain values,
-    containers or tensors (as metrics and lists of outputs are), generators of torch, CUDA, Python and NumPy, the scaler, and
-    the objects in `extra`. Parameters and the state of optimizers are copied only with `updates`.
+    containers or tensors (as metrics and lists of outputs are), hooks, generators of torch, CUDA, Python and NumPy, the
+    scaler, and the objects in `extra`. Parameters and the state of optimizers are copied only with `updates`.
 
     Args:
         model: its modules are restored.
@@ -54,17 +56,17 @@ def restored(
         stack.enter_context(preserved_versions([*model.buffers(), *(model.parameters() if updates else ())]))
         # What is entered last is restored first: generators come last, since nothing else may draw numbers after them.
         stack.callback(Generators().restore)
-        for holder in ([] if scaler is None else [scaler], extra):
-            for each in holder:
-                stack.callback(_saved_state(each))
+        for holder in (*([] if scaler is None else [scaler]), *extra):
+            stack.callback(_saved_state(holder))
+        # Name the registered tensors themselves: of what a module holds, only the first 10,000 values are kept.
+        registered = [*model.parameters(), *model.buffers()]
+        snapshots = [Snapshot([*registered, model], _ReachOfStep(model, updates))]
         if updates:
-            for optimizer in optimizers:
-                stack.callback(_saved_optimizer(optimizer))
-            stack.callback(saved_tensors([each.data for each in model.parameters()], always=True))
-        stack.callback(saved_tensors(list(model.buffers())))
-        for module in model.modules():
-            stack.callback(_saved_module(module))
-        stack.callback(_saved_gradients(list(model.parameters())))
+            snapshots.append(Snapshot(optimizers, _ReachOfUpdate()))
+        for snapshot in snapshots:
+            stack.callback(snapshot.restore)
+        for snapshot in snapshots:
+            snapshot.clear_gradients()
         yield
 
 
@@ -90,81 +92,51 @@ def preserved_versions(tensors: Iterable[Tensor]) -> AbstractContextManager[None
     return context
 
 
-class Generators:
-    """The states of the generators of torch, of each CUDA device in use, of Python and of NumPy, as they are now."""
-
-    def __init__(self) -> None:
-        self.torch = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        self.python = random.getstate()
-        self.numpy: Any = np.random.get_state(legacy=True)
-
-    def restore(self) -> None:
-        """Set the generators to these states."""
-        torch.set_rng_state(self.torch)
-        if self.cuda:
-            torch.cuda.set_rng_state_all(self.cuda)
-        random.setstate(self.python)
-        np.random.set_state(self.numpy)
-
-
-def _saved_gradients(parameters: Sequence[nn.Parameter]) -> Callable[[], None]:
-    gradients = [(each, each.grad, each.requires_grad) for each in parameters]
-    for parameter in parameters:
-        parameter.grad = None
-
-    def restore() -> None:
-        for parameter, gradient, requires_grad in gradients:
-            parameter.grad = gradient
-            if parameter.requires_grad is not requires_grad:
-                parameter.requires_grad_(requires_grad)
-
-    return restore
-
-
-def saved_tensors(tensors: Sequence[Tensor], *, always: bool = False) -> Callable[[], None]:
-    """Restore the elements of tensors.
+class _ReachOfStep(Reach):
+    """What a step changes of a model: tensors without a graph, containers, and objects of classes of the user's own.
 
     Args:
-        always: write also the tensors whose version counters say that they were not changed.
+        model: its modules are kept, and no module that it only refers to.
+        updates: whether the step updates parameters.
     """
-    copies = [(each, version_of(each), each.detach().clone()) for each in tensors]
 
-    def restore() -> None:
-        with torch.no_grad():
-            for tensor, version, values in copies:
-                # The statistics of a batch norm are changed without a new version: compare them, too.
-                if always or version_of(tensor) != version or not _are_same(tensor, values):
-                    tensor.copy_(values)
+    depth = math.inf
+    values = 10_000
+    entries = math.inf
 
-    return restore
+    def __init__(self, model: nn.Module, updates: bool) -> None:
+        super().__init__()
+        self._modules = set(model.modules())
+        self._registered = {id(each) for each in (*model.parameters(), *model.buffers())}
+        self._updates = updates
+
+    def opens(self, value: Any) -> bool:
+        """Modules of the model, and objects of a class of the user's own."""
+        if isinstance(value, nn.Module):
+            return value in self._modules
+        file = getattr(sys.modules.get(type(value).__module__), "__file__", None)
+        return file is not None and "-packages" not in file and is_user_code(file)
+
+    def keeps(self, value: Tensor | np.ndarray[Any, Any]) -> bool:
+        """What the model has registered, and tensors that are changed in place; a tensor of a graph is not."""
+        if isinstance(value, np.ndarray):
+            return False
+        return id(value) in self._registered or (is_plain(value) and not value.requires_grad)
+
+    def copies(self, tensor: Tensor) -> bool:
+        """All but parameters, which only an update changes."""
+        return self._updates or not isinstance(tensor, nn.Parameter)
 
 
-def _are_same(tensor: Tensor, values: Tensor) -> bool:
-    return tensor.shape == values.shape and bool(((tensor == values) | (tensor.isnan() & values.isnan())).all())
+class _ReachOfUpdate(Reach):
+    """Everything that optimizers hold, but the parameters, which are kept with the model, and the hooks of this package."""
 
+    def __init__(self) -> None:
+        super().__init__(closed=(*CLOSED, __name__.partition(".")[0]))
 
-def _saved_module(module: nn.Module) -> Callable[[], None]:
-    """Restore the training flag, the objects of parameters and buffers, and plain attributes of a module, not its children."""
-    parameters = module.named_parameters(recurse=False, remove_duplicate=False)
-    registered: list[tuple[str, Tensor]] = [*parameters, *module.named_buffers(recurse=False, remove_duplicate=False)]
-    attributes = {name: value for name, value in vars(module).items() if name not in _OF_MODULES}
-    contents = [saved_content(value, saved_tensors) for value in attributes.values()]
-    is_training = module.training
-
-    def restore() -> None:
-        module.training = is_training
-        for name, tensor in registered:
-            if getattr(module, name, None) is not tensor:
-                setattr(module, name, tensor)
-        current = vars(module)
-        for name in [name for name in current if name not in _OF_MODULES and name not in attributes]:
-            del current[name]
-        current.update((name, value) for name, value in attributes.items() if current.get(name, restore) is not value)
-        for each in contents:
-            each()
-
-    return restore
+    def keeps(self, value: Tensor | np.ndarray[Any, Any]) -> bool:
+        """No parameter."""
+        return not isinstance(value, nn.Parameter)
 
 
 def _saved_state(holder: Any) -> Callable[[], None]:
@@ -173,30 +145,5 @@ def _saved_state(holder: Any) -> Callable[[], None]:
     def restore() -> None:
         if holder.state_dict() != state:
             holder.load_state_dict(state)
-
-    return restore
-
-
-def _saved_optimizer(optimizer: Optimizer) -> Callable[[], None]:
-    """Restore the state and the groups of an optimizer, with the same tensors."""
-    states = {param: dict(state) for param, state in optimizer.state.items()}
-    tensors = [each for state in states.values() for each in state.values() if isinstance(each, Tensor)]
-    others = {
-        param: {key: copy.deepcopy(each) for key, each in state.items() if not isinstance(each, Tensor)}
-        for param, state in states.items()
-    }
-    groups = [
-        {name: each.clone() if isinstance(each, Tensor) else each for name, each in group.items()}
-        for group in optimizer.param_groups
-    ]
-    restore_tensors = saved_tensors(tensors, always=True)
-
-    def restore() -> None:
-        optimizer.state.clear()
-        for param, state in states.items():
-            optimizer.state[param] = {**state, **others[param]}
-        restore_tensors()
-        for group, values in zip(optimizer.param_groups, groups, strict=True):
-            group.update(values)
 
     return restore

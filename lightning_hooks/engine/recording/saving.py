@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.recording.restoring import Generators
 from lightning_hooks.engine.recording.structures import Decoder, Encoder
 from lightning_hooks.errors import RuleError
 from lightning_hooks.recorder.files import write_atomically
+from lightning_hooks.snapshot.generators import Generators
 
 FORMAT: Final = 1
 """The version of these files. A reader accepts this number and lower ones."""

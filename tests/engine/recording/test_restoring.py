@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lightning_hooks.engine.recording import restoring
 from lightning_hooks.engine.recording.restoring import restored
 
 
@@ -151,3 +152,26 @@ def test_statistics_of_a_batch_norm_that_are_nan_stay_nan() -> None:
     with restored(model):
         model(torch.randn(4, 3))
     assert model.norm.running_mean.isnan().all() and int(model.norm.num_batches_tracked) == 0
+
+
+def test_every_gradient_is_taken_off_in_a_module_that_holds_more_than_is_kept_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restoring._ReachOfStep, "values", 50)
+    model = nn.Module()
+    model.many = nn.ParameterList(nn.Parameter(torch.ones(())) for _ in range(101))
+    last = model.many[100]
+    last.grad = grad = torch.ones(())
+    with restored(model):
+        assert last.grad is None
+    assert last.grad is grad
+
+
+def test_a_step_changes_tensors_in_tuples_and_dictionaries_of_a_class_of_its_own() -> None:
+    class Counts(dict):
+        pass
+
+    model = nn.Linear(1, 1)
+    model.memory, model.counts = (torch.zeros(1),), Counts(calls=0)
+    with restored(model):
+        model.memory[0].add_(1)
+        model.counts["calls"] += 1
+    assert model.memory[0].item() == 0 and model.counts == {"calls": 0}

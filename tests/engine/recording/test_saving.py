@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks.engine.recording import saving
-from lightning_hooks.engine.recording.restoring import Generators
 from lightning_hooks.engine.recording.saving import (
     load_batch,
     load_generators,
@@ -29,6 +28,7 @@ from lightning_hooks.engine.recording.saving import (
     save_weights,
 )
 from lightning_hooks.errors import RuleError
+from lightning_hooks.snapshot.generators import Generators
 
 Pair = namedtuple("Pair", "first second")
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks.checks.snapshot import Snapshot
+from lightning_hooks.snapshot.reach import ReachOfData
+from lightning_hooks.snapshot.snapshot import Snapshot
 
 
 class Memory:
@@ -111,7 +112,7 @@ def test_of_a_data_set_the_generators_are_restored_and_its_numbers_are_not_kept(
             self.numbers, self.chance = torch.zeros(2), torch.Generator()
 
     data = Data()
-    snapshot, state = Snapshot([data], has_data=True), data.chance.get_state()
+    snapshot, state = Snapshot([data], ReachOfData()), data.chance.get_state()
     data.numbers[0] = 1
     torch.rand(1, generator=data.chance)
     data.split = "train"
