@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from lightning_hooks.errors import RuleError, listed, printable, shortened, shown
+from lightning_hooks.cli.building import built, values_of
+from lightning_hooks.errors import RuleError, printable, shortened
 from lightning_hooks.recorder.files import read_record
 from lightning_hooks.recorder.record import FlightRecord, TensorSummary, Verdict
 
@@ -69,48 +69,23 @@ def replay(arguments: list[str]) -> int:
 
 def _model(record: FlightRecord, args: argparse.Namespace) -> nn.Module:
     """The module as it is built, in training mode."""
-    from lightning_hooks.cli.module import built
-
     if args.config:
         from lightning_hooks.cli.training import lightning_cli
 
         options = [part for file in args.config for part in ("--config", file)]
         model: nn.Module = lightning_cli("replay", options).model
         return model
-    if args.module and args.values:
-        return built(args.module, args.values)
     path = args.module or record.context.get("module")
     if not isinstance(path, str) or not path:
         raise RuleError("the record does not name the module; give --module package.Module or --config FILE")
-    return _built(path, record.context.get("hyperparameters") or {})
-
-
-def _built(path: str, hyperparameters: Mapping[str, Any]) -> nn.Module:
-    """The module of a record, with the recorded hyperparameters that it takes."""
-    from torch import nn
-
-    from lightning_hooks.rules.importing import import_object
-
     if path.partition(".")[0] == "__main__":
         name = path.partition(".")[2]
         raise RuleError(f"the record names {path}, a class of the script that was run; give --module FILE_WITHOUT_PY.{name}")
-    kind = import_object(path, "module")
-    if isinstance(kind, nn.Module):
-        return kind
-    try:
-        parameters = inspect.signature(kind).parameters
-        takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-        values = {name: value for name, value in hyperparameters.items() if takes_all or name in parameters}
-        model = kind(**values)
-    except Exception as error:
-        reason = shortened(f"{type(error).__name__}: {error}", 500)
-        raise RuleError(
-            f"{path} cannot be built with the hyperparameters of the record ({listed(hyperparameters) or 'none'}): {reason}; "
-            f"give them as `--module {path} name=value`, or --config FILE"
-        ) from error
-    if not isinstance(model, nn.Module):
-        raise RuleError(f"{path} gives {shown(model)}, not a torch.nn.Module")
-    return model
+    advice = f"give them as `--module {path} name=value`, or give --config FILE"
+    if args.module and args.values:
+        return built(path, values_of(args.values), advice)
+    recorded = record.context.get("hyperparameters") or {}
+    return built(path, recorded, f"the values are the hyperparameters of the record: {advice}", drops_unknown=True)
 
 
 def _weights(

@@ -6,13 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
 from lightning_hooks import StatsMonitor
 from lightning_hooks.cli.main import main
-from lightning_hooks.cli.module import built
-from lightning_hooks.errors import RuleError
 
 MODULES = """
 import torch
@@ -69,12 +65,6 @@ def test_functions_and_modules_and_late_layers_are_matched_too(capsys: pytest.Ca
     assert ("head.weight" if path.endswith("Late") else "encoder.weight") in capsys.readouterr().out
 
 
-def test_values_are_yaml_and_objects_have_a_class_path() -> None:
-    model = built("cli_modules.Net", ["--width=3", "act={class_path: torch.nn.LeakyReLU, init_args: {negative_slope: 0.5}}"])
-    assert isinstance(model.act, nn.LeakyReLU) and model.act.negative_slope == 0.5
-    assert isinstance(built("torch.nn.Conv2d", ["in_channels=1", "out_channels=2", "kernel_size=[3, 1]"]).weight, torch.Tensor)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -99,8 +89,3 @@ def test_what_cannot_be_built_says_why(capsys: pytest.CaptureFixture[str], argum
     assert main(["match", *arguments]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"lightning-hooks: error: {message}") and len(said.splitlines()) == 1
-
-
-def test_a_rule_error_of_the_module_itself_is_not_wrapped() -> None:
-    with pytest.raises(RuleError, match="^max_norm|^ClipByNorm"):
-        built("lightning_hooks.ClipByNorm", ["max_norm=-1"])

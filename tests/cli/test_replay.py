@@ -247,6 +247,17 @@ def test_the_module_is_that_of_an_option(tmp_path: Path, capsys: pytest.CaptureF
     assert "encoder.weight has the shape (4, 3) in weights.json and (5, 3) in the module" in capsys.readouterr().err
 
 
+def test_a_module_that_cannot_be_built_names_the_option_that_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = written(tmp_path, module="torch.nn.Linear")
+    assert main(["replay", str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "module: torch.nn.Linear() raises TypeError: " in said and "the values are the hyperparameters of the record: " in said
+    )
+    assert main(["replay", str(folder), "--module", "torch.nn.Linear", "in_features=1"]) == 2
+    assert "give them as `--module torch.nn.Linear name=value`, or give --config FILE" in capsys.readouterr().err
+
+
 def test_the_module_is_that_of_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.yaml").write_text(
         "seed_everything: false\nmodel:\n  class_path: replayed_modules.Net\n  init_args:\n    fault: backward\n"

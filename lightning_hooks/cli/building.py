@@ -1,0 +1,112 @@
+"""Builds the module that a command names by an import path, with the arguments of a command line or of a flight record."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lightning_hooks.errors import HooksError, RuleError, shortened, shown
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def built(path: str, values: Mapping[str, Any], advice: str, *, drops_unknown: bool = False) -> nn.Module:
+    """The module at an import path, built with arguments.
+
+    Args:
+        path: of a class, of a function that returns a module, or of a module that is built already.
+        values: the arguments by name. A mapping with `class_path` and `init_args` stands for an object.
+        advice: what a user can do if the module cannot be built, for the message.
+        drops_unknown: whether to drop the values that the module does not take; an object that is built already takes none.
+
+    Raises:
+        RuleError: there is no such path, or the module cannot be built.
+
+    Example:
+        >>> built("torch.nn.Linear", {"in_features": 2, "out_features": 3, "bias": False}, "")
+        Linear(in_features=2, out_features=3, bias=False)
+    """
+    from torch import nn
+
+    from lightning_hooks.rules.importing import import_object
+
+    kind = import_object(path, "module")
+    if isinstance(kind, nn.Module) and (drops_unknown or not values):
+        return kind
+    if not callable(kind):
+        raise RuleError(f"module: {path} is {shown(kind)}; name a class of modules, or a function that returns a module")
+    if drops_unknown:
+        values = _taken(kind, values)
+    given = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
+    try:
+        model = kind(**{name: _object(value) for name, value in values.items()})
+    except HooksError:
+        raise
+    except Exception as error:
+        reason = shortened(f"{type(error).__name__}: {error}", 500)
+        raise RuleError(f"module: {path}({given}) raises {reason}. Its arguments are {_signature(kind)}; {advice}") from error
+    if not isinstance(model, nn.Module):
+        raise RuleError(f"module: {path}({given}) gives {shown(model)}, not a torch.nn.Module")
+    return model
+
+
+def values_of(arguments: Sequence[str]) -> dict[str, Any]:
+    """The values of `name=value` arguments, which are YAML.
+
+    Raises:
+        RuleError: an argument is not `name=value`, or its value is not valid YAML.
+
+    Example:
+        >>> values_of(["width=3", "--sizes=[1, 2]"])
+        {'width': 3, 'sizes': [1, 2]}
+    """
+    return dict(map(_read, arguments))
+
+
+def _taken(kind: Any, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values that a class or function takes; all if its signature is not known."""
+    try:
+        parameters = inspect.signature(kind).parameters
+    except (TypeError, ValueError):
+        return values
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return {name: value for name, value in values.items() if takes_all or name in parameters}
+
+
+def _read(argument: str) -> tuple[str, Any]:
+    """The name and the value of an argument."""
+    import yaml
+
+    name, separator, value = argument.partition("=")
+    name = name.removeprefix("--")
+    if not separator or not name.isidentifier():
+        raise RuleError(f"module: arguments are given as name=value, got {shown(argument)}")
+    try:
+        return name, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise RuleError(
+            f"module: the value of {name} is not valid YAML: {shortened(' '.join(str(error).split()), 300)}"
+        ) from error
+
+
+def _object(value: Any) -> Any:
+    """A value in which mappings with a `class_path` are replaced by the objects that they stand for."""
+    from lightning_hooks.rules.importing import import_object
+
+    if isinstance(value, list):
+        return [_object(each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    if "class_path" not in value:
+        return {name: _object(each) for name, each in value.items()}
+    kind = import_object(str(value["class_path"]), "class_path")
+    return kind(**_object(value.get("init_args") or {}))
+
+
+def _signature(kind: Any) -> str:
+    try:
+        return shortened(str(inspect.signature(kind).replace(return_annotation=inspect.Signature.empty)), 500)
+    except (TypeError, ValueError):
+        return "unknown"

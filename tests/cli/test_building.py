@@ -1,0 +1,43 @@
+"""A module at an import path is built with arguments, and what cannot be built says what to give."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_hooks.cli.building import built, values_of
+from lightning_hooks.errors import RuleError
+
+
+class Net(nn.Module):
+    """A module with a width and an activation."""
+
+    def __init__(self, width: int, act: nn.Module | None = None) -> None:
+        super().__init__()
+        self.encoder, self.act = nn.Linear(4, width), act or nn.ReLU()
+
+
+made = Net(3)
+PATH = f"{__name__}.Net"
+
+
+def test_values_are_yaml_and_objects_have_a_class_path() -> None:
+    act = "act={class_path: torch.nn.LeakyReLU, init_args: {negative_slope: 0.5}}"
+    model = built(PATH, values_of(["--width=3", act]), "")
+    assert isinstance(model.act, nn.LeakyReLU) and model.act.negative_slope == 0.5
+    values = values_of(["in_channels=1", "out_channels=2", "kernel_size=[3, 1]"])
+    assert isinstance(built("torch.nn.Conv2d", values, "").weight, torch.Tensor)
+
+
+def test_values_that_a_module_does_not_take_are_dropped_on_request() -> None:
+    model = built(PATH, {"width": 3, "rate": 0.1}, "", drops_unknown=True)
+    assert isinstance(model.encoder, nn.Linear) and model.encoder.out_features == 3
+    assert built(f"{__name__}.made", {"rate": 0.1}, "", drops_unknown=True) is made
+    with pytest.raises(RuleError, match=r"Net\(rate=0.1\) raises TypeError: .* 'rate'. Its arguments are .*; say more"):
+        built(PATH, {"rate": 0.1}, "say more")
+
+
+def test_a_rule_error_of_the_module_itself_is_not_wrapped() -> None:
+    with pytest.raises(RuleError, match="^max_norm|^ClipByNorm"):
+        built("lightning_hooks.ClipByNorm", {"max_norm": -1}, "")
