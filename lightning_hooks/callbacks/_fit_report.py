@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from lightning_hooks.callbacks._loggers import board_folder
 from lightning_hooks.dashboard.report import write_report
 from lightning_hooks.errors import RuleError
-from lightning_hooks.tensorboard import is_tensorboard
 
 
 def run_folder(loggers: Iterable[Any]) -> Path | None:
-    """The folder of the first TensorBoard among loggers; None if there is none."""
-    experiments = (getattr(logger, "experiment", None) for logger in loggers)
-    return next((Path(each.log_dir) for each in experiments if is_tensorboard(each)), None)
+    """The folder of the event file that a report is made of; None if no logger writes one."""
+    folder = board_folder(loggers)
+    return None if folder is None else Path(folder)
 
 
 def refuse_without_events(report: Any, loggers: Sequence[Any]) -> None:

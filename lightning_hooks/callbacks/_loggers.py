@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,11 @@ def _is_chosen(logger: Any, chosen: Sequence[str]) -> bool:
 
 def _is_board(logger: Any) -> bool:
     return is_tensorboard(getattr(logger, "experiment", None))  # A logger may have no `experiment`.
+
+
+def board_folder(loggers: Iterable[Any]) -> str | None:
+    """The folder of the first TensorBoard among loggers, which opens its event file; None if there is none."""
+    return next((str(logger.experiment.log_dir) for logger in loggers if _is_board(logger)), None)
 
 
 class LoggerWriter(StepConsumer):
@@ -245,7 +250,8 @@ class LoggerWriter(StepConsumer):
     @property
     def path(self) -> str:
         """The folder of the first TensorBoard, as a Python literal; the word `path` if there is no TensorBoard."""
-        return next((repr(str(logger.experiment.log_dir)) for logger in self.loggers if _is_board(logger)), "path")
+        folder = board_folder(self.loggers)
+        return "path" if folder is None else repr(folder)
 
     def _boards(self) -> list[RunWriter]:
         writers = map(self._writer, self.loggers)
