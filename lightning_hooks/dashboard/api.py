@@ -96,6 +96,12 @@ class Api:
             "ranges": lambda _: [each.to_dict() for each in USUAL_RANGES],
         }
 
+    def prepare(self) -> None:
+        """Open the run that the page shows if its address names none: the one that was modified last."""
+        shown = [run for run in self._runs.names() if run["shown"]]
+        if shown:
+            self._runs.open(max(shown, key=lambda run: run["modified"])["name"])
+
     def __call__(self, route: str, args: Mapping[str, str]) -> Answer:
         """Answer a request. An invalid request gets a status of 4xx and a message."""
         try:

@@ -62,7 +62,7 @@ class HooksPlugin(base_plugin.TBPlugin):
             return False
 
     def frontend_metadata(self) -> Any:
-        return base_plugin.FrontendMetadata(es_module_path="/static/index.js", tab_name="Hooks", disable_reload=True)
+        return base_plugin.FrontendMetadata(es_module_path="/static/page.js", tab_name="Hooks", disable_reload=True)
 
     def _load(self) -> None:
         """Load the server of the tab once. An error is kept, and shown in the tab."""

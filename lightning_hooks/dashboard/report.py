@@ -9,7 +9,6 @@ import base64
 import hashlib
 import html
 import json
-import re
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.dashboard.api import Api, to_json
+from lightning_hooks.dashboard.bundle import PAGE, joined
 from lightning_hooks.dashboard.runs import LocalRuns, has_mark
 from lightning_hooks.dashboard.sheets import packed_histograms
-from lightning_hooks.dashboard.site import PAGE
 from lightning_hooks.dashboard.source import RunSource
 from lightning_hooks.dashboard.tiles import Tile, tile, unit_of
 from lightning_hooks.errors import RuleError
@@ -29,64 +28,6 @@ from lightning_hooks.tensorboard.run_files import runs_below
 
 LIMIT: Final = 5_000_000
 """The default limit for the size of a report in bytes."""
-MODULES: Final = (
-    "vendor/uPlot.esm.js",
-    "dom.js",
-    "host.js",
-    "marks.js",
-    "worst.js",
-    "controls.js",
-    "colors.js",
-    "ticks.js",
-    "fuzzy.js",
-    "picker.js",
-    "patterns.js",
-    "steps.js",
-    "rows.js",
-    "state.js",
-    "source.js",
-    "gaps.js",
-    "loaded.js",
-    "textures.js",
-    "segments.js",
-    "series.js",
-    "maplabels.js",
-    "usual.js",
-    "charts.js",
-    "severity.js",
-    "curve.js",
-    "strip.js",
-    "findings.js",
-    "growth.js",
-    "records.js",
-    "mapdraw.js",
-    "crosshair.js",
-    "mapinput.js",
-    "heatmap.js",
-    "usualmap.js",
-    "legend.js",
-    "export.js",
-    "maptools.js",
-    "mapmodels.js",
-    "mapview.js",
-    "bins.js",
-    "sheetdraw.js",
-    "sheet.js",
-    "ridges.js",
-    "modes.js",
-    "overview.js",
-    "rowview.js",
-    "stepbars.js",
-    "stepview.js",
-    "trail.js",
-    "recordview.js",
-    "index.js",
-    "inline.js",
-)
-"""The modules of the page, each after the modules that it imports.
-
-They are joined into one script, so no two modules may use the same name at the top level.
-"""
 _WIDEST: Final = 1 << 61
 """The most steps of a cell before its width is doubled: the bounds of a cell must fit into 64 bits."""
 _GAPS: Final = 16
@@ -270,7 +211,7 @@ def _histograms_that_fit(source: RunSource, tags: Sequence[str], room: int) -> d
 def _page() -> str:
     """The page without data, in one file."""
     styles = "\n".join((PAGE / name).read_text(encoding="utf-8") for name in ("vendor/uPlot.min.css", "style.css"))
-    script = "\n".join(_joined(PAGE / name) for name in MODULES)
+    script = joined()
     # The policy lets the browser run only the script with this hash.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -283,18 +224,3 @@ def _page() -> str:
         '<script id="tables" type="application/json">__TABLES__</script>'
         f'<script type="module">{script}</script></body></html>\n'
     )
-
-
-_IMPORT = re.compile(r"^import\s[^;]*?;\n", re.MULTILINE)
-_EXPORT = re.compile(r"^export (?:default )?(?=(?:async )?(?:function|class|const))", re.MULTILINE)
-_EXPORTED = re.compile(r"^export \{[^}]*\};?\n?", re.MULTILINE)
-
-
-def _joined(path: Path) -> str:
-    """A module of the page without its imports and exports, to be joined with the other modules into one script."""
-    text = path.read_text(encoding="utf-8").replace("</script", "<\\/script")
-    # Put a vendored module into a function, so that its names do not clash with those of the page.
-    if path.parent.name == "vendor":
-        name = path.name.partition(".")[0]
-        return f"const {name} = (() => {{ {_EXPORTED.sub('', text)} return {name}; }})();"
-    return _EXPORTED.sub("", _EXPORT.sub("", _IMPORT.sub("", text)))

@@ -12,7 +12,6 @@ import contextvars
 import mimetypes
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -20,9 +19,9 @@ from werkzeug.exceptions import SecurityError
 from werkzeug.wrappers import Request, Response
 
 from lightning_hooks.dashboard.api import JSON, Api, to_json
+from lightning_hooks.dashboard.bundle import PAGE, SERVED, served
 from lightning_hooks.dashboard.hosts import VARIABLE, is_loopback
 
-PAGE: Final = Path(__file__).parent / "page"
 FILES: Final = {path.relative_to(PAGE).as_posix(): path for path in sorted(PAGE.rglob("*")) if path.is_file()}
 POLICY: Final = (
     "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -64,6 +63,8 @@ class Site:
         if not is_followed_link and not _is_same_origin(request, host):
             return _refusal(403, "pages of other origins are not answered")
         if path in ("", "/"):
+            # Index the run while the browser loads the page. Errors are ignored here: the request for the run reports them.
+            self._reader.submit(self._api.prepare)
             return self._file("index.html")
         if path.startswith("/static/"):
             return self._file(path.removeprefix("/static/"))
@@ -77,7 +78,7 @@ class Site:
         return self.hosts is None or is_loopback(name) or name in self.hosts
 
     def _file(self, name: str) -> Response:
-        if name not in FILES:
+        if name not in FILES and name != SERVED:
             return _refusal(404, "there is no such file")
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
         if name.endswith(".js"):
@@ -86,7 +87,8 @@ class Site:
         if kind.startswith("text/"):
             kind += "; charset=utf-8"
         headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
-        return Response(FILES[name].read_bytes(), 200, content_type=kind, headers=headers)
+        content = served() if name == SERVED else FILES[name].read_bytes()
+        return Response(content, 200, content_type=kind, headers=headers)
 
 
 def _host(request: Request) -> str:

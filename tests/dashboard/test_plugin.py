@@ -70,8 +70,8 @@ def test_the_tab_in_tensorboard(tmp_path, loader):
     try:
         listing = wait_until(lambda: json.loads(get(url + "data/plugins_listing")))["lightning_hooks"]
         assert listing["enabled"] and listing["tab_name"] == "Hooks"
-        assert listing["loading_mechanism"]["module_path"] == f"/{PLUGIN}/static/index.js"
-        assert b"export function render" in get(f"{url}{PLUGIN}/static/index.js")
+        assert listing["loading_mechanism"]["module_path"] == f"/{PLUGIN}/static/page.js"
+        assert b"export { render }" in get(f"{url}{PLUGIN}/static/page.js")
         assert json.loads(get(f"{url}{PLUGIN}/data/runs"))["runs"][0]["name"] == "run"
         assert json.loads(get(f"{url}{PLUGIN}/data/run?run=run"))["steps"] == [0, 19]
         with pytest.raises(urllib.error.HTTPError, match="404"):

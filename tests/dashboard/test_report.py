@@ -8,7 +8,8 @@ import pytest
 
 from lightning_hooks import RuleError, read_run
 from lightning_hooks.cli import main
-from lightning_hooks.dashboard.report import MODULES, report, write_report
+from lightning_hooks.dashboard.bundle import MODULES
+from lightning_hooks.dashboard.report import report, write_report
 from lightning_hooks.dashboard.site import FILES
 
 from .browser import chromium, drawn, needs_browser, opened

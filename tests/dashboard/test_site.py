@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 import weakref
 
@@ -132,6 +133,25 @@ def test_the_page_and_its_files(client):
         answer = client.get(f"/static/{name}")
         assert answer.status_code == 200 and answer.headers["X-Content-Type-Options"] == "nosniff"
     assert client.get("/static/index.js").headers["Content-Type"] == "text/javascript; charset=utf-8"
+
+
+def test_the_modules_of_the_page_are_served_as_one(client):
+    page = client.get("/").text
+    assert 'href="static/page.js"' in page
+    served = client.get("/static/page.js")
+    assert served.status_code == 200 and served.headers["Content-Type"] == "text/javascript; charset=utf-8"
+    assert served.text.endswith("\nexport { render };\n") and "class InlineSource" not in served.text
+    assert not re.search("^import .* from ", served.text, re.MULTILINE)
+
+
+def test_a_run_is_indexed_while_the_browser_loads_the_page(logdir, monkeypatch):
+    os.utime(next((logdir / "a" / "version_0").glob("events*")), (1e9, 1e9))
+    opened = []
+    monkeypatch.setattr(LocalRuns, "open", lambda self, name: opened.append(name))
+    client = Client(Site(Api(LocalRuns(logdir))))
+    assert client.get("/").status_code == 200
+    client.get("/data/runs")  # is answered by the same thread, afterwards
+    assert opened == ["b"]
 
 
 @pytest.mark.parametrize(
