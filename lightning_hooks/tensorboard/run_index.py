@@ -26,6 +26,9 @@ FOUND: Final = "findings"
 """Tags: `table/rows/…` holds lists of rows, `table/about/…` facts about rows, `table/index/…` row indices of step views,
 `findings/…` what health rules have found."""
 
+_CACHED: Final = 16
+"""The most scalars whose values are cached."""
+
 Floats = NDArray[np.float64]
 
 
@@ -81,6 +84,7 @@ class RunIndex:
         self._misfits: dict[str, str] = {}  # tag -> the message that vectors of the tag have the wrong length
         self._tables: dict[tuple[str, str], list[str]] = {}
         self._rows: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._numbers: dict[str, tuple[Offsets, Floats]] = {}
         self.version = self.history = time.time_ns() // 1000  # microseconds, so that JavaScript holds the number exactly
         self.refresh()
 
@@ -113,6 +117,7 @@ class RunIndex:
             self._misfits.clear()
             self._tables.clear()
             self._rows.clear()
+            self._numbers.clear()
             self.version += 1
             self.history += self._readings() != readings
         return changed
@@ -229,13 +234,11 @@ class RunIndex:
             float32 [points, rows]; NaN where no list that was written at the step has the row.
         """
         names = self.rows(tensor, stat)
-        out = np.full((len(chosen.steps), len(names)), np.nan, dtype=np.float32)
-        column_of = {name: i for i, name in enumerate(names)}
+        out: NDArray[np.float32] | None = None
         for tag in self.vectors()[tensor, stat]:
             listed, points = self._row_list(tag), self.points(tag)
             if not len(listed) or not len(points.steps):
                 continue
-            columns = np.array([column_of[name] for name in listed], dtype=np.intp)
             at = np.searchsorted(points.steps, chosen.steps).clip(max=len(points.steps) - 1)
             # After a resume with different rules a step can exist in two files. Use only vectors of the later file.
             is_current = (points.steps[at] == chosen.steps) & (points.files[at] == chosen.files)
@@ -245,10 +248,13 @@ class RunIndex:
                     continue
                 # All vectors of a list of rows have the same size, because `points` has skipped vectors of other lengths.
                 values = file.floats(points.starts[at[in_file]], 4 * len(listed))
-                if len(in_file) == len(out) and listed == names:
+                # Most runs have one file and one list of rows. Then the names of the rows need not be matched.
+                if len(in_file) == len(chosen.steps) and listed == names:
                     return values
-                out[np.ix_(in_file, columns)] = values
-        return out
+                out = _blank(chosen, names) if out is None else out
+                column_of = {name: i for i, name in enumerate(names)}
+                out[np.ix_(in_file, np.array([column_of[name] for name in listed], dtype=np.intp))] = values
+        return _blank(chosen, names) if out is None else out
 
     def payload(self, points: Points, i: int) -> bytes:
         """The bytes of the value at point `i`."""
@@ -280,7 +286,17 @@ class RunIndex:
         return {tag: sorted(points, key=lambda point: point[0]) for tag, points in found.items()}
 
     def numbers(self, tag: str) -> tuple[Offsets, Floats]:
-        """The steps and the values of a scalar, int64 [T] and float64 [T]."""
+        """The steps and the values of a scalar, int64 [T] and float64 [T].
+
+        The scalars that were read last are cached: while a person moves through a run, its curve is asked for at every step.
+        """
+        if tag not in self._numbers:
+            while len(self._numbers) >= _CACHED:
+                del self._numbers[next(iter(self._numbers))]
+            self._numbers[tag] = self._read_numbers(tag)
+        return self._numbers[tag]
+
+    def _read_numbers(self, tag: str) -> tuple[Offsets, Floats]:
         points = self.points(tag)
         values = np.full(len(points.steps), np.nan)
         for number, file in enumerate(self.files):
@@ -288,6 +304,10 @@ class RunIndex:
             if len(in_file):
                 values[in_file] = file.floats(points.starts[in_file], 4)[:, 0]
         return points.steps, values
+
+
+def _blank(chosen: Points, names: Sequence[str]) -> NDArray[np.float32]:
+    return np.full((len(chosen.steps), len(names)), np.nan, dtype=np.float32)
 
 
 def is_table(tag: str) -> bool:

@@ -10,6 +10,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from lightning_hooks import RuleError
 from lightning_hooks.tensorboard import read_run
+from lightning_hooks.tensorboard.event_file import EventFile
 from lightning_hooks.tensorboard.messages import checksum
 from lightning_hooks.tensorboard.run_index import RunIndex
 
@@ -267,6 +268,21 @@ def test_a_new_file_of_the_run_is_found(tmp_path):
     write_run(tmp_path, range(3, 5))
     assert index.refresh()
     assert table(index)[0] == [0, 1, 2, 3, 4]
+
+
+def test_a_scalar_is_read_once_until_the_run_grows(tmp_path, monkeypatch):
+    write_run(tmp_path, range(3), scalars={"loss": 1.0})
+    index, floats, reads = RunIndex(tmp_path), EventFile.floats, []
+
+    def counted(*args):
+        reads.append(1)
+        return floats(*args)
+
+    monkeypatch.setattr(EventFile, "floats", counted)
+    assert [index.numbers("loss")[0].tolist() for _ in range(2)] == [[0, 1, 2]] * 2 and len(reads) == 1
+    write_run(tmp_path, [3], scalars={"loss": 2.0})
+    assert index.refresh()
+    assert index.numbers("loss")[1].tolist() == [1.0, 1.0, 1.0, 2.0]
 
 
 def test_events_of_others_lie_between(tmp_path):
