@@ -116,11 +116,15 @@ export class MapView {
     const explained = models.filter((model) => !model.isDifference);
     const found = await Promise.all(explained.map((model) => this.app.loaded.gaps(model.run, tensor, stat, model.rows)));
     if (!explained.some((model) => this.panels.some((panel) => panel.model === model))) return;
+    const texts = explained.map((model, i) => forgottenText(found[i].forgotten, model.title)).filter(Boolean);
+    const isSaid = texts.map((each) => each.textContent).join() === [...this.forgotten.children].map((each) => each.textContent).join();
+    // While a person moves through a run the reasons stay the same, so do not draw the maps a second time.
+    if (isSaid && explained.every((model, i) => model.gaps === found[i])) return;
     explained.forEach((model, i) => {
       model.gaps = found[i];
       this.models.gapsOf.set(model.rows, found[i]);
     });
-    this.forgotten.replaceChildren(...explained.map((model, i) => forgottenText(found[i].forgotten, model.title)).filter(Boolean));
+    this.forgotten.replaceChildren(...texts);
     this.sizePanels();
     this.color();
   }
