@@ -38,13 +38,14 @@ _USUAL: Final = ("norm", "std", "rms", "abs_max", "mean")
 _TABLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "LearningRateZero": (("update", "norm"),),
     "NoGradient": (("grad", "norm"),),
-    # Show the gradient that reaches the module of the parameter, and that no optimizer uses.
-    "NotInOptimizer": (("output_grad", "norm"),),
+    "NotInOptimizer": (("update", "ratio"), ("update", "norm")),
     "UnchangedParameter": (("update", "ratio"),),
     "WeightDecayTooLarge": (("param", "norm"),),
 }
 """The tables that show a finding better than one of its tensor, or if it names no tensor, by its rule."""
 _USUAL_TABLES: Final = (("grad", "norm"), ("output", "std"), ("output", "norm"), ("param", "norm"))
+_ONLY: Final = frozenset({"NotInOptimizer"})
+"""The rules whose findings other tables do not show: an unused parameter has no update, while its gradient looks healthy."""
 _SCALARS: Final[Mapping[str, str]] = {"GradientsRepeat": "grad_norm", "ClippingAlways": "grad_norm"}
 """The global number that shows a finding of the whole run, by its rule; by default the loss."""
 
@@ -85,6 +86,8 @@ def _candidates(finding: Mapping[str, Any], rule: str, tables: Mapping[str, Sequ
     if tensor and isinstance(given, str):
         yield tensor, given
     yield from _with_prefixes(_TABLES.get(rule, ()), tables)
+    if rule in _ONLY:
+        return
     if tensor:
         yield from ((tensor, stat) for stat in [*_STATISTICS.get(rule, ()), *_USUAL])
     yield from _with_prefixes(_USUAL_TABLES, tables)
