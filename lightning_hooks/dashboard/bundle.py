@@ -16,6 +16,7 @@ PAGE: Final = Path(__file__).parent / "page"
 MODULES: Final = (
     "vendor/uPlot.esm.js",
     "dom.js",
+    "disclosure.js",
     "host.js",
     "marks.js",
     "worst.js",
@@ -40,9 +41,9 @@ MODULES: Final = (
     "severity.js",
     "curve.js",
     "strip.js",
-    "findings.js",
     "growth.js",
     "records.js",
+    "findings.js",
     "mapdraw.js",
     "crosshair.js",
     "mapinput.js",

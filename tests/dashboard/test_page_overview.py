@@ -201,6 +201,47 @@ def test_the_sign_of_a_finding_in_the_strip_leads_to_its_card(browser, url):
         assert 0 <= box["y"] and box["y"] + box["height"] <= 600
 
 
+def write_many(folder):
+    """A cause whose decisive finding has 30 rows, and rules that could not look."""
+    write_run(folder, range(20), scalars={"hooks/loss": 0.5})
+    rows = tuple(f"layer.{i}" for i in range(30))
+    signs = (Sign(rows[0], "grad", 3, 0.0, 0.0, "no gradient"),)
+    many = Finding("NoGradient", rows, "grad", 3, 3, Severity.WARNING, signs, "layer.0, then 29 more: no gradient.", number=1)
+    cause = Cause("Cut", "Cut: layer.0, then 29 more.", (many.fingerprint,), confidence="possible", first_step=3, numbers=(1,))
+    write_journal(folder, [Event("new", 9, many), Event("cause", 9, cause=cause)], could_not={"ReplicasDiffer": "one rank"})
+
+
+def test_shortened_names_and_words_of_confidence_explain_themselves(browser, tmp_path):
+    write_many(tmp_path)
+    with serving(tmp_path) as where, opened(browser, where, viewport=SIZE) as page:
+        page.wait_for_selector(".finding")
+        sentence = page.locator(".finding-text > p").first
+        names = page.get_by_role("button", name="then 29 more").first
+        assert sentence.inner_text() == "Cut: layer.0, then 29 more."
+        assert (
+            names.get_attribute("title").endswith(", layer.20 and 9 more") and names.get_attribute("aria-expanded") == "false"
+        )
+        names.press("Enter")
+        assert sentence.inner_text().endswith(", layer.28, layer.29).") and names.get_attribute("aria-expanded") == "true"
+        names.press("Enter")
+        assert sentence.inner_text() == "Cut: layer.0, then 29 more."
+        possible = page.get_by_role("button", name="possible")
+        assert possible.get_attribute("title").startswith("possible: it explains the finding, and other reasons would too.")
+        possible.press("Space")
+        assert "What tells them apart stands under" in page.locator(".finding h3").inner_text()
+        page.locator(".reason > summary").click()
+        also = page.locator(".reason .soft").first
+        assert also.inner_text().endswith("layer.20 and 9 more.")
+        also.get_by_role("button").click()
+        assert also.inner_text().endswith(
+            ": layer.21, layer.22, layer.23, layer.24, layer.25, layer.26, layer.27, layer.28, layer.29."
+        )
+        checks = page.locator(".checks")
+        assert checks.inner_text() == "2 rules looked, 1 could not: which, and why"
+        checks.locator("summary").press("Enter")
+        assert checks.locator("li").first.inner_text() == "ReplicasDiffer: one rank"
+
+
 SICK = {
     "dead_layer": ("critical", "ActivationsDead", "encoder.3"),
     "forgotten": ("warning", "ParametersForgotten", "encoder.0.bias"),
@@ -229,7 +270,14 @@ def test_what_is_wrong_stands_on_the_first_screen(browser, sick_url, name):
         assert card.get_attribute("class") == f"finding {severity}" and card.locator(".finding-name").inner_text() == cause
         assert said in card.inner_text()
         box = card.bounding_box()
-        assert box["y"] + box["height"] <= SIZE["height"] and card.locator("canvas").is_visible()
+        assert box["y"] + box["height"] <= SIZE["height"]
+        if name == "forgotten":  # its parameters have no update, which is the fault
+            assert card.locator(".finding-curve").inner_text().split("\n") == [
+                "update ratio of encoder.0.bias",
+                "not measured in these steps: in no optimizer, so it gets no update",
+            ]
+        else:
+            assert card.locator("canvas").is_visible()
 
 
 def test_a_healthy_example_is_said_to_be_healthy(browser, sick_url):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lightning_hooks.dashboard.report import write_report
+from lightning_hooks.engine.recording.findings import write_finding
 
 from .browser import colors_of, drawn, needs_browser, opened, serving
 from .recorded import ENDED, RECORDED, write_record
@@ -97,6 +98,33 @@ def test_a_record_is_a_card_a_mark_and_a_view(browser, tmp_path):
         page.wait_for_selector(".traceback")
         assert "ValueError: <b>broken</b>" in page.locator(".record-view").inner_text()
         assert page.locator(".record-view b, .record-view img").count() == 0
+
+
+def test_a_cause_and_the_record_that_named_it_are_one_card(browser, tmp_path):
+    write_run(tmp_path, range(20), names=MODULES, tensor="output", scalars={"watch/hooks/loss": 1.0})
+    write_finding(RECORDED, write_record(tmp_path, RECORDED).parent)
+    write_record(tmp_path, ENDED, "flight_record-2")
+    with serving(tmp_path) as url, opened(browser, url) as page:
+        cards = page.locator("article.finding")
+        assert [" ".join(each.split()) for each in page.locator("article.finding h3").all_inner_texts()] == [
+            "Flight record Exception in step 15",
+            "Critical FirstBadNumberForward certain since step 12",
+        ]
+        card = cards.nth(1).inner_text()
+        assert card.count(RECORDED.message) == 1 and page.locator("main").inner_text().count(RECORDED.message) == 1
+        for said in (
+            "Flight record\nForward operation",
+            "model.py:31 in forward",
+            "What to do",
+            "NonFinite in net.1",
+            "largest magnitude of",
+        ):
+            assert said in card, said
+        assert cards.nth(1).locator("figure").count() == 1
+        page.get_by_role("button", name="critical Flight record, since step 12").click()
+        assert page.evaluate("document.activeElement.record") == "flight_record"
+        cards.nth(1).get_by_role("button", name="Show the calls before it").click()
+        page.wait_for_selector(".trail canvas")
 
 
 def test_the_tab_is_there_only_with_a_record_and_in_a_report(browser, tmp_path):

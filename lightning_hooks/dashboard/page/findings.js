@@ -1,11 +1,20 @@
 // The findings of health rules as cards: what is wrong, what to try, the curve that shows it, and the evidence behind it.
 
 import { STEP_AXIS, curveAxis, drawCurve, drawSteps, pieceText, placeOf } from "./curve.js";
+import { disclosure, namesText, namesTitle, withNames } from "./disclosure.js";
 import { color, h, penOf, several } from "./dom.js";
+import { growthFigure } from "./growth.js";
+import { recordParts } from "./records.js";
 import { seriesOf } from "./series.js";
 import { badgeOf, severityOf, signOf, worstOf } from "./severity.js";
 
 const SHOWN = 6; // findings of a cause, and evidence lines of a finding, that are listed at first
+const LISTED = 20; // further rows of a finding that are named at first
+const CONFIDENCE = {
+  certain: "facts of the training say so, such as the parameters that an optimizer holds, or the operation that was recorded.",
+  likely: "the measurements point to it: findings of several rules agree, or the finding hardly has another reason.",
+  possible: "it explains the finding, and other reasons would too. What tells them apart stands under “What else it could be”.",
+};
 const [LABELS_WIDTH, CURVE_HEIGHT] = [58, 124]; // pixels of the labels beside a curve, and of the curve
 
 /** The blocks of a run, the worst first: each a cause with the findings that it explains, or a single finding. */
@@ -36,25 +45,35 @@ export function verdictOf(blocks) {
 
 /**
  * The card of a block. `view` has the app, the crosshair, the range of steps { from, to } and linkTo(finding), which returns a link to a
- * row. Returns the element, with the numbers of its findings in `numbers`.
+ * row. If a flight record is the origin of the cause, the card holds the record too. Returns the element, with the numbers of its
+ * findings in `numbers`.
  */
-export function cardOf({ main, reasons }, view) {
+export function cardOf({ main, reasons }, view, record = null) {
   const severity = severityOf(main);
   const shown = main.curve ? main : reasons.find((each) => each.curve && each.name) ?? reasons.find((each) => each.curve);
   const isCause = main.kind === "cause";
-  const title = h("h3", {}, badgeOf(severity), h("span", { class: "finding-name" }, main.rule ?? "Finding"), isCause ? h("span", { class: "soft" }, main.confidence) : null, sinceOf(main));
+  const title = h("h3", {}, badgeOf(severity), h("span", { class: "finding-name" }, main.rule ?? "Finding"), isCause ? confidenceOf(main) : null, sinceOf(main));
   const text = h(
     "div",
     { class: "finding-text" },
     title,
-    h("p", {}, ...coded(main.message ?? main.verdict ?? "")),
+    h("p", {}, ...withNames(main.message ?? main.verdict ?? "", [main, ...reasons], coded)),
+    record ? recordParts(view.app, record) : null,
     steps("What to do", main.next_steps ?? [main.next].filter(Boolean)),
     isCause ? more(reasons.map((each) => reasonOf(each, view)), "finding") : evidenceOf(main, view),
     main.alternatives?.length ? h("details", {}, h("summary", {}, "What else it could be"), list(main.alternatives)) : null,
   );
-  const card = h("article", { class: `finding ${severity}`, tabindex: "-1" }, text, shown ? curveOf(shown, view) : null);
+  const figure = record?.growth?.steps.length ? growthFigure(record) : shown ? curveOf(shown, view) : null;
+  const card = h("article", { class: `finding ${severity}`, tabindex: "-1" }, text, figure);
   card.numbers = [main.number, ...reasons.map((each) => each.number)];
+  card.record = record?.name;
   return card;
+}
+
+/** The word that says how sure a cause is, and what the word means. */
+function confidenceOf({ confidence }) {
+  const meaning = CONFIDENCE[confidence];
+  return h("span", { class: "soft" }, ...(meaning ? disclosure(confidence, `: ${meaning}`, `${confidence}: ${meaning}`) : [confidence]));
 }
 
 /** A finding under its cause: one line, which unfolds to the evidence. */
@@ -62,10 +81,11 @@ function reasonOf(finding, view) {
   const said = finding.evidence?.[0]?.text ?? finding.message ?? "";
   const rows = rowsOf(finding);
   const where = rows.length ? ` in ${rows[0]}${rows.length > 1 ? `, then ${rows.length - 1} more` : ""}` : "";
+  const title = rows.length > 1 ? namesTitle(rows) : null;
   const details = h("details", { class: "reason" });
   details.append(
-    h("summary", {}, signOf(severityOf(finding)), h("span", { class: "visually-hidden" }, severityOf(finding)), h("strong", {}, finding.rule), `${where}, since step ${asText(finding.step)}: ${said}${isOver(finding) ? ` (over since step ${asText(finding.over)})` : ""}`),
-    h("div", {}, h("p", {}, ...coded(finding.message ?? "")), evidenceList(finding, view), steps("What to do", finding.next_steps ?? [])),
+    h("summary", {}, signOf(severityOf(finding)), h("span", { class: "visually-hidden" }, severityOf(finding)), h("strong", {}, finding.rule), h("span", { title }, where), `, since step ${asText(finding.step)}: ${said}${isOver(finding) ? ` (over since step ${asText(finding.over)})` : ""}`),
+    h("div", {}, h("p", {}, ...withNames(finding.message ?? "", [finding], coded)), evidenceList(finding, view), steps("What to do", finding.next_steps ?? [])),
   );
   return details;
 }
@@ -84,9 +104,16 @@ function evidenceList(finding, view) {
     "div",
     {},
     lines.length ? more(lines, "measurement", "ul") : null,
-    unlisted.length ? h("p", { class: "soft" }, `Also ${unlisted.slice(0, 20).join(", ")}${unlisted.length > 20 ? ` and ${unlisted.length - 20} more` : ""}.`) : null,
+    unlisted.length ? alsoOf(unlisted) : null,
     finding.source ? h("p", { class: "soft" }, `Where the threshold is from: ${finding.source}.`) : null,
   );
+}
+
+/** The rows of a finding of which no measurement is listed. */
+function alsoOf(rows) {
+  const further = rows.slice(LISTED);
+  const rest = further.length ? [" ", ...disclosure(`and ${further.length.toLocaleString("en-US")} more`, `: ${namesText(further)}`, namesTitle(further))] : [];
+  return h("p", { class: "soft" }, `Also ${rows.slice(0, LISTED).join(", ")}`, ...rest, ".");
 }
 
 /** Some elements in a list, of which the later ones are folded. */
@@ -122,7 +149,7 @@ function curveOf(finding, { app, crosshair, range, linkTo }) {
   const readout = h("span", { class: "curve-value" });
   const holder = h("div", { class: "curve-holder", role: "img", "aria-label": `${what}, with a mark at step ${finding.step}` }, canvas, line);
   const figure = h("figure", { class: "finding-curve" }, h("figcaption", {}, name ? linkTo({ ...finding, ...curve, name: curve.row ?? name }, what) : what), holder, readout);
-  let [series, drawnWidth] = [null, 0];
+  let [series, drawnWidth, why] = [null, 0, ""];
   const area = () => ({ left: LABELS_WIDTH, width: Math.max(holder.clientWidth - LABELS_WIDTH - 8, 40), top: 12, height: CURVE_HEIGHT - 14 - STEP_AXIS, ...range });
   const draw = () => {
     if (!series || !holder.clientWidth) return;
@@ -130,7 +157,7 @@ function curveOf(finding, { app, crosshair, range, linkTo }) {
     const pen = penOf(canvas, drawnWidth, CURVE_HEIGHT);
     const axis = curveAxis(series, "", range);
     holder.hidden = axis.isEmpty;
-    if (axis.isEmpty) readout.textContent = "not measured in these steps";
+    if (axis.isEmpty) readout.textContent = `not measured in these steps${why ? `: ${why}` : ""}`;
     else drawCurve(pen, series, axis, area());
     drawSteps(pen, area());
     drawMark(pen, Number(finding.step), area(), color(severityOf(finding)));
@@ -157,6 +184,7 @@ function curveOf(finding, { app, crosshair, range, linkTo }) {
     sight.disconnect();
     try {
       series = await requested(app, finding, range);
+      why = series[0]?.steps.length ? "" : await reasonOfAbsence(app, finding, range);
     } catch (error) {
       // Show the error beside the curve only: the rest of the page does not depend on the curve.
       readout.textContent = error.message;
@@ -179,6 +207,15 @@ async function requested(app, { curve }, { from, to }) {
   // If no value of a cell is finite, its bounds are NaN. Replace them by infinity if `infinite` counts any.
   const values = (array) => array.map((value, i) => (series.infinite[i] && !Number.isFinite(value) ? Infinity : value));
   return [{ color: 0, ...series, least: values(series.least), greatest: values(series.greatest), nan }];
+}
+
+/** Why the curve of a finding has no value: for a parameter that an optimizer forgot this is what the finding says. */
+async function reasonOfAbsence(app, { curve }, { from, to }) {
+  if (curve.tag) return "";
+  const { run } = app.state;
+  const rows = await app.loaded.rows(run, curve.tensor, curve.stat);
+  const node = rows?.rowByName.get(curve.row);
+  return node === undefined ? "" : (await app.loaded.gaps(run, curve.tensor, curve.stat, rows)).reasonAt(node, from, to).text;
 }
 
 /** A dashed line at the step of a finding, with a triangle above it. */

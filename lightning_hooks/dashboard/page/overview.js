@@ -7,7 +7,7 @@ import { Crosshair } from "./crosshair.js";
 import { h, several, table } from "./dom.js";
 import { blocksOf, cardOf, verdictOf } from "./findings.js";
 import { modeChanges } from "./modes.js";
-import { recordCard } from "./records.js";
+import { isOrigin, recordCard } from "./records.js";
 import { badgeOf } from "./severity.js";
 import { Strip } from "./strip.js";
 import { usualLegend } from "./usual.js";
@@ -65,8 +65,10 @@ export class OverviewView {
     const view = { app: this.app, crosshair: this.crosshair, range: { from: range.from, to: range.to }, linkTo: (finding, text) => this.linkTo(finding, text) };
     // Drop the followers of the cards that are replaced below, and keep those of the strip.
     this.crosshair.followers = new Set(this.followers);
-    this.cards = blocks.map((block) => cardOf(block, view));
-    this.recordCards = records.map((record) => recordCard(this.app, record));
+    const originOf = (block) => records.find((record) => isOrigin(record, block.main)) ?? null;
+    const origins = blocks.map(originOf);
+    this.cards = blocks.map((block, i) => cardOf(block, view, origins[i]));
+    this.recordCards = records.filter((record) => !origins.includes(record)).map((record) => recordCard(this.app, record));
     this.lead.replaceChildren(...[this.verdict(blocks), this.summary(overview), ...this.recordCards, this.furtherRecords()].filter(Boolean));
     const parts = [
       ...this.cards,
@@ -107,11 +109,12 @@ export class OverviewView {
     return h(
       "details",
       { class: "checks", open: !blocks.length },
-      h("summary", {}, `${several(checks.ran.length, "rule")} looked${reasons.length ? `, ${reasons.length} could not` : ""}`),
+      h("summary", {}, `${several(checks.ran.length, "rule")} looked${reasons.length ? `, ${reasons.length} could not: which, and why` : ""}`),
       ...ends.map(([name, text]) => h("p", {}, `${text} ${checks[name]}.`)),
-      h("ul", { class: "chips" }, ...checks.ran.map((name) => h("li", {}, name))),
       reasons.length ? h("p", {}, "Could not look:") : null,
       h("ul", {}, ...reasons.map(([name, why]) => h("li", {}, h("strong", {}, name), `: ${why}`))),
+      h("p", {}, "Looked:"),
+      h("ul", { class: "chips" }, ...checks.ran.map((name) => h("li", {}, name))),
       checks.accepted.length ? h("p", {}, `Accepted, so not told: ${checks.accepted.join(", ")}.`) : null,
     );
   }
@@ -124,7 +127,7 @@ export class OverviewView {
 
   /** Lead to the card of a finding, of its cause, or of a flight record. */
   showCard(finding) {
-    const ofRecord = this.recordCards.find((each) => each.record === finding.record);
+    const ofRecord = finding.record ? [...this.recordCards, ...this.cards].find((each) => each.record === finding.record) : null;
     const card = ofRecord ?? this.cards.find((each) => each.numbers.includes(finding.number)) ?? this.cards[0];
     card?.scrollIntoView({ block: "center" });
     card?.focus();

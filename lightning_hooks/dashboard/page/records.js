@@ -12,18 +12,27 @@ const stepText = (step) => Number(step).toLocaleString("en-US");
 
 /** The card of a record on the overview. `record` is the answer to `record` (see api.py). */
 export function recordCard(app, record) {
-  const open = h("button", { class: "open-record", onclick: () => app.state.set({ view: "record", record: record.name }) }, "Show the calls before it");
-  const text = h(
-    "div",
-    { class: "finding-text" },
-    h("h3", {}, h("span", { class: `badge as-is ${record.severity}` }, signOf("record"), "Flight record"), h("span", { class: "finding-name" }, record.title), h("span", { class: "soft" }, `in step ${stepText(record.step)}`)),
-    h("p", {}, record.message),
-    factsOf(record, INPUTS),
-    open,
-  );
+  const text = h("div", { class: "finding-text" }, h("h3", {}, ...headOf(record), h("span", { class: "soft" }, `in step ${stepText(record.step)}`)), h("p", {}, record.message), bodyOf(app, record));
   const card = h("article", { class: `finding ${record.severity}`, tabindex: "-1" }, text, record.growth?.steps.length ? growthFigure(record) : null);
   card.record = record.name;
   return card;
+}
+
+/** What the card of a cause holds of the record that named the cause: all but the sentence, which the cause says too. */
+export function recordParts(app, record) {
+  return h("div", { class: "of-record" }, h("h4", {}, ...headOf(record)), bodyOf(app, record));
+}
+
+/** Whether a cause says what a record says: a flight recorder gives its record to the health rules as a cause. */
+export function isOrigin(record, cause) {
+  return cause.kind === "cause" && Number(cause.step) === record.step && cause.message === record.message;
+}
+
+const headOf = (record) => [h("span", { class: `badge as-is ${record.severity}` }, signOf("record"), "Flight record"), h("span", { class: "finding-name" }, record.title)];
+
+function bodyOf(app, record) {
+  const open = h("button", { class: "open-record", onclick: () => app.state.set({ view: "record", record: record.name }) }, "Show the calls before it");
+  return h("div", {}, factsOf(record, INPUTS), open);
 }
 
 /** What is known of the place, the operation and its inputs, as a list of terms; the `inputs` first of them. */

@@ -1,0 +1,43 @@
+// A word in a sentence that shows more when it is chosen: all names behind "then 3 more", what "likely" means.
+
+import { h } from "./dom.js";
+
+const TITLED = 20; // names in a tooltip
+
+/** A button that shows or hides a text behind itself; the text is its tooltip too. Returns both, for a sentence. */
+export function disclosure(label, text, title = text) {
+  const more = h("span", { class: "disclosed", hidden: true }, text);
+  const toggle = () => {
+    more.hidden = !more.hidden;
+    button.setAttribute("aria-expanded", String(!more.hidden));
+  };
+  const button = h("button", { class: "disclosure", "aria-expanded": "false", title, onclick: toggle }, label);
+  return [button, more];
+}
+
+const named = (row) => row || "the loss";
+
+/** The names of rows as one text, at most `most` of them. */
+export function namesText(rows, most = Infinity) {
+  const more = rows.length - most;
+  return `${rows.slice(0, most).map(named).join(", ")}${more > 0 ? ` and ${more.toLocaleString("en-US")} more` : ""}`;
+}
+
+/** The names of rows for a tooltip. */
+export const namesTitle = (rows) => namesText(rows, TITLED);
+
+/**
+ * A sentence in parts. If it names the rows of one of the findings as "NAME, then 3 more", the parts are the text before "then", a
+ * disclosure of the other names, and the text behind. `set` makes elements of a text.
+ */
+export function withNames(text, findings, set) {
+  for (const { rows } of findings) {
+    if (!Array.isArray(rows) || rows.length < 2) continue;
+    const short = `then ${rows.length - 1} more`;
+    const at = text.toLowerCase().indexOf(`${named(rows[0])}, ${short}`.toLowerCase());
+    if (at < 0) continue;
+    const begin = at + named(rows[0]).length + 2;
+    return [...set(text.slice(0, begin)), ...disclosure(short, ` (${namesText(rows.slice(1))})`, namesTitle(rows.slice(1))), ...set(text.slice(begin + short.length))];
+  }
+  return set(text);
+}
