@@ -69,6 +69,8 @@ class CauseRule:
         confidence: `possible` becomes `likely` if findings of two rules agree.
         same_rows: whether supporting findings must be about the modules of the decisive ones.
         condition: of the facts of the run; None for none.
+        history: a condition of the steps before the decisive findings began, which is given the first step of these; None for
+            none.
 
     Example:
         >>> rule = CauseRule(name="Tired", message="{where} is tired.", required=("DeadUnits",))
@@ -87,14 +89,15 @@ class CauseRule:
     confidence: Confidence = "possible"
     same_rows: bool = False
     condition: Callable[[Evidence], bool] | None = None
+    history: Callable[[Evidence, int], bool] | None = None
 
     def __post_init__(self) -> None:
         if not self.required and not self.any_of:
             raise RuleError(f"cause {self.name} must have a finding in required or any_of")
 
-    def holds(self, evidence: Evidence) -> bool:
-        """Whether the facts of the run allow the cause."""
-        return self.condition is None or self.condition(evidence)
+    def holds(self, evidence: Evidence, begin: int) -> bool:
+        """Whether the facts of the run allow the cause, if its decisive findings began at a step."""
+        return (self.condition is None or self.condition(evidence)) and (self.history is None or self.history(evidence, begin))
 
     @property
     def required_entries(self) -> tuple[Entry, ...]:

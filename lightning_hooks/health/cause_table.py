@@ -10,6 +10,7 @@ from lightning_hooks.health.conditions import (
     has_input_of_zeros,
     has_module_that_gives_zeros,
     has_modules_in_evaluation,
+    has_raised_rate,
     has_stepped_too_far,
     has_weights_of_zeros,
 )
@@ -204,6 +205,15 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="LearningRateTooHigh",
+        message="The learning rate rose to a multiple within a step, and then the training broke: {where}, since step {step}.",
+        any_of=(*_UNSTABLE, "DeadLayer", "DeadUnits"),
+        supporting=(*_DULL, *_STUCK, "ScaleCollapse", "NoGradient", "LostUpdates"),
+        next_steps=("Look at what the schedule does before this step.", "Let the learning rate rise over some hundred steps."),
+        alternatives=("A bad batch: then the training also breaks with a schedule that does not rise.",),
+        history=has_raised_rate,
+    ),
+    CauseRule(
+        name="LearningRateTooHigh",
         message="The steps are too large for this model, since step {step}: {where} first.",
         any_of=("UpdateTooLarge", "WeightGrowth", "LossDiverged", "ExplodingGradient"),
         supporting=(*_UNSTABLE, *_DULL, *_STUCK, "ScaleCollapse", "NoGradient", "LostUpdates"),
@@ -233,12 +243,12 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="LearningRateTooHigh",
-        message="A step has changed most weights by more than half of them, and then units died: {where}, by step {step}.",
+        message="Steps have changed most weights by a large share of them, and then units died: {where}, by step {step}.",
         any_of=("DeadLayer", "DeadUnits"),
         supporting=(*_UNSTABLE, *_STUCK, "NoGradient", "ConstantOutput"),
         next_steps=("Divide the learning rate by 10, or warm it up over some hundred steps.", "Clip the norm of the gradient."),
         alternatives=("Units that were dead from the start: then `zero_fraction` of their output is 1 at step 0 already.",),
-        condition=has_stepped_too_far,
+        history=has_stepped_too_far,
     ),
     CauseRule(
         name="ActivationsDead",

@@ -45,10 +45,12 @@ def _explain_with(rule: CauseRule, findings: Sequence[Finding], evidence: Eviden
     required = [[each for each in findings if entry.matches(each)] for entry in rule.required_entries]
     chosen = [each for entry in rule.any_of_entries for each in findings if entry.matches(each)]
     is_excluded = any(entry.matches(each) for entry in rule.excluding_entries for each in findings)
-    if is_excluded or not all(required) or (rule.any_of and not chosen) or not rule.holds(evidence):
+    if is_excluded or not all(required) or (rule.any_of and not chosen):
         return None, []
     decisive = _without_repeats([each for group in required for each in group] + chosen)
     begin = min(finding.first_step for finding in decisive)
+    if not rule.holds(evidence, begin):
+        return None, []
     supporting = [
         each
         for entry in rule.supporting_entries

@@ -2,27 +2,60 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.roles import is_weight, roles_of
+from lightning_hooks.records.facts import StepFacts
 
 FIRST_STEPS: Final = 25
 """The steps of the start that are compared with later ones."""
 FAR: Final = 0.5
 """A step that changes a weight by this share of it has gone too far; healthy trainings stay below a tenth after their start."""
+LARGE: Final = 0.1
+"""The share of a weight with which TheDeepChecker's band of updates ends."""
+LASTING: Final = 10
+"""The number of steps: so many large ones in a row have gone too far, and a rate that rose so many ago is still to blame."""
+RAISED: Final = 5.0
+"""The multiple to which a learning rate must rise from one step to the next; schedules of healthy trainings rise by and by."""
 
 
-def has_stepped_too_far(evidence: Evidence) -> bool:
-    """Whether an early step has changed most weights by a large share of them."""
+def has_stepped_too_far(evidence: Evidence, begin: int) -> bool:
+    """Whether an early step has changed most weights by half of them, or ten in a row before the findings by a tenth.
+
+    Args:
+        evidence: of the run.
+        begin: the first step of the findings.
+    """
     ratio = _track(evidence, "update", "ratio")
     if ratio is None or not len(ratio.values):
         return False
-    shares = ratio.values[:FIRST_STEPS]
-    finite = np.where(np.isfinite(shares), shares, 0.0)
-    return bool(np.median(finite.max(axis=0)) > FAR)
+    shares = np.where(np.isfinite(ratio.values), ratio.values, 0.0)
+    if np.median(shares[:FIRST_STEPS].max(axis=0)) > FAR:
+        return True
+    large = np.median(shares[ratio.steps <= begin], axis=1) > LARGE
+    return bool(len(large) >= LASTING and sliding_window_view(large, LASTING).all(axis=1).any())
+
+
+def has_raised_rate(evidence: Evidence, begin: int) -> bool:
+    """Whether the learning rate of a parameter group rose fivefold within a step, at most ten steps before the findings.
+
+    Args:
+        evidence: of the run.
+        begin: the first step of the findings.
+    """
+    rates = [_rates(evidence.facts_at(step)) for step in range(begin - LASTING - 1, begin + 1)]
+    changes = (zip(before, after, strict=False) for before, after in pairwise(rates))
+    return any(0 < before * RAISED <= after for change in changes for before, after in change)
+
+
+def _rates(facts: StepFacts | None) -> list[float]:
+    groups = [] if facts is None else [group for optimizer in facts.optimizers for group in optimizer.groups]
+    return [group.lr or 0.0 for group in groups]
 
 
 def _track(evidence: Evidence, tensor: str, stat: str) -> Track | None:

@@ -13,7 +13,7 @@ from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import Finding
 from lightning_hooks.health.rule import Severity, Sign
 from lightning_hooks.plan.row_index import RowIndex
-from lightning_hooks.records.facts import ModuleFacts, ParameterFacts, StepFacts, Structure
+from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFacts, ParameterFacts, StepFacts, Structure
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import ABS_SUM, COUNT, MAX, MEAN, MIN, ZEROS
@@ -33,7 +33,7 @@ GradientsNotCleared WeightDecayDominates EvaluationMode ReplicasApart DropoutToo
 """.split()
 
 
-def finding(entry, first=0, rows=("fc",), number=1, severity=Severity.WARNING):
+def finding(entry, first=1, rows=("fc",), number=1, severity=Severity.WARNING):
     rule, tensor, side = entry_of(entry)
     sign = Sign(rows[0], tensor or "", first, 20.0 if side != "<" else 0.1, 2.0, "numbers")
     return Finding(rule, rows, tensor or "", first, first, severity, (sign,), "message", number=number)
@@ -72,6 +72,25 @@ def far_step():
     return evidence_of("update", "ratio", [ones, twos])
 
 
+def many_steps(ratios):
+    """Evidence of steps that change each of some weights by a share."""
+    evidence = Evidence([("update", "ratio")])
+    index = RowIndex(["a.weight", "b.weight"] * 2, ["param"] * 2 + ["update"] * 2, order=range(4))
+    for step, ratio in enumerate(ratios):
+        moments = np.array([all_of(value) for value in (1.0, 1.0, ratio, ratio)])
+        evidence.add(StepView(step, rows=index, moments=moments))
+    return evidence
+
+
+def rates_of(*rates):
+    """Evidence of steps with these learning rates of the second of two groups."""
+    evidence = Evidence()
+    for step, rate in enumerate(rates):
+        groups = (GroupFacts(0.0, 0.0, ("a",)), GroupFacts(rate, 0.0, ("b",)))
+        evidence.add(StepView(step, facts=StepFacts((OptimizerFacts("SGD", groups),))))
+    return evidence
+
+
 def structure(dtype):
     return Structure((ModuleFacts("fc", "Linear", "linear"),), (ParameterFacts("fc.weight", "fc", (2, 2), dtype),))
 
@@ -101,6 +120,7 @@ def module_of(inputs, outputs, role="other"):
 EVIDENCE = (
     evidence_in_evaluation,
     far_step,
+    lambda: rates_of(0.1, 0.5),
     half_without_gradient,
     lambda: weight_of(0.0),
     lambda: input_of(0.0),
@@ -110,13 +130,12 @@ EVIDENCE = (
 
 def evidence_for(rule):
     """Evidence that allows a cause."""
-    return next(evidence for make in EVIDENCE if rule.holds(evidence := make()))
+    return next(evidence for make in EVIDENCE if rule.holds(evidence := make(), 1))
 
 
 @pytest.mark.parametrize(
     "condition, without",
     [
-        (conditions.has_stepped_too_far, evidence_in_evaluation()),
         (conditions.has_float16_without_gradient, half_without_gradient("float32")),
         (conditions.has_float16_without_gradient, half_without_gradient(gradient=0.5)),
         (conditions.has_weights_of_zeros, weight_of(0.5)),
@@ -125,10 +144,54 @@ def evidence_for(rule):
         (conditions.has_module_that_gives_zeros, module_of(2.0, 1.0)),
         (conditions.has_module_that_gives_zeros, module_of(2.0, 0.0, "activation")),
     ],
-    ids=["no far step", "float32", "a gradient", "a weight", "an input", "zeros before it", "not zeros", "an activation"],
+    ids=["float32", "a gradient", "a weight", "an input", "zeros before it", "not zeros", "an activation"],
 )
 def test_a_condition_can_fail(condition, without):
     assert not condition(without) and not condition(Evidence()) and any(condition(make()) for make in EVIDENCE)
+
+
+@pytest.mark.parametrize(
+    "ratios, begin, holds",
+    [
+        ([0.05] * 40, 39, False),
+        ([0.6, *[0.05] * 39], 39, True),
+        ([*[0.05] * 30, 0.6], 39, False),
+        ([*[0.05] * 30, *[0.2] * 10], 39, True),
+        ([*[0.05] * 30, *[0.2] * 10], 38, False),
+        ([*[0.05] * 25, *[0.2, 0.2, 0.2, 0.2, 0.05] * 4], 44, False),
+        ([], 0, False),
+    ],
+    ids=["small", "an early one", "a late one", "ten in a row", "nine before", "with gaps", "none"],
+)
+def test_steps_have_gone_too_far_if_one_is_huge_early_or_ten_in_a_row_are_large(ratios, begin, holds):
+    assert conditions.has_stepped_too_far(many_steps(ratios), begin) is holds
+
+
+@pytest.mark.parametrize(
+    "rates, begin, holds",
+    [
+        ([0.1, 0.5], 1, True),
+        ([0.1, 0.4], 1, False),
+        ([0.1, *[0.5] * 20], 11, True),
+        ([0.1, *[0.5] * 20], 12, False),
+        ([0.1, 0.5], 0, False),
+        ([0.0, 0.5], 1, False),
+        ([None, 0.5], 1, False),
+        ([0.1 * 2**step for step in range(12)], 11, False),
+    ],
+    ids=["at once", "less", "ten before", "eleven before", "after", "from zero", "unknown", "by and by"],
+)
+def test_a_learning_rate_is_raised_if_it_rises_fivefold_in_one_step_shortly_before(rates, begin, holds):
+    assert conditions.has_raised_rate(rates_of(*rates), begin) is holds
+
+
+def test_what_follows_a_raised_rate_is_no_bad_batch_and_no_lone_death_of_units():
+    findings = findings_of("LossSpike", "GradientSpike", "DeadUnits", "NoGradient", first=1)
+    (cause,) = explain(findings, rates_of(0.1, 4.0, 0.1))
+    assert (cause.name, cause.numbers) == ("LearningRateTooHigh", (1, 2, 3, 4))
+    assert cause.message.startswith("The learning rate rose to a multiple within a step, and then the training broke: ")
+    causes = explain(findings, rates_of(0.1, 0.1, 0.1))
+    assert sorted(cause.name for cause in causes) == ["ActivationsDead", "BadBatch"]
 
 
 def decisive(rule):

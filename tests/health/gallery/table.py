@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_hooks.health import HealthRule
-from lightning_hooks.health.causes import CAUSES
+from lightning_hooks.health.causes import CAUSES, CauseRule
 from lightning_hooks.health.rule import shown_rows
 from lightning_hooks.health.rules import DEFAULT_RULES
 from tests.health.gallery import peer_table
@@ -89,10 +89,17 @@ def causes_table() -> str:
             ", ".join([*cause.required, *([f"one of {', '.join(cause.any_of)}"] if cause.any_of else [])]),
             ", ".join(cause.supporting),
             ", ".join(cause.excluding),
+            _condition(cause),
         ]
         for cause in CAUSES
     ]
-    return _table(["cause", "decisive findings", "supporting", "excluded by"], rows)
+    return _table(["cause", "decisive findings", "supporting", "excluded by", "and only if"], rows)
+
+
+def _condition(cause: CauseRule) -> str:
+    """The condition of a cause, from the first line of its docstring."""
+    texts = [(each.__doc__ or "").split("\n\n")[0].strip() for each in (cause.condition, cause.history) if each is not None]
+    return "; ".join(text.removeprefix("Whether ").removesuffix(".") for text in texts)
 
 
 def summary(results: list[dict[str, Any]]) -> str:
