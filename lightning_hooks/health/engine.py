@@ -174,7 +174,7 @@ class Diagnosis:
             self._judged[name] = step
             self.evidence.judge_after(judged)
             reason = rule.can_run(self.evidence) or self._without_loss(rule)
-            signs = [] if reason is not None else [sign for sign in rule.check(self.evidence) if self._counts(rule, sign)]
+            signs = [] if reason is not None else [sign for sign in _signs(rule, self.evidence) if self._counts(rule, sign)]
         except Exception as error:
             self._failed[name] = shortened(printable(f"{type(error).__name__}: {error}"), 300)
             warnings.warn(f"health rule {name} failed and is switched off: {self._failed[name]}", stacklevel=2)
@@ -197,7 +197,7 @@ class Diagnosis:
 
     def _counts(self, rule: HealthRule, sign: Sign) -> bool:
         if not isinstance(sign, Sign):
-            raise RuleError(f"{rule.name}.check must give signs, got {shown(sign)}")
+            raise _no_signs(rule, sign)
         if sign.step < rule.warmup:
             return False
         if self.accept and is_accepted(self.accept, rule.name, sign.row):
@@ -294,3 +294,14 @@ def _checked(rules: Iterable[HealthRule]) -> dict[str, HealthRule]:
 
 def _differs(new: Cause, old: Cause | None) -> bool:
     return old is None or (new.numbers, new.confidence) != (old.numbers, old.confidence)
+
+
+def _signs(rule: HealthRule, evidence: Evidence) -> Iterable[Sign]:
+    signs = rule.check(evidence)
+    if not isinstance(signs, Iterable):
+        raise _no_signs(rule, signs)
+    return signs
+
+
+def _no_signs(rule: HealthRule, result: object) -> RuleError:
+    return RuleError(f"{rule.name}.check must give signs, got {shown(result)}")

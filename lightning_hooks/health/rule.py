@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
+from lightning_hooks.rules.statistics import check_statistic
+from lightning_hooks.rules.tensors import MODULE_TENSORS, PARAM_TENSORS
 
 if TYPE_CHECKING:
     from lightning_hooks.health.evidence import Evidence, Track
@@ -174,6 +176,7 @@ class HealthRule:
             cls.name = cls.__name__
         if cls.family not in FAMILIES:
             raise RuleError(f"{cls.__name__}.family must be one of {', '.join(FAMILIES)}, got {shown(cls.family)}")
+        _check_needs(cls.needs, f"{cls.__name__}.needs")
 
     def __post_init__(self) -> None:
         try:
@@ -221,6 +224,16 @@ class HealthRule:
         text = f"{where}: {signs[0].text}." if where else f"{signs[0].text}."
         # Do not capitalise a sentence that begins with the name of a module or parameter.
         return text if rows and rows[0] else f"{text[:1].upper()}{text[1:]}"
+
+
+def _check_needs(needs: object, where: str) -> None:
+    """Raise if needs are not pairs of names, or name a statistic that a tensor does not have."""
+    pairs = needs if isinstance(needs, (tuple, list)) else (needs,)
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(each, str) for each in pair):
+            raise RuleError(f"{where} must be a tuple of pairs (tensor, statistic), got {shown(needs)}")
+        if pair[0] in (*MODULE_TENSORS, *PARAM_TENSORS) and pair[1] != "count":
+            check_statistic(pair[1], [pair[0]], where)
 
 
 def _is_number(value: object) -> bool:

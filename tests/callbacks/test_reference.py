@@ -98,7 +98,7 @@ def test_a_baseline_is_taken_too_and_its_rules_can_be_changed_and_accepted(good:
 def test_bad_references_are_refused_when_the_monitor_is_made(tmp_path: Path) -> None:
     with pytest.raises(RuleError, match="reference: there is no run .*nowhere"):
         HealthMonitor(reference=tmp_path / "nowhere")
-    with pytest.raises(RuleError, match="no event file in"):
+    with pytest.raises(RuleError, match="reference: no event file in"):
         HealthMonitor(reference=str(tmp_path))
     with pytest.raises(RuleError, match="reference must be the folder of a good run"):
         HealthMonitor(reference=3)  # type: ignore[arg-type]

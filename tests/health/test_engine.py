@@ -220,12 +220,13 @@ def test_a_rule_that_raises_is_switched_off_with_one_warning():
     assert "1 could not run: Raises (ZeroDivisionError: no luck)." in diagnosis.summary()["line"]
 
 
-def test_a_rule_that_gives_no_signs_is_switched_off():
+@pytest.mark.parametrize("result, shown", [(["a"], "'a'"), (3, "3"), (None, "None")])
+def test_a_rule_that_gives_no_signs_is_switched_off(result, shown):
     class Wrong(HealthRule):
         def check(self, evidence):
-            return ["a"]
+            return result
 
-    with pytest.warns(UserWarning, match="Wrong.check must give signs, got 'a'"):
+    with pytest.warns(UserWarning, match=f"Wrong.check must give signs, got {shown}"):
         run(one_row([20] * 3), Wrong())
 
 

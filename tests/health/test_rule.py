@@ -64,6 +64,22 @@ def test_a_rule_needs_a_family_and_a_check():
         HealthRule().check(evidence_of([]))
 
 
+@pytest.mark.parametrize(
+    "needs, says",
+    [
+        (("grad", "norm"), r"Odd.needs must be a tuple of pairs \(tensor, statistic\), got \('grad', 'norm'\)"),
+        ("grad", r"Odd.needs must be a tuple of pairs \(tensor, statistic\), got 'grad'"),
+        ((("grad", 3),), r"Odd.needs must be a tuple of pairs"),
+        ((("grad", "nrm"),), r"Odd.needs: unknown statistic 'nrm' \(did you mean 'norm'"),
+        ((("grad", "ratio"),), "Odd.needs: 'ratio' is a statistic of 'update'; the rule watches grad"),
+        ((("grad", "dead_units"),), "Odd.needs: 'dead_units' is a statistic of modules' tensors; the rule watches grad"),
+    ],
+)
+def test_needs_that_nothing_can_measure_are_refused_when_the_class_is_made(needs, says):
+    with pytest.raises(RuleError, match=f"^{says}"):
+        type("Odd", (HealthRule,), {"needs": needs})
+
+
 def test_excess_is_the_distance_from_the_threshold_on_either_side():
     excess = [Sign("", "", 0, measured, 10.0, "").excess for measured in (10.0, 100.0, 1.0, 0.0, float("inf"))]
     assert excess == pytest.approx([0, 2.302585, 2.302585, float("inf"), float("inf")])

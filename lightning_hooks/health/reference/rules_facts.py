@@ -34,8 +34,19 @@ class ReferenceStructure(ReferenceRule):
         if good is None or structure is None or not len(evidence.new_steps):
             return
         step = int(evidence.new_steps[0])
+        if not _share_names(good, structure):
+            # One sentence says more than the names of two whole models.
+            text = f"no parameter has the name of one {self.good}: that is a run of another model, or all names have changed"
+            yield Sign("", "", step, 1.0, 0.0, text)
+            return
         for name, text in _differences(good, structure, self.good):
             yield Sign(name, "", step, 1.0, 0.0, text)
+
+
+def _share_names(good: Structure, structure: Structure) -> bool:
+    """Whether two models have a parameter in common, or none at all."""
+    before, now = ({each.name for each in model.parameters} for model in (good, structure))
+    return bool(before & now) or not before or not now
 
 
 def _differences(good: Structure, structure: Structure, where: str) -> Iterator[tuple[str, str]]:
@@ -125,6 +136,11 @@ class ReferenceTrained(RecordRule):
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         """As of `HealthRule`."""
         known = {each.name for each in self.reference.structure.parameters} if self.reference.structure else set()
+        if known and evidence.structure is not None:
+            # Another rule tells which parameters the model has no more.
+            known &= {each.name for each in evidence.structure.parameters}
+            if not known:
+                return
         for step, facts in new_facts(evidence):
             for name, now in _changed(self.records(), "frozen", step, facts.frozen):
                 if name in known or not known:

@@ -38,7 +38,14 @@ def read_reference(sources: Any, views_of: Callable[[Path], Iterable[StepView]])
     for path in paths:
         if not path.exists():
             raise RuleError(f"reference: there is no run {path}")
-    return learn((str(path), views_of(path)) for path in paths)
+    return learn((str(path), _views(path, views_of)) for path in paths)
+
+
+def _views(path: Path, views_of: Callable[[Path], Iterable[StepView]]) -> Iterable[StepView]:
+    try:
+        return views_of(path)
+    except RuleError as error:
+        raise RuleError(f"reference: {error}") from error
 
 
 def _listed(sources: Any) -> Sequence[str | os.PathLike[str]]:

@@ -129,3 +129,26 @@ def test_another_model_is_told_at_the_first_step(structure: Structure, row: str,
 def test_steps_behind_the_good_run_are_not_compared() -> None:
     reference = reference_of(0, steps=20)
     assert compare(reference, run_of(7, facts=lambda step: with_rate(0.1 if step < 20 else 0.01))) == []
+
+
+def renamed(*names: str) -> Structure:
+    parameters = tuple(replace(each, name=f"{names[i]}.weight") for i, each in enumerate(STRUCTURE.parameters[: len(names)]))
+    return replace(STRUCTURE, parameters=parameters)
+
+
+def test_a_run_of_another_model_is_told_in_one_sentence() -> None:
+    other = renamed("first", "second")
+    (finding,) = compare(reference_of(0), run_of(7, structure=other, facts=lambda step: replace(FACTS, optimizers=())))
+    assert (finding.rule, finding.rows) == ("ReferenceStructure", ("",))
+    assert finding.message == (
+        "No parameter has the name of one in the good run: that is a run of another model, or all names have changed."
+    )
+
+
+def test_a_parameter_that_the_model_lacks_is_not_also_told_to_be_held_by_no_optimizer() -> None:
+    held = GroupFacts(0.1, 0.0, ("one.weight",))
+    facts = replace(FACTS, optimizers=(OptimizerFacts("SGD", (held,)),))
+    findings = compare(reference_of(0), run_of(7, structure=renamed("one", "two"), facts=lambda step: facts))
+    rows = {finding.rule: finding.rows for finding in findings}
+    assert rows["ReferenceTrained"] == ("two.weight",)
+    assert set(rows["ReferenceStructure"]) == {"three.weight", "four.weight"}
