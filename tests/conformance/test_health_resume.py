@@ -33,6 +33,14 @@ class HasGradient(HealthRule):
         return signs_where(track, track.values >= 0, 0.0, lambda value: "it has a gradient")
 
 
+@dataclass(frozen=True, kw_only=True)
+class WarmsUp(HasGradient):
+    """The same behind a warm-up that ends after the checkpoint."""
+
+    patience: int = 2
+    warmup: int = 9
+
+
 def forgetful(parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
     return adamw([*parameters][2:])
 
@@ -44,7 +52,7 @@ def test_a_diagnosis_goes_on_after_a_resume_in_mid_epoch(tmp_path: Path, beside:
 
     def health(name: str) -> HealthMonitor:
         call = {"call": lambda finding: told[name].append(finding.rule)}
-        return HealthMonitor([HasGradient(), "NotInOptimizer"], actions={"warning": call})
+        return HealthMonitor([HasGradient(), WarmsUp(), "NotInOptimizer"], actions={"warning": call})
 
     def fitted(name: str, *others: Callback, resume: Path | None = None) -> tuple[Any, HealthMonitor]:
         monitor = health(name)
@@ -59,7 +67,8 @@ def test_a_diagnosis_goes_on_after_a_resume_in_mid_epoch(tmp_path: Path, beside:
     resumed, other = fitted("resumed", resume=tmp_path / "saved" / "step=6.ckpt")
     for name, value in bare.state_dict().items():
         assert torch.equal(value, whole.state_dict()[name]) and torch.equal(value, resumed.state_dict()[name]), name
-    assert told == {"whole": ["NotInOptimizer", "HasGradient"], "resumed": ["HasGradient"]}, "nothing is told twice"
+    late = ["HasGradient", "WarmsUp"]
+    assert told == {"whole": ["NotInOptimizer", *late], "resumed": late}, "nothing is told twice"
     assert [finding.to_dict() for finding in other.findings] == [finding.to_dict() for finding in one.findings]
-    assert [finding.first_step for finding in other.findings] == [0, 0]
+    assert [finding.first_step for finding in other.findings] == [0, 0, 9]
     assert other.causes == one.causes and other.summary == one.summary
