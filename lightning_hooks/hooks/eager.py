@@ -24,8 +24,9 @@ from lightning_hooks.hooks.gradients import (
     contributions,
 )
 from lightning_hooks.hooks.handles import Handles, OurHook
+from lightning_hooks.hooks.parts import Arguments, part_of
 from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
-from lightning_hooks.hooks.tree import Arguments, is_measured, map_tensors, part_of, tensors_in
+from lightning_hooks.hooks.tree import is_measured, map_tensors, tensors_in
 from lightning_hooks.tensor_kinds import without_subclass
 
 

@@ -29,8 +29,9 @@ from lightning_hooks.hooks.action import Action, ModuleActions
 from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook, is_recomputation
 from lightning_hooks.hooks.gradients import OutputGradients
 from lightning_hooks.hooks.handles import Handles, OurHook
+from lightning_hooks.hooks.parts import Arguments, part_at, steps_of
 from lightning_hooks.hooks.switch import HookSwitch
-from lightning_hooks.hooks.tree import Arguments, is_measured, map_tensors, part_at, steps_of, tensors_in
+from lightning_hooks.hooks.tree import is_measured, map_tensors, tensors_in
 from lightning_hooks.private import private
 
 _GRADIENTS = ("input_grad", "output_grad")

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_hooks.hooks.tree import described, map_tensors, part_of, tensors_in
+from lightning_hooks.hooks.parts import described, part_of
+from lightning_hooks.hooks.tree import map_tensors, tensors_in
 
 
 @dataclasses.dataclass

@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning_hooks.errors import listed
 from lightning_hooks.hooks import Action, BackwardPass, together
-from lightning_hooks.hooks.tree import described
+from lightning_hooks.hooks.parts import described
 from lightning_hooks.rules import INNER_TENSORS
 from lightning_hooks.stats.sharing import share
 

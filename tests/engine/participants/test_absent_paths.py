@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks import ActivationCapture, ActivationTransforms, Apply, Scale, StatsMonitor, Watch, instrument
-from lightning_hooks.hooks.tree import Arguments, described
+from lightning_hooks.hooks.parts import Arguments, described
 from tests.callbacks.models import Net, data, plain_sgd, trainer_of
 
 
