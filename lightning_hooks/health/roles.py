@@ -84,6 +84,11 @@ class Roles:
         """The first weight of a module; None if it has none."""
         return self._weights.get(module)
 
+    def owners(self, parameters: tuple[str, ...]) -> tuple[str, ...]:
+        """The modules that hold these parameters; for an unknown parameter, what its name says."""
+        known = self.parameters
+        return tuple(known[name].module if name in known else name.rpartition(".")[0] for name in parameters)
+
     def remember(self, what: str, names: tuple[str, ...], compute: Callable[[], T]) -> T:
         """What follows from the structure and some names, computed once: the names of a run hardly ever change."""
         key = what, names

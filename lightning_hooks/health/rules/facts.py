@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import percent
 from lightning_hooks.health.rule import HealthRule, Severity, Sign
-from lightning_hooks.health.rules import flow, membership, modes
+from lightning_hooks.health.rules import calls, flow, membership, modes
 from lightning_hooks.health.rules.membership import NO_FACTS, NO_OPTIMIZER
 from lightning_hooks.records.facts import GroupFacts, StepFacts
 
@@ -166,6 +166,7 @@ def _scale(facts: StepFacts | None) -> float | None:
 RULES: Final[tuple[HealthRule, ...]] = (
     *membership.RULES,
     *flow.RULES,
+    *calls.RULES,
     *modes.RULES,
     LearningRateZero(),
     WeightDecayTooLarge(),

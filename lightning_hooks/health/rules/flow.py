@@ -1,4 +1,4 @@
-"""Rules on what reaches a parameter: no gradient, no change although there is a gradient, a module that does not run."""
+"""Rules on what reaches a parameter: no gradient, or no change although there is a gradient."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import ClassVar, Final
 import numpy as np
 
 from lightning_hooks.health.evidence import Evidence, Track
-from lightning_hooks.health.roles import Mask, Roles, aligned, columns_of, roles_of
-from lightning_hooks.health.rule import HealthRule, Severity, Sign
+from lightning_hooks.health.roles import Mask, aligned, columns_of, roles_of
+from lightning_hooks.health.rule import HealthRule, Sign
 from lightning_hooks.health.rules.base import Needs
 from lightning_hooks.health.rules.membership import FactRule
 from lightning_hooks.health.usage import gap_at_end, has_any, is_named_copy, membership_of
@@ -69,7 +69,7 @@ class NoGradient(FactRule):
         columns = roles.remember(
             "updates of gradients", (*update.names, "", *grad.names), lambda: columns_of(update.names, grad.names)
         )
-        weights = roles.are_weights(grad.names) & ~roles.have_role(_owners(roles, grad.names), ("embedding",))
+        weights = roles.are_weights(grad.names) & ~roles.have_role(roles.owners(grad.names), ("embedding",))
 
         def read(part: slice) -> tuple[Mask, Mask]:
             """At which steps of a part of the window each parameter was updated, and had a gradient."""
@@ -183,121 +183,10 @@ class UnchangedParameter(FactRule):
                     yield Sign(name, "update", steps[i], 0.0, visible, text)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NotCalledAnyMore(FactRule):
-    """A module with parameters that an optimizer holds ran at every step and runs no longer.
-
-    If other modules begin to run at the same time, training has changed to another phase on purpose.
-
-    Args:
-        least: the number of steps at which it does not run.
-        history: the number of steps, all from the start of the run or of the window, at which it ran.
-    """
-
-    least: int = 2
-    history: int = 30
-    needs: ClassVar[Needs] = (("output", "count"),)
-    next_steps: ClassVar[tuple[str, ...]] = (
-        "Look at the branches of `forward` that depend on the step, the epoch or the data.",
-        "If it is left out on purpose from this step on, freeze its parameters, or accept the finding.",
-    )
-    source: ClassVar[str] = "ours: 30 steps without a gap at any module, so that layers that are dropped at random do not count"
-
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
-        output, facts = evidence.track("output", "count"), evidence.facts
-        if output is None or facts is None or evidence.structure is None or len(output.steps) < self.history + self.least:
-            return
-        ran = output.values > 0
-        absent = np.flatnonzero(~ran[-self.least :].any(axis=0) & ran[: -self.least].any(axis=0)).tolist()
-        if not absent or not ran[-1].any():
-            return
-        held = _modules_held(evidence)
-        before = len(ran) - self.least
-        if _has_gaps(ran[: before - self.least]):
-            return
-        for column in absent:
-            gap = gap_at_end(ran[:, column])
-            before, name = len(ran) - gap, output.names[column]
-            if before < self.history or not ran[:before, column].all() or name not in held:
-                continue
-            first_runs = np.where(ran.any(axis=0), ran.argmax(axis=0), -1)
-            if (np.abs(first_runs - before) <= self.least).any():
-                continue
-            begin = int(output.steps[before])
-            text = f"it ran at each of the {before} steps before, and has not run since step {begin}"
-            yield Sign(name, "", evidence.step, float(gap), float(self.least), text, begin)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NeverCalled(FactRule):
-    """A module with parameters that an optimizer holds has never run. An unused head is no fault, so this is information.
-
-    A module whose parameters get gradients is used without being called, as the output projection of nn.MultiheadAttention.
-
-    Args:
-        least: the number of steps of the run.
-    """
-
-    severity: Severity = Severity.INFO
-    least: int = 5
-    needs: ClassVar[Needs] = (("output", "count"), ("grad", "nonfinite"))
-    next_steps: ClassVar[tuple[str, ...]] = (
-        "If the model should use the module, look for it in `forward`.",
-        "Otherwise leave its parameters out of the optimizer.",
-    )
-    source: ClassVar[str] = "a definition: no threshold"
-
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
-        output = evidence.track("output", "count")
-        steps = evidence.steps
-        if output is None or len(steps) < self.least or int(steps[0]) != evidence.first_step:
-            return
-        ran = (output.values > 0).any(axis=0)
-        if not ran.any() or ran.all():
-            return
-        unused = _modules_held(evidence) - _modules_with_gradient(evidence)
-        for column in np.flatnonzero(~ran).tolist():
-            if output.names[column] in unused:
-                text = f"an optimizer holds its parameters, and it has not run in {len(steps)} steps"
-                yield Sign(output.names[column], "", evidence.step, 0.0, 1.0, text, evidence.first_step)
-
-
-def _modules_held(evidence: Evidence) -> set[str]:
-    """The modules with a parameter of their own that an optimizer holds and that is not frozen."""
-    facts, structure = evidence.facts, evidence.structure
-    if facts is None or structure is None:
-        return set()
-    held, frozen = membership_of(facts).optimizer_of, set(facts.frozen)
-    return {each.module for each in structure.parameters if each.name in held and each.name not in frozen}
-
-
-def _modules_with_gradient(evidence: Evidence) -> set[str]:
-    """The modules of which a parameter has had a gradient."""
-    grad, roles = evidence.track("grad", "nonfinite"), roles_of(evidence)
-    if grad is None or roles is None:
-        return set()
-    columns = np.flatnonzero(np.any(~np.isnan(grad.values), axis=0)).tolist()
-    return set(_owners(roles, tuple(grad.names[column] for column in columns)))
-
-
-def _has_gaps(ran: Mask) -> bool:
-    """Whether a module has run again after steps at which it did not run."""
-    starts = np.logical_and(ran[1:], ~ran[:-1]).sum(axis=0) + ran[:1].sum(axis=0)
-    return bool((starts > 1).any())
-
-
 def _module_of(evidence: Evidence, parameter: str) -> str:
     roles = roles_of(evidence)
-    return _owners(roles, (parameter,))[0] if roles else parameter.rpartition(".")[0]
+    return roles.owners((parameter,))[0] if roles else parameter.rpartition(".")[0]
 
 
-def _owners(roles: Roles, parameters: tuple[str, ...]) -> tuple[str, ...]:
-    """The modules that hold these parameters."""
-    known = roles.parameters
-    return tuple(known[name].module if name in known else name.rpartition(".")[0] for name in parameters)
-
-
-RULES: Final[tuple[HealthRule, ...]] = (NoGradient(), UnchangedParameter(), NotCalledAnyMore(), NeverCalled())
+RULES: Final[tuple[HealthRule, ...]] = (NoGradient(), UnchangedParameter())
 """The rules on what reaches a parameter, with their defaults."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_hooks.health.rules.flow import NeverCalled, NoGradient, NotCalledAnyMore, UnchangedParameter
+from lightning_hooks.health.rules.flow import NoGradient, UnchangedParameter
 from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
 from tests.health.rules.made import Made, diagnosed, found, of_rms, reason, run, structure_of
 
@@ -97,45 +97,12 @@ def test_a_parameter_that_stands_still_for_a_reason_is_no_finding(options):
     assert found(UnchangedParameter(), steps_of(**options)) == {}
 
 
-def test_a_module_that_runs_no_longer_is_told_since_it_does_not_run():
-    (finding,) = diagnosed(NotCalledAnyMore(), steps_of(output={"b": from_step(41, None)})).findings
-    assert finding.rows == ("b",) and finding.first_step == 41
-    assert finding.message == "b: it ran at each of the 41 steps before, and has not run since step 41."
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"output": {"b": from_step(29, None)}},
-        {"output": {"b": from_step(59, None)}},
-        {"output": {"b": from_step(41, None), "a": from_step(41, of_rms(1.0), None)}},
-        {"output": {"b": from_step(41, None), "a": lambda step: None if step % 9 == 0 else of_rms(1.0)}},
-        {"output": {"b": from_step(41, None)}, "facts": facts_of(("a.weight",))},
-        {"output": {"b": from_step(41, None)}, "facts": facts_of(frozen=("b.weight",))},
-    ],
-    ids=["short history", "one step", "another phase", "layers at random", "not held", "frozen"],
-)
-def test_a_module_that_runs_no_longer_for_a_reason_is_no_finding(options):
-    assert found(NotCalledAnyMore(), steps_of(**options)) == {}
-
-
-def test_a_module_that_never_runs_is_information():
-    (finding,) = diagnosed(NeverCalled(), steps_of({"b.weight": None}, output={"b": None}, steps=6)).findings
-    assert finding.rows == ("b",) and finding.first_step == 0 and finding.severity == "info"
-
-
-def test_a_module_that_is_used_without_a_call_or_that_runs_later_is_no_finding():
-    assert found(NeverCalled(), steps_of(output={"b": None})) == {}
-    assert found(NeverCalled(), steps_of({"b.weight": None}, output={"b": from_step(4, of_rms(1.0), None)})) == {}
-
-
 @pytest.mark.parametrize("rule", [NoGradient(), UnchangedParameter()])
 def test_a_rule_says_which_tensor_is_not_measured(rule):
     views = run(MODEL, {("param", "a.weight"): of_rms(1.0)}, facts=facts_of())
     assert reason(rule, views) in ("no row has `grad`", "no row has `update`")
 
 
-def test_the_rules_run_without_outputs_where_they_can():
+def test_a_missing_gradient_is_told_without_outputs():
     tensors = {(tensor, name): of_rms(1.0) for tensor in ("grad", "update", "param") for name in NAMES}
     assert found(NoGradient(), run(MODEL, tensors | {("grad", "a.weight"): None}, facts=facts_of())) == {"a.weight": 0}
-    assert reason(NotCalledAnyMore(), run(MODEL, tensors, facts=facts_of())) == "no row has `output`"
