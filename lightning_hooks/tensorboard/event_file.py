@@ -7,19 +7,19 @@ size of the index does not depend on the number of rows. The index is extended a
 
 from __future__ import annotations
 
-import itertools
 import os
 import warnings
 from array import array
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.errors import listed, printable
-from lightning_hooks.tensorboard.layouts import FIXED_SIZE, Layout, beginning
+from lightning_hooks.tensorboard.layouts import Layouts, split_values
+from lightning_hooks.tensorboard.marks import Marks
 from lightning_hooks.tensorboard.messages import (
     FOOT,
     HEAD,
@@ -41,10 +41,6 @@ _PROBLEMS: Final = 20
 """The most problems of one file that are kept for the page."""
 _STEPS: Final = 1 << 62
 """Steps of this magnitude or more are rejected as damaged: the difference of two steps must fit into 64 bits."""
-_MARK: Final = 64
-"""Bytes at the start and at the end of the indexed part by which the file is recognised when it is read again."""
-_COMPARED: Final = 256
-"""The most layouts with the same beginning with which an event is compared."""
 
 
 class EventFile:
@@ -76,13 +72,12 @@ class EventFile:
         self._mixed: set[str] = set()  # tags with values of several kinds
         self._size, self._modified = 0, -1
         self._end = 0  # the byte after the last whole record
-        self._marks: list[tuple[int, bytes]] = []  # (offset, bytes read there), to notice that the file was replaced
+        self._marks = Marks()
         self._is_cut = False  # whether the record at `_end` has a damaged head, so that nothing after it can be read
         self._steps, self._times = array("q"), array("d")
         self._starts, self._ends = array("q"), array("q")  # offsets of the summaries in the file
         self._layout_of = array("i")
-        self._layouts: list[Layout] = []
-        self._by_beginning: dict[bytes, list[int]] = {}
+        self._layouts = Layouts()
         # By tag: the events that hold a value of the tag after the leading values of fixed size, which the layout describes.
         self._tail: dict[str, array[int]] = {}
 
@@ -98,7 +93,7 @@ class EventFile:
         with open(self.path, "rb") as file:
             now = os.fstat(file.fileno())
             size = now.st_size
-            was_replaced = size < self._size or not self._has_marks(file)
+            was_replaced = size < self._size or not self._marks.are_in(file)
             if was_replaced:
                 self._clear()
             mixed_before = len(self._mixed)
@@ -114,28 +109,13 @@ class EventFile:
             file.seek(self._end)
             head = file.read(HEAD)
             if self._end > before:
-                self._keep_marks(file)
+                self._marks.keep(file, self._end)
         self._warn_of_damage(damaged, head)
         if len(self._mixed) > mixed_before:
             tags = listed(map(repr, sorted(self._mixed)), 3)
             self._tell(f"only the values of the kind that came first are read of {tags}, which have several kinds")
         self._size, self._modified = size, now.st_mtime_ns
         return was_replaced or self._end > before
-
-    def _keep_marks(self, file: BinaryIO) -> None:
-        """Keep the first and the last bytes of the indexed part: if they differ at the next refresh, the file was replaced."""
-        self._marks = []
-        for at in (0, max(self._end - _MARK, 0)):
-            file.seek(at)
-            self._marks.append((at, file.read(min(_MARK, self._end))))
-
-    def _has_marks(self, file: BinaryIO) -> bool:
-        """Whether the file still has the bytes that `_keep_marks` kept."""
-        for at, mark in self._marks:
-            file.seek(at)
-            if file.read(len(mark)) != mark:
-                return False
-        return True
 
     def _warn_of_damage(self, damaged: Sequence[int], head: bytes) -> None:
         """Warn of the events that were skipped, and once of a damaged `head`, after which the file cannot be read.
@@ -281,7 +261,7 @@ class EventFile:
                 return True
             step, wall_time, start, end = event
             content = data[start:end]
-            layout = self._known_layout(content)
+            layout = self._layouts.known(content)
             values = [*read_values(content, 0 if layout is None else self._layouts[layout].end)]
         except DamagedError:
             return False
@@ -292,7 +272,10 @@ class EventFile:
         if is_new and checksum(data) != stated:
             return False
         if layout is None:
-            layout, values = self._new_layout(content, values)
+            leading, values = split_values(values)
+            for value in leading:
+                self._register_tag(value)
+            layout = self._layouts.add(content, leading, self.tags)
             tags = {value.tag for value in values}
         number = len(self._steps)
         self._steps.append(step)
@@ -305,32 +288,6 @@ class EventFile:
         for tag in tags:
             self._tail.setdefault(tag, array("q")).append(number)
         return True
-
-    def _known_layout(self, content: bytes) -> int | None:
-        """The number of the layout of a summary; None if it is not among the latest layouts with the same beginning."""
-        for i in self._by_beginning.get(beginning(content), [])[-_COMPARED:]:
-            layout = self._layouts[i]
-            if layout.fits(content):
-                # If another value of fixed size follows, the summary has a longer layout that begins like this layout.
-                following = next(read_values(content, layout.end), None)
-                if following is None or following.kind not in FIXED_SIZE:
-                    return i
-        return None
-
-    def _new_layout(self, content: bytes, values: list[Value]) -> tuple[int, list[Value]]:
-        """Add the layout of a summary; return its number, and the values of the summary that do not belong to the layout."""
-        rest = list(itertools.dropwhile(lambda value: value.kind in FIXED_SIZE, values))
-        leading = values[: len(values) - len(rest)]
-        end = leading[-1].end if leading else 0
-        is_fixed = np.ones(end, dtype=np.bool_)
-        for value in leading:
-            self._register_tag(value)
-            is_fixed[value.start : value.start + value.size] = False
-        fixed_at = np.flatnonzero(is_fixed)
-        offsets = {value.tag: (value.start, value.size) for value in leading if value.kind == self.tags[value.tag][0]}
-        self._layouts.append(Layout(offsets, end, fixed_at, np.frombuffer(content, dtype=np.uint8)[fixed_at]))
-        self._by_beginning.setdefault(beginning(content), []).append(len(self._layouts) - 1)
-        return len(self._layouts) - 1, rest
 
     def _register_tag(self, value: Value) -> None:
         kind, plugin = self.tags.setdefault(value.tag, (value.kind, value.plugin))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.tensorboard.messages import read_values
+from lightning_hooks.tensorboard.messages import Kind, Value, read_values
 
 FIXED_SIZE: Final = ("vector", "number")
 """The kinds of values that have the same size in every event of a layout."""
+_COMPARED: Final = 256
+"""The most layouts with the same beginning with which a summary is compared."""
 
 
 class Layout(NamedTuple):
@@ -35,7 +39,50 @@ class Layout(NamedTuple):
         return np.array_equal(np.frombuffer(content, dtype=np.uint8)[self.fixed_at], self.fixed)
 
 
-def beginning(content: bytes) -> bytes:
+class Layouts(list[Layout]):
+    """The layouts of one event file, in the order in which they were added; a layout is named by its number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_beginning: dict[bytes, list[int]] = {}
+
+    def known(self, content: bytes) -> int | None:
+        """The number of the layout of a summary; None if it is not among the latest layouts with the same beginning."""
+        for i in self._by_beginning.get(_beginning(content), [])[-_COMPARED:]:
+            layout = self[i]
+            if layout.fits(content):
+                # If another value of fixed size follows, the summary has a longer layout that begins like this layout.
+                following = next(read_values(content, layout.end), None)
+                if following is None or following.kind not in FIXED_SIZE:
+                    return i
+        return None
+
+    def add(self, content: bytes, leading: Sequence[Value], kinds: Mapping[str, tuple[Kind, str]]) -> int:
+        """Add the layout of a summary; return its number.
+
+        Args:
+            content: the summary.
+            leading: its values of fixed size up to the first one of variable size.
+            kinds: the kind of each tag: a value of another kind is not part of the layout.
+        """
+        end = leading[-1].end if leading else 0
+        is_fixed = np.ones(end, dtype=np.bool_)
+        for value in leading:
+            is_fixed[value.start : value.start + value.size] = False
+        fixed_at = np.flatnonzero(is_fixed)
+        offsets = {value.tag: (value.start, value.size) for value in leading if value.kind == kinds[value.tag][0]}
+        self.append(Layout(offsets, end, fixed_at, np.frombuffer(content, dtype=np.uint8)[fixed_at]))
+        self._by_beginning.setdefault(_beginning(content), []).append(len(self) - 1)
+        return len(self) - 1
+
+
+def split_values(values: Sequence[Value]) -> tuple[list[Value], list[Value]]:
+    """The leading values of fixed size, and the first value of variable size with all values after it."""
+    rest = list(itertools.dropwhile(lambda value: value.kind in FIXED_SIZE, values))
+    return list(values[: len(values) - len(rest)]), rest
+
+
+def _beginning(content: bytes) -> bytes:
     """The key by which the layout of a summary is looked up: its bytes before the first payload, including the first tag."""
     first = next(read_values(content), None)
     return b"" if first is None else content[: first.start]
