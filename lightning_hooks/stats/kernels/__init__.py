@@ -19,7 +19,7 @@ from torch import Tensor
 from lightning_hooks import backends
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.kernels import numpy_kernel, reference
-from lightning_hooks.stats.kernels.numpy_kernel import DirectWriter
+from lightning_hooks.stats.kernels.writers import DirectWriter
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.units import reference as units
 
@@ -45,8 +45,8 @@ _DECISION: Final = backends.kernel(tuple(moment.name for moment in schema.MOMENT
 host: ModuleType = _DECISION.module or numpy_kernel
 """The module that measures tensors in host memory: `backends.native` or `numpy_kernel`, which have the same functions."""
 if TYPE_CHECKING:
-    from lightning_hooks.stats.kernels.numpy_kernel import FallbackWriter
     from lightning_hooks.stats.kernels.trail import Trail
+    from lightning_hooks.stats.kernels.writers import FallbackWriter
 else:
     FallbackWriter = host.FallbackWriter
     Trail = host.Trail

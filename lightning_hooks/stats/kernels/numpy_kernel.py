@@ -20,7 +20,8 @@ from torch.nn import Parameter
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.columns import Reduction
 from lightning_hooks.stats.histogram import histogram
-from lightning_hooks.stats.kernels.trail import Order, Trail
+from lightning_hooks.stats.kernels.trail import Trail
+from lightning_hooks.stats.kernels.writers import DirectWriter, FallbackWriter
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import COUNT, MAX, MIN, NONFINITE, merge_moments
 from lightning_hooks.stats.units.schema import COLUMNS
@@ -31,63 +32,6 @@ Array = NDArray[np.float64]
 _TINY: Final = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)}
 _PIECE: Final = 1 << 15  # elements that are converted to float64 at a time
 _STACKED: Final = Reduction(lambda x: x.sum(0), lambda x: x.min(0), lambda x: x.max(0), lambda x: x)
-
-
-class FallbackWriter:
-    """The base class of fallbacks, which take the tensors that a writer does not write directly into a table.
-
-    A writer calls its fallback with the row and the tensor if `direct` is False, if the kernel does not measure the tensor, or
-    if writing raised. The writer counts its direct writes in the fallback.
-
-    Attributes:
-        trail: notes what writers write directly, or only in which order; None for no trail.
-        direct: whether writers write directly; read at every call.
-        calls: the number of direct writes.
-        nanoseconds: the duration of all direct writes.
-    """
-
-    trail: Trail | Order | None = None
-    direct: bool = False
-    nanoseconds: int = 0
-    calls: int = 0
-
-    def __call__(self, row: int, tensor: Tensor, /) -> None:
-        """Merge a tensor into a row."""
-        raise NotImplementedError
-
-
-class DirectWriter:
-    """A function that merges a tensor into a row.
-
-    Args:
-        write: merges a tensor directly and returns True, or returns False if the fallback must take the tensor.
-        row: the index of the row, for the fallback.
-        fallback: takes the other tensors, and counts direct writes.
-    """
-
-    __slots__ = ("fallback", "row", "write")
-
-    def __init__(self, write: Callable[[Tensor], bool], row: int, fallback: FallbackWriter) -> None:
-        self.write = write
-        self.row = row
-        self.fallback = fallback
-
-    def __call__(self, tensor: Tensor) -> None:
-        begun = perf_counter_ns()
-        fallback, written = self.fallback, False
-        if fallback.direct:
-            try:
-                written = self.write(tensor)
-            # Ignore the error: the fallback measures the same tensor, and handles the error there.
-            except Exception:
-                pass
-        if not written:
-            fallback(self.row, tensor)
-            return
-        if isinstance(fallback.trail, Order):
-            fallback.trail.rows.append(self.row)
-        fallback.nanoseconds += perf_counter_ns() - begun
-        fallback.calls += 1
 
 
 class Writer(DirectWriter):
