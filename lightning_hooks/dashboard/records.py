@@ -15,8 +15,8 @@ from typing import Any, Final
 from lightning_hooks.dashboard.facts import time_and_size
 from lightning_hooks.errors import RuleError
 from lightning_hooks.recorder.files import FOLDER, RECORD, from_json
-from lightning_hooks.recorder.markdown import LARGEST
-from lightning_hooks.recorder.record import FlightRecord, Operation, TensorSummary, Verdict
+from lightning_hooks.recorder.markdown import LARGEST, noticed
+from lightning_hooks.recorder.record import FlightRecord, Operation, Place, TensorSummary, Verdict
 
 MAX_RECORDS: Final = 20
 """The most records of a run: the first ones, because the first fault is the cause of later ones."""
@@ -112,7 +112,7 @@ def whole(name: str, record: FlightRecord, folder: str | None) -> dict[str, Any]
     return {
         **about,
         "reproduced": record.reproduced,
-        "place": None if place is None else {**_bounded(vars(place)), "result": _tensor(place.result)},
+        "place": None if place is None else _place(record, place),
         "operation": None if record.operation is None else _operation(record.operation),
         "inputs": [_tensor(each) for each in record.inputs[:_MOST]],
         "trail": [_bounded(vars(each)) for each in record.trail[-MAX_CALLS:]],
@@ -175,9 +175,18 @@ def _record(file: Path, size: int) -> FlightRecord | str:
 
 def _module_of(record: FlightRecord) -> str:
     """The module or parameter whose row shows it; empty if the record is about the whole run."""
-    if record.place is not None:
-        return "" if record.place.tensor in ("loss", "batch") else record.place.module
+    place = record.place
+    if place is not None:
+        return "" if place.tensor in ("loss", "batch") else place.module if place.gap is None else place.gap.at
     return "" if record.failure is None else record.failure.module
+
+
+def _place(record: FlightRecord, place: Place) -> dict[str, Any]:
+    """A place, with what the trail alone says of the bad tensor."""
+    entry = noticed(record)
+    gap = None if place.gap is None else {"at": _text(place.gap.at)}
+    found = "" if entry is None else _text(f"{entry.tensor} of {entry.name or 'the model'}: {entry.nonfinite_text}")
+    return {**_bounded(vars(place)), "result": _tensor(place.result), "gap": gap, "found": found}
 
 
 def _tensor(tensor: TensorSummary | None) -> dict[str, Any] | None:

@@ -35,6 +35,7 @@ class Calls:
         end: the number of the entry after the last one.
         marks: the batches, in order.
         rows: the name and the tensor of each row.
+        joined: rows whose only entry has the numbers of several calls.
 
     Example:
         >>> packed = np.array([(0, -1, 2, 0), (1, np.nan, np.nan, 3)], TRAIL_ENTRY).tobytes()
@@ -45,11 +46,33 @@ class Calls:
         ('log', 7)
     """
 
-    def __init__(self, entries: bytes, end: int, marks: Sequence[Mark], rows: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self,
+        entries: bytes,
+        end: int,
+        marks: Sequence[Mark],
+        rows: Sequence[tuple[str, str]],
+        joined: Collection[int] = (),
+    ) -> None:
         self.entries: NDArray[np.void] = np.frombuffer(entries, TRAIL_ENTRY)
         self.first = end - len(self.entries)
         self._marks = list(marks)
         self._rows = rows
+        self._joined = joined
+
+    def is_joined(self, position: int) -> bool:
+        """Whether an entry has the numbers of several calls."""
+        return int(self.entries["row"][position]) in self._joined
+
+    def before(self, position: int, tensor: str) -> TrailEntry | None:
+        """The last entry of a tensor before a position, in the same batch; None if there is none."""
+        mark = self._mark_of(position)
+        for earlier in range(position - 1, -1, -1):
+            if self._mark_of(earlier) is not mark:
+                return None
+            if self._rows[int(self.entries["row"][earlier])][1] == tensor:
+                return self._named(earlier)
+        return None
 
     def first_bad(self, step: int, usual: Collection[int] = (), tensors: Collection[str] = ()) -> int | None:
         """The position of the first entry of a step with numbers that are not finite; None if there is none.
@@ -79,9 +102,19 @@ class Calls:
         begin = max(mark.first - self.first, 0)
         call = int((self.entries["row"][begin:position] == row).sum())
         name, tensor = self._rows[row]
-        low, high = (float(value) if math.isfinite(value) else None for value in (entry["minimum"], entry["maximum"]))
-        return TrailEntry(name, tensor, mark.step, mark.micro_batch, call, low, high, int(entry["nonfinite"]))
+        ends, nonfinite = (float(entry["minimum"]), float(entry["maximum"])), int(entry["nonfinite"])
+        low, high = (end if math.isfinite(end) else None for end in ends)
+        kind = _kind(*ends) if nonfinite else ""
+        return TrailEntry(name, tensor, mark.step, mark.micro_batch, call, low, high, nonfinite, kind)
 
     def _mark_of(self, position: int) -> Mark | None:
         number = self.first + position
         return next((mark for mark in reversed(self._marks) if mark.first <= number), None)
+
+
+def _kind(minimum: float, maximum: float) -> str:
+    """What the elements that are not finite are, from the extremes of a tensor: both are NaN if one element is."""
+    if math.isnan(minimum) or math.isnan(maximum):
+        return "nan"
+    signs = "-" * (minimum == -math.inf) + "+" * (maximum == math.inf)
+    return "inf" if signs == "-+" else f"{signs}inf"

@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from lightning_hooks.recorder.record import FlightRecord, Growth, Operation, Place, TensorSummary, TrailEntry
+from lightning_hooks.recorder.record import FlightRecord, Growth, Operation, Place, TensorSummary, TrailEntry, Verdict
 
 LARGEST: Final = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
 """The largest number of a dtype."""
+_OF_CALLS: Final = (Verdict.FORWARD, Verdict.BACKWARD, Verdict.SCALER, Verdict.NOT_REPRODUCED)
+"""The verdicts of which a call gave the first bad number; a trail without a run of the step again ends with that call."""
 _MOST_CALLS = 24  # calls of the trail in words; record.json has all
 _MOST_STEPS = 12  # steps of the growth in words
 
@@ -37,15 +39,16 @@ def _lines(record: FlightRecord, replay: str) -> Iterator[str]:
             yield f"The innermost module of the traceback is {record.failure.module}."
     if record.place is not None:
         yield from ("", "## Where", "")
-        yield from _where(record.place)
+        yield from _where(record.place, noticed(record))
         if record.operation is not None:
             yield from _operation(record.operation)
     if record.inputs:
         yield from ("", "## What it read", "")
-        yield from _table(("tensor", "shape", "dtype", "min", "max", "headroom", "not finite"), map(_summary, record.inputs))
+        read = ("tensor", "shape", "dtype", "smallest", "largest", "smallest magnitude", "headroom", "not finite")
+        yield from _table(read, map(_summary, record.inputs))
     if record.trail:
         yield from ("", f"## The last {min(len(record.trail), _MOST_CALLS)} calls", "")
-        heads = ("step", "batch", "call", "row", "tensor", "min", "max", "not finite")
+        heads = ("step", "batch", "call", "row", "tensor", "smallest", "largest", "largest magnitude", "not finite")
         yield from _table(heads, map(_call, record.trail[-_MOST_CALLS:]))
     if record.growth is not None and record.growth.steps:
         yield from ("", f"## {record.growth.tensor} of {record.growth.name} at the last steps", "")
@@ -62,8 +65,17 @@ def _lines(record: FlightRecord, replay: str) -> Iterator[str]:
         yield from ("", "## Traceback", "", "```", record.failure.traceback.rstrip(), "```")
 
 
-def _where(place: Place) -> Iterator[str]:
-    yield f"- module: {place.module or 'the model itself'}{f' ({place.type})' if place.type else ''}"
+def noticed(record: FlightRecord) -> TrailEntry | None:
+    """The call of the trail whose tensor was the first that is not finite, if nothing more is known of that tensor."""
+    place = record.place
+    is_known = place is None or place.result is not None or record.verdict not in _OF_CALLS or not record.trail
+    return None if is_known or not record.trail[-1].nonfinite else record.trail[-1]
+
+
+def _where(place: Place, entry: TrailEntry | None) -> Iterator[str]:
+    name, is_sure = (place.module, True) if place.gap is None else (place.gap.at, place.gap.at == place.module)
+    of_class = f" ({place.type})" if place.type and is_sure else ""
+    yield f"- {'module' if place.gap is None else 'first noticed at'}: {name or 'the model itself'}{of_class}"
     yield f"- tensor: {place.tensor}, {place.direction}"
     yield f"- call {place.call + 1} of the module, batch {place.micro_batch + 1} of step {place.step}"
     if place.world_size > 1:
@@ -74,6 +86,8 @@ def _where(place: Place) -> Iterator[str]:
         yield f"- {', '.join(f'{count} {name}' for name, count in counts.items() if count)} of {_size(result.shape)} elements"
         if result.first is not None:
             yield f"- the first at {list(result.first)}"
+    elif entry is not None:
+        yield f"- not finite in the {entry.tensor} of {entry.name or 'the model'}: {entry.nonfinite_text}"
 
 
 def _operation(operation: Operation) -> Iterator[str]:
@@ -91,6 +105,7 @@ def _summary(tensor: TensorSummary) -> tuple[str, ...]:
         tensor.dtype,
         _number(tensor.minimum),
         _number(tensor.maximum),
+        _number(tensor.abs_min),
         headroom,
         str(tensor.nonfinite or ""),
     )
@@ -99,7 +114,8 @@ def _summary(tensor: TensorSummary) -> tuple[str, ...]:
 def _call(entry: TrailEntry) -> tuple[str, ...]:
     numbers = (str(entry.step), str(entry.micro_batch + 1), str(entry.call + 1))
     name = entry.name or "the model"
-    return (*numbers, name, entry.tensor, _number(entry.minimum), _number(entry.maximum), str(entry.nonfinite or ""))
+    extremes = map(_number, (entry.minimum, entry.maximum, entry.abs_max))
+    return (*numbers, name, entry.tensor, *extremes, entry.nonfinite_text)
 
 
 def _growth(growth: Growth) -> Iterator[str]:

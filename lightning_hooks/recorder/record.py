@@ -50,6 +50,7 @@ class TensorSummary:
         positive_infinite: the number of +Inf.
         negative_infinite: the number of −Inf.
         first: the coordinates of the first element that is not finite; None if all are finite.
+        abs_min: the smallest magnitude of a finite element; None if there is none, or if it was not measured.
     """
 
     name: str
@@ -61,6 +62,7 @@ class TensorSummary:
     positive_infinite: int = 0
     negative_infinite: int = 0
     first: tuple[int, ...] | None = None
+    abs_min: float | None = None
 
     @property
     def nonfinite(self) -> int:
@@ -73,6 +75,23 @@ class TensorSummary:
         if self.minimum is None or self.maximum is None:
             return None
         return max(abs(self.minimum), abs(self.maximum))
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What may have made the first bad number, if only the calls of layers are known: the code between two of them.
+
+    Args:
+        before: the layer that was called before the place; empty if none was.
+        at: the layer whose output, or the gradient of whose output, is the first that is not finite.
+        modules: the modules whose own code can run between the calls of both; empty for the root.
+        joined: whether several calls of the layer are noted together, as they are on a device.
+    """
+
+    before: str
+    at: str
+    modules: tuple[str, ...] = ()
+    joined: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,6 +110,7 @@ class Place:
         rank: the process.
         world_size: the number of processes.
         result: the tensor with the first bad number.
+        gap: what else may have made it; None if the operation is known, and if no call of a layer was the first.
     """
 
     module: str
@@ -103,6 +123,7 @@ class Place:
     rank: int = 0
     world_size: int = 1
     result: TensorSummary | None = None
+    gap: Gap | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +155,9 @@ class Operation:
     result: TensorSummary | None = None
 
 
+_SIGNS: Final[Mapping[str, str]] = {"+inf": "+Inf", "-inf": "−Inf", "inf": "±Inf"}
+
+
 @dataclass(frozen=True)
 class TrailEntry:
     """One call in the order of execution.
@@ -147,6 +171,7 @@ class TrailEntry:
         minimum: the smallest finite element; None if there is none.
         maximum: the largest finite element; None if there is none.
         nonfinite: the number of elements that are not finite.
+        kind: what these are: `nan` if a NaN is among them, else `+inf`, `-inf` or `inf` for both; empty if there are none.
     """
 
     name: str
@@ -157,6 +182,21 @@ class TrailEntry:
     minimum: float | None
     maximum: float | None
     nonfinite: int
+    kind: str = ""
+
+    @property
+    def abs_max(self) -> float | None:
+        """The largest magnitude; None if an element is not finite."""
+        return None if self.minimum is None or self.maximum is None else max(abs(self.minimum), abs(self.maximum))
+
+    @property
+    def nonfinite_text(self) -> str:
+        """How many elements are not finite, and what they are, as far as the trail knows; empty if all are finite."""
+        if not self.nonfinite:
+            return ""
+        if self.kind == "nan":
+            return "1 NaN" if self.nonfinite == 1 else f"{self.nonfinite}, with NaN"
+        return f"{self.nonfinite} {_SIGNS.get(self.kind, '')}".strip()
 
 
 @dataclass(frozen=True)

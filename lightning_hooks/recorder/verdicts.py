@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightning_hooks.recorder.record import Operation, Place, TensorSummary, TrailEntry, Verdict
+from lightning_hooks.recorder.gaps import gap_text
+from lightning_hooks.recorder.record import Gap, Operation, Place, TensorSummary, TrailEntry, Verdict
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Sight:
         bad_weights: the parameters and buffers that were not finite before the step changed any.
         bad_state: the tensors of the optimizer's state that are not finite, or negative where a square root is taken of them.
         call: the first call of the step that gave a bad number; None if none did, or nothing was noted.
+        gap: the code around that call, which may have made the number instead; None if there is no such call.
         bad_gradients: the parameters whose gradients are not finite.
         bad_parameters: the parameters that are not finite after the update.
         world_size: the number of processes.
@@ -29,8 +31,9 @@ class Sight:
     bad_weights: tuple[TensorSummary, ...] = ()
     bad_state: tuple[TensorSummary, ...] = ()
     call: TrailEntry | None = None
-    bad_gradients: tuple[str, ...] = ()
-    bad_parameters: tuple[str, ...] = ()
+    gap: Gap | None = None
+    bad_gradients: tuple[TensorSummary, ...] = ()
+    bad_parameters: tuple[TensorSummary, ...] = ()
     world_size: int = 1
 
 
@@ -38,7 +41,7 @@ def verdict_of(sight: Sight) -> Verdict:
     """The verdict that the numbers of the step alone give; a step that is run again may tell more.
 
     Example:
-        >>> str(verdict_of(Sight("gradients", 3, bad_gradients=("fc.weight",))))
+        >>> str(verdict_of(Sight("gradients", 3, bad_gradients=(TensorSummary("fc.weight", (2,), "float32", nan=1),))))
         'backward'
     """
     if sight.moment == "parameters":
@@ -71,6 +74,8 @@ def message_of(verdict: Verdict, place: Place | None, operation: Operation | Non
     batch = f", in batch {place.micro_batch + 1} of the step" if place.micro_batch else ""
     by = "" if operation is None else f" {_of(operation)}"
     step = place.step
+    if operation is None and place.gap is not None and verdict in (Verdict.FORWARD, Verdict.BACKWARD, Verdict.NOT_REPRODUCED):
+        return _message_of_calls(verdict, place, place.gap, where, call, batch)
     match verdict:
         case Verdict.BATCH:
             return f"The batch of step {step} has elements that are not finite, and they reached the loss{batch}.{by}"
@@ -80,10 +85,10 @@ def message_of(verdict: Verdict, place: Place | None, operation: Operation | Non
         case Verdict.FORWARD:
             return f"In the forward pass of step {step}, {where} gave the first number that is not finite{call}{batch}.{by}"
         case Verdict.BACKWARD:
-            return (
-                f"The loss of step {step} is finite. In its backward pass, {where} gave the first number that is not "
-                f"finite{call}{batch}.{by}"
-            )
+            begin = f"The loss of step {step} is finite. In its backward pass,"
+            if operation is None and place.tensor == "grad":
+                return f"{begin} the gradient of a parameter of {where} is the first that is not finite{batch}."
+            return f"{begin} {where} gave the first number that is not finite{call}{batch}.{by}"
         case Verdict.UPDATE:
             return f"The gradients of step {step} are finite, and the optimizer's update made {where} not finite.{by}"
         case Verdict.ALL_REDUCE:
@@ -103,6 +108,23 @@ def message_of(verdict: Verdict, place: Place | None, operation: Operation | Non
             )
         case _:
             return _ENDED[verdict]
+
+
+def _message_of_calls(verdict: Verdict, place: Place, gap: Gap, where: str, call: str, batch: str) -> str:
+    """What the calls of layers alone show: between which two the number was made."""
+    begin, bad = f"In the forward pass of step {place.step}", f"the output of {where}{call.removeprefix(',')}"
+    first = "the first that is not finite"
+    if place.direction == "backward":
+        begin = f"The loss of step {place.step} is finite. In its backward pass"
+        bad = f"the gradient of the output of {gap.at or 'the model'}"
+    elif place.tensor == "loss":
+        bad, first = "the loss", "the first number that is not finite"
+    if verdict is Verdict.NOT_REPRODUCED:
+        return (
+            f"In step {place.step}, {bad} was not finite, and it was when the step was run again: suspect the hardware, or an "
+            "operation that is not deterministic."
+        )
+    return f"{begin}, {bad} is {'not finite' if gap.joined else first}{batch}. {gap_text(place, gap)}"
 
 
 _ENDED = {

@@ -21,7 +21,7 @@ from lightning_hooks.engine.recording.saving import load_batch, load_generators,
 from lightning_hooks.engine.watching.row_fallback import RowFallback
 from lightning_hooks.errors import RuleError
 from lightning_hooks.recorder.files import read_record
-from lightning_hooks.recorder.record import Verdict
+from lightning_hooks.recorder.record import Gap, Verdict
 from tests import late_copies
 
 BAD_STEP = 5
@@ -91,8 +91,8 @@ def test_the_operation_is_named_at_once(tmp_path, capsys):
     assert (record.place.module, record.place.type, record.place.step) == ("log_of", "Log", BAD_STEP)
     assert record.place.result.negative_infinite == 64 and record.place.result.first == (0, 0)
     assert record.operation.name == "aten.log" and record.operation.line.strip() == "return x.relu().log()"
-    assert record.inputs[0].maximum == 0.0
-    assert record.trail[-1].name == "log_of" and record.trail[-1].nonfinite == 64
+    assert record.inputs[0].maximum == 0.0 and record.inputs[0].abs_min == 0.0 and record.place.gap is None
+    assert record.trail[-1].name == "log_of" and record.trail[-1].nonfinite_text == "64 −Inf"
     assert record.trail[-2].name == "body.2" and record.trail[-2].maximum > 0
     assert record.context["optimizers"] == {"0 Adam": [0.01]} and record.context["precision"] == "32-true"
     assert recorder.folder == tmp_path / "flight_record" and read_record(recorder.folder) == record
@@ -219,13 +219,80 @@ def test_a_folder_that_cannot_be_written_does_not_stop_the_training(tmp_path):
     assert model.seen == list(range(8)) and recorder.record.place.module == "log_of"
 
 
-@pytest.mark.parametrize("steps", [BAD_STEP + 1, 8], ids=["at the last step", "in the middle"])
-def test_on_a_device_the_trail_names_the_module_a_step_later(steps, tmp_path, monkeypatch):
-    # Stands in for a device: Python writes every row, and its copies are read later.
+class Block(nn.Module):
+    """Has an operation of its own behind its layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.is_sick = nn.Sequential(nn.Linear(4, 8), nn.ReLU()), False
+
+    def forward(self, x):
+        return torch.log(self.net(x) - 5) if self.is_sick else self.net(x)
+
+
+class Blocks(LightningModule):
+    """From `BAD_STEP` on the logarithm of a negative number is taken in the block, or between two calls of the cell."""
+
+    def __init__(self, calls=1):
+        super().__init__()
+        self.block, self.cell, self.head, self.calls = Block(), nn.Linear(8, 8), nn.Linear(8, 1), calls
+
+    def training_step(self, batch, batch_idx):
+        is_sick = batch_idx >= BAD_STEP
+        self.block.is_sick = is_sick and self.calls == 1
+        hidden = self.block(batch[0])
+        for call in range(self.calls):
+            hidden = self.cell(hidden.relu().neg().log() if is_sick and call == 1 else hidden)
+        return self.head(hidden).pow(2).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-2)
+
+
+def record_late(monkeypatch):
+    """Stand in for a device: Python writes every row, and its copies are read later."""
     late_copies.install(monkeypatch)
     monkeypatch.setattr("lightning_hooks.engine.recording.late_recorder.begin_copy", late_copies.LateCopy)
     monkeypatch.setattr(RowFallback, "note_order", lambda self: None)
     monkeypatch.setattr(callbacks_recorder, "recorder_for", LateRecorder)
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["autopsy off", "on a device"])
+def test_calls_alone_do_not_blame_a_layer_for_the_code_before_it(is_late, tmp_path, monkeypatch):
+    if is_late:
+        record_late(monkeypatch)
+    recorder = FlightRecorder(autopsy=False)
+    fit(Blocks(), recorder, folder=tmp_path)
+    record = recorder.record
+    assert (record.verdict, record.place.module) == (Verdict.FORWARD, "cell")
+    assert record.place.gap == Gap("block.net.1", "cell", ("block", ""))
+    assert record.message == (
+        "In the forward pass of step 5, the output of cell (Linear) is the first that is not finite. cell made it, or code "
+        "between the calls of block.net.1 and cell, such as the forward of block or the model."
+    )
+    assert read_record(recorder.folder) == record
+    text = (recorder.folder / "record.md").read_text()
+    assert "- first noticed at: cell (Linear)" in text and "- not finite in the output of cell: 64, with NaN" in text
+
+
+def test_calls_that_a_device_has_joined_are_not_told_apart(tmp_path, monkeypatch):
+    record_late(monkeypatch)
+    recorder = FlightRecorder()
+    fit(Blocks(calls=3), recorder, folder=tmp_path)
+    assert recorder.record.place.gap == Gap("block.net.1", "cell", (), joined=True)
+    assert "the output of cell (Linear) is not finite. cell was called several times" in recorder.record.message
+
+
+def test_one_of_several_calls_is_named_in_host_memory(tmp_path):
+    recorder = FlightRecorder(autopsy=False)
+    fit(Blocks(calls=3), recorder, folder=tmp_path)
+    assert recorder.record.place.call == 1 and "at its call 2 is the first that is not finite" in recorder.record.message
+    assert "or code between two calls of cell, such as the forward of the model." in recorder.record.message
+
+
+@pytest.mark.parametrize("steps", [BAD_STEP + 1, 8], ids=["at the last step", "in the middle"])
+def test_on_a_device_the_trail_names_the_module_a_step_later(steps, tmp_path, monkeypatch):
+    record_late(monkeypatch)
     plain, model, recorder = made(), made(), FlightRecorder(last=9)
     fit(plain, folder=tmp_path, steps=steps)
     fit(model, recorder, folder=tmp_path, steps=steps)
@@ -241,10 +308,7 @@ def test_on_a_device_the_trail_names_the_module_a_step_later(steps, tmp_path, mo
 
 
 def test_on_a_device_the_batches_of_a_step_are_counted(tmp_path, monkeypatch):
-    late_copies.install(monkeypatch)
-    monkeypatch.setattr("lightning_hooks.engine.recording.late_recorder.begin_copy", late_copies.LateCopy)
-    monkeypatch.setattr(RowFallback, "note_order", lambda self: None)
-    monkeypatch.setattr(callbacks_recorder, "recorder_for", LateRecorder)
+    record_late(monkeypatch)
     recorder = FlightRecorder()
     fit(made(), recorder, folder=tmp_path, accumulate_grad_batches=2)
     assert (recorder.record.step, recorder.record.place.micro_batch) == (BAD_STEP // 2, 1)

@@ -16,7 +16,7 @@ from lightning_hooks.recorder.record import (
 
 RESULT = TensorSummary("result", (8, 4), "float16", -2.0, 60000.0, 2, 1, 0, (3, 1))
 PLACE = Place("net.1", "Exp", "forward", "output", 0, 0, 12, result=RESULT)
-READ = TensorSummary("self", (8, 4), "float16", -2.0, 12.0)
+READ = TensorSummary("self", (8, 4), "float16", -2.0, 12.0, abs_min=0.25)
 OPERATION = Operation("aten.exp", "forward", "net.1", "Exp", 0, "model.py:31 in forward", "  return x.exp()", "", (READ,))
 
 
@@ -26,7 +26,7 @@ def trail_of(steps):
     for step in steps:
         trail += [TrailEntry(name, "output", step, 0, 0, -1.0, 4.0, 0) for name in ("net.0", "net.1")]
         trail += [TrailEntry(name, "output_grad", step, 0, 0, -0.01, 0.02, 0) for name in ("net.1", "net.0")]
-    return (*trail[:-3], replace(trail[-3], minimum=None, maximum=None, nonfinite=3))
+    return (*trail[:-3], replace(trail[-3], minimum=None, maximum=None, nonfinite=3, kind="nan"))
 
 
 RECORDED = FlightRecord(

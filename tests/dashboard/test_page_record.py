@@ -65,7 +65,7 @@ def test_a_record_is_a_card_a_mark_and_a_view(browser, tmp_path):
         page.wait_for_selector(".trail canvas")
         readout = page.locator(".bar-readout")
         assert readout.inner_text() == (
-            "output of net.1 (forward), step 12, batch 1, call 1: 3 elements not finite. Number 18 of 18."
+            "output of net.1 (forward), step 12, batch 1, call 1: 3 elements not finite (with NaN). Number 18 of 18."
         )
         page.wait_for_timeout(100)
         assert colors_of(page, TRAIL).get(NAN, 0) > 500
@@ -82,7 +82,7 @@ def test_a_record_is_a_card_a_mark_and_a_view(browser, tmp_path):
         assert growth.get_attribute("aria-valuetext") == "step 5: 4"
         assert page.locator(".record-view li").all_inner_texts() == [HOSTILE]
         assert "optimizers\t0 Adam 0.001" in page.locator(".record-view").inner_text()
-        assert page.locator(".record-view td.number").all_inner_texts() == ["−2", "12", "× 5459"]
+        assert page.locator(".record-view td.number").all_inner_texts() == ["−2", "12", "0.25", "× 5459"]
 
         page.locator(".trail canvas").focus()
         page.keyboard.press("Enter")  # no monitor watched the gradient

@@ -13,7 +13,7 @@ from lightning_hooks.dashboard.api import Api
 from lightning_hooks.dashboard.records import MAX_CALLS, MAX_RECORDS, Records, whole
 from lightning_hooks.dashboard.report import report
 from lightning_hooks.dashboard.runs import LocalRuns
-from lightning_hooks.recorder.record import Failure, FlightRecord, Growth, TensorSummary, TrailEntry, Verdict
+from lightning_hooks.recorder.record import Failure, FlightRecord, Gap, Growth, Place, TensorSummary, TrailEntry, Verdict
 
 from .recorded import ENDED, RECORDED, write_record
 from .runs import write_run
@@ -156,6 +156,15 @@ def test_the_whole_record_is_bounded():
     assert len(shown["trail"]) == MAX_CALLS and shown["trail"][-1]["step"] == 19_999
     assert len(shown["growth"]["steps"]) == len(shown["growth"]["abs_max"]) == MAX_CALLS
     assert shown["failure"]["traceback"].endswith("the end") and shown["message"].endswith("…")
+
+
+def test_calls_alone_say_where_a_number_was_noticed():
+    place = Place("head", "Linear", "backward", "output_grad", 0, 0, 7, gap=Gap("stem", "stem", ("",)))
+    record = FlightRecord(Verdict.BACKWARD, 7, place, trail=(TrailEntry("stem", "output_grad", 7, 0, 0, None, 1.0, 2, "-inf"),))
+    shown = whole("flight_record", record, None)
+    assert shown["module"] == "stem" and shown["place"]["found"] == "output_grad of stem: 2 −Inf"
+    assert shown["place"]["gap"] == {"at": "stem"} and json.dumps(shown)
+    assert whole("flight_record", RECORDED, None)["place"]["found"] == ""  # the tensor itself is known
 
 
 @pytest.mark.parametrize("verdict", [*Verdict])

@@ -1,9 +1,14 @@
 """The trail of a record: entries get the names of their rows, their batch and the number of the call."""
 
+import math
+
 import numpy as np
+import pytest
+import torch
 
 from lightning_hooks.recorder.calls import Calls, Mark
-from lightning_hooks.stats.schema import TRAIL_ENTRY
+from lightning_hooks.stats import kernels
+from lightning_hooks.stats.schema import MAX, MIN, TRAIL_ENTRY
 
 ROWS = [("a", "output"), ("b", "output"), ("b", "output_grad"), ("loss", "loss")]
 
@@ -27,6 +32,40 @@ def test_names_calls_and_batches():
     assert (named[0].minimum, named[0].maximum, named[0].nonfinite) == (-1.0, 1.0, 0)
     assert (named[5].minimum, named[5].maximum, named[5].nonfinite) == (None, None, 4)
     assert calls.named(-3, 1) == named[:1] and calls.named(4) == named[4:]
+
+
+@pytest.mark.parametrize(
+    ("extremes", "count", "text"),
+    [
+        ((-1, 1), 0, ""),
+        ((np.nan, np.nan), 4, "4, with NaN"),
+        ((np.nan, np.nan), 1, "1 NaN"),
+        ((-1, np.inf), 4, "4 +Inf"),
+        ((np.inf, np.inf), 4, "4 +Inf"),
+        ((-np.inf, 1), 4, "4 −Inf"),
+        ((-np.inf, np.inf), 4, "4 ±Inf"),
+    ],
+)
+def test_what_the_extremes_say_of_elements_that_are_not_finite(extremes, count, text):
+    (entry,) = Calls(trail((0, *extremes, count)), 1, [Mark(0, 7, 0)], ROWS).named()
+    assert entry.nonfinite_text == text and entry.abs_max == (None if count else 1.0)
+
+
+@pytest.mark.parametrize("bad", [[math.nan], [math.inf], [-math.inf], [math.inf, -math.inf], [math.inf, math.nan, -math.inf]])
+def test_all_kernels_note_extremes_from_which_this_follows(bad):
+    tensor = torch.tensor([3.0, -2.0, *bad, 0.5])
+    low, high = kernels.measure_many([tensor])[0, [MIN, MAX]].tolist()
+    (entry,) = Calls(trail((0, low, high, len(bad))), 1, [Mark(0, 7, 0)], ROWS).named()
+    has_nan = any(map(math.isnan, bad))
+    kinds = {(True, False): "+inf", (False, True): "-inf", (True, True): "inf"}
+    assert entry.kind == ("nan" if has_nan else kinds[math.inf in bad, -math.inf in bad])
+
+
+def test_a_joined_row_and_the_call_before():
+    packed = trail((0, 0, 1, 0), (1, 0, 1, 0), (2, 0, 1, 0), (0, 0, 1, 0), (1, np.nan, np.nan, 1))
+    calls = Calls(packed, 5, [Mark(0, 3, 0), Mark(3, 4, 0)], ROWS, {1})
+    assert calls.is_joined(4) and not calls.is_joined(3)
+    assert calls.before(4, "output").name == "a" and calls.before(3, "output") is None and calls.before(4, "loss") is None
 
 
 def test_the_first_bad_call_of_a_step():

@@ -15,11 +15,11 @@ CALL = TrailEntry("net.0", "output_grad", 3, 0, 0, None, None, 1)
         (Sight("loss", 3), Verdict.FORWARD),
         (Sight("loss", 3, bad_batch=BAD), Verdict.BATCH),
         (Sight("loss", 3, bad_batch=BAD, bad_weights=BAD), Verdict.WEIGHTS),
-        (Sight("gradients", 3, bad_gradients=("w",)), Verdict.BACKWARD),
-        (Sight("gradients", 3, bad_batch=BAD, bad_gradients=("w",)), Verdict.BACKWARD),  # the loss is finite
-        (Sight("gradients", 3, bad_gradients=("w",), world_size=2), Verdict.ALL_REDUCE),
-        (Sight("gradients", 3, call=CALL, bad_gradients=("w",), world_size=2), Verdict.BACKWARD),
-        (Sight("parameters", 3, bad_parameters=("w",)), Verdict.UPDATE),
+        (Sight("gradients", 3, bad_gradients=BAD), Verdict.BACKWARD),
+        (Sight("gradients", 3, bad_batch=BAD, bad_gradients=BAD), Verdict.BACKWARD),  # the loss is finite
+        (Sight("gradients", 3, bad_gradients=BAD, world_size=2), Verdict.ALL_REDUCE),
+        (Sight("gradients", 3, call=CALL, bad_gradients=BAD, world_size=2), Verdict.BACKWARD),
+        (Sight("parameters", 3, bad_parameters=BAD), Verdict.UPDATE),
     ],
 )
 def test_verdicts(sight, verdict):

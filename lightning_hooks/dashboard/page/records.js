@@ -58,10 +58,12 @@ export function inputsTitle({ verdict }) {
   return { batch: "The batch", weights: "Bad parameters" }[verdict] ?? "What it read";
 }
 
-function placeTexts({ module, type, tensor, direction, call, micro_batch: batch, rank, world_size: ranks, result }) {
-  const where = `${module || "the model itself"}${type ? ` (${type})` : ""}: ${tensor}, ${direction}`;
+function placeTexts({ module, type, tensor, direction, call, micro_batch: batch, rank, world_size: ranks, result, gap, found }) {
+  const name = gap ? gap.at : module;
+  const where = `${gap ? "first noticed at " : ""}${name || "the model itself"}${type && name === module ? ` (${type})` : ""}: ${tensor}, ${direction}`;
   const which = `call ${call + 1}, batch ${batch + 1} of the step${ranks > 1 ? `, rank ${rank} of ${ranks}` : ""}`;
-  return [`${where}; ${which}`, result && nonfiniteText(result) ? h("div", {}, nonfiniteText(result)) : ""];
+  const bad = result ? nonfiniteText(result) : found && `not finite in the ${found}`;
+  return [`${where}; ${which}`, bad ? h("div", {}, bad) : ""];
 }
 
 /** How many elements of a tensor are no numbers, and where the first one is; empty if all are finite. */

@@ -44,7 +44,7 @@ export class RecordView {
       factsOf(record),
       trail.length ? titled(`The last ${several(trail.length, "call")} in order of execution`, h("p", { class: "soft" }, TRAIL), new Trail(record, (entry) => this.open(entry)).element) : null,
       growth?.steps.length ? titled("How it grew", growthFigure(record, GROWTH)) : null,
-      inputs.length ? titled(inputsTitle(record), table(["tensor", "shape", "dtype", "least", "greatest", "headroom", "not finite"], inputs.map(inputLine))) : null,
+      inputs.length ? titled(inputsTitle(record), table(["tensor", "shape", "dtype", "least", "greatest", "least magnitude", "headroom", "not finite"], inputs.map(inputLine))) : null,
       failure?.traceback ? titled("Traceback", h("pre", { class: "traceback", tabindex: "0" }, failure.traceback)) : null,
       notes.length ? titled("Notes", h("ul", {}, ...notes.map((each) => h("li", {}, each)))) : null,
       context.length ? titled("The training", table(["", ""], context)) : null,
@@ -76,5 +76,5 @@ export class RecordView {
 function inputLine(tensor) {
   const numeric = (text) => ({ number: text });
   const headroom = tensor.headroom === null ? "" : `× ${short(tensor.headroom)}`;
-  return [tensor.name, tensor.shape.join(" × ") || "scalar", tensor.dtype, numeric(short(tensor.minimum)), numeric(short(tensor.maximum)), numeric(headroom), nonfiniteText(tensor)];
+  return [tensor.name, tensor.shape.join(" × ") || "scalar", tensor.dtype, numeric(short(tensor.minimum)), numeric(short(tensor.maximum)), numeric(short(tensor.abs_min)), numeric(headroom), nonfiniteText(tensor)];
 }

@@ -23,10 +23,14 @@ export function passOf({ tensor }) {
 /** Whether a call has numbers that are not finite, as the name of their texture; empty if all are finite. */
 function badnessOf(entry, place) {
   if (!entry.nonfinite) return "";
-  // The least and the greatest element are both unknown if an element is NaN, and one of them if elements are infinite on one side.
   if (place?.result && isPlaceOf(entry, place)) return place.result.nan ? "nan" : "infinite";
+  if (entry.kind) return entry.kind === "nan" ? "nan" : "infinite";
+  // A record of an earlier version has no kind. Both extremes are unknown if an element is NaN, one of them if infinities have one sign.
   return entry.minimum === null && entry.maximum === null ? "nan" : "infinite";
 }
+
+/** What the elements of a call are that are not finite, in brackets. */
+const kindText = ({ kind }) => ({ nan: " (with NaN)", "+inf": " (+Inf)", "-inf": " (−Inf)", inf: " (+Inf and −Inf)" })[kind] ?? "";
 
 const isPlaceOf = (entry, place) => ["tensor", "step", "micro_batch", "call"].every((key) => entry[key] === place[key]) && entry.name === place.module;
 
@@ -179,7 +183,7 @@ export class Trail {
     this.selected = i;
     const { minimum, maximum, nonfinite } = entry;
     const bounds = minimum === null && maximum === null ? [] : [`least ${short(minimum ?? -Infinity)}`, `greatest ${short(maximum ?? Infinity)}`];
-    const numbers = [...bounds, nonfinite ? `${several(nonfinite, "element")} not finite` : "all finite"].join(", ");
+    const numbers = [...bounds, nonfinite ? `${several(nonfinite, "element")} not finite${kindText(entry)}` : "all finite"].join(", ");
     const which = `step ${entry.step.toLocaleString("en-US")}, batch ${entry.micro_batch + 1}, call ${entry.call + 1}`;
     this.readout.replaceChildren(h("strong", {}, `${entry.tensor} of ${entry.name || "the model"}`), ` (${passOf(entry)}), ${which}: ${numbers}. Number ${i + 1} of ${this.trail.length}.`);
     this.redraw();

@@ -60,7 +60,9 @@ def cause_of(record: FlightRecord, folder: Path | None) -> Cause:
     finding = finding_of(record)
     steps = finding.next_steps
     if folder is not None:
-        steps = (*steps, f"Read {folder / 'record.md'}: the operation, what it read, and the command that replays the step.")
+        what = ["the calls before it"] if record.operation is None else ["the operation", "what it read"]
+        what += ["the command that replays the step"] if "batch" in record.files else []
+        steps = (*steps, f"Read {folder / 'record.md'}: {', '.join(what)}.")
     words = "".join(word.capitalize() for word in record.verdict.split("_"))
     return Cause(
         f"FirstBadNumber{words}",

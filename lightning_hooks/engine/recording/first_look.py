@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.recording.batches import KeptBatch, named_tensors
@@ -16,14 +16,14 @@ from lightning_hooks.engine.recording.failures import failure_of
 from lightning_hooks.engine.recording.loop import Loop
 from lightning_hooks.engine.recording.summaries import summary
 from lightning_hooks.recorder.calls import Calls
-from lightning_hooks.recorder.record import FlightRecord, Growth, Place, TensorSummary, TrailEntry, Verdict
+from lightning_hooks.recorder.gaps import between
+from lightning_hooks.recorder.record import FlightRecord, Gap, Growth, Place, TensorSummary, TrailEntry, Verdict
 from lightning_hooks.recorder.verdicts import Sight, message_of, verdict_of
 
 _FORWARD: Final = ("output", "loss")
 _BACKWARD: Final = ("output_grad",)
 _ROOTS: Final = ("exp_avg_sq", "square_avg", "sum")
 """The entries of an optimizer's state of which it takes a square root."""
-_NEAR: Final = 8  # calls before the first bad one, among which is the call that made it
 
 
 def seen(
@@ -41,8 +41,8 @@ def seen(
     """
     calls = recorder.calls()
     position = calls.first_bad(recorder.step, recorder.usual, _FORWARD if moment == "loss" else _BACKWARD)
-    culprit = None if position is None else _culprit(calls, position)
-    sight = _look(recorder, loop, kept, moment, culprit, optimizer)
+    culprit, gap = (None, None) if position is None else _culprit(calls, position, loop)
+    sight = replace(_look(recorder, loop, kept, moment, optimizer), call=culprit, gap=gap)
     verdict = verdict_of(sight)
     place = _place(verdict, sight, recorder, loop)
     end = len(calls.entries) if position is None else position + 1
@@ -93,18 +93,38 @@ def growth_of(record: FlightRecord, recorder: CallRecorder) -> Growth | None:
     return next((growth for growth in found if growth is not None), None)
 
 
-def _culprit(calls: Calls, position: int) -> TrailEntry:
-    """The call that made the first bad number.
+def _culprit(calls: Calls, position: int, loop: Loop) -> tuple[TrailEntry, Gap]:
+    """The call that most likely made the first bad number, and the code that may have made it instead.
 
     The gradient of an output is made by what came after that output: by the module whose gradient was noted just before.
     """
     entry = calls.named(position, position + 1)[0]
+    codeless, is_joined = _codeless(loop.model), calls.is_joined(position)
     if entry.tensor != "output_grad":
-        return entry
-    before = [each for each in calls.named(position - _NEAR, position) if each.tensor == "output_grad" and not each.nonfinite]
-    if before and (before[-1].step, before[-1].micro_batch) == (entry.step, entry.micro_batch):
-        return before[-1]
-    return replace(entry, name="", call=0)
+        last = calls.before(position, "output")
+        name = None if last is None else last.name
+        modules = () if entry.tensor == "loss" or is_joined else between(name, entry.name, codeless)
+        return entry, Gap(name or "", entry.name, modules, is_joined)
+    last = calls.before(position, "output_grad")
+    if last is None or last.nonfinite:
+        last = replace(entry, name="", call=0)
+    modules = () if is_joined else between(entry.name, last.name or entry.name, codeless)
+    return last, Gap(entry.name, entry.name, modules, is_joined)
+
+
+def _codeless(model: nn.Module) -> frozenset[str]:
+    """The names of the modules that call their children, and do nothing else."""
+    forwards = (nn.Module.forward, nn.Sequential.forward)
+    return frozenset(name for name, module in model.named_modules() if type(module).forward in forwards)
+
+
+def _gradients(recorder: CallRecorder, parameters: Mapping[str, nn.Parameter]) -> Iterator[TensorSummary]:
+    """The gradients of parameters that are not finite. One step late they are gone: then their names and shapes."""
+    for name in recorder.bad_names("grad"):
+        parameter = parameters.get(name)
+        gradient = None if parameter is None or not recorder.is_immediate else parameter.grad
+        shape, dtype = ((), "") if parameter is None else (tuple(parameter.shape), str(parameter.dtype).removeprefix("torch."))
+        yield TensorSummary(name, shape, dtype) if gradient is None else summary(name, gradient)
 
 
 def _look(
@@ -112,7 +132,6 @@ def _look(
     loop: Loop,
     kept: KeptBatch | None,
     moment: Moment,
-    culprit: TrailEntry | None,
     optimizer: Optimizer | None,
 ) -> Sight:
     has_updated = moment == "parameters"
@@ -126,9 +145,8 @@ def _look(
         bad_batch=() if kept is None else tuple(_bad(named_tensors(kept.batch))),
         bad_weights=bad if tells_before else (),
         bad_state=tuple(_suspect(_state_of(optimizer, parameters))) if has_updated else (),
-        call=culprit,
-        bad_gradients=recorder.bad_names("grad"),
-        bad_parameters=tuple(each.name for each in bad) if has_updated else (),
+        bad_gradients=tuple(_gradients(recorder, parameters)),
+        bad_parameters=bad if has_updated else (),
         world_size=loop.world_size,
     )
 
@@ -136,8 +154,9 @@ def _look(
 def _place(verdict: Verdict, sight: Sight, recorder: CallRecorder, loop: Loop) -> Place:
     batch, process = recorder.micro_batch, (loop.rank, loop.world_size)
     if verdict is Verdict.UPDATE:
-        name = next(iter(sight.bad_parameters), "")
-        return Place(name, loop.type_of_owner(name), "update", "param", 0, batch, sight.step, *process)
+        updated = next(iter(sight.bad_parameters), None)
+        name = "" if updated is None else updated.name
+        return Place(name, loop.type_of_owner(name), "update", "param", 0, batch, sight.step, *process, updated)
     if verdict is Verdict.WEIGHTS:
         first = sight.bad_weights[0]
         return Place(first.name, loop.type_of_owner(first.name), "forward", "param", 0, batch, sight.step, *process, first)
@@ -147,10 +166,15 @@ def _place(verdict: Verdict, sight: Sight, recorder: CallRecorder, loop: Loop) -
     if call is not None:
         name = "" if call.tensor == "loss" else call.name
         direction = "forward" if call.tensor in _FORWARD else "backward"
-        return Place(name, loop.type_of(name), direction, call.tensor, call.call, call.micro_batch, sight.step, *process)
-    name = next(iter(sight.bad_gradients), "")
-    owner = name.rpartition(".")[0]
-    return Place(owner, loop.type_of(owner), "backward", "grad", 0, batch, sight.step, *process)
+        where = (name, loop.type_of(name), direction, call.tensor, call.call, call.micro_batch, sight.step)
+        return Place(*where, *process, gap=sight.gap)
+    if sight.moment == "loss":
+        return Place("", "", "forward", "loss", 0, batch, sight.step, *process)
+    gradient = next(iter(sight.bad_gradients), None)
+    owner = "" if gradient is None else gradient.name.rpartition(".")[0]
+    # One step late, only the name of the gradient is known.
+    result = gradient if gradient is not None and gradient.nonfinite else None
+    return Place(owner, loop.type_of(owner), "backward", "grad", 0, batch, sight.step, *process, result)
 
 
 def _bad(tensors: Iterable[tuple[str, Tensor]]) -> list[TensorSummary]:

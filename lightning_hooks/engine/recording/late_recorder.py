@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,8 +142,11 @@ class LateRecorder(CallRecorder):
         if self._looked_at is None:
             return Calls(b"", 0, (), rows)
         ended, moments = self._looked_at
-        entries = [(row, moments[row, MIN], moments[row, MAX], moments[row, NONFINITE]) for row in dict.fromkeys(ended.order)]
-        return Calls(np.array(entries, TRAIL_ENTRY).tobytes(), len(entries), (Mark(0, ended.step, ended.micro_batch),), rows)
+        calls = Counter(ended.order)
+        entries = [(row, moments[row, MIN], moments[row, MAX], moments[row, NONFINITE]) for row in calls]
+        joined = {row for row, count in calls.items() if count > 1}
+        mark = Mark(0, ended.step, ended.micro_batch)
+        return Calls(np.array(entries, TRAIL_ENTRY).tobytes(), len(entries), (mark,), rows, joined)
 
 
 def recorder_for(plan: Plan, last: int, strike: Strike, *, device: Any, label: str = "") -> CallRecorder:

@@ -56,7 +56,7 @@ def summary(name: str, tensor: Tensor) -> TensorSummary:
         return TensorSummary(name, shape, dtype)
     extent = Range(*torch.stack(torch.aminmax(values)).tolist())
     if extent.is_finite:
-        return TensorSummary(name, shape, dtype, extent.minimum, extent.maximum)
+        return TensorSummary(name, shape, dtype, extent.minimum, extent.maximum, abs_min=values.abs().min().item())
     finite = values.isfinite()
     low = torch.where(finite, values, math.inf).min().item()
     high = torch.where(finite, values, -math.inf).max().item()
@@ -71,6 +71,7 @@ def summary(name: str, tensor: Tensor) -> TensorSummary:
         positive_infinite=int(values.isposinf().sum()),
         negative_infinite=int(values.isneginf().sum()),
         first=_first(finite, shape),
+        abs_min=torch.where(finite, values.abs(), math.inf).min().item() if has_finite else None,
     )
 
 

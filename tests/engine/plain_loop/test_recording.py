@@ -45,7 +45,10 @@ def test_the_backward_of_a_root_of_zero(tmp_path, capsys):
     assert (record.place.module, record.place.type, record.place.direction) == ("1", "Root", "backward")
     assert record.notes[-1] == "The step was not run again: the batch is not known in a loop of your own."
     assert read_record(tmp_path / "flight_record") == record
-    assert "In its backward pass, 1 (Root) gave the first number" in " ".join(capsys.readouterr().err.split())
+    said = " ".join(capsys.readouterr().err.split())
+    assert "In its backward pass, the gradient of the output of 0 is the first that is not finite." in said
+    assert "What reads that output made it: 1, whose gradient was noted just before, or code, such as the forward of" in said
+    assert "record.md: the calls before it." in said
 
 
 def test_a_rate_that_is_infinite(tmp_path):
