@@ -24,7 +24,7 @@ class LoopRules(NamedTuple):
 
 
 def read_rules(
-    watch: Any, apply: Any, hooks: Any, health: Any, *, reference: Any = None, has_optimizer: bool, writes: bool
+    watch: Any, apply: Any, hooks: Any, health: Any, reference: Any = None, *, has_optimizer: bool, writes: bool
 ) -> LoopRules:
     """Read the rules of a plain loop.
 

@@ -8,7 +8,7 @@ from operator import is_
 from pathlib import Path
 from time import time
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 from weakref import ref
 
 import torch
@@ -48,8 +48,6 @@ from lightning_hooks.rules.fields import as_count, check_local
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.sections import refuse_narrow
 
-_NO_STEP: Final = StepView(step=-1)
-
 
 class Instrument:
     """Watch and change a model in a plain PyTorch loop; the same engine as the callbacks. Written `instrument(…)`.
@@ -79,14 +77,12 @@ class Instrument:
             in training mode; `gradients`, only those with gradients enabled, for loops that collect data without gradients in
             training mode; `all`, for measuring without training. A call that does not belong to a step is neither measured
             nor changed, and custom hooks are not called.
-
         first_step: the number of the first step, for a loop that resumes; default 0.
         logdir: a folder of this machine for an event file, in a new folder `run_<n>`, as of `StatsMonitor`: for the page
             (`lightning-hooks view`) and TensorBoard. `folder` is then that folder if it is not given. Default: none.
         recorder: whether a flight recorder notes every call, and writes `flight_record/` into the folder when a number is not
             finite or an exception ends the block; or a mapping of options, as of `FlightRecorder`.
-        reference: good runs that the health rules compare the loop with, as of `HealthMonitor`: the folder of a run that
-            `logdir` has made, a list of folders, or a file of `lightning-hooks baseline`. Default: none.
+        reference: good runs that the health rules compare the loop with, as of `HealthMonitor`. Default: none.
 
     After the block, `compute()` and `record` still return the last step; the object no longer keeps model and optimizers alive.
 
@@ -144,13 +140,7 @@ class Instrument:
         refuse_foreign(model, self.optimizers)
         check_calls(calls)
         rules, applies, hook_rules, health_rules = read_rules(
-            watch,
-            apply,
-            hooks,
-            health,
-            reference=reference,
-            has_optimizer=bool(self.optimizers),
-            writes=logdir is not None,
+            watch, apply, hooks, health, reference, has_optimizer=bool(self.optimizers), writes=logdir is not None
         )
         self._run = Run(model)
         self._run.hook_manager.switch.counts = calls
@@ -342,7 +332,7 @@ class Instrument:
     def record(self) -> StepView:
         """The view of the last finished step, with histograms; waits for numbers that are still on a device."""
         self._publish_pending()
-        return self._latest.views.get("train", _NO_STEP)
+        return self._latest.views.get("train", StepView(step=-1))
 
     def _begin(self) -> None:
         self._run.hook_manager.switch.left_out = False
