@@ -63,7 +63,7 @@ class Layer:
 
 @dataclass
 class Record:
-    """What a step did.
+    """The record of one step of a training, from which the checks read what the step did.
 
     Args:
         losses: the numbers of which a backward began, in order.
@@ -102,7 +102,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Listeners:
-    """What a step is asked beside its record.
+    """Functions and options with which one check measures more of a step than its record.
 
     Args:
         with_numbers: whether to measure the inputs and outputs of modules, which waits for the device.

@@ -1,7 +1,7 @@
 """Recorder: what one step of a training does, read without a hook on its modules, parameters or optimizers.
 
-Torch calls global hooks for every module and every optimizer of the process, and a function mode for every function. They are
-there only while a step of a check runs, so nothing has to be taken off the model.
+Torch calls global hooks for every module and every optimizer of the process, and a function mode for every function. The
+recorder registers both only while a step of a check runs, so no hook is ever on the model.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _SEVERITIES: Final = {"fail": Severity.CRITICAL, "warn": Severity.WARNING}
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check says.
+    """The result of one check.
 
     Args:
         check: the name of the check.

@@ -55,7 +55,7 @@ class Training:
         raise NotImplementedError
 
     def context(self) -> AbstractContextManager[Any]:
-        """What surrounds a call of a module in a step, such as autocast."""
+        """The context in which a step calls modules, such as autocast."""
         return nullcontext()
 
 

@@ -257,7 +257,7 @@ class Trial:
                     group["lr"] = later
 
     def _once(self, what: str, make: Callable[[], Any]) -> Any:
-        """What a step told, computed once; a failure is raised again, instead of running a step that failed again."""
+        """The result of `make`, called once for each name. If it has failed, the same error is raised at every further call."""
         if what in self._failures:
             raise self._failures[what]
         if what not in self._known:

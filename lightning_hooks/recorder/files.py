@@ -101,7 +101,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:
-    """A value of JSON as a value of a type."""
+    """Convert a value that was read from JSON to a type, such as a dataclass or a tuple of one."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return None if value is None else _read(next(each for each in arguments if each is not type(None)), value, where)

@@ -55,7 +55,7 @@ class RecorderOptions:
 
     @property
     def keeps(self) -> tuple[str, ...]:
-        """What is saved beside the record."""
+        """The parts of the training that are saved beside the record: `batch`, `weights`, both or none."""
         return tuple(name for name in ("batch", "weights") if getattr(self, name))
 
 

@@ -38,7 +38,7 @@ class GradientsAreRight(Check):
     source: ClassVar[str] = "central differences in float64 are right to 1e-8 where the loss is smooth"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         if trial.training.precision != "float32":
             return self.skipped(f"the training runs in {trial.training.precision}, in which differences of losses are noise")
         trainable = [each for each in trial.trainable if each.value.is_floating_point()]

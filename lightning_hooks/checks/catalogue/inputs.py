@@ -40,7 +40,7 @@ class InputsMatter(Check):
     source: ClassVar[str] = "a definition: the loss is the same bit for bit"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         record = trial.run(with_input_grads=True)
         if not record.losses:
             return self.skipped("the step has no backward")
@@ -88,9 +88,9 @@ class _Influence(NamedTuple):
 
 
 def _influence(trial: Trial, path: str, feature: tuple[int, int] | None = None) -> _Influence | None:
-    """What other numbers in a tensor or feature change; None if there are no others to try.
+    """Whether other numbers in a tensor or a feature of the batch change the loss; None if there are no other numbers to try.
 
-    If they change nothing at first, they are tried again after two steps: a layer of zeros at the end hides every input.
+    If the loss stays the same, the numbers are tried again after two steps: a layer of zeros at the end hides every input.
     """
     batches = [_changed(trial.batch, path, feature, change) for change in (_rolled, _flipped, _scaled, _levelled)]
     batches = [batch for batch in batches if batch is not None]

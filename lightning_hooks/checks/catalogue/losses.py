@@ -15,7 +15,7 @@ from lightning_hooks.checks.trial import Trial
 _NO_LOSS: Final = "the step calls no cross entropy of torch"
 _NO_KNOWN_LOSS: Final = "the step calls no loss function of torch that is known here"
 _RANGES: Final = {"Tanh": (-1.0, 1.0, "a tanh"), "Sigmoid": (0.0, 1.0, "a sigmoid"), "Relu": (0.0, math.inf, "a ReLU")}
-"""What an activation in front of a loss of numbers can reach."""
+"""The lowest and the highest output of an activation, and how a message names it; by the name of its autograd node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class LabelsFitHead(Check):
     source: ClassVar[str] = "a definition: no threshold"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         try:
             calls = trial.step.loss_calls
         except OutOfRangeError as error:
@@ -92,7 +92,7 @@ class ActivationBeforeLoss(Check):
     source: ClassVar[str] = "documentation of torch: these losses apply softmax or sigmoid themselves"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         calls = [call for call in trial.step.loss_calls if call.function in ENTROPIES]
         if not calls:
             return self.skipped(_NO_LOSS)
@@ -156,7 +156,7 @@ class InitialLoss(Check):
     )
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         calls = [
             call for call in trial.step.loss_calls if call.function in ENTROPIES and call.input.numel() and call.input.dim()
         ]

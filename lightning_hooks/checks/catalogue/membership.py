@@ -28,7 +28,7 @@ class OptimizerCoversParameters(Check):
     source: ClassVar[str] = "a definition: no threshold"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         grads = trial.grads
         left = [each.name for each in trial.trainable if each.name not in trial.held and not is_named_copy(each.name)]
         reached = [name for name in left if name in grads]

@@ -48,7 +48,7 @@ class GradientsReachParameters(Check):
     source: ClassVar[str] = "a definition: no threshold"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         if not trial.trainable:
             return self.skipped("the model has no trainable parameter")
         first = trial.step.grads
@@ -131,7 +131,7 @@ class ParametersMove(Check):
     source: ClassVar[str] = "a definition: no threshold"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         stepped = set().union(*(record.stepped for record in trial.steps))
         if not stepped:
             why = "the loss scaler skipped them" if trial.training.scales_loss else "they may accumulate gradients for longer"
@@ -186,7 +186,7 @@ class FrozenStay(Check):
     source: ClassVar[str] = "a definition: no threshold"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         meant = [each.name for each in trial.trainable if any(is_accepted([pattern], each.name, "") for pattern in self.params)]
         if meant:
             return self.failed(meant, "this parameter is meant to be frozen, and is trainable")

@@ -34,7 +34,7 @@ class OutputsFinite(Check):
     source: ClassVar[str] = "a definition: no threshold"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         step = trial.step
         bad_losses = [loss for loss in step.losses if not math.isfinite(loss)]
         bad_outputs = [call.name for call in step.calls if not all(_finite(tensor) for tensor in _floats(call.output))]
@@ -65,7 +65,7 @@ class OutputsDiffer(Check):
     source: ClassVar[str] = "the rounding of float32 is 1e-7"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         if isinstance(trial.samples, str):
             return self.skipped(trial.samples)
         count = trial.samples.size
@@ -115,7 +115,7 @@ class EvalIsDeterministic(Check):
     source: ClassVar[str] = "kernels that add in another order differ by 1e-6 in float32, and by 1e-3 in half precision"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         calls = [each for each in trial.step.calls if _is_model(each)]
         if not calls:
             return self.skipped("the step calls no module of the model")

@@ -36,7 +36,7 @@ class OverfitsBatch(Check):
     source: ClassVar[str] = "ours: a healthy training halves the loss of a batch of 32 within 50 steps"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         losses: list[float] = []
         for index in range(self.steps):
             record = trial.run(index=index, is_first=index == 0, before=_without_dropout)

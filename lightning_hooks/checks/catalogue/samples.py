@@ -46,7 +46,7 @@ class SamplesAreIndependent(Check):
     source: ClassVar[str] = "a definition: without a path from one sample to another the gradient is exactly 0"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         samples = trial.samples
         if isinstance(samples, str):
             return self.skipped(samples)
@@ -135,7 +135,7 @@ class _Mixing:
         return {name for name, share in self.shares.items() if share > self.most}
 
     def common(self, other: _Mixing) -> _Mixing:
-        """What both measurements show."""
+        """The measurement of what both measurements show: the smaller share of each module, the comparisons of both."""
         result = _Mixing(self.most)
         names = [name for name in self.shares if name in other.shares]
         result.shares = {name: min(self.shares[name], other.shares[name]) for name in names}

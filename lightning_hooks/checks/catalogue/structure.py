@@ -31,7 +31,7 @@ class BiasBeforeNorm(Check):
     source: ClassVar[str] = "a definition: batch norm of x + b is batch norm of x"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         sources = trial.step.sources
         norms = [each.name for each in trial.names.modules if _subtracts(each.value) and each.name in sources]
         if not norms:
@@ -69,10 +69,10 @@ class ActivationScale(Check):
         "Use the initialisation that belongs to the activation: `kaiming_normal_` for ReLU, `xavier_uniform_` for tanh.",
         "Put a norm between the layers.",
     )
-    source: ClassVar[str] = "as of the health rule PoorInitialization: quotients of healthy trainings reach 11.7"
+    source: ClassVar[str] = "as in the health rule PoorInitialization: quotients of healthy trainings reach 11.7"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         layers = [each for each in trial.numbers.layers if each.output_rms > 0 and math.isfinite(each.output_rms)]
         weighted = [each for each in layers if each.role in WEIGHTED]
         if not weighted:
@@ -136,10 +136,10 @@ class InputScale(Check):
     next_steps: ClassVar[tuple[str, ...]] = (
         "Subtract the mean of each feature of the training data, and divide by its standard deviation.",
     )
-    source: ClassVar[str] = "as of the health rule InputNotNormalised: pixels from 0 to 255 have 80, digits from 0 to 16 have 8"
+    source: ClassVar[str] = "as in the health rule InputNotNormalised: pixels from 0 to 255 have 80, digits from 0 to 16 have 8"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`."""
+        """See `Check`."""
         first = next((each for each in trial.numbers.layers if each.role in _FIRST), None)
         if first is None or first.role not in (*WEIGHTED, "recurrent", "attention"):
             return self.skipped("the first layer with weights is a norm or an embedding" if first else "no layer has weights")

@@ -18,7 +18,7 @@ export function stepAt(x, { left, width, from, to }) {
   return from + ((x - left) / width) * (to - from);
 }
 
-/** The index of the piece of a series that holds a step, or of the nearest one; -1 if the series has none. */
+/** The index of the piece of a series that holds a step, or of the nearest piece; -1 if the series has no pieces. */
 export function pieceAt({ steps, ends }, step) {
   const next = countWhile(steps, (first) => first <= step);
   if (!next) return steps.length ? 0 : -1;

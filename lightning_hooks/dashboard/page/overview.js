@@ -83,7 +83,7 @@ export class OverviewView {
     this.rest.replaceChildren(...parts.filter(Boolean));
   }
 
-  /** One sentence: not healthy, healthy, or that nobody has looked and how to look now. */
+  /** The verdict in one sentence: what is wrong, that no rule has found anything, or that no rule ran and how to run the rules now. */
   verdict(blocks) {
     const { findings, checks, doctor } = this.app.meta;
     if (!findings) return unexamined(doctor);
@@ -100,7 +100,7 @@ export class OverviewView {
     return h("p", {}, h("button", { class: "link", onclick: () => this.app.state.set({ view: "record", record: further[0].name }) }, `and ${several(further.length, "flight record")} more`));
   }
 
-  /** Which rules looked, and which could not and why. They are unfolded if they are all there is to say. */
+  /** Which rules ran, and which could not run and why; unfolded if nothing was found. */
   checks(blocks) {
     const { checks } = this.app.meta;
     if (!checks) return null;
@@ -246,7 +246,7 @@ function unexamined(doctor) {
   return h("p", { class: "verdict unknown" }, badgeOf("unknown", "Not examined"), ": this run has no findings of a HealthMonitor.", ...command);
 }
 
-/** The range of steps of some series; they are all there is of a run without tables. */
+/** The range of steps of some series, for a run without tables, of which only series are known. */
 function rangeOf(series) {
   const ends = series.flatMap(({ steps, ends: last }) => [steps[0], last.at(-1)]).filter((step) => step !== undefined);
   return ends.length ? { from: Math.min(...ends), to: Math.max(...ends) + 1 } : { from: 0, to: 1 };

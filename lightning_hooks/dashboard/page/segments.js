@@ -56,7 +56,7 @@ function paletteOf(map) {
   return palettes.get(map);
 }
 
-// The kinds of cells that are no number of the scale, each with the name of its texture.
+// Cells without a colour on the scale hold NaN, an infinity or zero. TEXTURE_OF names the texture of each kind.
 const [IS_NAN, IS_INFINITE, IS_ZERO] = [1, 2, 3];
 const TEXTURE_OF = [null, "nan", "infinite", "zero"];
 

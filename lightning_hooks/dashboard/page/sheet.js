@@ -78,7 +78,7 @@ export class SheetView {
     for (const { element } of this.figures) this.seen.observe(element);
   }
 
-  /** What is said and offered if there is nothing to draw. */
+  /** The notes, with links to the views that have something to draw, that stand in place of the maps if there are none. */
   emptyNotes(count, { tensor, filter }) {
     const { meta, state } = this.app;
     if (count) return [h("p", { class: "empty" }, `No row matches ${filter}.`)];

@@ -28,7 +28,7 @@ export async function worstRow(app, stays) {
   return first ? { tensor, stat, row: first.name } : null;
 }
 
-/** The first of these { tensor, stat, name } that is a row. If `stays`, the row of the shown table that belongs to the same module counts. */
+/** The first { tensor, stat, name } of a list that is a row of the run. If `stays`, the row of the shown table that belongs to the same module counts. */
 async function firstIn(app, candidates, stays) {
   const { state, meta } = app;
   for (const { tensor, stat, name } of candidates) {

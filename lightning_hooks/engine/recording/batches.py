@@ -15,7 +15,7 @@ _DEPTH = 8
 
 
 class KeptBatch(NamedTuple):
-    """A reference to one batch.
+    """One of the last batches, kept by reference for a second run of its step.
 
     Args:
         batch: the batch itself, not a copy.
@@ -28,7 +28,7 @@ class KeptBatch(NamedTuple):
     versions: tuple[int, ...]
 
     def changed(self) -> list[str]:
-        """The names of the tensors that were changed in place since the batch was kept; it cannot be replayed then."""
+        """The tensors that were changed in place since the batch was kept, by name. If any was, the step cannot run again."""
         named = list(named_tensors(self.batch))
         if len(named) != len(self.versions):
             return ["batch"]

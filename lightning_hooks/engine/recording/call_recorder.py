@@ -111,8 +111,9 @@ class CallRecorder(Observer):
     def begin_batch(self) -> None:
         last = self._marks[-1] if self._marks else Mark(0, -1, 0)
         is_same_step = last.step == self._step
+        # Each callback of this package announces a batch. Mark only the first announcement.
         if is_same_step and last.first == self._noted:
-            return  # the same batch is announced by several callbacks
+            return
         self._marks.append(Mark(self._noted, self._step, last.micro_batch + 1 if is_same_step else 0))
         self.steps_in_batch = 0
 
@@ -205,7 +206,7 @@ class CallRecorder(Observer):
             strike(moment, optimizer)
 
     def calls(self) -> Calls:
-        """What the trail keeps."""
+        """The measurements that the trail still keeps, with the starts of their batches and the names of their rows."""
         rows = [(row.name, row.tensor) for row in self.plan.rows]
         return Calls(self.trail.entries(0), self.trail.count, tuple(self._marks), rows)
 

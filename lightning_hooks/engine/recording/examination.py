@@ -62,7 +62,7 @@ class Examination:
             self.notes.append(f"the step raised {shortened(f'{type(error).__name__}: {error}', 300)}")
 
     def after_step(self, loss: Tensor | None) -> Symptom | None:
-        """What is bad in the loss or in a gradient."""
+        """The symptom of a loss or a gradient that is not finite; None if all are finite."""
         if self.notes:
             return self._unfinished()
         symptom = bad_loss(loss, self._mode.bad_roots, self._origins) or self._watched.bad_gradients(self._origins)
@@ -78,11 +78,11 @@ class Examination:
         return first
 
     def after_update(self) -> Symptom | None:
-        """What is bad in a parameter or in the state of an optimizer."""
+        """The symptom of a parameter or an optimizer state that is not finite; None if all are finite."""
         return self._watched.bad_parameters(self._origins) or self._watched.bad_state(self._origins)
 
     def autopsy(self, symptom: Symptom | None) -> Autopsy:
-        """What the origin of a symptom means; not reproduced if there is none."""
+        """The autopsy that follows from a symptom and its origin; without a symptom, that of a step that went well."""
         found = Autopsy(reproduced=False) if symptom is None else explained(symptom, self._leaves)
         unread = [f"the tensors of {name} could not be read ({reason})" for name, reason in self._mode.failures.items()]
         return found.with_notes([*self.notes, *self._remarks, *unread], time.perf_counter() - self._began)
@@ -105,7 +105,7 @@ def run_step(step: Callable[[], object]) -> Tensor | None:
 
 
 def symptom_without_mode(model: nn.Module, optimizers: Sequence[Optimizer], loss: Tensor | None) -> Symptom | None:
-    """What is bad in a loss or a gradient of a step that no mode looked at."""
+    """The symptom of a step that ran without a dispatch mode, so without an origin; None if loss and gradients are finite."""
     return bad_loss(loss, [], OriginMap()) or Watched(model, optimizers).bad_gradients(OriginMap())
 
 

@@ -21,7 +21,7 @@ _POLES: Final = frozenset({"div", "reciprocal", "rsqrt", "log", "log2", "log10",
 
 @dataclass(frozen=True)
 class Autopsy:
-    """What a step that was run again shows.
+    """The result of running a step again: whether a bad number appeared, and which operation or tensor it came from.
 
     Args:
         reproduced: whether the loss, a gradient or a parameter was not finite.
@@ -36,7 +36,7 @@ class Autopsy:
         result: the tensor with the first bad number.
         inputs: the operands of the operation; for `batch` and `weights` the tensors that were bad.
         notes: what else is known, and what could not be found out.
-        seconds: how long it took.
+        seconds: how long the second run took.
     """
 
     reproduced: bool
@@ -66,7 +66,7 @@ class Autopsy:
 
 
 def explained(symptom: Symptom, leaves: Sequence[Leaf]) -> Autopsy:
-    """What an origin means.
+    """The autopsy of a step with a symptom, from the origin that the dispatch mode has followed.
 
     Args:
         symptom: the tensor that is not finite.

@@ -145,7 +145,7 @@ class Flight:
             warnings.warn(printable(said), stacklevel=2)
 
     def _write(self, record: FlightRecord) -> None:
-        """Write a record; what is kept beside it is saved with the first one."""
+        """Write a record into the folder; the first time, claim the folder and save batch and weights beside the record."""
         self.record = record
         if self._folder is None or self._is_second:
             return
@@ -157,7 +157,7 @@ class Flight:
             if not is_first:
                 return
             self.path = path
-            # The record itself is first: nothing that is kept beside it may prevent it.
+            # Write the record before the files beside it: an error while saving a batch must not prevent the record.
             write_texts(record, path)
             kept, generators = self.last_batch, self.generators
             self.record = record = save_beside(record, path, self._loop, kept, generators, self._options.keeps)
@@ -179,9 +179,11 @@ class Flight:
         notes = (*record.notes, *found.notes)
         place = found.place(record.step, self.recorder.micro_batch, self._loop.rank, self._loop.world_size)
         if found.verdict is None or place is None:
-            if found.notes:  # a run that did not end says nothing
+            # A run that raised or took too long shows nothing about the step.
+            if found.notes:
                 return replace(record, notes=notes)
-            if record.verdict is Verdict.UPDATE:  # the parameters that it read are gone
+            # The parameters that the update read are overwritten, so its second run need not fail.
+            if record.verdict is Verdict.UPDATE:
                 return replace(record, reproduced=False, notes=(*notes, _UNKNOWN_PARAMETERS))
             message = message_of(Verdict.NOT_REPRODUCED, record.place, None)
             return replace(record, verdict=Verdict.NOT_REPRODUCED, reproduced=False, message=message, notes=notes)

@@ -106,7 +106,7 @@ class Provenance(_Dispatch, TorchDispatchMode):
         if name == "ones_like" and operation.node is None and arguments:
             self._note_root(arguments[0].tensor)
         elif name == "lift_fresh" and arguments:
-            # The memory of a literal is new, but no operator has returned it.
+            # `lift_fresh` takes a literal in new memory: forget the origin of an earlier tensor at the same address.
             self._origins.renew(arguments[0].tensor, None)
         elif name == "_local_scalar_dense" and arguments and not _is_finite(arguments[0].tensor):
             self._read_scalar = self._origins.origin_of(arguments[0].tensor)

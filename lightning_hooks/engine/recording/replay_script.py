@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 HERE = Path(__file__).resolve().parent
 FORMAT = 1  # of record.json and of the files beside it
-UNINITIALISED = ("empty", "new_empty", "resize_", "set_")  # results of these hold whatever was in memory
+UNINITIALISED = ("empty", "new_empty", "resize_", "set_")  # their results are not written yet
 
 
 class Entry:
@@ -301,7 +301,7 @@ def restore_generators(states: dict[str, Any]) -> None:
 
 
 def result_of(model: Any, batch: Any, context: dict[str, Any], files: dict[str, str]) -> str:
-    """What a step gives, in words."""
+    """Run the step, and say in words whether its weights, loss or gradients are finite."""
     parameters = {name for name, _ in model.named_parameters()}
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         # A buffer may be infinite on purpose, as masks are.

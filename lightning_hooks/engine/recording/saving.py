@@ -30,11 +30,11 @@ WITHOUT_SAFETENSORS: Final = (
 
 
 class Saved(NamedTuple):
-    """What was written.
+    """The result of saving a batch, weights or another part of a record.
 
     Args:
         file: the name of the file of JSON, for `FlightRecord.files`.
-        notes: what could not be saved.
+        notes: which values could not be saved, and why.
     """
 
     file: str
@@ -42,11 +42,11 @@ class Saved(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What was read.
+    """The result of loading a part of a record.
 
     Args:
-        value: the value.
-        notes: what differs from what was saved.
+        value: the loaded batch or state.
+        notes: how the loaded value differs from the saved one.
     """
 
     value: Any

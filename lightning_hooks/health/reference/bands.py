@@ -97,7 +97,7 @@ class Bands:
         return low, high
 
     def outside(self, values: Array, low: Array, high: Array) -> Array:
-        """By how much numbers are outside of their edges, as logarithms: negative below, 0 inside, NaN where nobody knows.
+        """The distance of numbers from their edges, as logarithms: negative below, 0 inside; NaN if one of the two is missing.
 
         Args:
             values: float64 [steps, rows], the rows in the order of `names`.
@@ -108,7 +108,7 @@ class Bands:
         return np.where(found > high, found - high, np.where(found < low, found - low, 0.0 * (found + low)))
 
     def value(self, logarithm: float) -> float:
-        """The number of a logarithm."""
+        """The number whose logarithm, as of `logarithms`, this is."""
         if self.key[1] == SHARE:
             return max(0.0, float(np.exp(logarithm)) - _LEAST_SHARE)
         return float(np.exp(logarithm)) if self.scale is None else float(np.sinh(logarithm) * self.scale)
@@ -152,7 +152,7 @@ class BandLearner:
             self._low, self._high = np.concatenate([self._low, blank]), np.concatenate([self._high, blank])
 
     def bands(self) -> Bands:
-        """What was learned. The noise is the median of the changes from one measurement to the next."""
+        """The bands after all chunks. The noise is the median of the changes from one measurement to the next."""
         total = self._changes.cumsum(axis=1)
         middle = (total < total[:, -1:] / 2).sum(axis=1)
         sizes = np.append(_EDGES, _EDGES[-1])

@@ -1,4 +1,4 @@
-"""Learning: what one or several good runs tell of each row and step."""
+"""Learning: the usual range and the traits of each row, from the step views of one or several good runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _parameters(structure: Structure) -> list[tuple[str, tuple[int, ...]]]:
 
 
 class _Learned:
-    """What one run tells. Its views may change their rows, as after a resume; each part with the same rows is a segment.
+    """The bands and traits of one run. After a resume its views may have other rows: a segment is a part with the same rows.
 
     Args:
         name: of the run.

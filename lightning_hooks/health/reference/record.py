@@ -138,7 +138,7 @@ class RecordLearner:
         record.last_step = facts.last_step
 
     def record(self) -> Record:
-        """What was learned."""
+        """The record of the run, after all views were added."""
         self._record.observed = Observed.of(self._steps)
         for schedules, known in zip((self._record.rates, self._record.decays), self._rates, strict=True):
             schedules.update({group: Schedule.of(*zip(*numbers, strict=True)) for group, numbers in known.items()})

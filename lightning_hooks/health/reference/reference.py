@@ -35,7 +35,7 @@ TRAIT_KEYS: Final[tuple[Key, ...]] = (
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """What good runs tell.
+    """The good runs that a training is compared with, merged row by row.
 
     Args:
         records: how each run trained.

@@ -47,7 +47,7 @@ class RecordRule(ReferenceRule):
     """A rule that compares how a step trained with how the good runs trained at that step."""
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         if not any(record.frozen.changes for record in self.reference.records):
             return NO_RECORD
         return NO_FACTS if evidence.facts is None else None

@@ -23,13 +23,13 @@ class ReferenceStructure(ReferenceRule):
     """A module or parameter of the model is new, missing, or another than in the good run: its class, shape, dtype, or ties."""
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         if self.reference.structure is None:
             return "the good run does not say what its model is"
         return NO_STRUCTURE if evidence.structure is None else None
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         good, structure = self.reference.structure, evidence.structure
         if good is None or structure is None or not len(evidence.new_steps):
             return
@@ -108,7 +108,7 @@ class ReferenceModes(RecordRule):
     )
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         known = {each.name for each in self.reference.structure.modules} if self.reference.structure else set()
         for step, facts in new_facts(evidence):
             for name, now in _changed(self.records(), "evaluating", step, facts.evaluating):
@@ -134,7 +134,7 @@ class ReferenceTrained(RecordRule):
     )
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         known = {each.name for each in self.reference.structure.parameters} if self.reference.structure else set()
         if known and evidence.structure is not None:
             # Another rule tells which parameters the model has no more.
@@ -185,7 +185,7 @@ class ReferenceSchedule(RecordRule):
     )
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         records = self.records()
         for step, facts in new_facts(evidence):
             compares_rates = not (facts.follows_metric or any(record.follows_metric for record in records))
@@ -222,7 +222,7 @@ class ReferenceSettings(RecordRule):
     """The class of an optimizer, the precision, or the number of batches in a step is another than in the good run."""
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         for step, facts in new_facts(evidence):
             possible = [values for record in self.records() for values in _near(record.settings, record, step)]
             for i, now in enumerate(settings_of(facts)):
@@ -254,13 +254,13 @@ class ReferenceReplicas(RecordRule):
     )
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         reason = super().can_run(evidence)
         alone = evidence.facts is not None and evidence.ranks < 2 and not evidence.facts.apart
         return reason or ("there is one rank only" if alone else None)
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         allowed = {name for record in self.records() for name in record.apart}
         for step, facts in new_facts(evidence):
             for name in facts.apart:

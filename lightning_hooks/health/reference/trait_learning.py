@@ -145,7 +145,7 @@ class TraitLearner:
             of.repeats.add(*repeated(joined))
 
     def traits(self) -> dict[str, Traits]:
-        """What was learned, by tensor. The traits of weights are those of their updates."""
+        """The traits of each tensor but `param`, after all chunks. Those of a weight are among the traits of `update`."""
         return {tensor: _traits(each) for tensor, each in self._tensors.items() if tensor != "param"}
 
 

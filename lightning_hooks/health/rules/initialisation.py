@@ -30,7 +30,7 @@ class _StartRule(StructureRule):
     family: ClassVar[str] = "activations"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         if evidence.first_step >= FIRST_STEPS:
             return f"the run was watched from step {evidence.first_step} on, not from its start"
         return super().can_run(evidence)
@@ -62,7 +62,7 @@ class PoorInitialization(_StartRule):
     )
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         inputs, outputs, roles = evidence.track("input", "rms"), evidence.track("output", "rms"), roles_of(evidence)
         if inputs is None or outputs is None or roles is None:
             return
@@ -150,7 +150,7 @@ class OddInitialization(_StartRule):
     source: ClassVar[str] = "tried: fresh weights of equal layers differ by less than 1.25, so that 2.5 is no chance"
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         track, roles = evidence.track("param", "rms"), roles_of(evidence)
         if track is None or roles is None or not len(evidence.new_steps):
             return
@@ -236,14 +236,14 @@ class InputNotNormalised(_StartRule):
     source: ClassVar[str] = "pixels from 0 to 255 have a root mean square above 80, digits from 0 to 16, which train well, of 8"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         reason = super().can_run(evidence)
         if reason is None and _first_layer(evidence) is None:
             return "the first module with weights is a norm or an embedding, or its input is not measured"
         return reason
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         rms, mean, std = (evidence.track("input", stat) for stat in ("rms", "mean", "std"))
         column = _first_layer(evidence)
         if rms is None or mean is None or std is None or column is None:

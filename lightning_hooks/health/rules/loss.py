@@ -23,7 +23,7 @@ class _LossRule(HealthRule):
     family: ClassVar[str] = "loss"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         return "no row has `loss`" if evidence.loss() is None else super().can_run(evidence)
 
 
@@ -65,7 +65,7 @@ class LossSpike(_LossRule):
     )
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         track, early = evidence.loss(), evidence.early(*LOSS)
         if track is None or early is None or not np.isfinite(early[0]):
             return
@@ -116,7 +116,7 @@ class LossDiverged(_LossRule):
     )
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         values, steps, judged = _known(evidence)
         start = evidence.start("loss", "mean")
         if start is None or len(values) < self.last + self.first or judged >= len(values):
@@ -153,7 +153,7 @@ class LossUnbounded(_LossRule):
     source: ClassVar[str] = "ours: no training of the healthy gallery falls three orders of magnitude below 0"
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         values, steps, judged = _known(evidence)
         start = evidence.start("loss", "mean")
         if start is None or len(values) < self.last or judged >= len(values):
@@ -195,13 +195,13 @@ class LossConstant(_LossRule):
     )
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         if evidence.facts is not None and len(evidence.facts.optimizers) > 1:
             return "several optimizers train with losses that may balance"
         return super().can_run(evidence)
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         values, steps, judged = _known(evidence)
         if len(values) < self.count or judged >= len(values) or int(evidence.steps[0]) != evidence.first_step:
             return
@@ -252,7 +252,7 @@ class LossNotDecreasing(_LossRule):
     source: ClassVar[str] = "smdebug LossNotDecreasing: 10 steps, 0.1 %"
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         values, steps, judged = _known(evidence)
         for i in range(max(judged, self.steps), len(values)):
             before = float(values[i - self.steps])
@@ -279,7 +279,7 @@ class LossOscillating(_LossRule):
     source: ClassVar[str] = "TheDeepChecker: more than 50 % sign changes in 50 steps"
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         values, steps, judged = _known(evidence)
         turns = np.diff(np.sign(np.diff(values))) != 0
         for i in range(max(judged, self.steps), len(values)):

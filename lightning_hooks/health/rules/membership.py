@@ -35,7 +35,7 @@ class FactRule(HealthRule):
     every: int = 5
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         return why_no_optimizer(evidence) or super().can_run(evidence)
 
 
@@ -55,7 +55,7 @@ class NotInOptimizer(FactRule):
     source: ClassVar[str] = "a definition: no threshold"
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         structure = evidence.structure
         if structure is None:
             return
@@ -92,7 +92,7 @@ class StrangerInOptimizer(FactRule):
     source: ClassVar[str] = "a definition: no threshold"
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
             strangers = () if facts is None else membership_of(facts).strangers
@@ -133,14 +133,14 @@ class FrozenMoves(FactRule):
     source: ClassVar[str] = "a definition; at 3 steps in a row, because code may load weights at single ones"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         reason = super().can_run(evidence)
         if reason is None and evidence.facts is not None and not evidence.facts.frozen:
             return "no parameter is frozen"
         return reason
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         roles, structure, last = roles_of(evidence), evidence.structure, evidence.facts
         if roles is None or structure is None or last is None or not last.written:
             return
@@ -176,13 +176,13 @@ class ReplicasDiffer(HealthRule):
     source: ClassVar[str] = "a definition: checksums of parameters must be equal on all ranks"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         if evidence.facts is None:
             return NO_FACTS
         return "there is one rank only" if evidence.ranks < 2 and not evidence.facts.apart else None
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
             for name in () if facts is None else facts.apart:

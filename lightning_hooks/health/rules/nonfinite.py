@@ -73,7 +73,7 @@ class NonFinite(HealthRule):
     source: ClassVar[str] = "tfdbg2 and Megatron: any; a scaler's overflow excepted"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         rows = {"loss", "param", "grad"}.intersection(evidence.tensors)
         return None if rows else "no row has `loss`, `param` or `grad`"
 
@@ -82,7 +82,7 @@ class NonFinite(HealthRule):
         return view.summaries.get("hooks/nonfinite") == 0
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """As of `HealthRule`."""
+        """See `HealthRule`."""
         total = evidence.track("", "hooks/nonfinite")
         if total is not None and bool((total.values[total.new] == 0).all()):
             return
