@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
@@ -26,7 +26,7 @@ from lightning_hooks import (
     Watch,
     ZClip,
 )
-from tests.callbacks.models import Memory, Net, adamw, assert_clean, data, trainer_of
+from tests.callbacks.models import Memory, Net, ValNet, adamw, assert_clean, data, trainer_of
 from tests.versions import reading
 
 pytestmark = pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
@@ -246,6 +246,42 @@ def test_the_first_cosine_after_a_resume_is_absent_and_the_others_are_those_of_t
     assert resumed[first] == {} and len(whole[first]) == 5, "no gradient before it is in the checkpoint"
     assert {s: line for s, line in resumed.items() if s > first} == {s: line for s, line in whole.items() if s > first}
     assert exactly(lines, first)[first].keys() < exactly(all_lines, first)[first].keys(), "and all others have their value"
+
+
+class SavesAt(Callback):
+    """Saves a checkpoint whenever one method of callbacks is called."""
+
+    def __init__(self, method: str, path: Path) -> None:
+        setattr(self, method, lambda trainer, *args: trainer.save_checkpoint(path / f"{trainer.global_step}.ckpt"))
+
+
+@pytest.mark.parametrize(
+    ("method", "saved_at", "shift"),
+    [
+        ("on_train_batch_end", 8, 0),
+        ("on_validation_end", 8, 0),
+        ("on_train_epoch_end", 8, 0),
+        ("on_train_end", 16, 0),
+        ("on_validation_end", 4, 0),
+        # Lightning itself counts one step too many here, and leaves an epoch out.
+        ("on_train_epoch_start", 8, 1),
+    ],
+)
+def test_the_first_step_after_a_resume_has_the_number_that_lightning_logs(
+    tmp_path: Path, method: str, saved_at: int, shift: int
+) -> None:
+    def logged(epochs: int, *others: Callback, resume: Path | None = None) -> tuple[Memory, Trainer]:
+        memory = Memory()
+        options = {"max_epochs": epochs, "logger": memory, "val_check_interval": 4, "enable_checkpointing": True}
+        trainer = trainer_of(tmp_path, StatsMonitor(RULES[2:]), *others, **options)
+        trainer.fit(ValNet(adamw, log=True), data(8), data(1), ckpt_path=resume, **reading(False if resume else None))
+        return memory, trainer
+
+    logged(2, SavesAt(method, tmp_path))
+    memory, trainer = logged(3, resume=tmp_path / f"{saved_at}.ckpt")
+    lightnings = [step for step, line in memory.calls if "loss" in line]
+    ours = [step for step, _ in memory.ours]
+    assert ours == lightnings and ours[0] == saved_at + shift
 
 
 def test_a_checkpoint_of_a_run_without_our_callbacks_is_no_change(tmp_path: Path) -> None:
