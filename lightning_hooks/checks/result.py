@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -92,7 +92,7 @@ class CheckReport:
 
     @property
     def ok(self) -> Ok:
-        """Whether no check failed. In a boolean context it is True or False; its `repr` names what failed."""
+        """Whether no check failed. In a boolean context it is True or False; its `repr` says what failed."""
         return Ok(self)
 
     @property
@@ -151,7 +151,7 @@ class Ok:
 
     Example:
         >>> CheckReport((CheckResult("FrozenStay", "fail", ("fc.bias",), "fc.bias moved"),)).ok
-        False: FrozenStay/fc.bias
+        False: FrozenStay: fc.bias moved
     """
 
     def __init__(self, report: CheckReport) -> None:
@@ -167,11 +167,8 @@ class Ok:
         return hash(bool(self))
 
     def __repr__(self) -> str:
-        return "True" if self else f"False: {_names(self.report.of('fail'))}"
+        failed = [f"{each.check}: {each.message}" for each in self.report.of("fail")]
+        return f"False: {'; '.join(failed)}" if failed else "True"
 
     def __str__(self) -> str:
         return str(self.report)
-
-
-def _names(results: Sequence[CheckResult]) -> str:
-    return ", ".join(each.fingerprint for each in results)
