@@ -8,7 +8,7 @@ from torch import nn
 from lightning_hooks import Watch
 from lightning_hooks.dashboard.report import write_report
 
-from .browser import drawn, needs_browser, opened, place, serving
+from .browser import colors_of, drawn, needs_browser, opened, place, serving
 from .runs import fit
 
 pytestmark = [needs_browser, pytest.mark.slow]
@@ -89,3 +89,21 @@ def test_the_row_view_says_why_a_row_was_not_measured(browser, logs):
         page.evaluate("() => lightningHooks.state.set({ row: 'usual.weight' })")
         page.wait_for_selector(".card h3:has-text('norm')")
         assert missing.count() == 0
+
+
+def test_the_step_view_says_why_a_bar_is_missing(browser, logs):
+    with (
+        serving(logs) as where,
+        opened(browser, f"{where}#view=step&tensor=grad&stat=norm&step=2&row=forgotten.weight") as page,
+    ):
+        readout = page.locator(".bar-readout")
+        page.wait_for_selector(".bar-readout >> text=forgotten.weight")
+        assert readout.inner_text() == f"forgotten.weight: not measured ({REASONS['forgotten.weight']})"
+        keys = [each.strip() for each in page.locator(".legend .special").all_inner_texts()]
+        assert {*keys} == {"frozen", "in no optimizer", "not called", "not due"}
+        page.evaluate("() => lightningHooks.state.set({ stat: 'count', row: 'forgotten.weight', step: 4 })")
+        page.wait_for_selector(".bar-readout >> text='forgotten.weight: 0'")
+        page.wait_for_timeout(100)
+        assert "exactly 0" in page.locator(".legend").inner_text()
+        zeros = colors_of(page, "lightningHooks.views.step.canvas").get("178,184,198", 0)
+        assert zeros > 100

@@ -1,8 +1,9 @@
 // Draws a curve over steps whose x-axis is that of the heat map: a step has the same place in both.
 
-import { INFINITE, NAN, short } from "./colors.js";
+import { short } from "./colors.js";
 import { clamp, color } from "./dom.js";
 import { countWhile, stepsText } from "./steps.js";
+import { texture } from "./textures.js";
 
 const INKS = ["accent", "alert", "third", "fourth"]; // the colours of keysOf() in charts.js, in the same order
 const TICKS = 4; // the most ticks of the y-axis
@@ -86,7 +87,7 @@ export function curveTicks(axis, most) {
 
 /**
  * Draw series, each { color, steps, ends, least, greatest }, into `area`, { left, top, width, height, from, to }. A band joins least
- * and greatest where a piece has several steps. NaN is marked at the bottom and infinity at the top, in the colours of the map.
+ * and greatest where a piece has several steps. NaN is marked at the bottom and infinity at the top, with the colours and the textures of the map.
  */
 export function drawCurve(pen, series, axis, area) {
   const { left, top, width, height } = area;
@@ -147,7 +148,10 @@ function drawSeries(pen, { color: name, steps, least, greatest }, x, yOf) {
   pen.lineWidth = 1;
 }
 
+const MARKED = 8; // pixels of the mark of values that are not finite
+
 function markNonfinite(pen, { steps, ends, least, greatest, nan }, area) {
+  const textures = {};
   const hasNan = new Set(nan ?? []);
   for (let i = 0; i < steps.length; i++) {
     const isInfinite = [least[i], greatest[i]].some((value) => Math.abs(value) === Infinity);
@@ -157,8 +161,9 @@ function markNonfinite(pen, { steps, ends, least, greatest, nan }, area) {
     const next = i + 1 < steps.length ? steps[i + 1] : ends[i] + 1;
     const from = Math.floor(placeOf(steps[i] - 0.5, area));
     const width = Math.max(Math.ceil(placeOf(next - 0.5, area)) - from, 2);
-    pen.fillStyle = `rgb(${(isNan ? NAN : INFINITE).join(", ")})`;
-    pen.fillRect(from, isNan ? area.top + area.height - 5 : area.top, width, 5);
+    const name = isNan ? "nan" : "infinite";
+    pen.fillStyle = textures[name] ??= texture(pen, name);
+    pen.fillRect(from, isNan ? area.top + area.height - MARKED : area.top, width, MARKED);
   }
 }
 

@@ -30,8 +30,8 @@ export function drawLegend(element, { tensor, stat, map, isDifference, isRatio, 
     h("span", { class: "legend-title" }, isReference ? `${tensor} ${stat}` : isRatio ? `log₂ of the ratio of ${tensor} ${stat}` : `${isDifference ? "difference of " : ""}${quantity(tensor, stat, scale)}`),
     ...(keys ?? [h("span", { class: "bar-holder" }, bar, h("span", { class: "ticks" }, ...ticks))]),
     ...(reach.length ? [h("span", { class: "beyond" }, `few values go ${reach.join(" and ")}`)] : []),
-    ...specialKeys(true, true, false, scale.hasZero, isRatio ? "0 or infinite in one run" : "infinite"),
-    ...[...gapKinds].map((kind) => keyOf(kind, GAP_TEXTS[kind])),
+    ...specialKeys(true, true, scale.hasZero, isRatio ? "0 or infinite in one run" : "infinite"),
+    ...gapKeys(gapKinds),
     ...markKeys(marks).map(([sign, text]) => h("span", {}, h("span", { class: "mark" }, sign), ` ${text}`)),
   );
 }
@@ -47,11 +47,14 @@ export function quantity(tensor, stat, scale) {
   return `${tensor} ${stat}${details ? ` (${details})` : ""}`;
 }
 
-/** The keys of the textures: NaN, infinite, exactly 0 and not measured, each only if its argument is true. */
-export function specialKeys(hasNan, hasInfinite, hasGaps, hasZero = false, infinite = "infinite") {
-  const keys = [[hasNan, "nan", "NaN"], [hasInfinite, "infinite", infinite], [hasZero, "zero", "exactly 0"], [hasGaps, "gap", "not measured"]];
+/** The keys of the textures of cells with values: NaN, infinite and exactly 0, each only if its argument is true. */
+export function specialKeys(hasNan, hasInfinite, hasZero = false, infinite = "infinite") {
+  const keys = [[hasNan, "nan", "NaN"], [hasInfinite, "infinite", infinite], [hasZero, "zero", "exactly 0"]];
   return keys.filter(([has]) => has).map(([, name, text]) => keyOf(name, text));
 }
+
+/** The keys of the textures of what was not measured, by the kinds of the reasons. */
+export const gapKeys = (kinds) => [...new Set(kinds)].map((kind) => keyOf(kind, GAP_TEXTS[kind]));
 
 const keyOf = (name, text) => h("span", { class: "special", "data-texture": name }, swatch(name), ` ${text}`);
 

@@ -12,11 +12,12 @@ const TOP = 14; // pixels above the highest bar
 const NAME_LINE = 14; // pixels, the height of a line of names
 const LONGEST = 150; // pixels of a name that is written upwards
 const BAR_FONT = "11px system-ui, sans-serif";
+const ZERO_HEIGHT = 6; // pixels of a bar whose value is exactly 0
 const LEAST_GROUP = 44; // the least pixels of a group of bars that share a name
 
 /**
- * Draw bars, and return the width of the plot in pixels. A bar is { name, now, compared }; its values are numbers, null if not measured,
- * or undefined if there is no such row. `colors` are the colours of what the bars are compared with.
+ * Draw bars, and return the width of the plot in pixels. A bar is { name, now, compared, why }; its values are numbers, null if not measured
+ * for the reason `why`, or undefined if there is no such row. `colors` are the colours of what the bars are compared with.
  */
 export function drawBars(canvas, width, { bars, selected, scale, colors }) {
   const plot = width - LEFT - RIGHT;
@@ -32,15 +33,19 @@ export function drawBars(canvas, width, { bars, selected, scale, colors }) {
   }
   drawValueAxis(context, scale, y, plot);
   const zero = scale.kind === "log" ? PLOT_HEIGHT : y(0);
-  const patterns = { nan: texture(context, "nan"), infinite: texture(context, "infinite"), gap: texture(context, "gap") };
+  const patterns = {};
+  const textured = (kind) => (context.fillStyle = patterns[kind] ??= texture(context, kind));
   bars.forEach((bar, i) => {
     const x = LEFT + i * step;
     const breadth = Math.max(step - (step > 4 ? 1 : 0), 0.5);
-    if (Number.isFinite(bar.now)) {
+    if (bar.now === 0) {
+      textured("zero");
+      context.fillRect(x, zero - ZERO_HEIGHT, breadth, ZERO_HEIGHT);
+    } else if (Number.isFinite(bar.now)) {
       context.fillStyle = color(i === selected ? "ink" : "accent");
       context.fillRect(x, Math.min(y(bar.now), zero), breadth, Math.max(Math.abs(zero - y(bar.now)), 1));
     } else {
-      context.fillStyle = patterns[bar.now === null ? "gap" : Number.isNaN(bar.now) ? "nan" : "infinite"];
+      textured(bar.now === null ? (bar.why?.kind ?? "gap") : Number.isNaN(bar.now) ? "nan" : "infinite");
       context.fillRect(x, TOP, breadth, PLOT_HEIGHT - TOP);
     }
     bar.compared.forEach((value, k) => {

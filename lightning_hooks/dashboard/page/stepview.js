@@ -4,7 +4,7 @@ import { COLORS } from "./charts.js";
 import { nameOf } from "./controls.js";
 import { makeScale, short } from "./colors.js";
 import { choice, clamp, color, h, onceAFrame, several } from "./dom.js";
-import { specialKeys, quantity } from "./legend.js";
+import { gapKeys, specialKeys, quantity } from "./legend.js";
 import { filterOf } from "./patterns.js";
 import { farther } from "./segments.js";
 import { cellArrays, ranges } from "./source.js";
@@ -104,6 +104,8 @@ export class StepView {
     ];
     const chosen = this.bars?.[this.selected]?.name ?? state.row;
     this.bars = names.map((name) => ({ name, now: now.values.get(name), compared: this.compared.map((each) => each.values.get(name)) }));
+    await this.explain(state, rows, now);
+    if (!isCurrent()) return;
     if (backwards) this.bars.reverse();
     this.title.textContent = `${state.tensor} ${state.stat} at ${now.text}${then ? `, compared with ${then.text}` : ""}${state.filter ? `, rows ${state.filter}` : ""}`;
     this.shown = state;
@@ -116,6 +118,14 @@ export class StepView {
     this.redraw();
   }
 
+  /** Add to each bar without a value why its row was not measured, as `why`: { kind, text }. */
+  async explain({ run, tensor, stat }, rows, { from, to }) {
+    const empty = this.bars.filter((bar) => bar.now === null);
+    if (!empty.length) return;
+    const gaps = await this.app.loaded.gaps(run, tensor, stat, rows);
+    for (const bar of empty) bar.why = gaps.reasonAt(rows.rowByName.get(bar.name), from, to);
+  }
+
   showNote(texts) {
     this.note.textContent = texts.filter(Boolean).join(" ");
     this.note.hidden = !this.note.textContent;
@@ -125,12 +135,13 @@ export class StepView {
     const has = (is) => this.bars.some((bar) => is(bar.now));
     const key = (name, text) => h("span", {}, h("i", { class: "line-key", style: `background: var(--${name})` }), text);
     const keys = this.compared.length ? [key(COLORS[0], `bars: ${nameOf(run)}`), ...this.compared.map((each) => key(each.color, `line: ${each.label}`))] : [];
-    this.legend.replaceChildren(this.quantity, ...keys, ...specialKeys(has(Number.isNaN), has((value) => value === Infinity), has((value) => value === null)));
+    const special = specialKeys(has(Number.isNaN), has((value) => value === Infinity), has((value) => value === 0));
+    this.legend.replaceChildren(this.quantity, ...keys, ...special, ...gapKeys(this.bars.map((bar) => bar.why?.kind).filter(Boolean)));
   }
 
   /**
    * The values of a run at a step by the names of rows (null if a row was not measured, no entry if the run does not have the row), and
-   * the step as text: { values, text }. In a report the text may name several steps, which were joined.
+   * the step as text: { values, text, from, to }. In a report these may be several steps, which were joined.
    */
   async read(run, { tensor, stat }, rows, names, step) {
     const { source } = this.app;
@@ -138,9 +149,10 @@ export class StepView {
     const unit = source.isLive ? 1 : rows.unit;
     const width = unit * 2 ** level;
     const cell = Math.floor(step / width);
-    const text = stepsText(rows.steps.within(cell * width, (cell + 1) * width));
+    const [from, to] = [cell * width, (cell + 1) * width];
+    const text = stepsText(rows.steps.within(from, to));
     const nodes = names.map((name) => rows.rowByName.get(name)).filter((node) => node !== undefined).sort((a, b) => a - b);
-    if (!nodes.length) return { values: new Map(), text };
+    if (!nodes.length) return { values: new Map(), text, from, to };
     const buffer = await source.tile({ run, tensor, stat, key: rows.key, unit, level, first: cell, last: cell + 1, nodes: ranges(nodes) });
     const { least, greatest, nan, infinite } = cellArrays(buffer, nodes.length);
     const values = nodes.map((_, i) => {
@@ -148,7 +160,7 @@ export class StepView {
       if (infinite[i]) return Infinity;
       return Number.isNaN(least[i]) ? null : farther(least[i], greatest[i]);
     });
-    return { values: new Map(nodes.map((node, i) => [rows.nodes[node].name, values[i]])), text };
+    return { values: new Map(nodes.map((node, i) => [rows.nodes[node].name, values[i]])), text, from, to };
   }
 
   draw() {
@@ -168,7 +180,7 @@ export class StepView {
     if (!bar || i === this.selected) return;
     this.selected = i;
     const compared = this.compared.map(({ label }, k) => `; ${label}: ${valueText(bar.compared[k])}`);
-    this.readout.textContent = `${bar.name}: ${valueText(bar.now)}${compared.join("")}`;
+    this.readout.textContent = `${bar.name}: ${valueText(bar.now)}${bar.why?.text ? ` (${bar.why.text})` : ""}${compared.join("")}`;
     this.redraw();
   }
 
