@@ -48,6 +48,8 @@ _ONLY: Final = frozenset({"NotInOptimizer"})
 """The rules whose findings other tables do not show: an unused parameter has no update, while its gradient looks healthy."""
 _SCALARS: Final[Mapping[str, str]] = {"GradientsRepeat": "grad_norm", "ClippingAlways": "grad_norm"}
 """The global number that shows a finding of the whole run, by its rule; by default the loss."""
+_OF_CAUSES: Final[Mapping[str, str]] = {"LearningRateTooHigh": "update_ratio"}
+"""The global number that shows a cause better than the curves of its findings, by the name of the cause."""
 
 
 def with_curves(run: RunSource, findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -64,10 +66,10 @@ def _curve_of(
 ) -> dict[str, Any]:
     name, rule = finding.get("name"), str(finding.get("rule", ""))
     if finding.get("kind") == "cause":
-        return {}
+        tag = _global(_OF_CAUSES[rule], tags) if rule in _OF_CAUSES else None
+        return {} if tag is None else {"curve": {"tag": tag}}
     if not name:
-        wanted = _SCALARS.get(rule, "loss")
-        tag = next((tag for tag in tags if tag.split("/")[-2:] == ["hooks", wanted]), tags[0] if tags else None)
+        tag = _global(_SCALARS.get(rule, "loss"), tags) or next(iter(tags), None)
         return {} if tag is None else {"curve": {"tag": tag}}
     for tensor, stat in _candidates(finding, rule, tables):
         if stat not in tables.get(tensor, ()):
@@ -78,6 +80,11 @@ def _curve_of(
         if row is not None:
             return {"curve": {"tensor": tensor, "stat": stat, "row": row}, "stat": finding.get("stat", stat)}
     return {}
+
+
+def _global(name: str, tags: Sequence[str]) -> str | None:
+    """The tag of a global number of ours; None if the run does not have it."""
+    return next((tag for tag in tags if tag.split("/")[-2:] == ["hooks", name]), None)
 
 
 def _candidates(finding: Mapping[str, Any], rule: str, tables: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:

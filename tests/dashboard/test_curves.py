@@ -8,6 +8,8 @@ from lightning_hooks.dashboard import curves
 from lightning_hooks.dashboard.api import Api
 from lightning_hooks.dashboard.curves import offered
 from lightning_hooks.dashboard.runs import LocalRuns
+from lightning_hooks.health.finding import Cause, Event
+from lightning_hooks.health.rule import Severity
 from lightning_hooks.health.rules import DEFAULT_RULES
 
 from .runs import NAMES, write_run, write_scalars
@@ -75,3 +77,14 @@ def test_the_curve_of_a_finding_is_one_that_the_run_has(tmp_path, fields, expect
     (tmp_path / "findings.jsonl").write_text(finding(**fields))
     (found,) = ask(tmp_path)["findings"]
     assert found.get("curve") == expected
+
+
+def test_a_learning_rate_that_is_too_high_is_shown_by_the_size_of_updates(tmp_path):
+    cause = Cause("LearningRateTooHigh", "Steps are too large.", ("DeadUnits/net.0",), severity=Severity.CRITICAL)
+    (tmp_path / "findings.jsonl").write_text(json.dumps(Event("cause", 3, cause=cause).to_dict()) + "\n")
+    write_run(tmp_path, range(3), scalars={"watch/hooks/loss": 2.0})
+    (found,) = ask(tmp_path)["findings"]
+    assert "curve" not in found  # the page then takes the curve of a finding
+    write_run(tmp_path, range(3, 6), scalars={"watch/hooks/update_ratio": 2.0})
+    (found,) = ask(tmp_path)["findings"]
+    assert found["curve"] == {"tag": "watch/hooks/update_ratio"}

@@ -207,8 +207,20 @@ def write_many(folder):
     rows = tuple(f"layer.{i}" for i in range(30))
     signs = (Sign(rows[0], "grad", 3, 0.0, 0.0, "no gradient"),)
     many = Finding("NoGradient", rows, "grad", 3, 3, Severity.WARNING, signs, "layer.0, then 29 more: no gradient.", number=1)
-    cause = Cause("Cut", "Cut: layer.0, then 29 more.", (many.fingerprint,), confidence="possible", first_step=3, numbers=(1,))
-    write_journal(folder, [Event("new", 9, many), Event("cause", 9, cause=cause)], could_not={"ReplicasDiffer": "one rank"})
+    loss = Finding("NonFinite", ("", "head"), "", 5, 5, Severity.INFO, (), "The loss, then 1 more: not finite.", number=2)
+    cause = Cause(
+        "Cut",
+        "Cut: layer.0, then 29 more.",
+        (many.fingerprint, loss.fingerprint),
+        confidence="possible",
+        first_step=3,
+        numbers=(1, 2),
+    )
+    write_journal(
+        folder,
+        [Event("new", 9, many), Event("new", 9, loss), Event("cause", 9, cause=cause)],
+        could_not={"ReplicasDiffer": "one rank"},
+    )
 
 
 def test_shortened_names_and_words_of_confidence_explain_themselves(browser, tmp_path):
@@ -229,7 +241,13 @@ def test_shortened_names_and_words_of_confidence_explain_themselves(browser, tmp
         assert possible.get_attribute("title").startswith("possible: it explains the finding, and other reasons would too.")
         possible.press("Space")
         assert "What tells them apart stands under" in page.locator(".finding h3").inner_text()
-        page.locator(".reason > summary").click()
+        reasons = page.locator(".reason > summary")
+        assert (
+            reasons.nth(1)
+            .inner_text()
+            .endswith("NonFinite in the loss, then 1 more, since step 5: The loss, then 1 more: not finite.")
+        )
+        reasons.first.click()
         also = page.locator(".reason .soft").first
         assert also.inner_text().endswith("layer.20 and 9 more.")
         also.get_by_role("button").click()
@@ -239,7 +257,7 @@ def test_shortened_names_and_words_of_confidence_explain_themselves(browser, tmp
         checks = page.locator(".checks")
         assert checks.inner_text() == "2 rules looked, 1 could not: which, and why"
         checks.locator("summary").press("Enter")
-        assert checks.locator("li").first.inner_text() == "ReplicasDiffer: one rank"
+        assert checks.locator("ul").last.inner_text() == "ReplicasDiffer: one rank"
 
 
 SICK = {

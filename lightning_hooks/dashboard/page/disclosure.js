@@ -15,7 +15,11 @@ export function disclosure(label, text, title = text) {
   return [button, more];
 }
 
+/** The name of a row among others. The row without a name is the loss. */
 const named = (row) => row || "the loss";
+
+/** The rows of a finding in a sentence, as the health rules write them; empty if the finding is about the whole run. */
+export const rowsInShort = (rows) => (rows.length > 1 ? `${named(rows[0])}, then ${rows.length - 1} more` : (rows[0] ?? ""));
 
 /** The names of rows as one text, at most `most` of them. */
 export function namesText(rows, most = Infinity) {
@@ -34,7 +38,7 @@ export function withNames(text, findings, set) {
   for (const { rows } of findings) {
     if (!Array.isArray(rows) || rows.length < 2) continue;
     const short = `then ${rows.length - 1} more`;
-    const at = text.toLowerCase().indexOf(`${named(rows[0])}, ${short}`.toLowerCase());
+    const at = text.toLowerCase().indexOf(rowsInShort(rows).toLowerCase());
     if (at < 0) continue;
     const begin = at + named(rows[0]).length + 2;
     return [...set(text.slice(0, begin)), ...disclosure(short, ` (${namesText(rows.slice(1))})`, namesTitle(rows.slice(1))), ...set(text.slice(begin + short.length))];

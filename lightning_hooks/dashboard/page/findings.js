@@ -1,7 +1,7 @@
 // The findings of health rules as cards: what is wrong, what to try, the curve that shows it, and the evidence behind it.
 
 import { STEP_AXIS, curveAxis, drawCurve, drawSteps, pieceText, placeOf } from "./curve.js";
-import { disclosure, namesText, namesTitle, withNames } from "./disclosure.js";
+import { disclosure, namesText, namesTitle, rowsInShort, withNames } from "./disclosure.js";
 import { color, h, penOf, several } from "./dom.js";
 import { growthFigure } from "./growth.js";
 import { recordParts } from "./records.js";
@@ -79,8 +79,8 @@ function confidenceOf({ confidence }) {
 /** A finding under its cause: one line, which unfolds to the evidence. */
 function reasonOf(finding, view) {
   const said = finding.evidence?.[0]?.text ?? finding.message ?? "";
-  const rows = rowsOf(finding);
-  const where = rows.length ? ` in ${rows[0]}${rows.length > 1 ? `, then ${rows.length - 1} more` : ""}` : "";
+  const rows = Array.isArray(finding.rows) ? finding.rows : [];
+  const where = rowsInShort(rows) && ` in ${rowsInShort(rows)}`;
   const title = rows.length > 1 ? namesTitle(rows) : null;
   const details = h("details", { class: "reason" });
   details.append(

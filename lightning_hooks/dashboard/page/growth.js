@@ -3,7 +3,7 @@
 import { short } from "./colors.js";
 import { STEP_AXIS, curveAxis, drawCurve, drawSteps, pieceText, placeOf, stepAt } from "./curve.js";
 import { clamp, color, h, penOf } from "./dom.js";
-import { drawDisc } from "./marks.js";
+import { drawDisc, tensorText } from "./marks.js";
 import { countWhile } from "./steps.js";
 
 const [LABELS, TALL] = [58, 124]; // pixels of the labels beside the curve, and of the curve
@@ -20,7 +20,7 @@ export function growthFigure({ growth, step, severity }, height = TALL) {
   const axis = curveAxis([series, ...bound], "1", range);
   const canvas = h("canvas", { "aria-hidden": "true" });
   const line = h("div", { class: "crosshair", hidden: true });
-  const what = `largest magnitude of ${tensor} of ${name || "the model"}`;
+  const what = `largest magnitude of ${tensorText(tensor, name)}`;
   const holder = h("div", { class: "curve-holder", role: "slider", tabindex: "0", "aria-label": `${what} over the last steps`, "aria-valuemin": range.from, "aria-valuemax": range.to - 1 }, canvas, line);
   const readout = h("span", { class: "curve-value" });
   const factor = isNear ? `${short(largest / highest)} times the largest finite value` : "far above all these values";

@@ -14,6 +14,9 @@ export function marked({ findings, records }) {
   return [...(findings ?? []), ...(records ?? []).map(ofRecord)];
 }
 
+/** What the page calls a tensor of a flight record. The loss is a row that belongs to no module. */
+export const tensorText = (tensor, name) => (tensor === name ? `the ${name}` : `${tensor} of ${name || "the model"}`);
+
 /** The sign of a mark in texts. */
 export const glyphOf = ({ record }) => (record ? "●" : "▼");
 

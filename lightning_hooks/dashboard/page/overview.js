@@ -111,10 +111,9 @@ export class OverviewView {
       { class: "checks", open: !blocks.length },
       h("summary", {}, `${several(checks.ran.length, "rule")} looked${reasons.length ? `, ${reasons.length} could not: which, and why` : ""}`),
       ...ends.map(([name, text]) => h("p", {}, `${text} ${checks[name]}.`)),
+      h("ul", { class: "chips" }, ...checks.ran.map((name) => h("li", {}, name))),
       reasons.length ? h("p", {}, "Could not look:") : null,
       h("ul", {}, ...reasons.map(([name, why]) => h("li", {}, h("strong", {}, name), `: ${why}`))),
-      h("p", {}, "Looked:"),
-      h("ul", { class: "chips" }, ...checks.ran.map((name) => h("li", {}, name))),
       checks.accepted.length ? h("p", {}, `Accepted, so not told: ${checks.accepted.join(", ")}.`) : null,
     );
   }

@@ -3,6 +3,7 @@
 import { short } from "./colors.js";
 import { h, several, table } from "./dom.js";
 import { growthFigure } from "./growth.js";
+import { tensorText } from "./marks.js";
 import { factsOf, inputsTitle, nonfiniteText } from "./records.js";
 import { badgeOf } from "./severity.js";
 import { Trail } from "./trail.js";
@@ -66,7 +67,7 @@ export class RecordView {
     const listed = tensors.find((each) => each.tensor === tensor) ?? tensors.find((each) => each.tensor.endsWith(`/${tensor}`));
     const stat = listed && (["abs_max", "max", "norm"].find((each) => listed.stats.includes(each)) ?? listed.stats[0]);
     const rows = listed && (await app.loaded.rows(app.state.run, listed.tensor, stat));
-    if (!rows?.rowByName.has(name)) return app.say(`This run has no row for ${tensor} of ${name || "the model"}: no monitor watched it.`);
+    if (!rows?.rowByName.has(name)) return app.say(`This run has no row for ${tensorText(tensor, name)}: no monitor watched it.`);
     app.tableIsChosen = true;
     app.state.set({ view: "row", tensor: listed.tensor, stat, row: name, step });
   }

@@ -3,6 +3,7 @@
 import { askHistograms, histogramsOf } from "./bins.js";
 import { keysOf, lastText, lineChart } from "./charts.js";
 import { helpButton } from "./controls.js";
+import { withNames } from "./disclosure.js";
 import { h, several } from "./dom.js";
 import { timeSeriesOf } from "./host.js";
 import { glyphOf, marked, marksOf } from "./marks.js";
@@ -72,7 +73,9 @@ export class RowView {
   noteOf(mark) {
     const { step, text, record } = mark;
     const open = () => this.app.state.set({ view: "record", record });
-    return h("p", { class: "note" }, `${glyphOf(mark)} ${text} (${record ? "in" : "since"} ${stepsText([step, step])}) `, record ? h("button", { class: "link", onclick: open }, "Show the calls before it") : null);
+    const said = marked(this.app.meta).filter((finding) => finding.verdict === text);
+    const sentence = withNames(text, said, (part) => [part]);
+    return h("p", { class: "note" }, `${glyphOf(mark)} `, ...sentence, ` (${record ? "in" : "since"} ${stepsText([step, step])}) `, record ? h("button", { class: "link", onclick: open }, "Show the calls before it") : null);
   }
 
   /** Replace the content. If a button with the same role had the focus before, such as the one to the next row, it has it again. */

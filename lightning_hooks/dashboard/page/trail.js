@@ -4,7 +4,7 @@ import { short } from "./colors.js";
 import { curveAxis, curveTicks } from "./curve.js";
 import { clamp, color, h, onceAFrame, penOf, several } from "./dom.js";
 import { specialKeys } from "./legend.js";
-import { drawDisc } from "./marks.js";
+import { drawDisc, tensorText } from "./marks.js";
 import { texture } from "./textures.js";
 
 const [GUTTER, EDGE] = [58, 8]; // pixels before and behind the bars
@@ -169,7 +169,7 @@ export class Trail {
     const x = this.x(this.first + 0.5);
     pen.fillStyle = color("alert");
     drawDisc(pen, clamp(x, GUTTER + 5, GUTTER + this.plot - 5), 9, 5);
-    const text = `first not finite: ${tensor} of ${name || "the model"}`;
+    const text = `first not finite: ${tensorText(tensor, name)}`;
     const room = pen.measureText(text).width;
     const isRight = x + 10 + room < GUTTER + this.plot;
     pen.textAlign = isRight ? "left" : "right";
@@ -185,7 +185,7 @@ export class Trail {
     const bounds = minimum === null && maximum === null ? [] : [`least ${short(minimum ?? -Infinity)}`, `greatest ${short(maximum ?? Infinity)}`];
     const numbers = [...bounds, nonfinite ? `${several(nonfinite, "element")} not finite${kindText(entry)}` : "all finite"].join(", ");
     const which = `step ${entry.step.toLocaleString("en-US")}, batch ${entry.micro_batch + 1}, call ${entry.call + 1}`;
-    this.readout.replaceChildren(h("strong", {}, `${entry.tensor} of ${entry.name || "the model"}`), ` (${passOf(entry)}), ${which}: ${numbers}. Number ${i + 1} of ${this.trail.length}.`);
+    this.readout.replaceChildren(h("strong", {}, tensorText(entry.tensor, entry.name)), ` (${passOf(entry)}), ${which}: ${numbers}. Number ${i + 1} of ${this.trail.length}.`);
     this.redraw();
   }
 
