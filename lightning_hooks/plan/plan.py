@@ -50,6 +50,7 @@ class Plan:
         param_row_of: maps each `update` row with a `ratio` to the row of its parameter, and each group of such rows to the
             group of their parameters.
         accumulators: the user's own accumulators that rules name.
+        drawn_by_default: the schedules at which only histograms are due that no rule names.
     """
 
     rows: list[Row]
@@ -58,7 +59,8 @@ class Plan:
     groups: list[Row] = field(default_factory=list)
     param_row_of: dict[int, int] = field(default_factory=dict)
     accumulators: tuple[Accumulator, ...] = ()
-    _stored_at: dict[Due, Mapping[str, frozenset[int]]] = field(default_factory=dict, repr=False)
+    drawn_by_default: frozenset[EveryN] = frozenset()
+    _on_request_at: dict[Due, Mapping[str, frozenset[int]]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def index(self) -> RowIndex:
@@ -81,6 +83,11 @@ class Plan:
         return next((row.index for row in self.rows if row.tensor == LOSS), None)
 
     @property
+    def named_schedules(self) -> Due:
+        """The schedules of the statistics that rules name."""
+        return frozenset(self.schedules) - self.drawn_by_default
+
+    @property
     def rows_and_groups(self) -> list[Row]:
         """All rows, then all groups."""
         return [*self.rows, *self.groups]
@@ -93,10 +100,16 @@ class Plan:
         )
 
     def forward(self) -> Plan:
-        """The plan for stages other than training: the rows of forward tensors, due at every batch."""
+        """The plan for stages other than training: the rows of forward tensors, due at every batch.
+
+        Histograms that no rule names are omitted, because a histogram of every batch takes more time.
+        """
         kept = [row for row in self.rows if row.kind in FORWARD_TENSORS]
         new_index = {row.index: i for i, row in enumerate(kept)}
-        rows = [replace(row, index=i, requests=((EveryN(), row.stats),)) for i, row in enumerate(kept)]
+        rows = [
+            replace(row, index=i, requests=((EveryN(), requested(row.requests, self.named_schedules)),))
+            for i, row in enumerate(kept)
+        ]
         groups = {
             group.index: replace(
                 group,
@@ -148,17 +161,20 @@ class Plan:
             return {}
         return {row.index: (row.target.value, row.units) for row in self.rows if row.units is not None}
 
-    def stored_at(self, due: Due) -> Mapping[str, frozenset[int]]:
-        """The rows that each separate store measures when these schedules are due, by the name of its accumulator."""
-        if due not in self._stored_at:
-            self._stored_at[due] = {
-                each.accumulator.name: frozenset(
-                    row for row in each.rows if any(map(each.accumulator.serves, requested(self.rows[row].requests, due)))
-                )
+    def on_request_at(self, due: Due) -> Mapping[str, frozenset[int]]:
+        """The rows of each accumulator on request that are measured when these schedules are due, by its name."""
+        if due not in self._on_request_at:
+            self._on_request_at[due] = {
+                each.accumulator.name: self._rows_requesting(each.accumulator, due)
                 for each in self.kept
-                if each.accumulator.separate
+                if each.accumulator.on_request
             }
-        return self._stored_at[due]
+        return self._on_request_at[due]
+
+    def _rows_requesting(self, accumulator: Accumulator, due: Due) -> frozenset[int]:
+        """The rows of which a statistic of the accumulator is requested when these schedules are due, alone or in a group."""
+        asking = [each for each in self.rows_and_groups if any(map(accumulator.serves, requested(each.requests, due)))]
+        return frozenset(row for each in asking for row in (each.members or (each.index,)))
 
     def label(self, row: int) -> str:
         """The description of a row in messages: `grad of encoder.weight`."""

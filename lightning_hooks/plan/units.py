@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from lightning_hooks.errors import RuleError
@@ -22,9 +21,7 @@ def units_schedule(rule: Watch, schedule: EveryN) -> EveryN:
         >>> units_schedule(Watch(modules="*", units="auto"), EveryN(every=4)).every
         12
     """
-    if rule.every_n_steps is not None or schedule.steps is not None or schedule.every >= _MIN_INTERVAL:
-        return schedule
-    return replace(schedule, every=-(-_MIN_INTERVAL // schedule.every) * schedule.every)
+    return schedule if rule.every_n_steps is not None else schedule.at_least(_MIN_INTERVAL)
 
 
 def ask_for_units(row: Row, rule: Watch, where: str) -> None:

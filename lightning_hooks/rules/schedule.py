@@ -64,6 +64,15 @@ class EveryN:
         step += -(step + 1) % self.every
         return step if self.last is None or step <= self.last else None
 
+    def at_least(self, interval: int) -> EveryN:
+        """The same schedule with the least multiple of its interval that is at least `interval`; a list of steps stays.
+
+        Example:
+            >>> EveryN(every=4).at_least(10), EveryN(steps=(1, 2)).at_least(10).steps
+            (EveryN(every=12, first=0, last=None, steps=None), (1, 2))
+        """
+        return self if self.steps is not None else replace(self, every=-(-interval // self.every) * self.every)
+
     def widened(self, factor: int) -> EveryN:
         """The same schedule with an interval `factor` (at least 1) times as long; a list keeps each `factor`-th step.
 

@@ -1,17 +1,14 @@
-"""Copies of a tensor, and of the merged state of a table, into host memory. A copy from CUDA blocks neither host nor device."""
+"""Copies of a tensor into host memory. A copy from CUDA blocks neither host nor device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-from lightning_hooks.stats.requests import FACTOR, FACTS, NEGATED_FACTS, STOP
 
 Array = NDArray[Any]
 
@@ -85,45 +82,3 @@ def to_device(numbers: Sequence[int] | NDArray[np.int64], device: torch.device) 
     on_host = torch.as_tensor(numbers, dtype=torch.int64, device="cpu")
     # The pinned tensor may be freed here: torch reuses its memory only when the copy to the device is complete.
     return on_host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else on_host.to(device)
-
-
-class MergedState(NamedTuple):
-    """The state of a table merged over all ranks.
-
-    Args:
-        state: the flat state, float64. With a single rank and a table in host memory, it shares the memory of the table.
-        stop: whether any rank requests to stop.
-        factor: the greatest factor that any rank requests for its intervals.
-        facts_differ: whether the facts of the step differ between ranks.
-    """
-
-    state: NDArray[np.float64]
-    stop: bool
-    factor: int
-    facts_differ: bool = False
-
-
-class PendingState:
-    """A merged state whose copy from the device may not be complete yet.
-
-    Args:
-        copy: the copy of the state.
-        requests: whether a single rank requests to stop, and its factor; None if the state contains the requests.
-    """
-
-    def __init__(self, copy: HostCopy, requests: tuple[bool, int] | None = None) -> None:
-        self._copy = copy
-        self._requests = requests
-
-    @property
-    def ready(self) -> bool:
-        """As of `HostCopy`."""
-        return self._copy.ready
-
-    @cached_property
-    def merged(self) -> MergedState:
-        """The merged state. Waits for the device if the copy is not complete."""
-        state = self._copy.wait()
-        if self._requests is not None:
-            return MergedState(state, *self._requests)
-        return MergedState(state, bool(state[STOP]), int(state[FACTOR]), bool(state[FACTS] != -state[NEGATED_FACTS]))

@@ -19,7 +19,6 @@ from lightning_hooks.stats.columns import STACKED
 from lightning_hooks.stats.keys import keys_of, numbers_of
 from lightning_hooks.stats.processes import rank, world_size
 from lightning_hooks.stats.replicas import Replicas
-from lightning_hooks.stats.requests import REQUESTS
 from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN
 from lightning_hooks.stats.sections import Sections
 
@@ -77,7 +76,7 @@ def merge_gathered(tables: Tensor, sections: Sections, owned: Replicas) -> Tenso
     counting = owned.keep_counted(sections, parts, bids == bids.amax(0))
     merged = [each.accumulator.merge(part, STACKED) for each, part in zip(sections.kept, counting, strict=True)]
     owned.divide_repeated(sections, merged, owned.digests(parts[0], weights).sum(0))
-    return torch.cat([*(part.flatten() for part in merged), states[:, -REQUESTS:].amax(0)])
+    return sections.joined(merged, states[:, sections.requests].amax(0))
 
 
 def merge_reduced(state: Tensor, sections: Sections, owned: Replicas, ranks: int) -> Generator[Collective, Tensor, Tensor]:
@@ -87,7 +86,7 @@ def merge_reduced(state: Tensor, sections: Sections, owned: Replicas, ranks: int
     # If several ranks hold copies of a row, all copies have the same minimum and maximum. So one reduction finds the extremes
     # together with the greatest bid, which decides which copy counts in the sums.
     extremes = [_Extremes(each.accumulator, part) for each, part in zip(sections.kept, parts, strict=True)]
-    asked = [*(each.asked for each in extremes), bids, state[-REQUESTS:]]
+    asked = [*(each.asked for each in extremes), bids, state[sections.requests]]
     greatest = numbers_of((yield "max", keys_of(torch.cat(asked)))).split([len(each) for each in asked])
     merged = [each.merged(reduced) for each, reduced in zip(extremes, greatest, strict=False)]
     best, requests = greatest[-2:]
@@ -106,7 +105,7 @@ def merge_reduced(state: Tensor, sections: Sections, owned: Replicas, ranks: int
     means.write_means(total[0])
     means.write_deviations((yield "sum", means.deviations()))
     owned.divide_repeated(sections, merged, total[-1])
-    return torch.cat([*(part.flatten() for part in merged), requests])
+    return sections.joined(merged, requests)
 
 
 def _of(accumulator: Accumulator, *rules: str) -> list[int]:

@@ -34,6 +34,10 @@ class Replicas(NamedTuple):
     weight: Tensor
     parallel: int
 
+    def of_sections(self, sections: Sections) -> Replicas:
+        """The same copies for a layout with only the first of the sections."""
+        return self._replace(rows_of=self.rows_of[: len(sections.kept)])
+
     def bids(self, counts: Tensor, first: Tensor, ranks: int) -> Tensor:
         """The bid of a rank for each replicated row: the lower the first rank of its copy, the higher. The greatest bid wins.
 

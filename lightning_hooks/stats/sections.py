@@ -1,4 +1,4 @@
-"""The layout of the flat state of a table: a section for each accumulator, then the requests of the rank."""
+"""The layout of the flat state of a table: sections of accumulators, the requests of the rank, then sections on request."""
 
 from __future__ import annotations
 
@@ -35,14 +35,19 @@ def refuse_narrow(device: torch.device) -> None:
 class Sections:
     """The sections of a flat state: the moments of every row, then a section for each further accumulator of some rows.
 
-    A section holds a slot for each row that keeps its accumulator. A slot is as long as the accumulator has columns.
+    A section holds a slot for each row that keeps its accumulator. A slot is as long as the accumulator has columns. The
+    sections of accumulators that are measured on request come last, after the requests of the rank: in steps without them, the
+    first part of the state has the layout `always`, and only that part is cleared, exchanged and copied.
 
     Args:
         rows: the number of rows of the table.
         kept: the accumulators besides the moments, each with the rows that keep it.
 
     Attributes:
-        kept: all accumulators, each with its rows; the moments come first.
+        kept: all accumulators, each with its rows: the moments, those that are always measured, then those on request.
+        always: the layout without the sections on request; this object itself if there are none.
+        requests: where a state has the requests of the rank.
+        size: the number of elements of the whole state.
 
     Example:
         >>> from lightning_hooks.stats.accumulators import BUILT_IN
@@ -52,10 +57,17 @@ class Sections:
     """
 
     def __init__(self, rows: int, kept: Sequence[AccumulatorRows] = ()) -> None:
-        self.kept: tuple[AccumulatorRows, ...] = (AccumulatorRows(MOMENTS, tuple(range(rows))), *kept)
+        always = [each for each in kept if not each.accumulator.on_request]
+        on_request = [each for each in kept if each.accumulator.on_request]
+        self.kept: tuple[AccumulatorRows, ...] = (AccumulatorRows(MOMENTS, tuple(range(rows))), *always, *on_request)
+        self.always: Sections = Sections(rows, always) if on_request else self
         self._slots = [{row: slot for slot, row in enumerate(each.rows)} for each in self.kept]
         sizes = [len(each.rows) * each.accumulator.width for each in self.kept]
-        self._ends = tuple(itertools.accumulate(sizes))
+        ends = list(itertools.accumulate(sizes))
+        first = ends[len(always)]
+        self.requests = slice(first, first + REQUESTS)
+        self.size = ends[-1] + REQUESTS
+        self._ends = tuple(end + REQUESTS * (section > len(always)) for section, end in enumerate(ends))
         self._starts = tuple(end - size for end, size in zip(self._ends, sizes, strict=True))
         self._not_zero = [
             (start + position, end, each.accumulator.width, column.neutral)
@@ -63,11 +75,6 @@ class Sections:
             for position, column in enumerate(each.accumulator.columns)
             if column.neutral
         ]
-
-    @property
-    def size(self) -> int:
-        """The number of elements of the whole state."""
-        return self._ends[-1] + REQUESTS
 
     def blank(self, device: torch.device | str = "cpu") -> Tensor:
         """A new state, float64 [size], in which every number is neutral and nothing is requested."""
@@ -80,10 +87,6 @@ class Sections:
         state[:] = 0.0
         for first, end, width, neutral in self._not_zero:
             state[first:end:width] = neutral
-
-    def slot(self, section: int, row: int) -> int | None:
-        """The slot of a row in a section; None if the row does not keep the accumulator."""
-        return self._slots[section].get(row)
 
     def slots(self, section: int, rows: Sequence[int]) -> list[int]:
         """The slots in a section of those of the rows that keep its accumulator."""
@@ -98,9 +101,15 @@ class Sections:
         """The section of the accumulator with this name; None if no row keeps it."""
         return next((i for i, each in enumerate(self.kept) if each.accumulator.name == name), None)
 
-    def offset(self, section: int, slot: int) -> int:
-        """The index in the state of the first number of a slot."""
-        return self._starts[section] + slot * self.kept[section].accumulator.width
+    def span(self, name: str, row: int) -> slice | None:
+        """Where a state has the numbers of a row; None if the row does not keep the accumulator with this name."""
+        section = self.index(name)
+        slot = None if section is None else self._slots[section].get(row)
+        if section is None or slot is None:
+            return None
+        width = self.kept[section].accumulator.width
+        start = self._starts[section] + slot * width
+        return slice(start, start + width)
 
     def moments_of(self, state: Flat) -> Flat:
         """The first section: raw moments, a view [rows, 9]."""
@@ -112,6 +121,12 @@ class Sections:
             state[start:end].reshape(-1, each.accumulator.width)
             for each, start, end in zip(self.kept, self._starts, self._ends, strict=True)
         ]
+
+    def joined(self, parts: Sequence[Tensor], requests: Tensor) -> Tensor:
+        """A state, from its sections and the requests of a rank."""
+        flat = [part.flatten() for part in parts]
+        always = len(self.always.kept)
+        return torch.cat([*flat[:always], requests, *flat[always:]])
 
 
 def rescale_sections(sections: Sections, parts: Sequence[Tensor], rows: Sequence[int], factor: Tensor | float) -> None:

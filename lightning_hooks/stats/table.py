@@ -13,8 +13,10 @@ from lightning_hooks.stats import kernels
 from lightning_hooks.stats.accumulators import AccumulatorRows
 from lightning_hooks.stats.accumulators.store import PendingNumbers, StoreContext
 from lightning_hooks.stats.columns import STACKED
-from lightning_hooks.stats.host_copy import InHostMemory, PendingState, begin_copy, copy_now, to_device
+from lightning_hooks.stats.due_rows import DueRows
+from lightning_hooks.stats.host_copy import InHostMemory, begin_copy, copy_now, to_device
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
+from lightning_hooks.stats.merged_state import PendingState
 from lightning_hooks.stats.metrics import MetricRows
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.processes import world_size
@@ -29,8 +31,8 @@ from lightning_hooks.stats.user_statistics import UserStatistic
 class Table:
     """The numbers of every row of a step.
 
-    The `state` is one flat float64 tensor, whose last elements are the requests of this rank; `sections` is its layout. On a
-    CUDA device no method waits for the device, unless its docstring says so.
+    The `state` is one flat float64 tensor; `sections` is its layout. On a CUDA device no method waits for the device, unless
+    its docstring says so.
 
     Args:
         rows: the number of rows; each keeps moments.
@@ -72,20 +74,20 @@ class Table:
         self.magnitudes = magnitudes
         copied = copied or {}
         context = StoreContext(device, alone, label, tensor_parallel[1])
-        self._stores = [each.accumulator.store(each, context) for each in kept if each.accumulator.separate]
-        self.stores = {store.name: store for store in self._stores}
+        self.stores = {e.accumulator.name: e.accumulator.store(e, context) for e in kept if e.accumulator.separate}
         units: list[Tensor | None] = self.stores["units"].by_row if "units" in self.stores else []
         self.units = units
         kept = [each for each in kept if not each.accumulator.separate]
         self.metrics = MetricRows(metrics, range(rows) if alone else copied, device)
         self.sections = Sections(rows, kept)
-        # Rows that the CUDA kernel cannot write, because it writes moments only and these rows keep other numbers too.
-        self._more_than_moments = {*self.metrics.rows}.union(*(each.rows for each in kept if _is_measured(each)))
+        self._due = DueRows(self.sections)
+        # Rows that the CUDA kernel never writes, because it writes moments only and these rows always keep other numbers too.
+        always_more = [each.rows for each in kept if _is_measured(each) and not each.accumulator.on_request]
+        self._more_than_moments = {*self.metrics.rows}.union(*always_more)
         # Only Python measures the rows of an accumulator that is not compiled. Sums over pairs do not count: the monitor writes
         # them, so a compiled writer still serves their rows.
         not_compiled = [each.rows for each in kept if _is_measured(each) and not each.accumulator.compiled]
         self._python_rows = {*self.metrics.rows}.union(*not_compiled)
-        self._histograms = self.sections.index("histogram")
         self.state = self.sections.blank(device)
         # A NumPy array with the memory of the state: clearing it takes a tenth of the time that torch takes.
         self._array = self.state.numpy() if self.state.is_cpu else None
@@ -116,11 +118,10 @@ class Table:
         Raises:
             KeyError: the row does not keep the accumulator.
         """
-        section = self.sections.index(name)
-        slot = None if section is None else self.sections.slot(section, row)
-        if section is None or slot is None:
+        span = self.sections.span(name, row)
+        if span is None:
             raise KeyError(f"{self._label(row)} keeps no {name}")
-        return self.sections.split(self.state)[section][slot]
+        return self.state[span]
 
     def hold_alone(self, row: int) -> None:
         """From now on, count the measurements of this rank for a row of a sharded parameter as a whole copy, not as a shard."""
@@ -132,25 +133,34 @@ class Table:
         """Reset every row, metric and store to the numbers of no elements."""
         if self._partial is not None:
             self._partial.drop()
-        self.sections.clear(self.state if self._array is None else self._array)
+        current = self._due.sections
+        current.clear(self.state[: current.size] if self._array is None else self._array[: current.size])
         if self.metrics.rows:
             self.metrics.reset()
-        for store in self._stores:
+        for store in self.stores.values():
             store.clear()
 
     def expect(self, due: Mapping[str, Collection[int]]) -> None:
-        """Set the rows that each store measures in the step that begins, by the name of the store; none by default."""
-        for store in self._stores:
+        """Set the rows of each accumulator on request that are measured in the step that begins, by its name; none by default.
+
+        Before the first call all rows are measured, except those of stores. Call `clear` next: the rest of the state is not
+        reset, exchanged or copied.
+        """
+        self._due.set(due)
+        for store in self.stores.values():
             store.due = due.get(store.name, frozenset())
 
-    def writer(self, row: int, fallback: kernels.FallbackWriter, stored: Collection[str] = ()) -> Callable[[Tensor], None]:
+    def writer(
+        self, row: int, fallback: kernels.FallbackWriter, on_request: Collection[str] | None = None
+    ) -> Callable[[Tensor], None]:
         """A function that merges a tensor into a row as `add` does, but without a `Measurement`.
 
         Args:
             row: the index of the row.
             fallback: takes the tensors that cannot be written directly. Takes all tensors if the row keeps a statistic of the
                 user, or lies on a device without a kernel.
-            stored: the names of the stores that also measure the row.
+            on_request: the names of the accumulators on request that also measure the row. Default: those that keep the row,
+                without stores.
 
         Example:
             >>> class Fallback(kernels.FallbackWriter):
@@ -163,23 +173,26 @@ class Table:
             >>> table.moments[0, 1].item(), fallback.calls
             (2.0, 1)
         """
-        for name in stored:
-            return self.stores[name].writer(row, partial(fallback, row), partial(self._unit_writer, row, fallback))
+        offset = self._histogram_offset(row) if on_request is None or "histogram" in on_request else None
+        for name in self.stores.keys() & (on_request or ()):
+            return self.stores[name].writer(row, partial(fallback, row), partial(self._unit_writer, row, fallback, offset))
         device = kernels.on_device(self.state)
-        if device is not None and row not in self._more_than_moments:
+        if device is not None and offset is None and row not in self._more_than_moments:
             if self._partial is None:
                 self._partial = device.PartialRows(self.state)
             return kernels.DirectWriter(self._partial.writer(row * MOMENTS), row, fallback)
         if not self.state.is_cpu or row in self._python_rows:
             return partial(fallback, row)
-        write: Callable[[Tensor], None] = kernels.host.writer(self, row, self._histogram_offset(row), fallback)
+        write: Callable[[Tensor], None] = kernels.host.writer(self, row, offset, fallback)
         return write
 
-    def _unit_writer(self, row: int, fallback: kernels.FallbackWriter, axis: int) -> Callable[[Tensor], None] | None:
+    def _unit_writer(
+        self, row: int, fallback: kernels.FallbackWriter, offset: int | None, axis: int
+    ) -> Callable[[Tensor], None] | None:
         """The compiled writer of a row and its units along `axis`; None if Python must measure the row."""
         if not self.state.is_cpu or row in self._python_rows:
             return None
-        write: Callable[[Tensor], None] = kernels.host.writer(self, row, self._histogram_offset(row), fallback, axis)
+        write: Callable[[Tensor], None] = kernels.host.writer(self, row, offset, fallback, axis)
         return write
 
     def add(self, row: int, measurement: Measurement, divided: Measurement | None = None) -> None:
@@ -234,16 +247,23 @@ class Table:
                 continue
             for section, slot, value in new:
                 numbers.setdefault(section, {})[slot] = value
-        parts = self.sections.split(self.state)
+        parts = self._parts
         for section, values in numbers.items():
             part = parts[section]
             stacked = torch.stack([value.to(part.device, non_blocking=True) for value in values.values()])
             part.index_copy_(0, to_device(list(values), part.device), stacked.to(part.dtype))
         return skipped
 
-    def offsets(self, rows: Sequence[int]) -> RowOffsets:
-        """The offsets of rows in the state. Compute them once, and pass them to `measure_all` at every step."""
-        return RowOffsets.of(rows, [self._histogram_offset(row) for row in rows], self._python_rows.isdisjoint(rows))
+    def offsets(self, rows: Sequence[int], counted: Collection[int] | None = None) -> RowOffsets:
+        """The offsets of rows in the state. Compute them once, and pass them to `measure_all` at every step of the same kind.
+
+        Args:
+            rows: the indices of the rows.
+            counted: the rows whose histograms are due in such a step; default: those of the current step.
+        """
+        counted = self._due.of("histogram") if counted is None else counted
+        histograms = [self._histogram_offset(row) if row in counted else None for row in rows]
+        return RowOffsets.of(rows, histograms, self._python_rows.isdisjoint(rows))
 
     def measure_all(
         self, rows: Sequence[int] | RowOffsets, tensors: Sequence[Tensor], subtracted: Sequence[Tensor] | None = None
@@ -262,7 +282,8 @@ class Table:
         offsets = rows if isinstance(rows, RowOffsets) else self.offsets(rows)
         device = kernels.on_device(self.state)
         if device is not None:
-            plain = [position for position, row in enumerate(offsets.rows) if row not in self._more_than_moments]
+            counted = self._due.of("histogram")
+            plain = [i for i, row in enumerate(offsets.rows) if row not in self._more_than_moments and row not in counted]
             lists = [[each[position] for position in plain] for each in (tensors, subtracted) if each is not None]
             rest = device.measure_many_into(self.state, [offsets.rows[position] * MOMENTS for position in plain], *lists)
             written = set(plain) - {plain[position] for position in rest}
@@ -285,7 +306,7 @@ class Table:
         """
         device = self.state.device
         is_withdrawn = unless_zero.to(device, non_blocking=True) > 0
-        for section, (each, part) in enumerate(zip(self.sections.kept, self.sections.split(self.state), strict=True)):
+        for section, (each, part) in enumerate(zip(self._due.sections.kept, self._parts, strict=True)):
             if not _is_measured(each):
                 continue
             index = to_device(self.sections.slots(section, rows), device)
@@ -302,12 +323,12 @@ class Table:
         """
         self._merge_partial()
         factor = factor.to(self.state.device, torch.float64)
-        rescale_sections(self.sections, self.sections.split(self.state), rows, factor)
-        for store in self._stores:
+        rescale_sections(self._due.sections, self._parts, rows, factor)
+        for store in self.stores.values():
             store.rescale(rows, factor)
 
     def exchange(self, *, stop: bool = False, factor: int = 1, facts: int = 0) -> PendingState:
-        """The whole state merged over all ranks, which must all call this method at the same step.
+        """The current part of the state merged over all ranks, which must all call this method at the same step.
 
         If a row keeps a metric of the user, this waits for the device: metrics are read now, because the next step resets them.
 
@@ -317,36 +338,43 @@ class Table:
             facts: the checksum of the facts of the step. The result says whether the checksums of the ranks differ.
         """
         self._merge_partial()
+        sections, size = self._due.sections, self._due.sections.size
         if self.ranks == 1 and self._array is not None and not self.metrics.rows:
-            return PendingState(InHostMemory(self._array), (stop, factor))
+            return PendingState(InHostMemory(self._array[:size]), sections, (stop, factor))
         to_host = copy_now if self.metrics.rows else begin_copy
         if self.ranks == 1:
-            return PendingState(to_host(self.state), (stop, factor))
-        self.state[FACTOR], self.state[STOP] = float(factor), float(stop)
-        self.state[FACTS], self.state[NEGATED_FACTS] = float(facts), -float(facts)
-        return PendingState(to_host(merge_ranks(self.state, self.sections, self._replicas)))
+            return PendingState(to_host(self.state[:size]), sections, (stop, factor))
+        requests = self.state[sections.requests]
+        requests[FACTOR], requests[STOP] = float(factor), float(stop)
+        requests[FACTS], requests[NEGATED_FACTS] = float(facts), -float(facts)
+        return PendingState(to_host(merge_ranks(self.state[:size], sections, self._replicas.of_sections(sections))), sections)
 
     def exchange_stores(self) -> dict[str, PendingNumbers]:
         """The numbers of the stores, merged over all ranks, by the name of the store. All ranks must call this method."""
-        pending = ((store.name, store.exchange()) for store in self._stores)
+        pending = ((store.name, store.exchange()) for store in self.stores.values())
         return {name: numbers for name, numbers in pending if numbers is not None}
+
+    @property
+    def _parts(self) -> list[Tensor]:
+        """The sections that are measured in the current step, as views of the state."""
+        return self._due.sections.split(self.state)
 
     def _merge_partial(self) -> None:
         if self._partial is not None:
             self._partial.merge()
 
     def _histogram_offset(self, row: int) -> int | None:
-        if self._histograms is None:
-            return None
-        slot = self.sections.slot(self._histograms, row)
-        return None if slot is None else self.sections.offset(self._histograms, slot)
+        span = self.sections.span("histogram", row)
+        return None if span is None else span.start
 
     def _measured(self, row: int, measurement: Measurement, divided: Measurement) -> list[tuple[int, int, Tensor]]:
         """The section, the slot and the numbers of each accumulator of a row, measured from one tensor."""
         measured: list[tuple[int, int, Tensor]] = []
         # Measure the moments last: in host memory, the pass that counts the histogram computes the moments too.
-        for section, slot in reversed(self.sections.of_row(row)):
-            accumulator = self.sections.kept[section].accumulator
+        for section, slot in reversed(self._due.sections.of_row(row)):
+            accumulator = self._due.sections.kept[section].accumulator
+            if not self._due.has(accumulator, row):
+                continue
             numbers = accumulator.measure(divided if accumulator.divided_first else measurement, self._label(row))
             if numbers is not None:
                 measured.append((section, slot, numbers))
@@ -354,14 +382,14 @@ class Table:
 
     def _write(self, row: int, measurement: Measurement, divided: Measurement, *, merging: bool) -> None:
         new = self._measured(row, measurement, divided)
-        parts = self.sections.split(self.state)
+        parts = self._parts
         for section, slot, numbers in new:
             numbers = numbers.to(self.state.device, non_blocking=True)
             if merging:
                 both = torch.stack([parts[section][slot], numbers])
                 numbers = self.sections.kept[section].accumulator.merge(both, STACKED)
             parts[section][slot] = numbers
-        for store in self._stores:
+        for store in self.stores.values():
             if row in store.due:
                 store.add(row, measurement)
         if row in self.metrics:

@@ -21,7 +21,7 @@ from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.ranks import merge_gathered, merge_reduced
 from lightning_hooks.stats.replicas import Replicas, replicas
-from lightning_hooks.stats.requests import FACTOR, REQUESTS, STOP
+from lightning_hooks.stats.requests import FACTOR, STOP
 from lightning_hooks.stats.schema import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS
 from lightning_hooks.stats.sections import Sections
 from lightning_hooks.stats.table import Table
@@ -178,13 +178,14 @@ def test_infinities_are_extremes_and_zeros_of_either_sign_are_equal() -> None:
 
 
 def test_requests_of_any_rank_are_those_of_all() -> None:
-    states = [Sections(1).blank() for _ in range(3)]
+    sections = Sections(1, [AccumulatorRows(HISTOGRAM, (0,))])
+    states = [sections.blank() for _ in range(3)]
     for state, factor in zip(states, (1.0, 8.0, 2.0), strict=True):
-        state[FACTOR] = factor
-    states[2][STOP] = 1.0
-    for state in both(states, Sections(1), own(3, Sections(1))):
-        assert (state[FACTOR].item(), state[STOP].item()) == (8.0, 1.0)
-        assert torch.equal(state[:-REQUESTS], Sections(1).blank()[:-REQUESTS])
+        state[sections.requests][FACTOR] = factor
+    states[2][sections.requests][STOP] = 1.0
+    for state in both(states, sections, own(3, sections)):
+        assert state[sections.requests][[FACTOR, STOP]].tolist() == [8.0, 1.0]
+        assert all(map(torch.equal, sections.split(state), sections.split(sections.blank())))
 
 
 def filled(seed: int, sections: Sections) -> Tensor:
@@ -200,13 +201,13 @@ def filled(seed: int, sections: Sections) -> Tensor:
 
 
 def test_histograms_sums_and_pairs_add_up_and_copies_count_once() -> None:
-    sections = Sections(3, [AccumulatorRows(each, (0, 1)) for each in (HISTOGRAM, FUNCTION, PAIRS)])
+    sections = Sections(3, [AccumulatorRows(each, (0, 1)) for each in (FUNCTION, PAIRS, HISTOGRAM)])
     states = [filled(seed, sections) for seed in range(4)]
     for state in states:  # row 1 is a copy on every rank
         for part, first in zip(sections.split(state), sections.split(states[0]), strict=True):
             part[1] = first[1]
     # The micro-batches of a rank are not copies, so their numbers may differ from rank to rank.
-    sections.split(states[2])[3][1, 3:] += 1.0
+    sections.split(states[2])[2][1, 3:] += 1.0
     # The first rank has measured nothing, as after a failure.
     states[0].copy_(sections.blank())
     owned = own(4, sections, [{1: rank} for rank in range(4)])
@@ -216,7 +217,7 @@ def test_histograms_sums_and_pairs_add_up_and_copies_count_once() -> None:
         for part in (1, 2, 3):
             torch.testing.assert_close(merged[part][0], sum(one[part][0] for one in each), rtol=0, atol=0)
             expected = each[1][part][1].clone()
-            if part == 3:
+            if part == 2:
                 expected[3:] = sum(one[part][1, 3:] for one in each)
             torch.testing.assert_close(merged[part][1], expected, rtol=0, atol=0)
         torch.testing.assert_close(merged[0][1], each[1][0][1], rtol=1e-15, atol=1e-15)
@@ -224,12 +225,12 @@ def test_histograms_sums_and_pairs_add_up_and_copies_count_once() -> None:
 
 
 def test_a_nan_of_a_copy_that_does_not_count_stays_out() -> None:
-    sections = Sections(1, [AccumulatorRows(HISTOGRAM, ()), AccumulatorRows(FUNCTION, (0,)), AccumulatorRows(PAIRS, (0,))])
+    sections = Sections(1, [AccumulatorRows(FUNCTION, (0,)), AccumulatorRows(PAIRS, (0,)), AccumulatorRows(HISTOGRAM, ())])
     states = [filled(seed, sections) for seed in range(2)]
-    sections.split(states[1])[2][:] = math.nan
-    sections.split(states[1])[3][0, :3] = math.nan
+    sections.split(states[1])[1][:] = math.nan
+    sections.split(states[1])[2][0, :3] = math.nan
     for state in both(states, sections, own(2, sections, [{0: 0}, {0: 1}])):
-        assert not sections.split(state)[2].isnan().any() and not sections.split(state)[3].isnan().any()
+        assert not sections.split(state)[1].isnan().any() and not sections.split(state)[2].isnan().any()
 
 
 def test_the_shares_of_one_copy_count_together_and_other_copies_do_not() -> None:

@@ -12,7 +12,6 @@ from lightning_hooks.stats.accumulators.function import FunctionMean
 from lightning_hooks.stats.accumulators.histogram import Histogram
 from lightning_hooks.stats.measurement import Measurement, measure_all
 from lightning_hooks.stats.moments import MOMENTS, merge
-from lightning_hooks.stats.requests import REQUESTS
 from lightning_hooks.stats.table import Table
 from lightning_hooks.stats.user_statistics import user_statistic
 from tests.stats._fallback import KeepsAll
@@ -59,7 +58,8 @@ def test_histograms_of_many_are_those_of_each(threads):
             each.put(row, Measurement(tensor))
         many.state += 1.0  # previous numbers must be overwritten
         assert many.measure_all(rows, tensors) == []
-        torch.testing.assert_close(many.state[:-REQUESTS], each.state[:-REQUESTS], rtol=0, atol=0, equal_nan=True)
+        of_each, of_many = (table.sections.split(table.state) for table in (each, many))
+        torch.testing.assert_close(of_many, of_each, rtol=0, atol=0, equal_nan=True)
         left = changes.measure_all(rows, [t + 0.0 for t in tensors], [torch.zeros_like(t) for t in tensors])
         counts = [part.sections.split(part.state)[1] for part in (changes, each)]
         kept = [slot for slot, row in enumerate(slots) if row not in left]
@@ -176,7 +176,7 @@ def test_measurements_are_put_in_one_write_and_what_cannot_be_measured_is_named(
     measurements = [Measurement(torch.full((n,), 2.0)) for n in (3, 4, 5, 9)] + [Measurement(torch.ones(2, device="meta"))]
     assert table.put_all([4, 0, 1, 3, 2], measurements) == [3, 4]
     assert table.moments[:, 0].tolist() == [4.0, 5.0, 0.0, 0.0, 3.0]
-    histograms = table.sections.split(table.state)[1]
+    histograms = table.sections.split(table.state)[2]
     assert torch.equal(histograms, torch.stack([measurements[2].histogram, measurements[0].histogram]))
 
 
@@ -280,3 +280,46 @@ def test_what_hooks_have_seen_is_in_the_table_whenever_it_is_read(kernel):
     write(torch.tensor([1.0]))
     table.clear()
     assert table.moments[0, 0] == 0.0
+
+
+def test_numbers_on_request_are_measured_exchanged_and_cleared_only_where_they_are_due():
+    table = Table(
+        3,
+        [AccumulatorRows(HISTOGRAM, (0, 2)), AccumulatorRows(FunctionMean("largest", user_statistic(largest, "stats")), (1,))],
+    )
+    fallback = KeepsAll()
+
+    def step(due):
+        """The histograms' sums after each way of writing a row, and the state that is exchanged."""
+        table.expect({"histogram": due})
+        table.clear()
+        table.measure_all([0], [torch.ones(4)])
+        table.writer(2, fallback, ["histogram"] if 2 in due else [])(torch.ones(5))
+        table.add(2, Measurement(torch.ones(6)))
+        table.put_all([0], [Measurement(torch.ones(3))])
+        pending = table.exchange()
+        state = pending.merged.state
+        assert len(state) == pending.sections.size
+        assert pending.sections.moments_of(state)[:, 0].tolist() == [3.0, 0.0, 11.0]
+        return [part.sum(1).tolist() for part in pending.sections.split(state)[2:]]
+
+    assert step({0, 2}) == [[3.0, 11.0]]
+    assert step({2}) == [[0.0, 11.0]]
+    assert step(()) == []
+    assert step({0}) == [[3.0, 0.0]]
+    assert len(table.sections.blank()) - table.sections.always.size == 2 * HISTOGRAM.width
+
+
+def test_rows_are_rescaled_and_withdrawn_with_and_without_numbers_on_request():
+    for due in ({0}, ()):
+        table = Table(1, [AccumulatorRows(HISTOGRAM, (0,))])
+        table.expect({"histogram": due})
+        table.clear()
+        table.add(0, Measurement(torch.full((4,), 3.0)))
+        table.rescale([0], torch.tensor(0.5))
+        numbers = table.exchange().sections.split(table.exchange().merged.state)
+        assert numbers[0][0, :2].tolist() == [4.0, 1.5] and len(numbers) == 1 + len(due)
+        if due:
+            assert torch.equal(torch.from_numpy(numbers[1][0]), Measurement(torch.full((4,), 1.5)).histogram)
+        table.withdraw([0], torch.tensor(1.0))
+        assert torch.equal(table.state, table.sections.blank())

@@ -8,7 +8,7 @@ from zlib import crc32
 
 from lightning_hooks.engine.participants.facts import with_scale
 from lightning_hooks.records.facts import StepFacts
-from lightning_hooks.stats.host_copy import PendingState
+from lightning_hooks.stats.merged_state import PendingState
 from lightning_hooks.stats.processes import of_first_rank
 
 _MOST_KNOWN: Final = 100  # tuples of names whose checksum is cached; then the cache is cleared, to bound its memory

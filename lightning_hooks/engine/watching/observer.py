@@ -25,8 +25,8 @@ from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import LOSS, Row
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
-from lightning_hooks.stats.host_copy import MergedState, PendingState
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
+from lightning_hooks.stats.merged_state import MergedState, PendingState
 from lightning_hooks.stats.processes import world_size
 from lightning_hooks.stats.sharing import measured_for
 from lightning_hooks.stats.table import Table
@@ -110,7 +110,7 @@ class Observer(Participant):
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         self.fallback.note_order()
-        self.table.expect(self.plan.stored_at(self.schedules))
+        self.table.expect(self.plan.on_request_at(self.schedules))
         if stage != "train":
             return
         if self.overhead is not None:
@@ -169,14 +169,14 @@ class Observer(Participant):
     left = refreshed
 
     def actions(self, key: Any) -> Iterable[Action]:
-        stored = self.plan.stored_at(key)
+        on_request = self.plan.on_request_at(key)
         for row in self.plan.rows:
             if row.kind in MODULE_TENSORS and row.due(key):
                 tensor, backward = gradient_of(row.kind)
                 yield Action(
                     row.target.value,
                     tensor,
-                    self.table.writer(row.index, self.fallback, [name for name, rows in stored.items() if row.index in rows]),
+                    self.table.writer(row.index, self.fallback, [n for n, rows in on_request.items() if row.index in rows]),
                     row.path,
                     merge=partial(self.fallback.merge, row.index),
                     absent=partial(self.absent.note, f"watch: {row.tensor!r}", row.name) if row.path else None,
@@ -255,7 +255,7 @@ class Observer(Participant):
             return
         with self.account, self.guard():
             if self._write_loss is None:
-                self._write_loss = self.table.writer(row, fallback)
+                self._write_loss = self.table.writer(row, fallback, ())
             cost = fallback.calls, fallback.nanoseconds
             self._write_loss(loss.detach() if batches == 1 else loss.detach() * batches)
             # Restore the counters, which stand for calls of hooks: no hook was called, and `account` has measured the time.

@@ -161,7 +161,8 @@ class ParamReader:
         rows = {row.target.value: row.index for row in self._plan.rows if row.tensor == tensor and self._is_due(row, schedules)}
         watched = [parameter for parameter in parameters if parameter in rows]
         sharded = [i for i, parameter in enumerate(watched) if is_sharded(parameter)]
-        offsets = self._table.offsets([rows[parameter] for parameter in watched])
+        counted = self._plan.on_request_at(schedules).get("histogram", ())
+        offsets = self._table.offsets([rows[parameter] for parameter in watched], counted)
         return TensorRows(tensor, self._kinds[tensor], watched, offsets, sharded)
 
     def _is_due(self, row: Row, schedules: Due) -> bool:

@@ -24,7 +24,8 @@ from lightning_hooks.records.step_view import StepView
 from lightning_hooks.saved_state import DamagedState, read_list, read_mapping, read_number, starting_again
 from lightning_hooks.stats.accumulators import History
 from lightning_hooks.stats.accumulators.store import PendingNumbers, no_numbers
-from lightning_hooks.stats.host_copy import HostCopy, PendingState, begin_copy
+from lightning_hooks.stats.host_copy import HostCopy, begin_copy
+from lightning_hooks.stats.merged_state import PendingState
 from lightning_hooks.stats.moments import merge_by_index
 from lightning_hooks.stats.pairs import noise_scale
 from lightning_hooks.stats.schema import COUNT
@@ -214,13 +215,14 @@ class Producer:
         plan, table = self.observer.plan, self.observer.table
         # Copy the state, because on a single rank on the CPU it is the table itself, which the next step clears.
         state = ended.merging.merged.state.copy()
-        parts = table.sections.split(state)
+        sections = ended.merging.sections
+        parts = sections.split(state)
         scale = 1.0 if ended.scale is None else float(ended.scale.wait())
         if scale != 1.0:
-            rescale_sections(table.sections, [*map(torch.from_numpy, parts)], plan.loss_scaled, 1.0 / scale)
+            rescale_sections(sections, [*map(torch.from_numpy, parts)], plan.loss_scaled, 1.0 / scale)
         moments = parts[0]
         metrics = table.metrics.values(moments[:, COUNT]) if table.metrics.rows else {}
-        kept = table.sections.kept
+        kept = sections.kept
         for section, history in self._histories.items():
             own = list(kept[section].rows)
             parts[section] = history.update(_OfStep(kept[section].accumulator.name, parts[section], moments[own], table.ranks))
@@ -230,14 +232,12 @@ class Producer:
             array.flags.writeable = False
         named = {each.accumulator.name: part for each, part in zip(kept[1:], parts[1:], strict=True)}
         vectors: dict[tuple[int, str], Array] = {}
-        for name in table.stores:
-            pending = ended.stored.get(name)
-            if pending is None:
-                rows = plan.index.kept[name]
+        for name, pending in ended.stored.items():
+            named[name], of_rows = pending.finish(moments, scale, plan.loss_scaled)
+            vectors.update(of_rows)
+        for name, rows in plan.index.kept.items():
+            if name not in named:
                 named[name] = no_numbers(len(rows.rows), rows.accumulator.width)
-            else:
-                named[name], of_rows = pending.finish(moments, scale, plan.loss_scaled)
-                vectors.update(of_rows)
         facts = None
         if self._facts is not None and ended.facts is not None:
             facts = self._facts.of_view(ended.facts, ended.merging.merged.facts_differ, scale)

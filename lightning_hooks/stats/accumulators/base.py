@@ -47,6 +47,8 @@ class Accumulator:
         followed: the statistics that also need numbers of earlier steps; see `history`.
         stored: the name of each column in an event file; empty if an event file stores only the requested statistics.
         separate: whether a `Store` keeps the numbers, outside of the table's state.
+        on_request: whether a row is measured only in steps at which a rule requests a statistic of the numbers. If not, it is
+            measured in every watched step of the row.
         from_one_tensor: whether `measure` computes the numbers from single tensors. If not, it returns None, and a store or the
             monitor writes the numbers.
 
@@ -75,6 +77,7 @@ class Accumulator:
     stored: Sequence[str] = ()
     from_one_tensor: bool = True
     separate: bool = False
+    on_request: bool = False
 
     @property
     def width(self) -> int:

@@ -15,7 +15,7 @@ from lightning_hooks.stats.accumulators.base import Accumulator, RowStates
 from lightning_hooks.stats.columns import Column, Reduction
 from lightning_hooks.stats.histogram import BUCKETS, quantile, shift
 from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.stats.schema import MAX, MIN
+from lightning_hooks.stats.schema import COUNT, MAX, MIN, NONFINITE
 from lightning_hooks.stats.statistics import needs_histogram
 
 _COLUMNS: Final = tuple(Column(f"bucket{i}", "sum") for i in range(BUCKETS))
@@ -34,6 +34,7 @@ class Histogram(Accumulator):
     columns: Sequence[Column] = _COLUMNS
     statistics = ("histogram",)
     compiled = True
+    on_request = True
 
     def serves(self, stat: str) -> bool:
         """As of `Accumulator`: the histogram, and any quantile such as 'p99'."""
@@ -62,6 +63,13 @@ class Histogram(Accumulator):
             raise RuleError(f"stat: {stat!r} is not one number for each row; read it with view.histogram(rows)")
         extremes = states["moments"]
         return quantile(states[self.name], q, extremes[:, MIN], extremes[:, MAX])
+
+    def is_measured(self, stat: str, states: RowStates, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """As of `Accumulator`. A row without a finite element counts as measured, although its histogram is empty."""
+        moments = states["moments"]
+        has_no_finite = (moments[:, COUNT] > 0) & (moments[:, NONFINITE] == moments[:, COUNT])
+        measured: NDArray[np.bool_] = has_no_finite | (states[self.name].sum(1) > 0)
+        return measured
 
     def missing(self, stat: str) -> str:
         """As of `Accumulator`."""

@@ -82,9 +82,7 @@ def no_numbers(rows: int, columns: int) -> Array:
         >>> no_numbers(1, 2).tolist()
         [[0.0, 0.0]]
     """
-    numbers = np.zeros((rows, columns))
-    numbers.flags.writeable = False
-    return numbers
+    return np.broadcast_to(np.float64(0.0), (rows, columns))  # one element in memory
 
 
 class StoreContext(NamedTuple):

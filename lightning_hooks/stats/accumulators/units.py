@@ -34,6 +34,7 @@ class Units(Accumulator):
     statistics = NAMES
     from_one_tensor = False
     separate = True
+    on_request = True
 
     def measure(self, measurement: Measurement, row: str) -> None:
         """As of `Accumulator`. Returns None: the store measures the units."""

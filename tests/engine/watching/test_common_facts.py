@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from lightning_hooks.engine.watching.common_facts import CommonFacts, NotedFacts
 from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
-from lightning_hooks.stats.host_copy import InHostMemory, PendingState
-from lightning_hooks.stats.requests import FACTS, NEGATED_FACTS, REQUESTS
+from lightning_hooks.stats.host_copy import InHostMemory
+from lightning_hooks.stats.merged_state import PendingState
+from lightning_hooks.stats.requests import FACTS, NEGATED_FACTS
+from lightning_hooks.stats.sections import Sections
 
 GROUP = GroupFacts(0.1, 0.0, ("a.weight", "a.bias"))
 PLAIN = StepFacts((OptimizerFacts("SGD", (GROUP,)),), frozen=("b",), precision="32-true", accumulate=1, last_step=9)
@@ -71,6 +72,7 @@ def test_views_have_the_facts_of_the_view_before_if_the_ranks_learn_too_late_tha
 
 @pytest.mark.parametrize(("greatest", "least", "differ"), [(7.0, 7.0, False), (7.0, 3.0, True), (0.0, 0.0, False)])
 def test_facts_differ_if_the_greatest_checksum_is_not_the_least(greatest: float, least: float, differ: bool) -> None:
-    state = np.zeros(REQUESTS)
-    state[FACTS], state[NEGATED_FACTS] = greatest, -least
-    assert PendingState(InHostMemory(state)).merged.facts_differ is differ
+    sections = Sections(1)
+    state = sections.blank().numpy()
+    state[sections.requests][[FACTS, NEGATED_FACTS]] = greatest, -least
+    assert PendingState(InHostMemory(state), sections).merged.facts_differ is differ
