@@ -12,16 +12,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 from unittest.mock import patch
 
-from lightning.pytorch import Callback
-
 from benchmarks import output, per_workload
-from benchmarks.blocks import OFF, Layout, compare
+from benchmarks.blocks import OFF, Layout
 from benchmarks.clock import fit
-from benchmarks.modes import EIGHT, CallbackMode, Mode, everything, watched_steps
+from benchmarks.mean_steps import compared, row_of, steps_at
+from benchmarks.modes import EIGHT, everything, watched_steps
 from benchmarks.workloads import SIZES, Workload
 from lightning_hooks import HealthMonitor, StatsMonitor, Watch
 from lightning_hooks.health.reporter import Reporter
@@ -68,7 +66,7 @@ def measure_beside(workload: Workload, seconds: float, device: str = "cpu") -> d
     # The first looks compile nothing, but fill caches and the early levels.
     mean = statistics.fmean(taken[40:])
     return {
-        **_row(workload, "beside", layout),
+        **row_of(workload, "beside", layout),
         "step_ms": step * 1e3,
         "rows": _rows_of(health),
         "usual_us": statistics.median(taken[40:]) * 1e6,
@@ -102,8 +100,8 @@ def measure_alone(workload: Workload, seconds: float, least: int, device: str = 
         device: `cpu` or `cuda`.
     """
     layout = layout_for(workload, (OFF, "alone"), seconds, least)
-    return _compared(
-        workload, layout, OFF, "alone", {"alone": HealthMonitor(every_n_steps=_every(_EVERY, "alone", layout))}, device
+    return compared(
+        workload, layout, OFF, "alone", {"alone": HealthMonitor(every_n_steps=steps_at(_EVERY, "alone", layout))}, device
     )
 
 
@@ -118,32 +116,13 @@ def measure_units(workload: Workload, seconds: float, least: int, device: str = 
     """
     layout = layout_for(workload, (OFF, "scalars", "units"), seconds, least)
     steps = {mode: watched_steps(mode, layout) for mode in ("scalars", "units")}
-    of_units = _every(_UNITS_EVERY, "units", layout)
+    of_units = steps_at(_UNITS_EVERY, "units", layout)
     units = Watch(modules="*", leaves=True, tensors=("output",), stats=EIGHT, units="auto", every_n_steps=of_units)
     monitors = {
         "scalars": StatsMonitor(watch=everything(), every_n_steps=steps["scalars"]),
         "units": StatsMonitor(watch=[*everything(), units], every_n_steps=steps["units"], prefix="units/"),
     }
-    return _compared(workload, layout, "scalars", "units", monitors, device)
-
-
-def _every(every: int, mode: str, layout: Layout) -> list[int]:
-    """The steps of the blocks of a mode at which a schedule with this interval is due, as Lightning counts."""
-    return [step for step in watched_steps(mode, layout) if (step + 1) % every == 0]
-
-
-def _compared(
-    workload: Workload, layout: Layout, base: str, mode: str, monitors: dict[str, Callback], device: str
-) -> dict[str, Any]:
-    modes: list[Mode] = [CallbackMode(name, monitor) for name, monitor in monitors.items()]
-    clock = fit(*workload.make(layout.steps, device), layout, modes, options=workload.options, device=device)
-    means = {name: [[statistics.fmean(block)] for block in clock.blocks(name)] for name in (OFF, base, mode)}
-    step = statistics.median(block[0] for block in means[OFF])
-    return {**_row(workload, mode, layout), "step_ms": step * 1e3, **asdict(compare(means[mode], means[base]))}
-
-
-def _row(workload: Workload, what: str, layout: Layout) -> dict[str, Any]:
-    return {"workload": workload.name, "title": workload.title, "what": what, "rounds": layout.rounds}
+    return compared(workload, layout, "scalars", "units", monitors, device)
 
 
 def measure(letter: str, what: str, seconds: float, sizes: str = "cpu", device: str = "cpu") -> dict[str, Any]:

@@ -63,6 +63,7 @@ def render(folder: Path = RESULTS) -> str:
         ("reports", "What the reports of `ClipByGlobalNorm` take", tables.reports),
         ("unwatched", "What a step takes that is not watched", tables.unwatched),
         ("readers", "Several readers of the same tensors", tables.readers),
+        ("histograms", "What the default histograms take", tables.histograms),
         ("health", "What the health rules take", tables.health),
         ("recorder", "What the flight recorder takes", tables.recorder),
         ("check", "What `check` takes before a run", tables.check),

@@ -35,6 +35,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "reports": ("step_parts", "--name", "reports", "--variant", "reports", "--workloads", "A,B,C,D"),
     "unwatched": ("step_parts", "--name", "unwatched", "--variant", "unwatched", "--workloads", "A,B,C,D"),
     "readers": ("readers",),
+    "histograms": ("histograms",),
     "health": ("health",),
     "check": ("check",),
     "recorder": ("recorder",),

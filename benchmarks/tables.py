@@ -183,6 +183,21 @@ def check(found: dict[str, Any]) -> str:
     return table(columns, lines)
 
 
+def histograms(found: dict[str, Any]) -> str:
+    """The histograms that a monitor measures by default."""
+    lines = [
+        [
+            f"{row['workload']}: {row['title']}",
+            f"{row['step_ms']:.1f}",
+            f"{row['median']:.4f} [{row['low']:.4f}, {row['high']:.4f}]",
+            met(row["median"], targets.DEFAULT_HISTOGRAMS, interval=(row["low"], row["high"])),
+        ]
+        for row in found["rows"]
+    ]
+    text = "The default rules with histograms of every row at every fiftieth step, over the same rules without histograms:"
+    return "\n\n".join([text, table(["workload", "step (ms)", "ratio of mean steps", "target"], lines)])
+
+
 def health(found: dict[str, Any]) -> str:
     """The diagnosis beside a monitor, a monitor of health alone, and the units that some rules need."""
     by_what: dict[str, list[dict[str, Any]]] = {"beside": [], "alone": [], "units": []}

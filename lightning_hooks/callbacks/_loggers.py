@@ -18,7 +18,8 @@ from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.records.facts import StepFacts
-from lightning_hooks.records.layout import Layout, Levels, LogEntry
+from lightning_hooks.records.histogram_pace import HistogramPace
+from lightning_hooks.records.layout import Layout, Levels
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.saved_facts import changes
 from lightning_hooks.records.step_view import StepView
@@ -110,9 +111,7 @@ class LoggerWriter(StepConsumer):
         self._failed = [] if failed is None else failed
         self._logs_at = logs_at
         self._prefix = prefix
-        self._histogram_every = histogram_every_n_steps
-        self._drawn_at: dict[str, int] = {}  # the step of the last histogram, by tag
-        self._draws_from: dict[Layout, int] = {}  # the first step at which a histogram may be due, by layout
+        self._pace = HistogramPace(histogram_every_n_steps)
         self._writers: list[RunWriter] = []
         self._layouts: dict[tuple[RowIndex, str, Due], Layout] = {}
         self._stored_facts: StepFacts | None = None  # the facts in the event files, so that only changes are written
@@ -133,7 +132,7 @@ class LoggerWriter(StepConsumer):
         if not due:
             return
         layout = self._layout(view)
-        entry = self._filled(layout, view)
+        entry = self._pace.fill(layout, view)
         if view.facts is not None and view.facts is not self._stored_facts:
             changed = changes(self._stored_facts, view.facts)
             entry = replace(entry, facts=changed, monitor=self._prefix)
@@ -265,21 +264,6 @@ class LoggerWriter(StepConsumer):
             run_writer = RunWriter(experiment)
             self._writers.append(run_writer)
         return run_writer
-
-    def _filled(self, layout: Layout, view: StepView) -> LogEntry:
-        """The scalars of a step, and the histograms that are due. In a stage other than `train` all histograms are."""
-        step, interval = view.step, self._histogram_every
-        if view.stage != "train" or interval == 1:
-            return layout.fill(view)
-        if step < self._draws_from.get(layout, step):
-            return layout.fill(view, draw=())
-        due = [tag for tag in layout.drawn_tags if step - self._drawn_at.get(tag, -interval) >= interval]
-        entry = layout.fill(view, draw=due)
-        # A row without measurements has no histogram in `entry`, and stays due.
-        self._drawn_at.update(dict.fromkeys(entry.drawn_tags, step))
-        last_drawn = (self._drawn_at.get(tag, -interval) for tag in layout.drawn_tags)
-        self._draws_from[layout] = interval + min(last_drawn, default=step)
-        return entry
 
     def _layout(self, view: StepView) -> Layout:
         key = view.rows, view.stage, view.due

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from torch import nn
 
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.rows import LOSS
+from lightning_hooks.plan.rows import LOSS, requested
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.tensorboard.own_board import OwnBoard
 
@@ -25,11 +25,13 @@ def start_line(monitor: str, plan: Plan, prefix: str, loggers: Sequence[Any]) ->
     """
     targets = {id(row.target.value): row.target.value for row in plan.rows if row.tensor != LOSS}
     modules = sum(isinstance(value, nn.Module) for value in targets.values())
-    stats = {stat for row in plan.rows_and_groups for stat in row.stats}
+    stats = {stat for row in plan.rows_and_groups for stat in requested(row.requests, plan.named_schedules)}
     counts = {"module": modules, "parameter": len(targets) - modules}
     watched = " and ".join(_counted(number, noun) for noun, number in counts.items() if number) or "the loss"
     how = f" with {_counted(len(stats), 'statistic')}" if stats else ""
-    line = f"{monitor} watches {watched}{how} {_when(plan.schedules)}"
+    line = f"{monitor} watches {watched}{how} {_when(plan.named_schedules)}"
+    if plan.drawn_by_default:
+        line += f", and draws histograms {_when(plan.drawn_by_default)}"
     if not loggers:
         return line
     folder = _folder(loggers)
@@ -37,7 +39,7 @@ def start_line(monitor: str, plan: Plan, prefix: str, loggers: Sequence[Any]) ->
     return f"{line}; {prefix}hooks/overhead is its share of the time.{seen}"
 
 
-def _when(schedules: Sequence[EveryN]) -> str:
+def _when(schedules: Collection[EveryN]) -> str:
     if len(schedules) != 1:
         return "on several schedules"
     (schedule,) = schedules

@@ -78,7 +78,8 @@ class StatsMonitor(WatchingCallback):
         max_scalars: the maximum number of scalars of rows, over all stages; above it, rows are merged along the module tree and
             statistics are skipped; default 500. The global numbers (`hooks/…`) are not counted.
         max_histograms: the same for histograms, which are added up; default 100.
-        histogram_every_n_steps: the least number of steps between two histograms of a row in TensorBoard; default 50.
+        histogram_every_n_steps: the least number of steps between two histograms of a row in TensorBoard, and the interval at
+            which rules without `stats` measure histograms (except on CUDA, where counting takes longer); default 50.
         prefix: the text before the tags of scalars, histograms and texts; default `watch/`, below which your own charts are not
             buried. Tables and `latest` have it too, except `watch/`.
         loggers: which loggers of the Trainer are written to: `all` (default), `tensorboard`, names of their classes, or a list
@@ -194,6 +195,7 @@ class StatsMonitor(WatchingCallback):
             self._label,
             with_loss="train" in self.stages,
             loss_alone=self._watches_loss_alone,
+            draws_every=self.histogram_every_n_steps,
             name="the default watch" if self.watch is None else "watch",
         )
         return Resolved(plan, plans_of(self, plan))

@@ -1,8 +1,10 @@
-"""The default rules of a monitor."""
+"""The default rules of a monitor, and the histograms that no rule names."""
 
 from __future__ import annotations
 
 from typing import Final
+
+from torch import nn
 
 from lightning_hooks.rules import Watch
 
@@ -10,3 +12,15 @@ DEFAULT_WATCH: Final = (
     Watch(modules="*", layers=True, tensors=("output", "output_grad"), strict=False),
     Watch(params="*", tensors=("param", "grad", "update"), strict=False),
 )
+
+
+def draws_by_default(model: nn.Module) -> bool:
+    """Whether rules without `stats` measure histograms of this model: all its parameters are in host memory.
+
+    No kernel counts histograms on a CUDA device. There plain torch counts them, which takes many launches for each tensor.
+
+    Example:
+        >>> draws_by_default(nn.Linear(2, 1))
+        True
+    """
+    return all(parameter.device.type == "cpu" for parameter in model.parameters())

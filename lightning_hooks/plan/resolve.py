@@ -8,7 +8,7 @@ from typing import Any, cast
 from torch import nn
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.plan.defaults import DEFAULT_WATCH
+from lightning_hooks.plan.defaults import DEFAULT_WATCH, draws_by_default
 from lightning_hooks.plan.groups import add_groups, index_groups
 from lightning_hooks.plan.plan import Matched, Plan
 from lightning_hooks.plan.rows import LOSS, Requests, Row
@@ -31,6 +31,7 @@ def resolve(
     *,
     with_loss: bool = False,
     loss_alone: bool = False,
+    draws_every: int | None = None,
     name: str = "watch",
 ) -> Plan:
     """Resolve watch rules against a model.
@@ -42,6 +43,8 @@ def resolve(
         where: the text before the names of rules in messages.
         with_loss: whether to add a row for the loss, if there is any other row.
         loss_alone: whether to add it also if there is no other row.
+        draws_every: the interval in steps at which rows of rules without `stats` also keep a histogram, rounded up to a
+            multiple of the interval of the rule; None for no such histograms. See `draws_by_default`.
         name: of the list of rules in messages.
 
     Raises:
@@ -57,11 +60,17 @@ def resolve(
     shared_requests: dict[Requests, Requests] = {}
     all_matched: list[Matched] = []
     schedules: dict[EveryN, None] = {}
+    drawn: dict[EveryN, None] = {}
+    if draws_every is not None and not draws_by_default(model):
+        draws_every = None
     registry = UserRegistry()
     for here, rule, targets in matched_by(model, DEFAULT_WATCH if rules is None else rules, f"{where}{name}"):
         due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
         schedules[due] = None
         units_due = units_schedule(rule, due)
+        draws = None if draws_every is None or rule.stats is not None else due.at_least(draws_every)
+        if draws is not None:
+            drawn[draws] = None
         names, users = _statistics(rule, here, registry)
         matched = Matched(rule, here)
         for tensor in rule.watched:
@@ -79,6 +88,8 @@ def resolve(
             for row in tensor_rows:
                 asked = (due, stats if row.index in written else ()), *([(units_due, of_units)] if of_units else ())
                 requests = (*row.requests, *(each for each in asked if each[1] or not of_units))
+                if draws is not None and row.index in written:
+                    requests = (*requests, (draws, ("histogram",)))
                 row.requests = shared_requests.setdefault(requests, requests)
                 if of_units:
                     ask_for_units(row, rule, here)
@@ -94,8 +105,14 @@ def resolve(
         schedules[schedule] = None
     if with_loss and (rows or loss_alone):
         rows[id(model), LOSS] = Row(len(rows), LOSS, tuple((due, ()) for due in schedules), target=Target(LOSS, model, model))
-    accumulators = tuple(registry.accumulators.values())
-    plan = Plan([*rows.values()], all_matched, tuple(schedules), param_row_of=param_row_of, accumulators=accumulators)
+    plan = Plan(
+        [*rows.values()],
+        all_matched,
+        tuple(dict.fromkeys([*schedules, *drawn])),
+        param_row_of=param_row_of,
+        accumulators=tuple(registry.accumulators.values()),
+        drawn_by_default=frozenset(drawn.keys() - schedules.keys()),
+    )
     index_groups(plan)
     _refuse_common_tags(plan, f"{where}watch")
     return plan

@@ -38,9 +38,9 @@ class Watch:
             of a parameter `param`, `grad`, `final_grad`, `update`, `state.<key>` (an entry of the optimizer's state:
             `state.exp_avg_sq`). Default: `output` and `output_grad`, or `param`, `grad` and `update`.
         stats: names of statistics, callables, accumulators, import paths or `torchmetrics.Metric` classes. Default: `mean`,
-            `std`, `norm`, `abs_max`, `zero_fraction`, `nonfinite`, and `ratio` for `update`. A function is named by its
-            `__name__`, an object by its class; different statistics of the same name become `name`, `name_2`, … in the
-            order of the rules.
+            `std`, `norm`, `abs_max`, `zero_fraction`, `nonfinite`, and `ratio` for `update`; a StatsMonitor then also
+            measures histograms, at its `histogram_every_n_steps`. A function is named by its `__name__`, an object by its
+            class; different statistics of the same name become `name`, `name_2`, … in the order of the rules.
         group_by: merge rows of the rule exactly. A number merges by blocks of that depth of the module tree. A list of
             patterns makes one group per pattern; a mapping also names the groups. The first matching pattern counts, and a
             target without a match keeps its own row. Default: no groups.

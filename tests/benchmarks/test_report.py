@@ -37,6 +37,7 @@ def fill(folder: Path) -> None:
     beside = {**BASE, "what": "beside", "rows": 152, "usual_us": 3.0, "mean_us": 40.0, "largest_us": 4000.0, "median": 1.0066}
     ratios = [{**BASE, **RATIO, "what": what} for what in ("alone", "units")]
     output.write("health", [beside, *ratios], folder)
+    output.write("histograms", [{**BASE, **RATIO, "what": "default"}], folder)
     checked = {
         "step_ms": 23.0,
         "parameters": 2_000_000,
@@ -137,7 +138,7 @@ def test_a_section_that_was_measured_elsewhere_says_so(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_a_report_of_nothing(tmp_path: Path) -> None:
-    assert render(tmp_path).count("Not run") == 19
+    assert render(tmp_path).count("Not run") == 20
     assert draw(tmp_path, tmp_path / "docs") == []
 
 

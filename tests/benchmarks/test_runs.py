@@ -13,10 +13,11 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmarks import check, dashboard, modes, peers, readers, step_parts
+from benchmarks import check, dashboard, histograms, modes, peers, readers, step_parts
 from benchmarks.alternating import measure
 from benchmarks.blocks import OFF, Layout
 from benchmarks.clock import fit, values_of
+from benchmarks.mean_steps import steps_at
 from benchmarks.modes import CallbackMode, IdleHooks, everything, monitor_mode
 from benchmarks.naive import NaiveMode
 from benchmarks.scaling import memory, rows_of
@@ -49,6 +50,12 @@ def test_a_variant_runs_and_says_what_it_measured() -> None:
 def test_readers_run_alone_and_together() -> None:
     rows = readers.measure(TINY, seconds=0.0, least=1)
     assert [row["who"] for row in rows] == [*readers.READERS, readers.TOGETHER]
+
+
+def test_default_histograms_are_drawn_once_in_a_block() -> None:
+    layout = histograms.layout_of(1)
+    assert histograms.measure_with(TINY, layout)["median"] > 0
+    assert len(steps_at(50, "default", layout)) == 1
 
 
 @pytest.mark.parametrize("name", ["default", "transforms", "bf16", "accumulation", "validation"])

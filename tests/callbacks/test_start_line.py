@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning_hooks import HealthMonitor, StatsMonitor, Watch
 from tests.callbacks.models import Net, ValNet, data, trainer_of
 
-WATCHED = "StatsMonitor watches 4 modules and 4 parameters with 7 statistics at every step"
+WATCHED = "StatsMonitor watches 4 modules and 4 parameters with 7 statistics at every step, and draws histograms every 50 steps"
 
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -64,7 +64,9 @@ def test_counts_and_schedules(
 
 def test_a_health_monitor_beside_it_adds_to_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (line,) = fit(tmp_path, caplog, StatsMonitor(loggers=[]), HealthMonitor())
-    assert line.startswith("StatsMonitor watches 4 modules and 4 parameters with ") and line.endswith("on several schedules")
+    assert line.startswith("StatsMonitor watches 4 modules and 4 parameters with ") and line.endswith(
+        "on several schedules, and draws histograms every 50 steps"
+    )
 
 
 def test_no_other_run_logs_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -122,6 +122,13 @@ def numbers(root: Path, accumulate: int = 1, **options: Any) -> dict[str, Any]:
     return written(book)
 
 
+def histograms_at_some_steps(root: Path) -> dict[str, Any]:
+    monitor = StatsMonitor(histogram_every_n_steps=2)
+    book = Book(monitor)
+    fit(root, net(), mine(4), monitor, book)
+    return {str(step): {tag: float(counts.sum()) for tag, counts in named.items()} for step, named in book.histograms.items()}
+
+
 def numbers_accumulated(root: Path) -> dict[str, Any]:
     return numbers(root, 2)
 

@@ -25,7 +25,7 @@ CASES = [
     *("numbers", "numbers_accumulated", "numbers_static_graph", "watching_changes_nothing", "collectives", "random"),
     *("random_in_a_loop", "on_one_device", "other_rules_on_each_rank", "reports_of_two_optimizers"),
     *("stages", "files", "pairs", "one_rank_skips", "other_modules_on_each_rank", "own_hooks", "consumers"),
-    *("no_batches_on_one_rank", "own_accumulator", "units", "consumers_act"),
+    *("no_batches_on_one_rank", "own_accumulator", "units", "consumers_act", "histograms_at_some_steps"),
 ]
 
 
@@ -64,6 +64,16 @@ def test_every_number_is_that_of_one_process_on_the_whole_batch(ranks: Any, tmp_
     expected = on_the_whole_batch(tmp_path, accumulate)
     for result in ranks[case]:
         compare(book_of(result), expected)
+
+
+def test_histograms_are_merged_in_the_steps_that_have_them(ranks: Any) -> None:
+    one, other = ranks["histograms_at_some_steps"]
+    assert one == other and one["0"] == one["2"] == {}
+    model = net()
+    weights = {f"param_histogram/{name}": float(parameter.numel()) for name, parameter in model.named_parameters()}
+    for step in ("1", "3"):
+        assert {tag: one[step][tag] for tag in weights} == weights
+        assert one[step]["output_histogram/body.3"] == 2 * BATCH * 3
 
 
 def test_weights_are_the_same_bits_with_and_without_watching(ranks: Any) -> None:

@@ -21,6 +21,7 @@ from lightning_hooks.hooks import for_each
 from lightning_hooks.plan.defaults import DEFAULT_WATCH
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.private import private
+from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS
 from lightning_hooks.rules import Apply, Hook, Watch
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN
@@ -130,7 +131,9 @@ def match(model: nn.Module, rules: Sequence[Watch | Apply | Hook | Mapping[str, 
     for rule in rules:
         by_kind[_kind_of(rule)].append(rule)
     watch = as_rules(Watch, by_kind[Watch], "watch")
-    lines = plan_report(resolve(model, watch, EveryN())) if watch else []
+    interval = HISTOGRAM_EVERY_N_STEPS
+    plan = resolve(model, watch, EveryN(), draws_every=interval) if watch else None
+    lines = [] if plan is None else plan_report(plan, histogram_every_n_steps=interval)
     transforms = resolve_applies(model, as_rules(Apply, by_kind[Apply], "apply"))
     refuse_unsupported(transforms, (), scaled=False)
     lines += transforms_report(transforms)

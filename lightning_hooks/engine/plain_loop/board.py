@@ -18,6 +18,7 @@ from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.records.facts import StepFacts
+from lightning_hooks.records.histogram_pace import HistogramPace
 from lightning_hooks.records.layout import Layout
 from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS, MAX_HISTOGRAMS, MAX_SCALARS, Limits
 from lightning_hooks.records.run_context import RunContext
@@ -54,6 +55,7 @@ class LoopBoard(StepConsumer):
         self._plan: Plan | None = None
         self._limits: Limits | None = None
         self._layouts: dict[Due, Layout] = {}
+        self._pace = HistogramPace(HISTOGRAM_EVERY_N_STEPS)
         self._stored_facts: StepFacts | None = None  # those that the event file has
 
     @override
@@ -71,7 +73,7 @@ class LoopBoard(StepConsumer):
         if layout is None:
             levels = self._limits.levels("train")
             layout = self._layouts[view.due] = Layout(view.rows, view.due, view.stage, ROOT, levels)
-        entry = layout.fill(view, draw=None if view.step % HISTOGRAM_EVERY_N_STEPS == 0 else ())
+        entry = self._pace.fill(layout, view)
         if view.facts is not None and view.facts is not self._stored_facts:
             entry = replace(entry, facts=changes(self._stored_facts, view.facts), monitor=ROOT)
             self._stored_facts = view.facts

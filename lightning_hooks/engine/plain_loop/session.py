@@ -42,6 +42,7 @@ from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
 from lightning_hooks.records.facts import StepFacts
+from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import Apply, Hook, Watch
 from lightning_hooks.rules.fields import as_count, check_local
@@ -71,8 +72,7 @@ class Instrument:
             step when the step ends. Default: none.
         folder: the folder on this machine where consumers write files; they get it as `run.folder`. Default: none.
         health: whether health rules say what is wrong with the training, on standard error and in `findings.jsonl` in `folder`:
-            True for the default rules, or rules as of `HealthMonitor(rules=…)`. Call `note_loss` for those on the loss.
-            Default False.
+            True for the default rules, or rules as of `HealthMonitor(rules=…)`; call `note_loss` for the loss. Default False.
         calls: which calls of modules belong to a step: `training` (default), those with gradients enabled or while `model` is
             in training mode; `gradients`, only those with gradients enabled, for loops that collect data without gradients in
             training mode; `all`, for measuring without training. A call that does not belong to a step is neither measured
@@ -89,7 +89,7 @@ class Instrument:
     Attributes:
         model: the root module.
         optimizers: the optimizers whose steps end a step; empty if `step()` ends it, and after the block.
-        record: the last finished step, with histograms.
+        record: the last finished step.
         stopped: why a consumer asked to stop, for the loop to act on; None if no consumer did.
 
     Raises:
@@ -147,7 +147,8 @@ class Instrument:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         refuse_narrow(device)
         is_diagnosed = any(rule.is_on for rule in health_rules or ())
-        self._plan = resolve(model, rules, EveryN(), with_loss=True, loss_alone=is_diagnosed)
+        draws = None if logdir is None else HISTOGRAM_EVERY_N_STEPS
+        self._plan = resolve(model, rules, EveryN(), with_loss=True, loss_alone=is_diagnosed, draws_every=draws)
         if rules or is_diagnosed:
             check_ranks_agree(self._plan, device)
         check_local("folder", folder, "give a local one")
@@ -330,7 +331,7 @@ class Instrument:
 
     @property
     def record(self) -> StepView:
-        """The view of the last finished step, with histograms; waits for numbers that are still on a device."""
+        """The view of the last finished step; waits for numbers that are still on a device."""
         self._publish_pending()
         return self._latest.views.get("train", StepView(step=-1))
 
