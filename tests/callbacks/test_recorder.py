@@ -152,6 +152,14 @@ def test_the_record_says_why_the_step_was_not_run_again(tmp_path):
     assert recorder.record.place.module == "log_of" and model.seen == list(range(8))
 
 
+def test_the_record_says_that_compiled_modules_ran_eagerly(tmp_path):
+    model, recorder = made(), FlightRecorder()
+    model.head._compiled_call_impl = model.head._call_impl  # what compile() leaves on a module, without the compiler
+    fit(model, recorder, folder=tmp_path)
+    assert recorder.record.operation.name == "aten.log" and recorder.record.context["compiled"] == ["head"]
+    assert "compiled modules ran eagerly when the step was run again: head" in recorder.record.notes
+
+
 def test_what_a_replay_needs_is_kept_as_it_was(tmp_path):
     class Reads(Net):
         def training_step(self, batch, batch_idx):

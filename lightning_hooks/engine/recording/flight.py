@@ -19,7 +19,7 @@ from lightning_hooks.engine.recording.first_look import ended, growth_of, seen
 from lightning_hooks.engine.recording.loop import Loop
 from lightning_hooks.engine.recording.record_folder import RecordFolder, save_beside, write_of_rank, write_texts
 from lightning_hooks.engine.recording.restoring import restored
-from lightning_hooks.errors import printable
+from lightning_hooks.errors import listed, printable
 from lightning_hooks.recorder.options import RecorderOptions
 from lightning_hooks.recorder.record import FlightRecord, Verdict
 from lightning_hooks.recorder.verdicts import message_of
@@ -176,7 +176,7 @@ class Flight:
             self._write(self._explained(record, found))
 
     def _explained(self, record: FlightRecord, found: Autopsy) -> FlightRecord:
-        notes = (*record.notes, *found.notes)
+        notes = (*record.notes, *_of_compiled(record), *found.notes)
         place = found.place(record.step, self.recorder.micro_batch, self._loop.rank, self._loop.world_size)
         if found.verdict is None or place is None:
             # A run that raised or took too long shows nothing about the step.
@@ -271,6 +271,12 @@ class Flight:
             return autopsy(
                 loop.model, _nothing, update=lambda: step(optimizer), optimizers=[optimizer], limit=self._options.limit
             )
+
+
+def _of_compiled(record: FlightRecord) -> tuple[str, ...]:
+    names = record.context.get("compiled") or ()
+    shown = listed([name or "the model" for name in names], 3)
+    return (f"compiled modules ran eagerly when the step was run again: {shown}",) if names else ()
 
 
 def _tell_nobody(record: FlightRecord, folder: Path | None) -> None:
