@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import is_
 from pathlib import Path
-from time import time
 from types import TracebackType
 from typing import Any
 from weakref import ref
@@ -23,15 +21,13 @@ from lightning_hooks.engine.plain_loop.checks import (
     AllParameters,
     as_optimizers,
     check_calls,
-    parameters_of,
     refuse_foreign,
-    refuse_step,
-    register,
 )
 from lightning_hooks.engine.plain_loop.context import LoopContext
 from lightning_hooks.engine.plain_loop.health import loop_reporter
 from lightning_hooks.engine.plain_loop.recording import loop_flight
 from lightning_hooks.engine.plain_loop.rules import read_rules
+from lightning_hooks.engine.plain_loop.steps import LoopSteps
 from lightning_hooks.engine.running.run import Run
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.producer import Producer
@@ -41,7 +37,6 @@ from lightning_hooks.plan.rank_check import check_ranks_agree
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
-from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules import Apply, Hook, Watch
@@ -159,21 +154,19 @@ class Instrument:
         self._reporter = None if health_rules is None else loop_reporter(health_rules, self._focus)
         self._publisher = Publisher([self._latest, *boards, *filter(None, [self._reporter]), *as_consumers(consumers)])
         self._producer: Producer | None = None
-        self._facts: ModelFacts | None = None
-        self._noted: StepFacts | None = None  # the facts as they were just before the first optimizer of the step stepped
+        first = as_count("first_step", first_step)
+        self._steps = LoopSteps(self._run.hook_manager, self.optimizers, self._publisher, first)
         self._participants: list[Participant] = []
         if self._plan.rows:
             observer = Observer(self._plan, device=device)
-            facts = self._facts = ModelFacts(model, lambda: self.optimizers)
-            self._producer = Producer(observer, self._publisher, facts=self._facts_of_step, structure=facts.structure)
+            facts = ModelFacts(model, lambda: self.optimizers)
+            self._producer = Producer(observer, self._publisher, facts=self._steps.facts_of_step, structure=facts.structure)
+            self._steps.watch(self._producer, facts)
             self._participants.append(observer)
         self._participants += changing_participants(model, applies, hook_rules, lambda: self.optimizers)
         manager, where = self._run.hook_manager, self._context.folder
         self._flight = loop_flight(recorder, model, lambda: self.optimizers, manager, where, device)
         self._participants += [] if self._flight is None else [self._flight.recorder]
-        self._step = as_count("first_step", first_step)
-        self._stepped: set[int] = set()
-        self._held: dict[int, list[Any]] = {}  # by id of an optimizer: its parameters at its last step
         self._was_entered = self._is_over = False
 
     def __enter__(self) -> Instrument:
@@ -181,18 +174,14 @@ class Instrument:
         if self._was_entered:
             raise RuleError("instrument: it can be entered once; write `with instrument(…)` for each loop")
         self._was_entered = True
-        run_handles = self._run.hook_manager.run_handles
         try:
             self._publisher.start(self._plan, self._context)
-            for optimizer in self.optimizers:
-                register(optimizer, self._before, run_handles, before=True)
+            self._steps.register(before=True)
             for participant in self._participants:
                 self._run.join(participant)
-            # Register `_after` last: it ends the step, so it must run after the hooks of participants.
-            for optimizer in self.optimizers:
-                register(optimizer, self._after, run_handles, before=False)
-                self._held[id(optimizer)] = parameters_of(optimizer)
-            self._begin()
+            # These hooks end the step, so they must run after those of participants.
+            self._steps.register(before=False)
+            self._steps.begin()
         except BaseException as error:
             self._run.close()
             self._publisher.close(error)
@@ -218,10 +207,10 @@ class Instrument:
         self._is_over = True
         self._model = ref(self.model)
         del self._run, self._plan
-        self._producer, self._facts, self._participants, self.optimizers = None, None, [], []
+        self._steps.close()
+        self._producer, self._participants, self.optimizers = None, [], []
         if self._flight is not None:
             self._flight.close()
-        self._held.clear()
 
     @property
     def model(self) -> nn.Module:
@@ -271,7 +260,7 @@ class Instrument:
             raise RuleError("step() is for loops without an optimizer; here the optimizer's step ends the step")
         if self._producer is not None:
             self._run.hook_manager.before_step(self._producer.observer, AllParameters(self.model))  # type: ignore[arg-type]
-        self._end()
+        self._steps.end()
 
     def suspend(self) -> None:
         """Remove all hooks until `resume()`, for a loop that knows where its steps begin and end."""
@@ -286,15 +275,13 @@ class Instrument:
         """
         if not self._is_over:
             if again:
-                self._stepped.clear()
-                self._noted = None
-                self._run.hook_manager.end_step()
-            self._begin()
+                self._steps.forget()
+            self._steps.begin()
 
     @property
     def next_step(self) -> int:
         """The number of the step that ends next."""
-        return self._step
+        return self._steps.number
 
     def note_loss(self, loss: Tensor) -> None:
         """Measure the loss of a backward; the losses of a step are merged, and their mean is `hooks/loss`.
@@ -335,66 +322,9 @@ class Instrument:
         self._publish_pending()
         return self._latest.views.get("train", StepView(step=-1))
 
-    def _begin(self) -> None:
-        self._run.hook_manager.switch.left_out = False
-        self._run.hook_manager.begin_batch(self._step, reporting=self._producer is None)
-
-    def _end(self) -> None:
-        self._stepped.clear()
-        self._run.hook_manager.switch.turn_off()
-        try:
-            self._publish()
-        # Begin the next step even if a consumer raises, because the loop may catch the error and continue.
-        finally:
-            self._run.hook_manager.end_step()
-            self._step += 1
-            self._begin()
-
-    def _publish(self) -> None:
-        reports = self._run.hook_manager.take_reports()
-        if self._producer is not None and self._run.hook_manager.acts(self._producer.observer):
-            self._producer.observer.note_uncalled(self._run.hook_manager.called)
-            self._producer.end(self._step, reports)
-        else:
-            if self._producer is not None:
-                self._producer.agree()
-            if reports:
-                self._publisher.publish(StepView(self._step, wall_time=time(), summaries=reports))
-
-    def _facts_of_step(self) -> StepFacts:
-        assert self._facts is not None
-        noted, self._noted = self._noted, None
-        return self._facts.of_step() if noted is None else noted
-
     def _publish_pending(self) -> None:
         if self._producer is not None:
             self._producer.publish_pending()
-
-    def _before(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        refuse_step(optimizer, args, kwargs)
-        # If one optimizer steps again before the others have stepped, the step ends without them.
-        if id(optimizer) in self._stepped:
-            self._end()
-        self._look_up_replaced(optimizer)
-        if self._noted is None and self._facts is not None:
-            self._noted = self._facts.of_step()
-        for participant in self._run.hook_manager.participants:
-            self._run.hook_manager.before_step(participant, optimizer)
-        self._run.hook_manager.phase("final", optimizer)
-        self._run.hook_manager.phase("before_update", optimizer)
-
-    def _look_up_replaced(self, optimizer: Optimizer) -> None:
-        """Look targets up again if the optimizer has other parameters than at its previous step. A loop has no epochs."""
-        before = self._held[id(optimizer)]
-        held = self._held[id(optimizer)] = parameters_of(optimizer)
-        if len(before) != len(held) or not all(map(is_, before, held)):
-            self._run.hook_manager.refresh_in_batch()
-
-    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._run.hook_manager.phase("after_update", optimizer)
-        self._stepped.add(id(optimizer))
-        if len(self._stepped) == len(self.optimizers):
-            self._end()
 
 
 instrument = Instrument

@@ -1,0 +1,126 @@
+"""The steps of a plain loop: hooks of its optimizers say where a step ends, and the next one begins at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import is_
+from time import time
+from typing import Any
+
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.participants.facts import ModelFacts
+from lightning_hooks.engine.plain_loop.checks import parameters_of, refuse_step, register
+from lightning_hooks.engine.running.hook_manager import HookManager
+from lightning_hooks.engine.watching.producer import Producer
+from lightning_hooks.records.consumer import Publisher
+from lightning_hooks.records.facts import StepFacts
+from lightning_hooks.records.step_view import StepView
+
+
+class LoopSteps:
+    """Begins and ends the steps of a plain loop, and publishes them.
+
+    Args:
+        hook_manager: of the run.
+        optimizers: a step ends when each of these has stepped; if there is none, when `end` is called.
+        publisher: publishes the reports of transforms in steps in which no tensor is measured.
+        number: of the first step.
+
+    Attributes:
+        number: of the step that ends next.
+    """
+
+    def __init__(self, hook_manager: HookManager, optimizers: Sequence[Optimizer], publisher: Publisher, number: int) -> None:
+        self.number = number
+        self._hook_manager = hook_manager
+        self._optimizers = optimizers
+        self._publisher = publisher
+        self._producer: Producer | None = None
+        self._facts: ModelFacts | None = None
+        self._noted: StepFacts | None = None  # the facts as they were just before the first optimizer of the step stepped
+        self._stepped: set[int] = set()
+        self._held: dict[int, list[Any]] = {}  # by id of an optimizer: its parameters at its last step
+
+    def watch(self, producer: Producer, facts: ModelFacts) -> None:
+        """Publish steps by a producer, with the facts of the model."""
+        self._producer, self._facts = producer, facts
+
+    def register(self, *, before: bool) -> None:
+        """Register the hooks before, or those after, the steps of the optimizers."""
+        for optimizer in self._optimizers:
+            register(optimizer, self._before if before else self._after, self._hook_manager.run_handles, before=before)
+            if not before:
+                self._held[id(optimizer)] = parameters_of(optimizer)
+
+    def begin(self) -> None:
+        """Begin a step, or the next batch of it."""
+        self._hook_manager.switch.left_out = False
+        self._hook_manager.begin_batch(self.number, reporting=self._producer is None)
+
+    def end(self) -> None:
+        """End the step, and begin the next one."""
+        self._stepped.clear()
+        self._hook_manager.switch.turn_off()
+        try:
+            self._publish()
+        # Begin the next step even if a consumer raises, because the loop may catch the error and continue.
+        finally:
+            self._hook_manager.end_step()
+            self.number += 1
+            self.begin()
+
+    def forget(self) -> None:
+        """End the step without a view: it begins again under the same number."""
+        self._stepped.clear()
+        self._noted = None
+        self._hook_manager.end_step()
+
+    def facts_of_step(self) -> StepFacts:
+        """The facts of the step, as they were before its first optimizer stepped."""
+        assert self._facts is not None
+        noted, self._noted = self._noted, None
+        return self._facts.of_step() if noted is None else noted
+
+    def close(self) -> None:
+        """Drop what keeps the model and the optimizers alive; the number stays."""
+        self._producer, self._facts, self._optimizers = None, None, ()
+        self._held.clear()
+        del self._hook_manager
+
+    def _publish(self) -> None:
+        reports = self._hook_manager.take_reports()
+        if self._producer is not None and self._hook_manager.acts(self._producer.observer):
+            self._producer.observer.note_uncalled(self._hook_manager.called)
+            self._producer.end(self.number, reports)
+        else:
+            if self._producer is not None:
+                self._producer.agree()
+            if reports:
+                self._publisher.publish(StepView(self.number, wall_time=time(), summaries=reports))
+
+    def _before(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        refuse_step(optimizer, args, kwargs)
+        # If one optimizer steps again before the others have stepped, the step ends without them.
+        if id(optimizer) in self._stepped:
+            self.end()
+        self._look_up_replaced(optimizer)
+        if self._noted is None and self._facts is not None:
+            self._noted = self._facts.of_step()
+        for participant in self._hook_manager.participants:
+            self._hook_manager.before_step(participant, optimizer)
+        self._hook_manager.phase("final", optimizer)
+        self._hook_manager.phase("before_update", optimizer)
+
+    def _look_up_replaced(self, optimizer: Optimizer) -> None:
+        """Look targets up again if the optimizer has other parameters than at its previous step. A loop has no epochs."""
+        before = self._held[id(optimizer)]
+        held = self._held[id(optimizer)] = parameters_of(optimizer)
+        if len(before) != len(held) or not all(map(is_, before, held)):
+            self._hook_manager.refresh_in_batch()
+
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._hook_manager.phase("after_update", optimizer)
+        self._stepped.add(id(optimizer))
+        if len(self._stepped) == len(self._optimizers):
+            self.end()
