@@ -15,7 +15,8 @@ from lightning_hooks.health.journal import FINDINGS, summary_of
 from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.tensorboard.local_tables import LocalTables
 from lightning_hooks.tensorboard.messages import buckets, strings
-from lightning_hooks.tensorboard.run_index import ABOUT, FOUND, PLUGIN, TABLE, RunIndex
+from lightning_hooks.tensorboard.run_index import RunIndex
+from lightning_hooks.tensorboard.tags import ABOUT, FOUND, PLUGIN, TABLE
 
 _ABOUT: Final = f"{TABLE}/{ABOUT}/"
 _FOUND: Final = f"{FOUND}/"

@@ -14,8 +14,8 @@ from lightning_hooks.dashboard.findings import checks_of, shown_summary
 from lightning_hooks.dashboard.source import Floats, Steps, Values
 from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.tensorboard.local_tables import asked_of, ranks_of, read_facts
-from lightning_hooks.tensorboard.run_index import ABOUT, FACTS, FOUND, INDEX, PLUGIN, ROWS, TABLE, is_table, table_of
 from lightning_hooks.tensorboard.tables import Tables
+from lightning_hooks.tensorboard.tags import ABOUT, FACTS, FOUND, INDEX, PLUGIN, ROWS, TABLE, is_table, table_of
 
 _ABOUT: Final = f"{TABLE}/{ABOUT}/"
 _LISTS: Final = f"{TABLE}/{ROWS}/"

@@ -16,7 +16,7 @@ from lightning_hooks.dashboard.provider_run import ProviderRun
 from lightning_hooks.dashboard.records import record_files
 from lightning_hooks.dashboard.source import RunSource
 from lightning_hooks.tensorboard.run_files import PATTERN, event_files
-from lightning_hooks.tensorboard.run_index import PLUGIN, TABLE
+from lightning_hooks.tensorboard.tags import PLUGIN, TABLE
 
 _REFRESH: Final = 1.0
 """Seconds for which the list of runs and their indices are not refreshed again."""

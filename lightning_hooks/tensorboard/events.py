@@ -25,7 +25,7 @@ from lightning_hooks import backends
 from lightning_hooks.rules.prefix import name_of
 from lightning_hooks.tensorboard.histograms import histogram_bytes
 from lightning_hooks.tensorboard.messages import value_bytes
-from lightning_hooks.tensorboard.run_index import ABOUT, FACTS, FOUND, INDEX, PLUGIN, ROWS, TABLE
+from lightning_hooks.tensorboard.tags import ABOUT, FACTS, FOUND, INDEX, PLUGIN, ROWS, TABLE
 
 if TYPE_CHECKING:
     from lightning_hooks.records.layout import LogEntry

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from lightning_hooks.tensorboard.messages import strings
-from lightning_hooks.tensorboard.run_index import FACTS, INDEX, PLUGIN, TABLE, RunIndex
+from lightning_hooks.tensorboard.run_index import RunIndex
 from lightning_hooks.tensorboard.tables import Steps, Tables
+from lightning_hooks.tensorboard.tags import FACTS, INDEX, PLUGIN, TABLE
 
 _INDEX: Final = f"{TABLE}/{INDEX}/"
 

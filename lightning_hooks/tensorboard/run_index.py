@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,49 +14,12 @@ from numpy.typing import NDArray
 from lightning_hooks.errors import printable
 from lightning_hooks.tensorboard.event_file import EventFile, Offsets
 from lightning_hooks.tensorboard.messages import Kind, strings
+from lightning_hooks.tensorboard.points import Floats, Points, joined
 from lightning_hooks.tensorboard.run_files import event_files
-
-PLUGIN: Final = "lightning_hooks"
-TABLE: Final = "table"
-ROWS: Final = "rows"
-ABOUT: Final = "about"
-INDEX: Final = "index"
-FACTS: Final = "facts"
-FOUND: Final = "findings"
-"""Tags: `table/rows/…` holds lists of rows, `table/about/…` facts about rows, `table/index/…` row indices of step views,
-`findings/…` what health rules have found."""
+from lightning_hooks.tensorboard.tags import PLUGIN, ROWS, TABLE, is_table, table_of
 
 _CACHED: Final = 16
 """The most scalars whose values are cached."""
-
-Floats = NDArray[np.float64]
-
-
-class Points(NamedTuple):
-    """The positions of the values of one or several tags in the event files, one value for each step.
-
-    Args:
-        steps: ascending, each once, int64 [T].
-        wall_times: in seconds since 1970, float64 [T].
-        files: index into `RunIndex.files` for each value, int64 [T].
-        starts: offset of each payload in its file, int64 [T].
-        sizes: of the payloads in bytes, int64 [T].
-    """
-
-    steps: Offsets
-    wall_times: Floats
-    files: Offsets
-    starts: Offsets
-    sizes: Offsets
-
-    def at(self, which: slice | NDArray[np.intp]) -> Points:
-        """The points with these indices."""
-        steps, wall_times, files, starts, sizes = self
-        return Points(steps[which], wall_times[which], files[which], starts[which], sizes[which])
-
-
-_NONE: Final = np.empty(0, dtype=np.int64)
-_NO_POINTS: Final = Points(_NONE, _NONE.astype(np.float64), _NONE, _NONE, _NONE)
 
 
 class RunIndex:
@@ -169,11 +132,7 @@ class RunIndex:
     def points(self, *tags: str) -> Points:
         """The positions of the values of these tags, joined over files and tags by step."""
         if tags not in self._points:
-            pieces = [_NO_POINTS, *self._pieces(tags)]
-            joined = Points(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
-            # If a step occurs several times, keep the last: `np.unique` returns first indices, so reverse the steps.
-            _, first = np.unique(joined.steps[::-1], return_index=True)
-            self._points[tags] = joined.at(len(joined.steps) - 1 - first)
+            self._points[tags] = joined(self._pieces(tags))
         return self._points[tags]
 
     def _pieces(self, tags: Sequence[str]) -> Iterator[Points]:
@@ -308,19 +267,3 @@ class RunIndex:
 
 def _blank(chosen: Points, names: Sequence[str]) -> NDArray[np.float32]:
     return np.full((len(chosen.steps), len(names)), np.nan, dtype=np.float32)
-
-
-def is_table(tag: str) -> bool:
-    """Whether a tag can be the tag of a vector of a table: `table/…` with at least three slashes."""
-    return tag.startswith(f"{TABLE}/") and tag.count("/") >= 3
-
-
-def table_of(tag: str) -> tuple[str, str]:
-    """The tensor, with the monitor's prefix, and the statistic of a vector's tag.
-
-    Example:
-        >>> table_of("table/my/prefix/grad/norm/59900c43")
-        ('my/prefix/grad', 'norm')
-    """
-    tensor, stat, _ = tag.rsplit("/", 2)  # split from the right, since a prefix may contain slashes
-    return tensor.removeprefix(f"{TABLE}/"), stat
