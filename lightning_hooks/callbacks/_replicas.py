@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from lightning_hooks.callbacks._run import run_of
+from lightning_hooks.callbacks._trainer import current_step, ends_window
 from lightning_hooks.rules.patterns import named_parameters
 from lightning_hooks.stats.checksums import checksums, differ
 from lightning_hooks.tensor_kinds import is_dense
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
+
+_EVERY: Final = 100
+"""Steps between two comparisons of the replicas."""
+_EVERY_OFTEN: Final = 10
+"""The same beside a reference, so that a difference is named within 20 steps."""
+
+
+def compare_replicas(trainer: Trainer, pl_module: LightningModule, *, often: bool) -> None:
+    """Compare the replicas after a batch if it is time to, and note on the run which parameters differ. Collective.
+
+    Args:
+        trainer: the Trainer of the fit; nothing is compared after its run.
+        pl_module: the model.
+        often: whether to compare every 10 steps instead of every 100.
+    """
+    every = _EVERY_OFTEN if often else _EVERY
+    if trainer.world_size > 1 and current_step(trainer) % every == 0 and ends_window(trainer):
+        run = run_of(trainer, pl_module)
+        apart = parameters_apart(trainer, pl_module) if run.is_live else None
+        if apart is not None:
+            run.apart = apart
 
 
 def parameters_apart(trainer: Trainer, pl_module: LightningModule) -> tuple[str, ...] | None:

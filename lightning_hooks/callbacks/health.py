@@ -14,9 +14,9 @@ from lightning_hooks.callbacks._checks import options_repr
 from lightning_hooks.callbacks._first_batch import Checked, FirstBatch
 from lightning_hooks.callbacks._ours import Guest, OurCallback, our_callbacks
 from lightning_hooks.callbacks._outlet import TrainerOutlet
-from lightning_hooks.callbacks._replicas import parameters_apart
+from lightning_hooks.callbacks._replicas import compare_replicas
 from lightning_hooks.callbacks._run import run_of
-from lightning_hooks.callbacks._trainer import batch_number, current_step, ends_window, in_fit, is_under_way
+from lightning_hooks.callbacks._trainer import batch_number, current_step, in_fit, is_under_way
 from lightning_hooks.callbacks.monitor import Resolved, StatsMonitor
 from lightning_hooks.checks.result import CheckReport
 from lightning_hooks.errors import RuleError
@@ -47,13 +47,6 @@ if TYPE_CHECKING:
     from lightning_hooks.callbacks._checks import Earlier
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
     from lightning_hooks.callbacks._run_context import TrainerContext
-
-_COMPARE_EVERY = 100
-"""Steps between two comparisons of the replicas of the model."""
-
-
-_COMPARE_OFTEN = 10
-"""The same beside a reference, so that a difference is named within 20 steps."""
 
 
 class HealthMonitor(StatsMonitor):
@@ -297,9 +290,7 @@ class HealthMonitor(StatsMonitor):
     ) -> None:
         """Called after a batch: end a step, compare replicas, and raise if an action says so."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        every = _COMPARE_EVERY if self.reference is None else _COMPARE_OFTEN
-        if trainer.world_size > 1 and current_step(trainer) % every == 0 and ends_window(trainer):
-            self._compare_replicas(trainer, pl_module)
+        compare_replicas(trainer, pl_module, often=self.reference is not None)
         self._raise_if_asked()
 
     @override
@@ -324,13 +315,6 @@ class HealthMonitor(StatsMonitor):
         if self._reporter is not None and self._reporter.error is not None:
             error, self._reporter.error = self._reporter.error, None
             raise error
-
-    def _compare_replicas(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        run = run_of(trainer, pl_module)
-        if run.is_live:
-            apart = parameters_apart(trainer, pl_module)
-            if apart is not None:
-                run.apart = apart
 
     @override
     def _leave(self, error: BaseException | None = None) -> None:
