@@ -141,7 +141,7 @@ function showTip(map, lines, event) {
   tip.style.top = `${Math.max(Math.min(y, box.height - tip.offsetHeight - 4), 0)}px`;
 }
 
-/** Fold or unfold a group, and move the cursor to its first line, where it stays whether the group is folded or not. */
+/** Fold or unfold a group, and move the cursor to the line of the group, which both states have. */
 function fold(map, cursor, group) {
   if (group < 0 || map.model.flat) return;
   cursor.r = map.model.rows.lineOf(group, map.model.shown);

@@ -180,8 +180,8 @@ export class RowView {
 }
 
 /**
- * Whether a tensor is measured by a second monitor, as health/grad is, and another monitor measures it too: then a link to the other is
- * enough. If the other is shown, a link to more statistics of the second one is kept.
+ * Whether the link to a tensor of a second monitor, such as health/grad, can be left out because another monitor measures the same tensor:
+ * the page then links to that. The link is kept if the other tensor is the shown one and lacks some statistics of the second monitor.
  */
 function isRepeated({ tensor, stats }, tensors, shown) {
   const others = tensors.filter((each) => tensor.endsWith(`/${each.tensor}`));

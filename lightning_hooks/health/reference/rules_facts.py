@@ -211,7 +211,7 @@ class ReferenceSchedule(RecordRule):
 
 
 def _allows(schedule: Schedule, record: Record, step: int, value: float) -> bool:
-    """Whether a good run may have had a number at a step or beside it; every number outside of the run."""
+    """Whether a schedule of a good run allows a value at a step or beside it; after the good run it allows all values."""
     beside = [near for near in (step - 1, step, step + 1) if record.observed.around(near) is not None]
     is_outside = record.observed.around(step) is None
     return is_outside or any(schedule.allows(record.observed, near, value) for near in beside)
