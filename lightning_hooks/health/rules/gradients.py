@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lightning_hooks.health.evidence import Evidence, Track
-from lightning_hooks.health.roles import is_weight, steps_lost
+from lightning_hooks.health.roles import Mask, roles_of, steps_lost
 from lightning_hooks.health.rule import HealthRule, Severity, Sign, missing, signs_where
 from lightning_hooks.health.rules.spikes import SHORT_HISTORY, Array, caution, six_sigma, spikes
 
@@ -28,15 +27,14 @@ class _WeightGradientRule(HealthRule):
         return _NO_STRUCTURE if evidence.structure is None else super().can_run(evidence)
 
 
-def _are_weights(evidence: Evidence, names: Iterable[str], without: tuple[str, ...] = ()) -> NDArray[np.bool_]:
-    """Whether each row is a matrix or more (`is_weight`) that is not frozen, and not of a module with such a role."""
-    structure, facts = evidence.structure, evidence.facts
-    if structure is None:
-        return np.zeros(len(tuple(names)), dtype=np.bool_)
-    left_out = {module.name for module in structure.modules if module.role in without}
-    weights = {each.name for each in structure.parameters if is_weight(each.shape) and each.module not in left_out}
-    weights -= set(facts.frozen) if facts is not None else set()
-    return np.array([name in weights for name in names], dtype=np.bool_)
+def _are_weights(evidence: Evidence, names: tuple[str, ...], without: tuple[str, ...] = ()) -> Mask:
+    """Whether each row is a matrix or more that is not frozen, and not of a module with one of the roles `without`."""
+    roles, facts = roles_of(evidence), evidence.facts
+    if roles is None:
+        return np.zeros(len(names), dtype=np.bool_)
+    frozen = set(facts.frozen) if facts is not None else set()
+    is_left_out = roles.have_role(roles.owners(names), without)
+    return roles.are_weights(names) & ~is_left_out & np.array([name not in frozen for name in names], dtype=np.bool_)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +73,7 @@ class GradientSpike(_WeightGradientRule):
                 if values[spike.at] > early[column]:
                     yield _spike_sign(track, column, float(values[spike.at]), spike.at, spike.back, spike.limit)
 
-    def _candidates(self, track: Track, early: Array, weights: NDArray[np.bool_]) -> list[int]:
+    def _candidates(self, track: Track, early: Array, weights: Mask) -> list[int]:
         """The columns in which some recent number exceeds a multiple of the one before it, which is cheap to know."""
         recent = track.values[max(track.new.start - self.settle - 1, 0) : track.new.stop]
         with np.errstate(invalid="ignore"):
@@ -248,7 +246,7 @@ class GradientsRepeat(HealthRule):
                     "", "", int(track.steps[i]), float(norms[i]), self.least_rate * float(counts[i]), text, evidence.first_step
                 )
 
-    def _align(self, evidence: Evidence) -> NDArray[np.bool_]:
+    def _align(self, evidence: Evidence) -> Mask:
         """At which steps the last gradients that were compared point in the same direction; everywhere if none were."""
         cosines = evidence.track("grad", "cosine")
         if cosines is None:
