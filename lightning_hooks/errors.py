@@ -120,6 +120,16 @@ class _Short(reprlib.Repr):
 _SHORT: Final = _Short()
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, in the plural unless the number is 1.
+
+    Example:
+        >>> counted(1, "layer"), counted(3, "layer")
+        ('1 layer', '3 layers')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def shown(value: object) -> str:
     """The `repr` of a value for a message, shortened if it is long.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from lightning_hooks.errors import counted
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import LOSS, requested
 from lightning_hooks.rules.schedule import EveryN
@@ -27,8 +28,8 @@ def start_line(monitor: str, plan: Plan, prefix: str, loggers: Sequence[Any]) ->
     modules = sum(isinstance(value, nn.Module) for value in targets.values())
     stats = {stat for row in plan.rows_and_groups for stat in requested(row.requests, plan.named_schedules)}
     counts = {"module": modules, "parameter": len(targets) - modules}
-    watched = " and ".join(_counted(number, noun) for noun, number in counts.items() if number) or "the loss"
-    how = f" with {_counted(len(stats), 'statistic')}" if stats else ""
+    watched = " and ".join(counted(number, noun) for noun, number in counts.items() if number) or "the loss"
+    how = f" with {counted(len(stats), 'statistic')}" if stats else ""
     line = f"{monitor} watches {watched}{how} {_when(plan.named_schedules)}"
     if plan.drawn_by_default:
         line += f", and draws histograms {_when(plan.drawn_by_default)}"
@@ -56,7 +57,3 @@ def _folder(loggers: Sequence[Any]) -> str | None:
         if any(kind.__name__ == "TensorBoardLogger" for kind in type(logger).__mro__):
             return str(logger.log_dir)
     return None
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

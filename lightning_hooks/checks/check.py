@@ -14,16 +14,6 @@ if TYPE_CHECKING:
     from lightning_hooks.checks.trial import Trial
 
 
-def counted(number: int, noun: str) -> str:
-    """A number with its noun.
-
-    Example:
-        >>> counted(1, "layer"), counted(3, "layer")
-        ('1 layer', '3 layers')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Check:
     """A property of a training that one batch shows.

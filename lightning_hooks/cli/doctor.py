@@ -13,7 +13,7 @@ from typing import Final
 from lightning_hooks.cli.checkup import Checkup, checkup_of, runs_in
 from lightning_hooks.cli.diagnoses import has_journal, other_fits
 from lightning_hooks.cli.progress import Progress, progress_bar
-from lightning_hooks.errors import RuleError, listed, printable
+from lightning_hooks.errors import RuleError, counted, listed, printable
 from lightning_hooks.health.rule import Severity
 from lightning_hooks.health.terminal import block_for, is_terminal, line_for, width_for
 from lightning_hooks.health.text import Block, blocks_of, wrapped
@@ -113,7 +113,7 @@ def _screen(checkup: Checkup) -> list[str]:
 
 def _more(checkup: Checkup, hidden: int) -> list[str]:
     """Where the rest can be read."""
-    rest = f"{_counted(hidden, 'more finding')}, and all reasons" if hidden else "All reasons"
+    rest = f"{counted(hidden, 'more finding')}, and all reasons" if hidden else "All reasons"
     option = " --recompute" if checkup.is_recomputed else ""
     return line_for(printable(f"{rest}: lightning-hooks findings {checkup.run}{option}"), sys.stdout).splitlines()
 
@@ -121,11 +121,11 @@ def _more(checkup: Checkup, hidden: int) -> list[str]:
 def _verdict(checkup: Checkup) -> str:
     """The sentence on the whole run."""
     run, known, standing = checkup.run, checkup.known, checkup.standing
-    steps = "" if checkup.steps is None else f" in {_counted(checkup.steps, 'step')}"
+    steps = "" if checkup.steps is None else f" in {counted(checkup.steps, 'step')}"
     past = sum(finding.severity is not Severity.INFO for finding in known.findings) - len(standing)
-    over = f" {_counted(past, 'earlier problem')} {'is' if past == 1 else 'are'} over." if past else ""
+    over = f" {counted(past, 'earlier problem')} {'is' if past == 1 else 'are'} over." if past else ""
     if standing:
-        verdict = f"{run}: not healthy, {_counted(len(standing), 'problem')}{steps}.{over}"
+        verdict = f"{run}: not healthy, {counted(len(standing), 'problem')}{steps}.{over}"
     else:
         verdict = f"{run}: healthy, no problem{' stands' if past else ''}{steps}.{over}"
     source = ""
@@ -210,7 +210,3 @@ def _cut(text: str, width: int) -> str:
 
 def _height(blocks: Iterable[Block], width: int) -> int:
     return sum(len(list(block.lines(width))) for block in blocks)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_hooks.errors import listed, printable
+from lightning_hooks.errors import counted, listed, printable
 from lightning_hooks.health.finding import Cause, Finding
 from lightning_hooks.health.rule import Severity
 
@@ -62,22 +62,18 @@ def line_of(
     """One sentence on a run. A finding that is only information does not make a run unhealthy."""
     worse = [finding for finding in findings if finding.severity is not Severity.INFO]
     notes = len(findings) - len(worse)
-    looked = f"{_counted(len(ran), 'rule')} found"
+    looked = f"{counted(len(ran), 'rule')} found"
     if worse:
         told = [cause.name for cause in causes if cause.severity is not Severity.INFO]
         alone = [finding.fingerprint for finding in worse if finding.cause is None]
-        problems = f"{_counted(len(worse), 'problem')} in {_counted(steps, 'step')}: {listed([*told, *alone], 4)}"
+        problems = f"{counted(len(worse), 'problem')} in {counted(steps, 'step')}: {listed([*told, *alone], 4)}"
         what = f"Not healthy: {looked} {problems}"
     else:
-        what = f"Healthy: {looked} nothing in {_counted(steps, 'step')}"
+        what = f"Healthy: {looked} nothing in {counted(steps, 'step')}"
     reasons = [f"{name} ({why})" for name, why in could_not.items()]
     clauses = [
-        f"{_counted(notes, 'note')} in the file" if notes else "",
+        f"{counted(notes, 'note')} in the file" if notes else "",
         f"{len(accepted)} accepted" if accepted else "",
         f"{len(could_not)} could not run: {listed(reasons, 4)}" if could_not else "",
     ]
     return printable("; ".join([what, *filter(None, clauses)]) + ".")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

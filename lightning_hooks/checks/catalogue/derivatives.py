@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks.checks.batch import generator, mapped
-from lightning_hooks.checks.check import Check, counted
+from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.record import Listeners
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
+from lightning_hooks.errors import counted
 from lightning_hooks.rules.patterns import Target
 
 

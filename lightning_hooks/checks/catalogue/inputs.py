@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks.checks.batch import is_float, leaves, mapped
-from lightning_hooks.checks.check import Check, counted
+from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.errors import StepError
 from lightning_hooks.checks.record import Record
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
-from lightning_hooks.errors import listed
+from lightning_hooks.errors import counted, listed
 
 _CONVOLUTIONS: Final = (nn.modules.conv._ConvNd,)
 

@@ -10,10 +10,10 @@ from typing import ClassVar, Final
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from lightning_hooks.checks.check import Check, counted
+from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
-from lightning_hooks.errors import listed
+from lightning_hooks.errors import counted, listed
 from lightning_hooks.health.accepting import is_accepted
 from lightning_hooks.health.roles import EXPERT
 from lightning_hooks.health.usage import is_named_copy

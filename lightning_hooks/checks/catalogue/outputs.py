@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_hooks.checks.batch import is_float, leaves
-from lightning_hooks.checks.check import Check, counted
+from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.names import ROOT_NAME
 from lightning_hooks.checks.noise import Noise
 from lightning_hooks.checks.randomness import shuffle_generators
@@ -20,6 +20,7 @@ from lightning_hooks.checks.recorder import DROPOUTS
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial, outputs_of
 from lightning_hooks.engine.participants.facts import role_of
+from lightning_hooks.errors import counted
 
 _MASKS: Final = {"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_"}
 

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from lightning_hooks.checks.check import Check, counted
+from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.record import Layer
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
+from lightning_hooks.errors import counted
 from lightning_hooks.health.roles import WEIGHTED
 
 _LINK: Final = 20.0
