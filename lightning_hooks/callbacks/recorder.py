@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from lightning_hooks.engine.recording.flight import Flight
 from lightning_hooks.engine.recording.late_recorder import recorder_for
 from lightning_hooks.engine.recording.loop import Loop
 from lightning_hooks.engine.recording.record_folder import RecordFolder
+from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.recorder.options import EVENTS, RecorderOptions
 from lightning_hooks.recorder.record import FlightRecord
@@ -136,7 +138,7 @@ class FlightRecorder(HooksCallback):
             rank=untyped.global_rank,
             world_size=untyped.world_size,
         )
-        folder = None if untyped.fast_dev_run else Path(self.logdir or trainer.log_dir or trainer.default_root_dir).resolve()
+        folder = None if untyped.fast_dev_run else self._log_folder(trainer)
         flight = self._flight = Flight(
             loop,
             None if folder is None else partial(self._folder_of, run, RecordFolder(folder, loop.world_size)),
@@ -145,6 +147,17 @@ class FlightRecorder(HooksCallback):
         )
         flight.recorder = recorder_for(resolved, self.last, flight.strike, device=model.device, label=self._label)
         return [flight.recorder]
+
+    def _log_folder(self, trainer: Trainer) -> Path | None:
+        """The given folder, or that of the run's log; None, with a warning, if it is not on this machine."""
+        root = self.logdir or trainer.log_dir or trainer.default_root_dir
+        try:
+            check_local("the folder of a flight record", root, "give FlightRecorder(logdir='…') a local one")
+        except RuleError as error:
+            if trainer.is_global_zero:
+                warnings.warn(f"no flight record will be written: {error}", stacklevel=2)
+            return None
+        return Path(root).resolve()
 
     def _folder_of(self, run: LightningRun, folder: RecordFolder) -> RecordFolder:
         """The folder of the record: of one process alone, beside an event file of this package if there is one."""

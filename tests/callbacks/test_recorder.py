@@ -227,6 +227,14 @@ def test_a_folder_that_cannot_be_written_does_not_stop_the_training(tmp_path):
     assert model.seen == list(range(8)) and recorder.record.place.module == "log_of"
 
 
+def test_a_log_that_is_not_on_this_machine_gets_no_folder_of_its_name_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recorder, model = FlightRecorder(), made()
+    with pytest.warns(UserWarning, match="no flight record will be written: .* got 's3://bucket/runs'; give FlightRecorder"):
+        fit(model, recorder, folder="s3://bucket/runs")
+    assert recorder.record.place.module == "log_of" and recorder.folder is None and not list(tmp_path.iterdir())
+
+
 class Block(nn.Module):
     """Has an operation of its own behind its layers."""
 
