@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.dashboard.source import RunSource
+from lightning_hooks.dashboard.source import CHUNK, RunSource
 from lightning_hooks.dashboard.tree import tree
 
 Array = NDArray[np.float64]
@@ -33,7 +33,6 @@ _SHARE: Final = 0.9  # of the steps from the first one on
 _FEWEST: Final = 5  # steps for which a difference must last
 _SHORTEST: Final = 0.1  # the share of all steps for which a difference must last
 _STEPS: Final = 512  # the most steps that are compared
-_CHUNK: Final = 64
 
 
 class Differing(NamedTuple):
@@ -216,8 +215,8 @@ def comparison(run: RunSource, other: RunSource, tensor: str, stat: str, runs: t
 def _values(run: RunSource, tensor: str, stat: str, points: NDArray[np.intp], rows: Sequence[int]) -> Array:
     """The values at ascending points of a table, float64 [points, rows]; NaN for what is not finite."""
     values = np.full((len(points), len(rows)), np.nan)
-    for at in range(int(points[0]), int(points[-1]) + 1, _CHUNK):
-        inside = np.flatnonzero((points >= at) & (points < at + _CHUNK))
+    for at in range(int(points[0]), int(points[-1]) + 1, CHUNK):
+        inside = np.flatnonzero((points >= at) & (points < at + CHUNK))
         if len(inside):
             values[inside] = run.read(tensor, stat, at, int(points[inside[-1]]) + 1)[points[inside] - at][:, rows]
     values[~np.isfinite(values)] = np.nan

@@ -12,11 +12,11 @@ import numpy as np
 from lightning_hooks.dashboard.api import to_json
 from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.merging import Reader
+from lightning_hooks.dashboard.source import CHUNK
 from lightning_hooks.dashboard.tree import Node, tree
 from lightning_hooks.errors import RuleError, listed, printable
 from lightning_hooks.tensorboard.run_files import runs_below
 
-_CHUNK: Final = 256  # steps that are held in memory at a time
 # The value of `plan.rows.LOSS`, repeated because the import of that module loads torch.
 _LOSS: Final = "loss"
 _SHOWN: Final = 20  # the most rows in the text form
@@ -216,9 +216,9 @@ def _differences(
     readers = [_reader(run, tensor, stat, names) for run in (first, second)]
     points = [np.searchsorted(run.steps(tensor, stat), common) for run in (first, second)]
     has_differed = np.zeros(len(names), dtype=np.bool_)
-    for at in range(0, len(common), _CHUNK):
-        steps = common[at : at + _CHUNK]
-        (a, in_a), (b, in_b) = (reader.at(each[at : at + _CHUNK]) for reader, each in zip(readers, points, strict=True))
+    for at in range(0, len(common), CHUNK):
+        steps = common[at : at + CHUNK]
+        (a, in_a), (b, in_b) = (reader.at(each[at : at + CHUNK]) for reader, each in zip(readers, points, strict=True))
         # Compare bits, so that 0 differs from -0. NaN equals NaN if both values were measured, or neither was.
         differs = (a.view(np.uint64) != b.view(np.uint64)) & ~(np.isnan(a) & np.isnan(b)) | (in_a != in_b)
         for row in np.flatnonzero(differs.any(0) & ~has_differed).tolist():

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-from lightning_hooks.dashboard.source import RunSource
+from lightning_hooks.dashboard.source import CHUNK, RunSource
 from lightning_hooks.dashboard.tiles import unit_of
 from lightning_hooks.dashboard.training import Schedule, TrainingFacts, parameters_of, row_schedules, training_facts
 
@@ -31,7 +31,6 @@ _OTHERWISE: Final[Mapping[str, tuple[Kind, str]]] = {
     "update": ("gap", "no gradient reached it, or the step of the optimizer was skipped"),
 }
 """What a missing value of a tensor means if nothing more is known."""
-_CHUNK: Final = 256  # steps that are held in memory at a time
 
 
 class Reason(NamedTuple):
@@ -200,8 +199,8 @@ def _called(run: RunSource, prefix: str, modules: Collection[str]) -> dict[str, 
     names, steps = run.rows(tensor, "count"), len(run.steps(tensor, "count"))
     rows_of = {module: [i for i, name in enumerate(names) if name == module] for module in modules}
     called = {module: False for module, rows in rows_of.items() if rows}
-    for at in range(0, steps, _CHUNK):
-        counts = run.read(tensor, "count", at, min(at + _CHUNK, steps))
+    for at in range(0, steps, CHUNK):
+        counts = run.read(tensor, "count", at, min(at + CHUNK, steps))
         for module in [module for module, is_called in called.items() if not is_called]:
             called[module] = bool((counts[:, rows_of[module]] > 0).any())
         if all(called.values()):

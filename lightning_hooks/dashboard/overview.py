@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from lightning_hooks.dashboard.modes import mode_changes
-from lightning_hooks.dashboard.source import RunSource
-
-_CHUNK: Final = 256  # steps that are held in memory at a time
+from lightning_hooks.dashboard.source import CHUNK, RunSource
 
 
 def overview(run: RunSource) -> Mapping[str, Any]:
@@ -39,8 +37,8 @@ def _nonfinite(run: RunSource) -> list[dict[str, Any]]:
         steps, names = run.steps(tensor, stat), run.rows(tensor, stat)
         first = np.full(len(names), -1, dtype=np.int64)
         times, most = np.zeros(len(names), dtype=np.int64), np.zeros(len(names))
-        for at in range(0, len(steps), _CHUNK):
-            values = run.read(tensor, stat, at, at + _CHUNK)
+        for at in range(0, len(steps), CHUNK):
+            values = run.read(tensor, stat, at, at + CHUNK)
             has_nonfinite = values > 0
             if has_nonfinite.any():
                 first = np.where((first < 0) & has_nonfinite.any(0), steps[at + has_nonfinite.argmax(0)], first)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.dashboard.merging import Reader
-from lightning_hooks.dashboard.source import RunSource
+from lightning_hooks.dashboard.source import CHUNK, RunSource
 from lightning_hooks.dashboard.tree import Node
 
 Array = NDArray[np.float64]
@@ -20,8 +20,6 @@ Floats = NDArray[np.float32]
 
 _WIDEST: Final = 1 << 53
 """The most steps of a cell: JavaScript represents no larger integers exactly."""
-_CHUNK: Final = 64
-"""Steps that are held in memory at a time: for 1,000 rows half a megabyte, which fits into the cache of a core."""
 
 
 class Tile(NamedTuple):
@@ -168,8 +166,8 @@ def _cells(
         np.zeros(shape, np.uint16),
         np.zeros(shape, np.uint16),
     )
-    for at in range(begin, end, _CHUNK):
-        stop = min(at + _CHUNK, end)
+    for at in range(begin, end, CHUNK):
+        stop = min(at + CHUNK, end)
         values, measured = read(at, stop)
         _reduce(values, measured, steps[at:stop] // width - first, out)
     empty = out.least > out.greatest
