@@ -45,17 +45,22 @@ class Layouts(list[Layout]):
     def __init__(self) -> None:
         super().__init__()
         self._by_beginning: dict[bytes, list[int]] = {}
+        self._latest: int | None = None  # the layout of the summary that was looked up last
 
     def known(self, content: bytes) -> int | None:
         """The number of the layout of a summary; None if it is not among the latest layouts with the same beginning."""
-        for i in self._by_beginning.get(_beginning(content), [])[-_COMPARED:]:
-            layout = self[i]
-            if layout.fits(content):
-                # If another value of fixed size follows, the summary has a longer layout that begins like this layout.
-                following = next(read_values(content, layout.end), None)
-                if following is None or following.kind not in FIXED_SIZE:
-                    return i
-        return None
+        # Most events have the layout of the event before. Try it first, because reading the beginning of a summary takes long.
+        if self._latest is None or not self._has(content, self._latest):
+            others = self._by_beginning.get(_beginning(content), [])[-_COMPARED:]
+            self._latest = next((i for i in others if self._has(content, i)), None)
+        return self._latest
+
+    def _has(self, content: bytes, number: int) -> bool:
+        if not self[number].fits(content):
+            return False
+        # If another value of fixed size follows, the summary has a longer layout that begins like this layout.
+        following = next(read_values(content, self[number].end), None)
+        return following is None or following.kind not in FIXED_SIZE
 
     def add(self, content: bytes, leading: Sequence[Value], kinds: Mapping[str, tuple[Kind, str]]) -> int:
         """Add the layout of a summary; return its number.

@@ -93,12 +93,16 @@ def read_records(file: BinaryIO, end: int) -> Iterator[tuple[bytes, int]]:
         file: an event file, open at the start of a record.
         end: the size of the file. A record whose length reaches beyond it is not read, so no memory is allocated for it.
     """
+    at = file.tell()
+    undamaged = b""
     while True:
         head = file.read(HEAD)
-        if len(head) < HEAD or not is_head(head):
+        # Records of the same length have the same head. Compute the checksum of a head only if it differs from the one before.
+        if len(head) < HEAD or (head != undamaged and not is_head(head)):
             return
-        length = length_in(head)
-        if length > LONGEST or file.tell() + length + FOOT > end:
+        undamaged, length = head, length_in(head)
+        at += HEAD + length + FOOT
+        if length > LONGEST or at > end:
             return
         data, foot = file.read(length), file.read(FOOT)
         if len(foot) < FOOT:
