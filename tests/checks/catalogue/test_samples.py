@@ -47,6 +47,11 @@ def test_a_softmax_over_features_and_batch_norms_pass():
     assert model[1].training
 
 
+def test_outputs_that_are_not_finite_are_skipped_with_that_reason():
+    result = result_of(NAME, Named(lambda x: (x - 1000).log()))
+    assert (result.status, result.message) == ("skip", "the loss is not finite; see OutputsFinite")
+
+
 class Recurrent(nn.Module):
     def __init__(self, batch_first):
         super().__init__()
