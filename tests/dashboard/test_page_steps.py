@@ -163,15 +163,16 @@ def test_the_step_view_keeps_the_compared_run(browser, tmp_path):
 
 
 def test_bars_are_labelled_whatever_their_number(browser, tmp_path):
-    for count in (4, 40, 400):
-        names = [f"blocks.{i // 40}.layer{i % 40}.weight" for i in range(count)]
+    for count in (4, 40, 1000):
+        names = [f"blocks.{i // 8}.layer{i % 8}.weight" for i in range(count)]
         write_run(tmp_path / str(count), range(2), names=names)
     with serving(tmp_path) as url:
-        for count in (4, 40, 400):
+        for count in (4, 40, 1000):
             with opened(browser, f"{url}#run={count}&view=step&{TABLE}") as page:
                 page.wait_for_selector("text=grad norm at step 1")
                 page.wait_for_timeout(100)
-                assert page.evaluate(INK_BELOW_BARS) > 300, count
+                # With 1,000 bars many of the 125 blocks are named, not only what they all have in common.
+                assert page.evaluate(INK_BELOW_BARS) > (4000 if count == 1000 else 300), count
                 assert page.locator("output").inner_text().startswith("Point at a bar")
                 box = page.get_by_role("application").bounding_box()
                 readout = page.locator("output").bounding_box()

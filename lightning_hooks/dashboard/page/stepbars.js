@@ -12,8 +12,10 @@ const TOP = 14; // pixels above the highest bar
 const NAME_LINE = 14; // pixels, the height of a line of names
 const LONGEST = 150; // pixels of a name that is written upwards
 const BAR_FONT = "11px system-ui, sans-serif";
+const LEAST_GROUP = 5; // the least pixels, on average, of the groups of bars that share a name
+const LEAST_NAME = 22; // pixels of a group in which a shortened name is written
+const NAME_GAP = 10; // pixels between names that are longer than their groups
 const ZERO_HEIGHT = 6; // pixels of a bar whose value is exactly 0
-const LEAST_GROUP = 44; // the least pixels of a group of bars that share a name
 
 /**
  * Draw bars, and return the width of the plot in pixels. A bar is { name, now, compared, why }; its values are numbers, null if not measured
@@ -76,11 +78,11 @@ function drawValueAxis(context, scale, y, plot) {
 
 /**
  * The names below the bars: { height, draw(context, selected) }. If there is room, each bar has its name, side by side or upwards.
- * Otherwise the modules that neighbouring bars have in common are named.
+ * Otherwise the modules that neighbouring bars have in common are named, as many as there is room for.
  */
 function namesBelow(pen, bars, step) {
   pen.font = BAR_FONT;
-  if (bars.length * step < LEAST_GROUP || !bars.length) return { height: 0, draw: () => {} };
+  if (bars.length * step < 2 * LEAST_NAME || !bars.length) return { height: 0, draw: () => {} };
   const widest = Math.max(...[...bars].sort((a, b) => b.name.length - a.name.length).slice(0, 20).map((bar) => pen.measureText(bar.name).width));
   const ink = (context, i, selected) => (context.fillStyle = color(i === selected ? "ink" : "soft"));
   if (widest <= step - 6) {
@@ -111,6 +113,7 @@ function namesBelow(pen, bars, step) {
   const draw = (context) => {
     context.strokeStyle = color("soft");
     context.fillStyle = color("soft");
+    let free = LEFT; // where the next name may begin
     for (const { name, first, last } of groups) {
       const [x, end] = [LEFT + first * step, LEFT + (last + 1) * step];
       context.beginPath();
@@ -119,7 +122,13 @@ function namesBelow(pen, bars, step) {
       context.lineTo(end - 1, PLOT_HEIGHT + 6);
       context.lineTo(end - 1, PLOT_HEIGHT + 3);
       context.stroke();
-      if (end - x >= LEAST_GROUP / 2) context.fillText(ending(context, name, end - x - 4), x + 2, PLOT_HEIGHT + 15);
+      if (x + 2 < free) continue;
+      // A name may reach below the next groups if its own is narrow. Their names are left out then.
+      const room = end - x >= LEAST_NAME ? end - x - 4 : Math.min(LONGEST, LEFT + bars.length * step - x - 2);
+      if (room < LEAST_NAME - 4) continue;
+      const text = ending(context, name, room);
+      context.fillText(text, x + 2, PLOT_HEIGHT + 15);
+      if (end - x < LEAST_NAME) free = x + 2 + context.measureText(text).width + NAME_GAP;
     }
   };
   return { height: NAME_LINE + 10, draw };
