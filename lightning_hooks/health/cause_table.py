@@ -151,7 +151,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="DataNotNormalised",
         message="The numbers that enter the model are far from mean 0 and standard deviation 1: {where}.",
         required=("InputNotNormalised",),
-        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "PoorInitialization"),
+        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "PoorInitialization", "InputScale"),
         next_steps=("Subtract the mean of each feature of the training data and divide by its standard deviation.",),
         alternatives=("Categories that are given as numbers: use an embedding.",),
     ),

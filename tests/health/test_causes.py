@@ -25,7 +25,7 @@ VanishingGradient GradientsRepeat UpdateTooLarge UpdateTooSmall LostUpdates Weig
 DeadUnits DeadLayer SaturatedActivation PoorInitialization OddInitialization ConstantOutput MassiveActivation
 InputNotNormalised Underflow UnitCollapse DropoutTooHigh TargetsOutOfReach
 """.split()
-CHECKS = "OptimizerCoversParameters GradientsReachParameters ParametersMove".split()
+CHECKS = "OptimizerCoversParameters GradientsReachParameters ParametersMove InputScale".split()
 NAMES = """
 LearningRateTooHigh LearningRateTooLow InitializationTooLarge InitializationTooSmall ActivationsDead ActivationsSaturated
 GradientCut ParametersForgotten BadBatch NumericalRange DataNotNormalised ClippingStopsLearning UnitCollapsed
