@@ -150,7 +150,10 @@ class LossUnbounded(_LossRule):
         "Look whether the sign of the loss is right: a log-likelihood is to be maximised, so its negative is the loss.",
         "Give the loss a lower bound.",
     )
-    source: ClassVar[str] = "ours: no training of the healthy gallery falls three orders of magnitude below 0"
+    source: ClassVar[str] = (
+        "ours: no training of the healthy gallery falls three orders of magnitude below 0; one order is usual, for example of "
+        "an actor whose loss is the negative of a value"
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:
         """See `HealthRule`."""
