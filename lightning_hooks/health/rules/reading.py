@@ -48,7 +48,7 @@ def _rule(rule: Any, known: Mapping[str, HealthRule], where: str) -> HealthRule:
     if isinstance(rule, HealthRule):
         return rule
     if isinstance(rule, type) and issubclass(rule, HealthRule):
-        raise RuleError(f"{where} must be a health rule, got its class; write {rule.__name__}(), or {rule.name!r} for a default one")
+        raise RuleError(f"{where} must be a health rule, got a class of one; write {rule.__name__}()")
     if isinstance(rule, str):
         return replace(known[known_name(rule, known, where, _WHAT)], is_on=True)
     if isinstance(rule, Mapping) and len(rule) == 1 and "class_path" not in rule:

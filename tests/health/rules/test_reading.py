@@ -72,7 +72,7 @@ def test_a_name_in_a_list_switches_on_a_rule_that_is_off_by_default():
         ({"LossSpike": 3}, "rules['LossSpike'] must be a mapping of fields, True or False, got 3"),
         ([{"LossSpike": {"patience": 0}}], "rules[0]['LossSpike']: LossSpike.patience must be an integer of at least 1, got 0"),
         ([3], "rules[0]"),
-        ([LossSpike], "rules[0] must be a health rule, got its class; write LossSpike(), or 'LossSpike' for a default one"),
+        ([LossSpike], "rules[0] must be a health rule, got a class of one; write LossSpike()"),
         ([{"class_path": "builtins.dict"}], "rules[0]"),
     ],
 )
