@@ -3,6 +3,7 @@
 #
 #   make demo    train the digits example from its YAML, print a summary, write runs/digits/report.html
 #   make test    lint, types, import contracts, tests, doctests; as root it installs Chromium, for the tests of the page, with apt-get
+#                `make types` and `make doctests` for these parts of it
 #   make bench   what watching costs, into benchmarks/RESULTS.md; FULL=1 for longer runs, MACHINE=h100 for a second machine
 #   make matrix  the tests with other versions, into docs/versions.md; ONLY="floors newest" for some, hours and 6 GB of disk for all
 #   make gpu     on a machine with a CUDA GPU: its tests, then what watching costs there; DEVICE=cpu tries it without one
@@ -31,7 +32,7 @@ FALLBACK := $(wildcard tests/stats/test_*.py tests/engine/test_*.py) tests/hooks
 	tests/engine/watching $(patsubst %,tests/callbacks/test_%.py,monitor overhead stages noise) \
 	$(patsubst %,tests/conformance/test_%.py,accumulation checkpointing copies sharing tensor_kinds torch_func)
 
-.PHONY: demo test bench matrix gpu wheels clients gallery clean
+.PHONY: demo test types doctests bench matrix gpu wheels clients gallery clean
 
 demo: $(READY)
 	rm -rf runs/digits
@@ -48,11 +49,17 @@ test: $(READY)
 	.ci/chromium
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory --output-sync=target -j2 types doctests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 	OMP_NUM_THREADS=1 LIGHTNING_HOOKS_KERNEL=reference $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(FALLBACK)
-	$(BIN)/python -m pytest --doctest-modules lightning_hooks
+
+# Each of these two has one thread, so `test` runs them side by side.
+types: $(READY)
+	$(BIN)/mypy
+
+doctests: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --doctest-modules lightning_hooks
 
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
