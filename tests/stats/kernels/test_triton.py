@@ -30,7 +30,8 @@ for capability in map(int, sys.argv[1:]):
         assert kernel["cubin"]
     assert compiled(triton_merge.merge_rows, CHUNK=triton_merge.CHUNK)["cubin"]
     for code in (0, 1, 2, 3):
-        kernel = compiled(triton_units.measure_columns, CODE=code, UNITS=triton_units.COLUMN_UNITS, ROWS=triton_units.COLUMN_ROWS)
+        sizes = {"UNITS": triton_units.COLUMN_UNITS, "ROWS": triton_units.COLUMN_ROWS}
+        kernel = compiled(triton_units.measure_columns, CODE=code, **sizes)
         assert ".ftz" not in kernel["ptx"], "subnormals are flushed"
         assert ".local" not in kernel["ptx"], "values left the registers"
         assert kernel["cubin"]
