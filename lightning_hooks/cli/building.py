@@ -12,17 +12,18 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def built(path: str, values: Mapping[str, Any], advice: str, *, drops_unknown: bool = False) -> nn.Module:
+def built(path: str, values: Mapping[str, Any], advice: str, *, recorded: bool = False) -> nn.Module:
     """The module at an import path, built with arguments.
 
     Args:
         path: of a class, of a function that returns a module, or of a module that is built already.
         values: the arguments by name. A mapping with `class_path` and `init_args` stands for an object.
         advice: what a user can do if the module cannot be built, for the message.
-        drops_unknown: whether to drop the values that the module does not take; an object that is built already takes none.
+        recorded: whether path and values come from a flight record. Then values that the module does not take are dropped, and
+            nothing but classes of modules is called, since the record may come from a stranger.
 
     Raises:
-        RuleError: there is no such path, or the module cannot be built.
+        RuleError: there is no such path, the module cannot be built, or a record names something other than a module.
 
     Example:
         >>> built("torch.nn.Linear", {"in_features": 2, "out_features": 3, "bias": False}, "")
@@ -33,15 +34,17 @@ def built(path: str, values: Mapping[str, Any], advice: str, *, drops_unknown: b
     from lightning_hooks.rules.importing import import_object
 
     kind = import_object(path, "module")
-    if isinstance(kind, nn.Module) and (drops_unknown or not values):
+    if isinstance(kind, nn.Module) and (recorded or not values):
         return kind
+    if recorded:
+        _refuse_other_than_module(kind, path, advice)
     if not callable(kind):
         raise RuleError(f"module: {path} is {shown(kind)}; name a class of modules, or a function that returns a module")
-    if drops_unknown:
+    if recorded:
         values = _taken(kind, values)
     given = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
     try:
-        model = kind(**{name: _object(value) for name, value in values.items()})
+        model = kind(**{name: _object(value, advice if recorded else None) for name, value in values.items()})
     except HooksError:
         raise
     except Exception as error:
@@ -91,18 +94,33 @@ def _read(argument: str) -> tuple[str, Any]:
         ) from error
 
 
-def _object(value: Any) -> Any:
-    """A value in which mappings with a `class_path` are replaced by the objects that they stand for."""
+def _object(value: Any, advice: str | None) -> Any:
+    """A value in which mappings with a `class_path` are replaced by the objects that they stand for.
+
+    Args:
+        value: of an argument.
+        advice: for values of a flight record, which may name modules only; None for values of the command line.
+    """
     from lightning_hooks.rules.importing import import_object
 
     if isinstance(value, list):
-        return [_object(each) for each in value]
+        return [_object(each, advice) for each in value]
     if not isinstance(value, Mapping):
         return value
     if "class_path" not in value:
-        return {name: _object(each) for name, each in value.items()}
-    kind = import_object(str(value["class_path"]), "class_path")
-    return kind(**_object(value.get("init_args") or {}))
+        return {name: _object(each, advice) for name, each in value.items()}
+    path = str(value["class_path"])
+    kind = import_object(path, "class_path")
+    if advice is not None:
+        _refuse_other_than_module(kind, path, advice)
+    return kind(**_object(value.get("init_args") or {}, advice))
+
+
+def _refuse_other_than_module(kind: Any, path: str, advice: str) -> None:
+    from torch import nn
+
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise RuleError(f"module: the record names {path}, which is not a class of modules and is not called; {advice}")
 
 
 def _signature(kind: Any) -> str:

@@ -85,7 +85,7 @@ def _model(record: FlightRecord, args: argparse.Namespace) -> nn.Module:
     if args.module and args.values:
         return built(path, values_of(args.values), advice)
     recorded = record.context.get("hyperparameters") or {}
-    return built(path, recorded, f"the values are the hyperparameters of the record: {advice}", drops_unknown=True)
+    return built(path, recorded, f"the values are the hyperparameters of the record: {advice}", recorded=True)
 
 
 def _weights(
