@@ -117,7 +117,8 @@ class StoredRows:
         self.names = names
         self._read = read
         self._ranks = ranks
-        self._squares = squares or self._squares_of_rows
+        # Keep None rather than a bound method: a reference to itself would leave all arrays to the garbage collector.
+        self._given_squares = squares
         self._numbers: dict[str, Array] = {}
 
     def statistics(self) -> tuple[str, ...]:
@@ -231,7 +232,9 @@ class StoredRows:
             values = pairs.micro_cosine(flat, self._squares().reshape(-1) * float(self._ranks) ** 2)
         return values.reshape(shape)
 
-    def _squares_of_rows(self) -> Array:
+    def _squares(self) -> Array:
+        if self._given_squares is not None:
+            return self._given_squares()
         with np.errstate(invalid="ignore", over="ignore"):
             return np.where(self.numbers(PAIR_NAMES[pairs.PARTS]) > 0, schema.squares(self), 0.0)
 

@@ -1,5 +1,8 @@
 """Statistics from stored numbers equal statistics of the elements, for single rows and for rows that are displayed as one."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -152,3 +155,16 @@ def test_rows_without_micro_batches_or_without_pairs_have_no_part_in_those_of_un
 
 def test_without_sums_over_pairs_their_statistics_do_not_merge():
     assert not any(stored_from([np.array([1.0, 2.0])]).merges(stat) for stat in (*pairs.PAIR_STATS, "p50", "dead_units"))
+
+
+def test_stored_rows_are_freed_without_the_garbage_collector() -> None:
+    numbers = {"count": np.ones(2), "moments.deviation": np.ones(2)}
+    stored = StoredRows(numbers, numbers.__getitem__)
+    stored.compute("std")
+    freed = weakref.ref(stored)
+    gc.disable()
+    try:
+        del stored
+        assert freed() is None
+    finally:
+        gc.enable()
