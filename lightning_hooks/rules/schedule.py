@@ -64,6 +64,11 @@ class EveryN:
         step += -(step + 1) % self.every
         return step if self.last is None or step <= self.last else None
 
+    @property
+    def end(self) -> int | None:
+        """The last step that can be due; None if there is no last one."""
+        return self.last if self.steps is None else self.__dict__["_ordered"][-1]
+
     def at_least(self, interval: int) -> EveryN:
         """The same schedule with the least multiple of its interval that is at least `interval`; a list of steps stays.
 

@@ -116,7 +116,7 @@ class Observer(Participant):
         if self.overhead is not None:
             self.overhead.begin()
         self.table.clear()
-        self.pairs.begin()
+        self.pairs.begin(step)
 
     def note_cost(self, own: float, wall: float | None) -> None:
         seconds, calls = self.fallback.take_cost()

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lightning_hooks.engine.participants.shards import refuse_sharded
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.rows import Row
+from lightning_hooks.plan.rows import Requests, Row
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
 from lightning_hooks.stats.schema import COUNT, M2, MEAN
@@ -24,15 +24,30 @@ class PairWatch:
         what = "its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or omit them"
         refuse_sharded([row.target for row in self.summed], "watch", what)
         self._kept = {*plan.index.rows_with("cosine".__eq__).tolist()}
+        # By the last step at which the cosine of a row is due: these rows.
+        self._until: dict[int, list[int]] = {}
+        for row in self._kept:
+            ends = [due.end for due, stats in _requests(plan, row) if "cosine" in stats]
+            lasting = [end for end in ends if end is not None]
+            if len(lasting) == len(ends):
+                self._until.setdefault(max(lasting), []).append(row)
         self._before: dict[int, Tensor] = {}
         self._now: dict[int, Tensor] = {}
         self._compared: set[int] = set()  # rows that were compared after their last micro-batch
 
-    def begin(self) -> None:
-        """Begin a watched step: the latest copies of gradients become those of the previous step."""
+    def begin(self, step: int) -> None:
+        """Begin a watched step: the latest copies of gradients become those of the previous step.
+
+        The copies of rows whose cosine is never due again are freed.
+        """
         self._before.update(self._now)
         self._now = {}
         self._compared.clear()
+        for end in [end for end in self._until if end < step]:
+            rows = self._until.pop(end)
+            self._kept.difference_update(rows)
+            for row in rows:
+                self._before.pop(row, None)
 
     def add(self, row: Row, measurement: Measurement) -> None:
         """Add the gradient of a micro-batch to a row; the sum starts again after a step, or if the parameter has no `grad`."""
@@ -66,3 +81,9 @@ class PairWatch:
             new, old = now.flatten().double(), before.flatten().double()
             sums = self.table.numbers("pairs", row)
             sums[DOT], sums[BEFORE], sums[NOW] = torch.dot(new, old), torch.dot(old, old), torch.dot(new, new)
+
+
+def _requests(plan: Plan, row: int) -> Requests:
+    """What rules request of a row, alone and in groups."""
+    groups = [request for group in plan.groups if row in group.members for request in group.requests]
+    return (*plan.rows[row].requests, *groups)

@@ -64,6 +64,25 @@ def test_the_cosine_of_complex_gradients_is_that_of_their_real_and_imaginary_par
     assert watched.compute()["grad_cosine/w"] == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("ending", [{"every": 1, "last": 2}, [1, 2]])
+def test_gradients_are_compared_until_the_last_step_at_which_the_cosine_is_due(ending: object) -> None:
+    model = Linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rules = [
+        Watch(params="w", tensors="grad", stats="norm"),
+        Watch(params="w", tensors="grad", stats="cosine", every_n_steps=ending),
+    ]
+    measured = []
+    with instrument(model, watch=rules, optimizer=optimizer) as watched:
+        for x in ([3.0, 0.0], [4.0, 3.0], [-8.0, -6.0], [1.0, 1.0], [2.0, 1.0]):
+            optimizer.zero_grad()
+            model(torch.tensor(x)).backward()
+            optimizer.step()
+            series = watched.record.stat("grad", "cosine")
+            measured.append(series.values[0] if series.measured[0] else None)
+    assert measured == [None, pytest.approx(0.8), pytest.approx(-1.0), None, None]
+
+
 def test_the_step_before_is_the_watched_one_before() -> None:
     values = run([[[1.0, 0.0]], [[0.0, 1.0]], [[-1.0, 0.0]]], ["cosine"], every_n_steps=[0, 2])
     assert values[2]["grad_cosine/w"] == -1.0
