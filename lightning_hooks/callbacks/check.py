@@ -10,6 +10,7 @@ from lightning_hooks.checks.reading import as_accepted, as_checks
 from lightning_hooks.checks.result import CheckReport
 from lightning_hooks.checks.training import PlainTraining, Training
 from lightning_hooks.errors import RuleError, shown
+from lightning_hooks.health.accepting import Accept
 
 
 def check(
@@ -21,7 +22,7 @@ def check(
     optimizer: Any = None,
     step: Any = None,
     checks: Mapping[str, Any] | Sequence[Any] | None = None,
-    accept: str | Sequence[str] | None = None,
+    accept: Accept = None,
     time_limit: float = TIME_LIMIT,
 ) -> CheckReport:
     """Check a training on one batch. Everything is restored afterwards, bit for bit.
@@ -40,7 +41,8 @@ def check(
         step: called as `step(model, batch)`; returns the loss. Instead of `loss`.
         checks: which checks to run; default all that are on. A mapping changes fields, or turns a check on or off:
             `{"OverfitsBatch": True, "InitialLoss": {"factor": 3.0}}`. A list uses only its entries.
-        accept: results that are known and no problem: `BiasBeforeNorm/net.*`, or the name of a check.
+        accept: results that are known and no problem: `BiasBeforeNorm/net.*`, or the name of a check; or a file of these, as of
+            `HealthMonitor`.
         time_limit: of each check, in seconds; a check that takes longer is skipped.
 
     Raises:

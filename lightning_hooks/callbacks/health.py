@@ -20,7 +20,7 @@ from lightning_hooks.callbacks._trainer import batch_number, current_step, in_fi
 from lightning_hooks.callbacks.monitor import Resolved, StatsMonitor
 from lightning_hooks.checks.result import CheckReport
 from lightning_hooks.errors import RuleError
-from lightning_hooks.health.accepting import refuse_unknown_rules
+from lightning_hooks.health.accepting import accepted_patterns, refuse_unknown_rules
 from lightning_hooks.health.actions import Actions
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Cause, Finding
@@ -35,7 +35,6 @@ from lightning_hooks.health.watching import fields_of_watch
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.limits import Limits, TablesOnly
 from lightning_hooks.rules import Watch
-from lightning_hooks.rules.fields import as_patterns
 from lightning_hooks.rules.patterns import named_modules
 from lightning_hooks.rules.prefix import ROOT
 from lightning_hooks.tensorboard.best_views import best_views
@@ -61,6 +60,7 @@ class HealthMonitor(StatsMonitor):
             off with False: `{"DeadUnits": {"patience": 30}, "LossSpike": False}`. A list uses only its entries: names, objects
             of rules, or mappings with `class_path` and `init_args`.
         accept: findings that are known and no problem: `DeadUnits/encoder.*`, or the name of a rule. `*` stands for any text.
+            A path, or a string that ends with `.txt`, is a file with one of these in each line.
         reference: good runs to compare with, row by row and step by step: the folder of a run, a list of folders, or a file
             that `lightning-hooks baseline` has written. Its rules are added to `rules`. Default: none.
         actions: what to do about a new finding, by severity or by name of a rule: `log`, `warn`, `stop`, `checkpoint`, `raise`,
@@ -87,7 +87,7 @@ class HealthMonitor(StatsMonitor):
     def __init__(
         self,
         rules: Mapping[str, Any] | Sequence[Any] | None = None,
-        accept: str | Sequence[str] | None = None,
+        accept: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         actions: Mapping[str, Any] | None = None,
         reference: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         every_n_steps: int | Sequence[int] | Mapping[str, int] = 5,
@@ -101,7 +101,7 @@ class HealthMonitor(StatsMonitor):
         self.rules = rules
         self.reference = reference
         self._health_rules: list[HealthRule] = as_health_rules(rules, _rules_of_reference(reference))
-        self.accept = as_patterns("accept", accept)
+        self.accept = accepted_patterns(accept)
         self.check_first_batch = check_first_batch
         self._first_batch = FirstBatch(check_first_batch, self.accept)
         own = [rule.name for rule in self._health_rules]

@@ -9,7 +9,7 @@ from typing import Any, Final
 from lightning_hooks.checks.catalogue import checks_by_name
 from lightning_hooks.checks.check import Check
 from lightning_hooks.errors import RuleError, did_you_mean, shown
-from lightning_hooks.rules.fields import as_patterns
+from lightning_hooks.health.accepting import Accept, accepted_patterns
 from lightning_hooks.rules.named import known_name, with_changes
 from lightning_hooks.rules.reading import as_object
 
@@ -51,13 +51,13 @@ def as_checks(checks: Any) -> list[Check]:
     return [check for check in chosen if check.is_on]
 
 
-def as_accepted(accept: str | Sequence[str] | None, checks: Sequence[Check]) -> list[str]:
-    """Patterns of results that are known and no problem: `BiasBeforeNorm/net.*`, or the name of a check.
+def as_accepted(accept: Accept, checks: Sequence[Check]) -> list[str]:
+    """Patterns of results that are known and no problem: `BiasBeforeNorm/net.*`, the name of a check, or files of these.
 
     Raises:
-        RuleError: a pattern names no check.
+        RuleError: a pattern names no check, or a file cannot be read.
     """
-    patterns = list(as_patterns("accept", accept))
+    patterns = accepted_patterns(accept)
     names = [*checks_by_name(), *(check.name for check in checks)]
     for pattern in patterns:
         name = pattern.partition("/")[0]

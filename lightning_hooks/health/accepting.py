@@ -1,11 +1,53 @@
-"""Accepting: which findings a user knows and takes for no problem, by patterns."""
+"""Accepting: which findings a user knows and takes for no problem, by patterns, some of them in files."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
+from lightning_hooks.rules.fields import as_patterns
+
+Accept = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
+"""One or several patterns, or files of patterns; None for none."""
+
+
+def accepted_patterns(accept: Accept) -> list[str]:
+    """The patterns of an option `accept`.
+
+    Args:
+        accept: patterns such as `DeadUnits/encoder.*`, or files of them: paths, or strings that end with `.txt`. A file has one
+            pattern in each line; empty lines and those that begin with `#` are skipped.
+
+    Raises:
+        RuleError: an entry is no pattern, or a file cannot be read.
+
+    Example:
+        >>> accepted_patterns(["DeadUnits/encoder.*"])
+        ['DeadUnits/encoder.*']
+    """
+    entries: Any = [accept] if isinstance(accept, (str, os.PathLike)) else accept
+    if not isinstance(entries, Sequence) or isinstance(entries, bytes):
+        return as_patterns("accept", entries)
+    return as_patterns("accept", [pattern for entry in entries for pattern in (_read(entry) if _is_file(entry) else [entry])])
+
+
+def _is_file(entry: Any) -> bool:
+    return isinstance(entry, os.PathLike) or (isinstance(entry, str) and entry.endswith(".txt"))
+
+
+def _read(file: str | os.PathLike[str]) -> list[str]:
+    """The patterns of a file."""
+    path = Path(file).expanduser()
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise RuleError(f"accept: cannot read the file {shown(str(path))}: {reason}") from error
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def is_accepted(patterns: Iterable[str], rule: str, row: str) -> bool:

@@ -1,0 +1,35 @@
+"""Findings that a user accepts, by patterns and in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lightning_hooks import HealthMonitor, RuleError
+from lightning_hooks.health.accepting import accepted_patterns
+
+
+def test_a_file_has_a_pattern_in_each_line(tmp_path: Path) -> None:
+    file = tmp_path / "accepted.txt"
+    file.write_text("# a frozen encoder\nDeadUnits/encoder.*\n\n  LossSpike \n")
+    for accept in (file, str(file), [str(file)], [file]):
+        assert accepted_patterns(accept) == ["DeadUnits/encoder.*", "LossSpike"]
+    assert accepted_patterns(["DeadLayer", file]) == ["DeadLayer", "DeadUnits/encoder.*", "LossSpike"]
+    assert HealthMonitor(accept=str(file)).accept == ["DeadUnits/encoder.*", "LossSpike"]
+
+
+def test_a_file_that_cannot_be_read_or_names_no_rule_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")
+    (tmp_path / "unknown.txt").write_text("DeadUnit/encoder")
+    for name, message in {
+        "missing.txt": r"accept: cannot read the file '.*missing.txt': No such file or directory",
+        "bytes.txt": r"accept: cannot read the file '.*bytes.txt': it is not UTF-8 text",
+        "unknown.txt": r"accept: there is no health rule 'DeadUnit' \(did you mean 'DeadUnits' or",
+    }.items():
+        with pytest.raises(RuleError, match=f"^{message}"):
+            HealthMonitor(accept=tmp_path / name)
+    with pytest.raises(RuleError, match=r"^accept must be a pattern or a list of patterns, got 3"):
+        accepted_patterns(3)  # type: ignore[arg-type]
+    with pytest.raises(RuleError, match=r"^accept\[0\] must be a string, got 3"):
+        accepted_patterns([3])  # type: ignore[list-item]
