@@ -87,9 +87,9 @@ class HealthMonitor(StatsMonitor):
     def __init__(
         self,
         rules: Mapping[str, Any] | Sequence[Any] | None = None,
-        accept: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        accept: str | Sequence[str | os.PathLike[str]] | os.PathLike[str] | None = None,
         actions: Mapping[str, Any] | None = None,
-        reference: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        reference: str | Sequence[str | os.PathLike[str]] | os.PathLike[str] | None = None,
         every_n_steps: int | Sequence[int] | Mapping[str, int] = 5,
         prefix: str = f"{ROOT}health/",
         loggers: str | Sequence[str] = "all",

@@ -33,3 +33,13 @@ def test_a_file_that_cannot_be_read_or_names_no_rule_is_refused(tmp_path: Path) 
         accepted_patterns(3)  # type: ignore[arg-type]
     with pytest.raises(RuleError, match=r"^accept\[0\] must be a string, got 3"):
         accepted_patterns([3])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("option", ["accept", "reference"])
+def test_a_list_of_a_config_stays_a_list(option: str) -> None:
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser()
+    parser.add_class_arguments(HealthMonitor, "health")
+    for given in (["DeadUnits/a", "LossSpike"], "LossSpike"):
+        assert parser.parse_object({"health": {option: given}})["health"][option] == given
