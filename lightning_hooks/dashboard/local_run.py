@@ -30,6 +30,8 @@ class LocalRun(LocalTables):
         self.path = path
         self._written, self._changes = self._written_findings(), 0  # changes of the files beside the event files
         self._records = Records(path)
+        # The fits of the journals, with the times and sizes of the files from which they were read.
+        self._cached_fits: tuple[Any, list[Fit]] | None = None
         # `about` caches the facts about rows, together with the version of the run at which it read them.
         self._cached_about: tuple[int, Mapping[str, Any]] | None = None
 
@@ -97,21 +99,23 @@ class LocalRun(LocalTables):
         return self._records.found()
 
     def fits(self) -> int:
-        fits = self._fits(journals_beside(self.path / FINDINGS))
-        return max(len(fits), 1)
+        return max(len(self._fits()), 1)
 
     def _journal(self) -> Path:
         """The journal into which the newest fit wrote."""
-        journals = journals_beside(self.path / FINDINGS)
-        # Do not read the only journal here.
-        fits = self._fits(journals) if len(journals) > 1 else []
+        fits = self._fits()
         return fits[-1].journal if fits else self.path / FINDINGS
 
-    def _fits(self, journals: Sequence[Path]) -> list[Fit]:
-        try:
-            return fits_in([(journal, events_in(journal.read_bytes())) for journal in journals])
-        except OSError:
-            return []
+    def _fits(self) -> list[Fit]:
+        written = self._written_findings()
+        if self._cached_fits is None or self._cached_fits[0] != written:
+            journals = journals_beside(self.path / FINDINGS)
+            try:
+                fits = fits_in([(journal, events_in(journal.read_bytes())) for journal in journals])
+            except OSError:
+                return []
+            self._cached_fits = written, fits
+        return self._cached_fits[1]
 
     def _summary(self) -> Mapping[str, Any]:
         """What the summary beside the journal says, or else the event file."""
