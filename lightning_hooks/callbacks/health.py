@@ -19,14 +19,14 @@ from lightning_hooks.callbacks._run import run_of
 from lightning_hooks.callbacks._trainer import batch_number, current_step, in_fit, is_under_way
 from lightning_hooks.callbacks.monitor import Resolved, StatsMonitor
 from lightning_hooks.checks.result import CheckReport
+from lightning_hooks.engine.inspecting.good_runs import rules_of_reference
 from lightning_hooks.errors import RuleError
-from lightning_hooks.health.accepting import accepted_patterns, refuse_unknown_rules
+from lightning_hooks.health.accepting import Accept, accepted_patterns, refuse_unknown_rules
 from lightning_hooks.health.actions import Actions
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Cause, Finding
 from lightning_hooks.health.reference.causes import CAUSES_WITH_REFERENCE
-from lightning_hooks.health.reference.rules import REFERENCE_RULES, reference_rules
-from lightning_hooks.health.reference.sources import NEEDED, read_reference
+from lightning_hooks.health.reference.rules import REFERENCE_RULES
 from lightning_hooks.health.reporter import Reporter
 from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.health.rules import rules_by_name
@@ -37,8 +37,6 @@ from lightning_hooks.records.limits import Limits, TablesOnly
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.patterns import named_modules
 from lightning_hooks.rules.prefix import ROOT
-from lightning_hooks.tensorboard.best_views import best_views
-from lightning_hooks.tensorboard.reading import read_run
 
 if TYPE_CHECKING:
     from torch import nn
@@ -87,7 +85,7 @@ class HealthMonitor(StatsMonitor):
     def __init__(
         self,
         rules: Mapping[str, Any] | Sequence[Any] | None = None,
-        accept: str | Sequence[str | os.PathLike[str]] | os.PathLike[str] | None = None,
+        accept: Accept = None,
         actions: Mapping[str, Any] | None = None,
         reference: str | Sequence[str | os.PathLike[str]] | os.PathLike[str] | None = None,
         every_n_steps: int | Sequence[int] | Mapping[str, int] = 5,
@@ -100,7 +98,7 @@ class HealthMonitor(StatsMonitor):
         super().__init__(every_n_steps=every_n_steps, prefix=prefix, loggers=loggers, logdir=logdir, on_error=on_error)
         self.rules = rules
         self.reference = reference
-        self._health_rules: list[HealthRule] = as_health_rules(rules, _rules_of_reference(reference))
+        self._health_rules: list[HealthRule] = as_health_rules(rules, rules_of_reference(reference))
         self.accept = accepted_patterns(accept)
         self.check_first_batch = check_first_batch
         self._first_batch = FirstBatch(check_first_batch, self.accept)
@@ -325,10 +323,3 @@ class HealthMonitor(StatsMonitor):
     @override
     def _rules(self) -> str:
         return "the health rules"
-
-
-def _rules_of_reference(reference: Any) -> list[HealthRule]:
-    """The rules that compare with good runs; none without a reference."""
-    if reference is None:
-        return []
-    return [*reference_rules(read_reference(reference, lambda path: best_views(read_run(path), NEEDED)))]

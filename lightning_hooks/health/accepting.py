@@ -11,8 +11,11 @@ from typing import Any
 from lightning_hooks.errors import RuleError, did_you_mean, shown
 from lightning_hooks.rules.fields import as_patterns
 
-Accept = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
-"""One or several patterns, or files of patterns; None for none."""
+Accept = str | Sequence[str | os.PathLike[str]] | os.PathLike[str] | None
+"""One or several patterns, or files of patterns; None for none.
+
+jsonargparse tries the types in this order. A path takes any value as its text, so it comes after the list.
+"""
 
 
 def accepted_patterns(accept: Accept) -> list[str]:

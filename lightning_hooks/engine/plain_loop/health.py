@@ -6,12 +6,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from lightning_hooks.engine.inspecting.good_runs import rules_of_reference
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.health.actions import Actions
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.reference.causes import CAUSES_WITH_REFERENCE
-from lightning_hooks.health.reference.rules import reference_rules
-from lightning_hooks.health.reference.sources import NEEDED, read_reference
 from lightning_hooks.health.reporter import Reporter
 from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.health.rules.reading import as_health_rules
@@ -19,8 +18,6 @@ from lightning_hooks.health.terminal import block_for, line_for
 from lightning_hooks.health.text import Block
 from lightning_hooks.health.watching import fields_of_watch
 from lightning_hooks.rules import Watch
-from lightning_hooks.tensorboard.best_views import best_views
-from lightning_hooks.tensorboard.reading import read_run
 
 _OF_OPTIMIZER: Final = frozenset({"final_grad", "update"})
 
@@ -66,10 +63,7 @@ def loop_rules(health: Any, reference: Any = None) -> list[HealthRule] | None:
         return None
     if isinstance(health, (int, str)) and health is not True:
         raise RuleError(f"health must be True, or the rules of HealthMonitor(rules=…), got {shown(health)}")
-    comparing: list[HealthRule] = []
-    if reference is not None:
-        comparing += reference_rules(read_reference(reference, lambda path: best_views(read_run(path), NEEDED)))
-    return as_health_rules(None if health is True else health, comparing)
+    return as_health_rules(None if health is True else health, rules_of_reference(reference))
 
 
 def watch_rules(rules: list[HealthRule], *, has_optimizer: bool) -> list[Watch]:

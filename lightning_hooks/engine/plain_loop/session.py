@@ -126,7 +126,7 @@ class Instrument:
         first_step: int = 0,
         logdir: str | os.PathLike[str] | None = None,
         recorder: bool | Mapping[str, Any] = False,
-        reference: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        reference: str | Sequence[str | os.PathLike[str]] | os.PathLike[str] | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise RuleError(f"model must be a torch.nn.Module, got {model!r}")
