@@ -38,10 +38,9 @@ def built(path: str, values: Mapping[str, Any], advice: str, *, recorded: bool =
         return kind
     if recorded:
         _refuse_other_than_module(kind, path, advice)
-    if not callable(kind):
-        raise RuleError(f"module: {path} is {shown(kind)}; name a class of modules, or a function that returns a module")
-    if recorded:
         values = _taken(kind, values)
+    elif not callable(kind):
+        raise RuleError(f"module: {path} is {shown(kind)}; name a class of modules, or a function that returns a module")
     given = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
     try:
         model = kind(**{name: _object(value, advice if recorded else None) for name, value in values.items()})

@@ -12,7 +12,7 @@ from typing import Any, Final
 from lightning_hooks.cli.diagnoses import folder_of, other_fits, read
 from lightning_hooks.cli.formats import add_format, rendered
 from lightning_hooks.cli.progress import progress_bar
-from lightning_hooks.errors import printable
+from lightning_hooks.errors import counted, printable
 from lightning_hooks.health.finding import Finding, stands
 from lightning_hooks.health.journal import FINDINGS, SUMMARY, RunFindings
 from lightning_hooks.health.outcome import Report, report_of_run
@@ -82,7 +82,7 @@ def _report(run: Path, known: RunFindings, found: Sequence[Finding]) -> Report:
 
 def _last_line(known: RunFindings, found: Sequence[Finding]) -> str:
     summary = known.summary or {}
-    count = f"{len(found)} finding" if len(found) == 1 else f"{len(found)} findings"
+    count = counted(len(found), "finding")
     if not known.has_ended:
         return f"The fit has not ended, or was killed; {count} so far."
     if known.fit < known.fits and known.summary is None:

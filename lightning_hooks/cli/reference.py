@@ -57,7 +57,7 @@ def compare(arguments: list[str]) -> int:
         }
         print(json.dumps(shown, indent=1))
     elif args.format != "text":
-        known = RunFindings(findings, causes, [], summary, has_ended=True, fit=1)
+        known = RunFindings(findings, causes, [], summary, has_ended=True)
         report = report_of_run(str(args.run), known, findings, diagnosis.rules.values())
         print(rendered(report, args.format, args.location, "lightning_hooks.reference"))
     else:

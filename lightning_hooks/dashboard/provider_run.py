@@ -170,7 +170,8 @@ class ProviderRun(Tables):
         return checks_of(self._stored_summary())
 
     def fits(self) -> int:
-        return 1  # the event file keeps the findings of the newest fit only
+        # An event file holds the findings of one fit, the newest.
+        return 1
 
     def records(self) -> Mapping[str, FlightRecord]:
         return {}  # a record is a folder beside the event files, which a provider does not list

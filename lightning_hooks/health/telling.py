@@ -113,7 +113,8 @@ class Teller:
         findings = {finding.number: finding for finding in self._diagnosis.findings}
         for finding in new:
             current = findings.get(finding.number, finding)
-            rule = self._diagnosis.rules.get(current.rule)  # None for a finding that was given, which is a fact.
+            # A finding of a check belongs to no rule. It is a fact.
+            rule = self._diagnosis.rules.get(current.rule)
             is_fact = rule is None or rule.family in ("facts", "numerics")
             if finding.number not in self._told and self._warns(current) and (is_fact or current.cause is None):
                 self._told.add(finding.number)

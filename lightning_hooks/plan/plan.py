@@ -82,7 +82,7 @@ class Plan:
         """The index of the row of the loss; None if the plan has none."""
         return next((row.index for row in self.rows if row.tensor == LOSS), None)
 
-    @property
+    @cached_property
     def named_schedules(self) -> Due:
         """The schedules of the statistics that rules name."""
         return frozenset(self.schedules) - self.drawn_by_default
@@ -174,7 +174,7 @@ class Plan:
     def _rows_requesting(self, accumulator: Accumulator, due: Due) -> frozenset[int]:
         """The rows of which a statistic of the accumulator is requested when these schedules are due, alone or in a group."""
         asking = [each for each in self.rows_and_groups if any(map(accumulator.serves, requested(each.requests, due)))]
-        return frozenset(row for each in asking for row in (each.members or (each.index,)))
+        return frozenset(row for each in asking for row in each.measured)
 
     def label(self, row: int) -> str:
         """The description of a row in messages: `grad of encoder.weight`."""

@@ -74,6 +74,11 @@ class Row:
         """The statistics that any rule requests, in the order of the rules, without duplicates."""
         return tuple(dict.fromkeys(stat for _, stats in self.requests for stat in stats))
 
+    @property
+    def measured(self) -> tuple[int, ...]:
+        """The indices of the rows whose tensors are measured for it: those that a group merges, or its own."""
+        return self.members or (self.index,)
+
     def due(self, schedules: Due) -> bool:
         """Whether a rule requests the row when these schedules are due."""
         return any(schedule in schedules for schedule, _ in self.requests)

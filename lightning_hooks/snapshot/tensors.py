@@ -36,7 +36,8 @@ def saved_tensor(tensor: Tensor, elements: Tensor | None) -> Callable[[], None]:
     restore_hooks = None if hooks is None else saved_contents(hooks, contents_of(hooks) or [])
 
     def restore() -> None:
-        # Writing to `data` does not count as a change. Assigning it brings back memory that code has replaced.
+        # If code has replaced the memory of the tensor, assign `data` to bring the old memory back. Neither this nor a write to
+        # `data` counts as a change of the tensor for autograd.
         if _memory(tensor) != _memory(data) or tensor.shape != data.shape or tensor.dtype != data.dtype:
             tensor.data = data
         # Do not write to a tensor that is the same: its memory may be a file that is open for reading only.

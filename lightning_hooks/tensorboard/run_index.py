@@ -194,6 +194,7 @@ class RunIndex:
         """
         names = self.rows(tensor, stat)
         out: NDArray[np.float32] | None = None
+        column_of: dict[str, int] = {}
         for tag in self.vectors()[tensor, stat]:
             listed, points = self._row_list(tag), self.points(tag)
             if not len(listed) or not len(points.steps):
@@ -210,8 +211,8 @@ class RunIndex:
                 # Most runs have one file and one list of rows. Then the names of the rows need not be matched.
                 if len(in_file) == len(chosen.steps) and listed == names:
                     return values
-                out = _blank(chosen, names) if out is None else out
-                column_of = {name: i for i, name in enumerate(names)}
+                if out is None:
+                    out, column_of = _blank(chosen, names), {name: i for i, name in enumerate(names)}
                 out[np.ix_(in_file, np.array([column_of[name] for name in listed], dtype=np.intp))] = values
         return _blank(chosen, names) if out is None else out
 

@@ -27,5 +27,6 @@ def table_of(tag: str) -> tuple[str, str]:
         >>> table_of("table/my/prefix/grad/norm/59900c43")
         ('my/prefix/grad', 'norm')
     """
-    tensor, stat, _ = tag.rsplit("/", 2)  # split from the right, since a prefix may contain slashes
+    # The prefix of a monitor may contain slashes, so split the tag from the right.
+    tensor, stat, _ = tag.rsplit("/", 2)
     return tensor.removeprefix(f"{TABLE}/"), stat

@@ -30,6 +30,12 @@ export function namesText(rows, most = Infinity) {
 /** The names of rows for a tooltip. */
 export const namesTitle = (rows) => namesText(rows, TITLED);
 
+/** The end of a list of names that shows the first `most`: a disclosure of the further names; nothing if there are none. */
+export function furtherNames(names, most) {
+  const further = names.slice(most);
+  return further.length ? [" ", ...disclosure(`and ${further.length.toLocaleString("en-US")} more`, `: ${namesText(further)}`, namesTitle(further))] : [];
+}
+
 /**
  * A sentence in parts. If it names the rows of one of the findings as "NAME, then 3 more", the parts are the text before "then", a
  * disclosure of the other names, and the text behind. `set` makes elements of a text.

@@ -1,7 +1,7 @@
 // The findings of health rules as cards: what is wrong, what to try, the curve that shows it, and the evidence behind it.
 
 import { STEP_AXIS, curveAxis, drawCurve, drawSteps, pieceText, placeOf } from "./curve.js";
-import { disclosure, namesText, namesTitle, rowsInShort, withNames } from "./disclosure.js";
+import { disclosure, furtherNames, namesTitle, rowsInShort, withNames } from "./disclosure.js";
 import { color, h, penOf, several } from "./dom.js";
 import { growthFigure } from "./growth.js";
 import { recordParts } from "./records.js";
@@ -111,9 +111,7 @@ function evidenceList(finding, view) {
 
 /** The rows of a finding of which no measurement is listed. */
 function alsoOf(rows) {
-  const further = rows.slice(LISTED);
-  const rest = further.length ? [" ", ...disclosure(`and ${further.length.toLocaleString("en-US")} more`, `: ${namesText(further)}`, namesTitle(further))] : [];
-  return h("p", { class: "soft" }, `Also ${rows.slice(0, LISTED).join(", ")}`, ...rest, ".");
+  return h("p", { class: "soft" }, `Also ${rows.slice(0, LISTED).join(", ")}`, ...furtherNames(rows, LISTED), ".");
 }
 
 /** Some elements in a list, of which the later ones are folded. */

@@ -1,6 +1,6 @@
 // Why rows of a table were not measured, from the answer to `gaps` (see api.py).
 
-import { disclosure, namesText, namesTitle } from "./disclosure.js";
+import { furtherNames } from "./disclosure.js";
 import { h, several } from "./dom.js";
 
 const MOST_NAMES = 3; // the most parameters without an optimizer that a note names
@@ -93,8 +93,6 @@ function isDue({ every, first, last, steps }, from, to) {
 /** A sentence that names the parameters that are in no optimizer; null if there are none. */
 export function forgottenText(names, title) {
   if (!names.length) return null;
-  const further = names.slice(MOST_NAMES);
-  const more = further.length ? [" ", ...disclosure(`and ${further.length.toLocaleString("en-US")} more`, `: ${namesText(further)}`, namesTitle(further))] : [];
   const are = names.length === 1 ? "is in no optimizer and gets no update" : "are in no optimizer and get no update";
-  return h("p", { class: "note" }, `${title ? `${title}: ` : ""}${several(names.length, "parameter")} ${are}: ${names.slice(0, MOST_NAMES).join(", ")}`, ...more, ".");
+  return h("p", { class: "note" }, `${title ? `${title}: ` : ""}${several(names.length, "parameter")} ${are}: ${names.slice(0, MOST_NAMES).join(", ")}`, ...furtherNames(names, MOST_NAMES), ".");
 }

@@ -20,7 +20,8 @@ from lightning_hooks.stats.schema import COUNT, M2, MEAN, NONFINITE
 from lightning_hooks.tensor_kinds import elements, is_plain
 from lightning_hooks.transforms._batch import foreach
 
-EXACT: Final = (torch.float32, torch.float64)  # dtypes in which the rounding of products does not show in the cosine
+EXACT: Final = (torch.float32, torch.float64)
+"""The dtypes in which products are rounded so little that the cosine does not show it."""
 _ROW: Final = Struct(f"{MOMENTS}d")
 # The cosine needs the product of each tensor before and after the transform. Compute it for so many tensors at once: a product
 # is as large as its tensor.
@@ -57,6 +58,7 @@ Numbers, or scalars on a device."""
 
 
 def measured(tensors: Sequence[Tensor]) -> Measured:
+    """The measurements of tensors, by the compiled kernel if it can read all of them."""
     rows = kernels.host.read_many(tensors)
     # The kernel returns None for tensors that it cannot read: complex or sparse ones, and those on another device.
     if None in rows:
@@ -136,8 +138,7 @@ def sums_of_any(before: Sequence[Tensor], after: Sequence[Tensor], shares: Seque
     differ = _rows_differ(old.moments, new.moments)
     compared: dict[int, tuple[Number, Number]] = {}
     if not isinstance(differ, Tensor):
-        # If the elements of a tensor changed their order in memory, moments may differ by rounding although the elements are
-        # equal.
+        # If a tensor has its elements in another order in memory, moments may differ by rounding although no element differs.
         differ = [each and _in_one_order(b, a) for each, b, a in zip(differ, before, after, strict=True)]
         compared = _compare_together(before, after, old, new, differ)
     pairs = [compared.get(i) or _compare(*pair) for i, pair in enumerate(zip(before, after, differ, strict=True))]

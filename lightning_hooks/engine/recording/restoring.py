@@ -58,7 +58,7 @@ def restored(
         stack.callback(Generators().restore)
         for holder in (*([] if scaler is None else [scaler]), *extra):
             stack.callback(_saved_state(holder))
-        # Name the registered tensors themselves: of what a module holds, only the first 10,000 values are kept.
+        # Give parameters and buffers to the snapshot by themselves: it keeps only the first 10,000 values that a module holds.
         registered = [*model.parameters(), *model.buffers()]
         snapshots = [Snapshot([*registered, model], _ReachOfStep(model, updates))]
         if updates:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lightning_hooks.engine.participants.shards import refuse_sharded
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.rows import Requests, Row
+from lightning_hooks.plan.rows import Row
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
 from lightning_hooks.stats.schema import COUNT, M2, MEAN
@@ -24,13 +24,11 @@ class PairWatch:
         what = "its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or omit them"
         refuse_sharded([row.target for row in self.summed], "watch", what)
         self._kept = {*plan.index.rows_with("cosine".__eq__).tolist()}
-        # By the last step at which the cosine of a row is due: these rows.
+        # Maps the last step at which the cosine of some rows is due to these rows; without rows whose cosine is due for ever.
         self._until: dict[int, list[int]] = {}
-        for row in self._kept:
-            ends = [due.end for due, stats in _requests(plan, row) if "cosine" in stats]
-            lasting = [end for end in ends if end is not None]
-            if len(lasting) == len(ends):
-                self._until.setdefault(max(lasting), []).append(row)
+        for row, end in _ends(plan).items():
+            if end is not None:
+                self._until.setdefault(end, []).append(row)
         self._before: dict[int, Tensor] = {}
         self._now: dict[int, Tensor] = {}
         self._compared: set[int] = set()  # rows that were compared after their last micro-batch
@@ -83,7 +81,12 @@ class PairWatch:
             sums[DOT], sums[BEFORE], sums[NOW] = torch.dot(new, old), torch.dot(old, old), torch.dot(new, new)
 
 
-def _requests(plan: Plan, row: int) -> Requests:
-    """What rules request of a row, alone and in groups."""
-    groups = [request for group in plan.groups if row in group.members for request in group.requests]
-    return (*plan.rows[row].requests, *groups)
+def _ends(plan: Plan) -> dict[int, int | None]:
+    """The last step at which a rule requests the cosine of each row, alone or in a group; None if there is no last one."""
+    ends: dict[int, int | None] = {}
+    for each in plan.rows_and_groups:
+        for due, stats in each.requests:
+            for row in each.measured if "cosine" in stats else ():
+                before = ends.get(row, -1)
+                ends[row] = None if before is None or due.end is None else max(before, due.end)
+    return ends

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from lightning_hooks.errors import counted
 from lightning_hooks.health.reference.bands import LOSS_KEY, SHARE, Bands
 from lightning_hooks.health.reference.record import Record
 from lightning_hooks.health.reference.traits import Traits
@@ -51,8 +52,7 @@ class Reference:
 
     def __repr__(self) -> str:
         """The number of runs, steps and rows."""
-        runs = "1 good run" if len(self.records) == 1 else f"{len(self.records)} good runs"
-        return f"<Reference of {runs} until step {self.last}, {self.rows} rows>"
+        return f"<Reference of {counted(len(self.records), 'good run')} until step {self.last}, {self.rows} rows>"
 
     @property
     def last(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from lightning_hooks.errors import counted
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import NO_STRUCTURE, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Sign
@@ -108,12 +109,8 @@ class StrangerInOptimizer(FactRule):
 
 def _strange(number: int, facts: StepFacts, count: int, left: int) -> str:
     which = f"optimizer {number} ({facts.optimizers[number].type})"
-    text = f"{which} holds {_count(count)} that the model does not have"
-    return f"{text}, while no optimizer holds {_count(left)} of the model" if left else text
-
-
-def _count(number: int) -> str:
-    return f"{number} parameter" if number == 1 else f"{number} parameters"
+    text = f"{which} holds {counted(count, 'parameter')} that the model does not have"
+    return f"{text}, while no optimizer holds {counted(left, 'parameter')} of the model" if left else text
 
 
 @dataclass(frozen=True, kw_only=True)
