@@ -86,7 +86,7 @@ class Flight:
         """Keep a reference to a batch, and the states of the generators."""
         if self.record is None:
             self._batches.keep(batch, batch_idx)
-            self._begun.append((self.recorder.step, Generators()))
+            self._begun.append((self.recorder.step, Generators(self._begun[-1][1] if self._begun else None)))
 
     def flush(self) -> None:
         """Look at the last step, because the training has ended."""

@@ -297,7 +297,10 @@ class Stopper:
 def restore_generators(states: dict[str, Any]) -> None:
     torch.set_rng_state(torch.frombuffer(bytearray(states["torch"]), dtype=torch.uint8))
     random.setstate(states["python"])
-    np.random.set_state(states["numpy"])
+    of_numpy, numpy_random = states["numpy"], vars(np.random)
+    if isinstance(of_numpy, dict):  # of a generator that is not NumPy's default
+        numpy_random["set_bit_generator"](numpy_random[of_numpy["bit_generator"]]())
+    np.random.set_state(of_numpy)
 
 
 def result_of(model: Any, batch: Any, context: dict[str, Any], files: dict[str, str]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -146,12 +147,11 @@ def save_generators(folder: Path, generators: Generators | None = None) -> Saved
         OSError: the file cannot be written.
     """
     states = generators or Generators()
-    name, keys, *rest = states.numpy
     value = {
         "torch": states.torch.numpy().tobytes(),
         "cuda": [each.numpy().tobytes() for each in states.cuda],
         "python": states.python,
-        "numpy": (name, keys.tolist(), *rest),
+        "numpy": _plain(states.numpy),
     }
     return _save(value, folder, "generators")
 
@@ -168,6 +168,14 @@ def load_generators(folder: Path, file: str = "generators.json") -> Generators:
     generators.cuda = [_bytes(each) for each in states["cuda"]] if torch.cuda.is_available() else []
     generators.python, generators.numpy = states["python"], states["numpy"]
     return generators
+
+
+def _plain(state: Any) -> Any:
+    """A state of NumPy's generator with lists for arrays and integers for NumPy's."""
+    if isinstance(state, (dict, tuple)):
+        plain = [_plain(each) for each in (state.values() if isinstance(state, dict) else state)]
+        return dict(zip(state, plain, strict=True)) if isinstance(state, dict) else tuple(plain)
+    return state.tolist() if isinstance(state, (np.ndarray, np.generic)) else state
 
 
 def _bytes(content: bytes) -> Tensor:
