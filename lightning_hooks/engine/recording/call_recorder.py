@@ -83,7 +83,7 @@ class CallRecorder(Observer):
         self._has_overflowed = False
         tensors = [row.tensor for row in plan.rows]
         self._rows_of = {name: np.flatnonzero([tensor == name for tensor in tensors]) for name in set(tensors)}
-        self._magnitudes: NDArray[np.float32] = np.full((last, len(plan.rows)), np.nan, np.float32)
+        self._extremes: NDArray[np.float64] = np.zeros((last, len(plan.rows), 2))
         self._steps: NDArray[np.int64] = np.full(last, -1, np.int64)
         self._ended = 0
         self._moments: NDArray[np.float64] | None = None
@@ -154,11 +154,10 @@ class CallRecorder(Observer):
         self.steps_in_batch += 1
         if memo.skipped or self._has_overflowed:
             return
-        parameters = [each.detach() for group in optimizer.param_groups for each in group["params"]]
-        if parameters and bool((kernels.measure_many(parameters)[:, NONFINITE] > 0).any()):
-            self._tell("parameters", optimizer)
-        else:
+        if kernels.are_finite([each for group in optimizer.param_groups for each in group["params"]]):
             self.finite_until = self._step
+        else:
+            self._tell("parameters", optimizer)
 
     def end_step(self) -> None:
         super().end_step()
@@ -178,16 +177,14 @@ class CallRecorder(Observer):
         """Look at what was not looked at yet; call it when the training ends."""
 
     def _note_ended(self, moments: NDArray[np.float64], step: int, has_overflowed: bool) -> None:
-        """Note the rows whose infinities are usual, since the step went well with them, and keep the magnitudes of all rows."""
+        """Note the rows whose infinities are usual, since the step went well with them, and keep the extremes of all rows."""
         if not has_overflowed:
             self.usual.update(np.flatnonzero(moments[:, NONFINITE] > 0).tolist())
         self._keep(moments, step)
 
     def _keep(self, moments: NDArray[np.float64], step: int) -> None:
         slot = self._ended % len(self._steps)
-        with np.errstate(over="ignore", invalid="ignore"):
-            largest = np.maximum(-moments[:, MIN], moments[:, MAX])
-            self._magnitudes[slot] = np.where(moments[:, COUNT] > 0, largest, np.nan)
+        self._extremes[slot] = moments[:, MIN : MAX + 1]
         self._steps[slot] = step
         self._ended += 1
 
@@ -235,11 +232,11 @@ class CallRecorder(Observer):
             return None
         kept = min(self._ended, len(self._steps))
         slots = [(self._ended - kept + i) % len(self._steps) for i in range(kept)]
-        slots = [slot for slot in slots if not np.isnan(self._magnitudes[slot, row])]
-        steps = [int(self._steps[slot]) for slot in slots]
-        values = [float(self._magnitudes[slot, row]) for slot in slots]
-        moments = self.moments[row]
-        largest = float(np.maximum(-moments[MIN], moments[MAX]))
-        if self.step not in steps and moments[COUNT] > 0 and not np.isnan(largest):
-            steps, values = [*steps, self.step], [*values, largest]
+        seen = [(int(self._steps[slot]), self._extremes[slot, row]) for slot in slots]
+        now = self.moments[row]
+        if now[COUNT] > 0 and self.step not in [step for step, _ in seen]:
+            seen.append((self.step, now[MIN : MAX + 1]))
+        # A row that was not measured in a step has the extremes of nothing: infinity and minus infinity.
+        largest = [(step, float(max(-low, high))) for step, (low, high) in seen if low <= high]
+        steps, values = [step for step, _ in largest], [value for _, value in largest]
         return Growth(name, tensor, tuple(steps), tuple(values))

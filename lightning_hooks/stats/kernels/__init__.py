@@ -13,6 +13,7 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +29,7 @@ __all__ = [
     "DirectWriter",
     "FallbackWriter",
     "Trail",
+    "are_finite",
     "host",
     "in_use",
     "in_use_on_cuda",
@@ -77,6 +79,21 @@ def measure_many(several: Sequence[Tensor]) -> Tensor:
         moments: Tensor = _other_kernel(several[0]).measure_many(several)
         return moments
     return torch.stack([measure(tensor) for tensor in several])
+
+
+def are_finite(several: Sequence[Tensor]) -> bool:
+    """Whether all elements of all tensors are finite. Waits for the device of a tensor that is not in host memory.
+
+    Example:
+        >>> are_finite([torch.ones(2), torch.tensor([1.0, torch.nan])])
+        False
+    """
+    several = [torch.view_as_real(each.detach()) if each.is_complex() else each for each in several]
+    packed = host.read_many(several)
+    # Numbers in host memory need no operation of torch, which takes some microseconds each.
+    rows = np.frombuffer(b"".join([row for row in packed if row is not None])).reshape(-1, MOMENTS)
+    others = (measure(tensor)[schema.NONFINITE] for tensor, row in zip(several, packed, strict=True) if row is None)
+    return not (rows[:, schema.NONFINITE] > 0).any() and not any(bool(nonfinite > 0) for nonfinite in others)
 
 
 def measure_units(tensor: Tensor, axis: int) -> Tensor:

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_hooks.stats import kernels
 from lightning_hooks.stats.schema import UNDERFLOW
 from tests.stats.kernels.agreement import DTYPES, agrees, normal
 
@@ -154,3 +155,14 @@ def test_fuzz(values, repeats, scale, dtype, stride):
     data = torch.tensor(values, dtype=torch.float64).repeat(repeats)
     data = torch.cat([data, scale * normal(17 * repeats, dtype=torch.float64, seed=repeats)])
     agrees(data.to(dtype)[::stride])
+
+
+@pytest.mark.parametrize("bad", [None, torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.int64, torch.complex64], ids=str)
+def test_whether_all_elements_of_tensors_are_finite(bad, dtype):
+    last = torch.ones(33, dtype=dtype)
+    tensors = [torch.ones(3), torch.nn.Parameter(torch.zeros(2, 5)), torch.empty(0), last]
+    if bad is not None:
+        where = tensors[0] if dtype is torch.int64 else last
+        where[2] = complex(0, bad) if dtype.is_complex else bad
+    assert kernels.are_finite(tensors) == (bad is None)
