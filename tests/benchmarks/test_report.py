@@ -152,6 +152,11 @@ def test_the_pictures_are_well_formed_and_hold_the_figures(tmp_path: Path) -> No
     assert "10,000" in words[1]
 
 
+def test_the_report_is_that_of_the_recorded_figures() -> None:
+    _, path = output_paths(None)
+    assert path.read_text(encoding="utf-8").rstrip() == render().rstrip()
+
+
 def test_a_second_machine_has_files_and_a_report_of_its_own_and_no_picture(tmp_path: Path) -> None:
     folder, report = output_paths("h100")
     assert (folder, report) == (output.RESULTS / "h100", output.RESULTS.parent / "RESULTS-h100.md")

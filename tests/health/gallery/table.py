@@ -27,7 +27,12 @@ _COMMON = {"severity", "patience", "warmup", "every", "is_on"}
 def main() -> None:
     """Write the page."""
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
-    PAGE.write_text(page(_lines(path), _lines(PEERS) if PEERS.exists() else []), encoding="utf-8")
+    PAGE.write_text(recorded_page(path), encoding="utf-8")
+
+
+def recorded_page(results: Path) -> str:
+    """The whole page of a file of results and the recorded peers."""
+    return page(_lines(results), _lines(PEERS) if PEERS.exists() else [])
 
 
 def page(results: list[dict[str, Any]], peers: list[dict[str, Any]]) -> str:

@@ -21,11 +21,15 @@ Line = dict[str, Any]
 
 def main() -> None:
     """Write each part of the page between its markers."""
-    answers, costs = (_lines(RESULTS / name) for name in ("answers.jsonl", "costs.jsonl"))
     text = PAGE.read_text(encoding="utf-8")
-    for name, part in {"gallery": section(answers, costs), **samples()}.items():
+    for name, part in {"gallery": section(*recorded()), **samples()}.items():
         text = replaced(text, name, part)
     PAGE.write_text(text, encoding="utf-8")
+
+
+def recorded() -> tuple[list[Line], list[Line]]:
+    """The answers and the costs of the gallery."""
+    return _lines(RESULTS / "answers.jsonl"), _lines(RESULTS / "costs.jsonl")
 
 
 def replaced(text: str, name: str, part: str) -> str:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.recorder.gallery.table import replaced, section
+from tests.recorder.gallery.table import PAGE, recorded, replaced, section
 
 
 def line(name: str, tool: str, right: dict[str, bool], backend: str = "eager", answer: Any = None) -> dict[str, Any]:
@@ -28,6 +28,11 @@ def page() -> str:
         for name, ratio, milliseconds in (("perceptron", 1.01, 40.0), ("mask-module", 1.5, 2.0), ("safe-root", None, 2.0))
     ]
     return section(answers, costs)
+
+
+def test_the_page_has_the_table_of_the_recorded_results() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert replaced(text, "gallery", section(*recorded())) == text
 
 
 def test_totals_count_the_parts_that_a_training_has(page: str) -> None:
