@@ -45,7 +45,7 @@ class PendingState:
 
     @property
     def ready(self) -> bool:
-        """As of `HostCopy`."""
+        """See `HostCopy`."""
         return self._copy.ready
 
     @cached_property

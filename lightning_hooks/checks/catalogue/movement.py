@@ -27,7 +27,7 @@ class StepRuns(Check):
     source: ClassVar[str] = "a definition: no threshold"
 
     def run(self, trial: Trial) -> CheckResult:
-        """As of `Check`. The engine turns an error of the step into the result of this check."""
+        """See `Check`. The engine turns an error of the step into the result of this check."""
         losses = trial.step.losses
         if not losses:
             return self.failed([""], "the step runs without a backward: no loss depends on a trainable parameter")

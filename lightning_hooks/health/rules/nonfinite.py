@@ -78,7 +78,7 @@ class NonFinite(HealthRule):
         return None if rows else "no row has `loss`, `param` or `grad`"
 
     def can_skip(self, view: StepView) -> bool:
-        """As of `HealthRule`: nothing that was measured at this step is NaN or infinite."""
+        """See `HealthRule`: nothing that was measured at this step is NaN or infinite."""
         return view.summaries.get("hooks/nonfinite") == 0
 
     def check(self, evidence: Evidence) -> Iterable[Sign]:

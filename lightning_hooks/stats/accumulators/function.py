@@ -44,7 +44,7 @@ class FunctionMean(Accumulator):
         self._user = user
 
     def measure(self, measurement: Measurement, row: str) -> Tensor:
-        """As of `Accumulator`. For a sharded tensor, which is gathered, all ranks must call this method.
+        """See `Accumulator`. For a sharded tensor, which is gathered, all ranks must call this method.
 
         Raises:
             RuleError: the function did not return a scalar.
@@ -61,18 +61,18 @@ class FunctionMean(Accumulator):
         return torch.stack([value * weight, weight])
 
     def compute(self, stat: str, states: RowStates) -> NDArray[np.float64]:
-        """As of `Accumulator`."""
+        """See `Accumulator`."""
         weighted, weight = states[self.name].T
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(weight > 0, weighted / weight, np.nan)
 
     def is_measured(self, stat: str, states: RowStates, values: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """As of `Accumulator`."""
+        """See `Accumulator`."""
         measured: NDArray[np.bool_] = states[self.name][:, 1] > 0
         return measured
 
     def for_views(self) -> FunctionMean:
-        """As of `Accumulator`: the same columns without the function, which may refer to the model."""
+        """See `Accumulator`: the same columns without the function, which may refer to the model."""
         return FunctionMean(self.statistics[0])
 
 

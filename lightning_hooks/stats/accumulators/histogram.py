@@ -37,23 +37,23 @@ class Histogram(Accumulator):
     on_request = True
 
     def serves(self, stat: str) -> bool:
-        """As of `Accumulator`: the histogram, and any quantile such as 'p99'."""
+        """See `Accumulator`: the histogram, and any quantile such as 'p99'."""
         return needs_histogram(stat)
 
     def measure(self, measurement: Measurement, row: str) -> Tensor:
-        """As of `Accumulator`."""
+        """See `Accumulator`."""
         return measurement.histogram
 
     def merge(self, values: Any, how: Reduction, *, over_rows: bool = False) -> Any:
-        """As of `Accumulator`. Every column is a count, so one sum replaces the rule of each column."""
+        """See `Accumulator`. Every column is a count, so one sum replaces the rule of each column."""
         return how.total(values)
 
     def rescale(self, values: Tensor, factor: Tensor | float) -> Tensor:
-        """As of `Accumulator`; waits for the device. The factor must be a power of two: counts move by whole buckets."""
+        """See `Accumulator`; waits for the device. The factor must be a power of two: counts move by whole buckets."""
         return shift(values, round(float(np.log2(float(factor)))))
 
     def compute(self, stat: str, states: RowStates) -> NDArray[np.float64]:
-        """As of `Accumulator`, for quantiles.
+        """See `Accumulator`, for quantiles.
 
         Raises:
             RuleError: `stat` is the histogram itself, which is not one number for each row.
@@ -65,12 +65,12 @@ class Histogram(Accumulator):
         return quantile(states[self.name], q, extremes[:, MIN], extremes[:, MAX])
 
     def is_measured(self, stat: str, states: RowStates, values: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """As of `Accumulator`. A row without a finite element counts as measured, although its histogram is empty."""
+        """See `Accumulator`. A row without a finite element counts as measured, although its histogram is empty."""
         moments = states["moments"]
         has_no_finite = (moments[:, COUNT] > 0) & (moments[:, NONFINITE] == moments[:, COUNT])
         measured: NDArray[np.bool_] = has_no_finite | (states[self.name].sum(1) > 0)
         return measured
 
     def missing(self, stat: str) -> str:
-        """As of `Accumulator`."""
+        """See `Accumulator`."""
         return "keeps no histogram; ask for 'histogram' or a quantile of it in a rule"

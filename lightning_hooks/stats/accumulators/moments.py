@@ -34,23 +34,23 @@ class Moments(Accumulator):
     stored = MOMENT_NAMES
 
     def measure(self, measurement: Measurement, row: str) -> Tensor:
-        """As of `Accumulator`."""
+        """See `Accumulator`."""
         return measurement.moments
 
     def merge(self, values: Any, how: Reduction, *, over_rows: bool = False) -> Any:
-        """As of `Accumulator`, by `schema.merge_moments`: means and squared deviations merge by Chan's rule."""
+        """See `Accumulator`. `schema.merge_moments` merges means and squared deviations by Chan's rule."""
         return schema.merge_moments(values, how)
 
     def rescale(self, values: Tensor, factor: Tensor | float) -> Tensor:
-        """As of `Accumulator`."""
+        """See `Accumulator`."""
         return moments.rescale(values, factor)
 
     def encode(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """As of `Accumulator`."""
+        """See `Accumulator`."""
         return encode_moments(numbers)
 
     def compute(self, stat: str, states: RowStates) -> NDArray[np.float64]:
-        """As of `Accumulator`."""
+        """See `Accumulator`."""
         rows = states[self.name]
         counts: NDArray[np.float64] = rows[:, COUNT]
         return counts if stat == "count" else compute(stat, rows)

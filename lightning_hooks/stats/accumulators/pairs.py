@@ -50,11 +50,11 @@ class Pairs(Accumulator):
     from_one_tensor = False
 
     def measure(self, measurement: Measurement, row: str) -> None:
-        """As of `Accumulator`. Returns None: the numbers need two gradients."""
+        """See `Accumulator`. Returns None: the numbers need two gradients."""
         return None
 
     def compute(self, stat: str, states: RowStates) -> Array:
-        """As of `Accumulator`."""
+        """See `Accumulator`."""
         sums = states[self.name]
         if stat == "cosine":
             return cosine(sums)
@@ -63,20 +63,20 @@ class Pairs(Accumulator):
         return micro_cosine(sums, squares_of_step(states))
 
     def encode(self, numbers: Array) -> Array:
-        """As of `Accumulator`."""
+        """See `Accumulator`."""
         return encode_pairs(numbers)
 
     def is_measured(self, stat: str, states: RowStates, values: Array) -> NDArray[np.bool_]:
-        """As of `Accumulator`. The value is NaN without a second gradient, which therefore does not count as measured."""
+        """See `Accumulator`. The value is NaN without a second gradient, which therefore does not count as measured."""
         measured: NDArray[np.bool_] = super().is_measured(stat, states, values) & ~np.isnan(values)
         return measured
 
     def missing(self, stat: str) -> str:
-        """As of `Accumulator`."""
+        """See `Accumulator`."""
         return f"keeps no pairs of gradients; ask for {stat!r} of it in a rule"
 
     def history(self, asked: NDArray[np.bool_]) -> NoiseHistory | None:
-        """As of `Accumulator`: the averages behind the noise scale."""
+        """See `Accumulator`: the averages behind the noise scale."""
         return NoiseHistory(asked) if asked.any() else None
 
 
@@ -100,7 +100,7 @@ class NoiseHistory:
         self._averages = NoiseAverage(len(asked))
 
     def update(self, states: RowStates) -> Array:
-        """As of `History`."""
+        """See `History`."""
         sums = states["pairs"].copy()
         estimates = noise_estimates(sums, squares_of_step(states))
         is_new = self._asked & (states["moments"][:, COUNT] > 0)
@@ -109,10 +109,10 @@ class NoiseHistory:
         return sums
 
     def state(self, row: int) -> list[float]:
-        """As of `History`."""
+        """See `History`."""
         averages: list[float] = self._averages.values[row].tolist()
         return averages
 
     def load(self, row: int, state: Sequence[float] | None) -> None:
-        """As of `History`."""
+        """See `History`."""
         self._averages.values[row] = (np.nan,) * AVERAGES if state is None else state

@@ -83,7 +83,7 @@ class UnitStore:
         self._columns, self._context = columns, context
 
     def clear(self) -> None:
-        """As of `Store`."""
+        """See `Store`."""
         for row in self.due:
             units = self.by_row[row]
             if units is not None:
@@ -92,7 +92,7 @@ class UnitStore:
                     units[:, ZEROS] = _SKIPPED
 
     def writer(self, row: int, fallback: Write, compiled_writer: Callable[[int], Write | None]) -> Write:
-        """As of `Store`. The fallback takes the first tensor, which determines the axis that the compiled writer needs."""
+        """See `Store`. The fallback takes the first tensor, which determines the axis that the compiled writer needs."""
         write: Write | None = None
 
         def call(tensor: Tensor) -> None:
@@ -104,7 +104,7 @@ class UnitStore:
         return call
 
     def add(self, row: int, measurement: Measurement) -> None:
-        """As of `Store`. If the units cannot be read or their number has changed, warn once and skip the row from then on."""
+        """See `Store`. If the units cannot be read or their number has changed, warn once and skip the row from then on."""
         if row in self._skipped:
             return
         axis = self._axis(row, tuple(measurement.tensor.shape))
@@ -121,14 +121,14 @@ class UnitStore:
         units.copy_(reference.merge(units, new.to(units.device, non_blocking=True)))
 
     def rescale(self, rows: Collection[int], factor: Tensor) -> None:
-        """As of `Store`."""
+        """See `Store`."""
         for row in self.due:
             units = self.by_row[row]
             if units is not None and row in rows:
                 units.copy_(rescale(units, factor))
 
     def exchange(self) -> PendingUnits | None:
-        """As of `Store`."""
+        """See `Store`."""
         due = [row for row in self.rows if row in self.due]
         if not due:
             return None
@@ -207,7 +207,7 @@ class PendingUnits:
         self._store, self._sizes, self._copy = store, sizes, copy
 
     def finish(self, moments: Array, scale: float, scaled: Collection[int]) -> StoredNumbers:
-        """As of `PendingNumbers`.
+        """See `PendingNumbers`.
 
         Raises:
             RuleError: `heads` of a row does not divide the number of its units.

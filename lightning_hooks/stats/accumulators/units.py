@@ -37,19 +37,19 @@ class Units(Accumulator):
     on_request = True
 
     def measure(self, measurement: Measurement, row: str) -> None:
-        """As of `Accumulator`. Returns None: the store measures the units."""
+        """See `Accumulator`. Returns None: the store measures the units."""
         return None
 
     def store(self, kept: AccumulatorRows, context: StoreContext) -> Store:
-        """As of `Accumulator`."""
+        """See `Accumulator`."""
         return UnitStore(kept.rows, kept.options, len(self.columns), context)
 
     def compute(self, stat: str, states: RowStates) -> NDArray[np.float64]:
-        """As of `Accumulator`."""
+        """See `Accumulator`."""
         rows = states[self.name]
         return np.where(rows[:, 0] > 0, rows[:, 1 + NAMES.index(stat)], np.nan)
 
     def is_measured(self, stat: str, states: RowStates, values: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """As of `Accumulator`."""
+        """See `Accumulator`."""
         measured: NDArray[np.bool_] = states[self.name][:, 0] > 0
         return measured
