@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.health.evidence import LOSS, Evidence
+from lightning_hooks.health.memo import memo_of
 from lightning_hooks.health.witness import lost
 from lightning_hooks.records.facts import ModuleFacts, ParameterFacts, Structure
 
@@ -102,22 +103,16 @@ class Roles:
         return self.remember(what, names, lambda: np.array([holds(name) for name in names], dtype=np.bool_))
 
 
-_known: list[tuple[Structure, Roles]] = []
-
-
 def roles_of(evidence: Evidence) -> Roles | None:
     """The roles of the model of a run; None if its structure is not known."""
     structure = evidence.structure
     if structure is None:
         return None
-    # Compare structures by identity:
-    # all views of a run hold one object, and hashing thousands of modules is slower than a rule.
-    for known, roles in _known:
-        if known is structure:
-            return roles
-    _known[3:] = []
-    _known.insert(0, (structure, Roles(structure)))
-    return _known[0][1]
+    memo = memo_of(structure)
+    if "roles" not in memo:
+        memo["roles"] = Roles(structure)
+    roles: Roles = memo["roles"]
+    return roles
 
 
 def is_weight(shape: tuple[int, ...]) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from operator import is_
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.health.evidence import Track
+from lightning_hooks.health.memo import memo_of
 from lightning_hooks.records.facts import StepFacts, Structure
 
 COPIES: Final = (
@@ -45,9 +47,6 @@ class Membership(NamedTuple):
     strangers: tuple[int, ...]
 
 
-_known: list[tuple[StepFacts, Membership]] = []
-
-
 def membership_of(facts: StepFacts) -> Membership:
     """The parameters that the optimizers hold.
 
@@ -56,10 +55,14 @@ def membership_of(facts: StepFacts) -> Membership:
         >>> membership_of(StepFacts((OptimizerFacts("SGD", (GroupFacts(0.1, 0.0, ("a", "b"), strangers=1),)),)))
         Membership(optimizer_of={'a': 0, 'b': 0}, lr_of={'a': 0.1, 'b': 0.1}, strangers=(1,))
     """
-    # Several rules ask for the membership at the same step one after the other, so cache the last few.
-    for known, membership in _known:
-        if known is facts:
-            return membership
+    memo = memo_of(facts)
+    if "membership" not in memo:
+        memo["membership"] = _membership(facts)
+    membership: Membership = memo["membership"]
+    return membership
+
+
+def _membership(facts: StepFacts) -> Membership:
     optimizer_of: dict[str, int] = {}
     lr_of: dict[str, float | None] = {}
     for number, optimizer in enumerate(facts.optimizers):
@@ -67,9 +70,7 @@ def membership_of(facts: StepFacts) -> Membership:
             optimizer_of.update(dict.fromkeys(group.params, number))
             lr_of.update(dict.fromkeys(group.params, group.lr))
     strangers = tuple(sum(group.strangers for group in each.groups) for each in facts.optimizers)
-    _known[3:] = []
-    _known.insert(0, (facts, Membership(optimizer_of, lr_of, strangers)))
-    return _known[0][1]
+    return Membership(optimizer_of, lr_of, strangers)
 
 
 def trainable(structure: Structure, facts: StepFacts) -> list[str]:
@@ -78,22 +79,18 @@ def trainable(structure: Structure, facts: StepFacts) -> list[str]:
     return [each.name for each in structure.parameters if each.name not in frozen]
 
 
-_unheld: list[tuple[Structure, tuple[int, ...], tuple[str, ...], list[str]]] = []
-
-
 def unheld(structure: Structure, facts: StepFacts) -> list[str]:
     """The names of the parameters that are neither frozen nor held by an optimizer, without those of copies."""
     # Compare the tuples of names, not the facts: with a changing learning rate each step has new facts that share the tuples.
-    groups = [group.params for each in facts.optimizers for group in each.groups]
-    ids = tuple(map(id, groups))
-    for known, known_ids, frozen, names in _unheld:
-        if known is structure and known_ids == ids and frozen is facts.frozen:
-            return names
-    held = {name for group in groups for name in group}
-    names = [name for name in trainable(structure, facts) if name not in held and not is_named_copy(name)]
-    _unheld[3:] = []
-    _unheld.insert(0, (structure, ids, facts.frozen, names))
-    return names
+    # Compare them by identity: there may be thousands of names.
+    read = [facts.frozen, *(group.params for each in facts.optimizers for group in each.groups)]
+    memo = memo_of(structure)
+    known, names = memo.get("unheld", ([], []))
+    if len(known) != len(read) or not all(map(is_, known, read)):
+        held = {name for names in read[1:] for name in names}
+        names = [name for name in trainable(structure, facts) if name not in held and not is_named_copy(name)]
+        memo["unheld"] = read, names
+    return cast(list[str], names)
 
 
 def is_named_copy(name: str, words: Collection[str] = COPIES) -> bool:

@@ -46,6 +46,7 @@ _LIBRARY.define("change_grad(Tensor grad, Tensor mark) -> Tensor")
 
 _NUMBERS = itertools.count()
 _MARKS: WeakValueDictionary[int, Mark] = WeakValueDictionary()
+"""The marks of this process by their numbers, because an operation in a compiled graph is given only a number."""
 
 
 @dataclass(eq=False)

@@ -16,7 +16,8 @@ from lightning_hooks.engine.running.installed_hooks import InstallFinal
 _RUNS: WeakSet[Run] = WeakSet()
 """The runs of this process that have begun, for `paused`, which is given only a model, and for nested runs.
 
-The package keeps no other process-wide state about runs. The set holds weak references."""
+The set holds weak references. Two other places keep state of a process about runs, because only a process has what it is about:
+the numbers in compiled graphs (`hooks/traced.py`) and the recursion limit (`hooks/stack_room.py`)."""
 
 
 class Run:
