@@ -38,7 +38,7 @@ class Calls:
         joined: rows whose only entry has the numbers of several calls.
 
     Example:
-        >>> packed = np.array([(0, -1, 2, 0), (1, np.nan, np.nan, 3)], TRAIL_ENTRY).tobytes()
+        >>> packed = np.array([(0, -1, 2, 0, 0.5), (1, np.nan, np.nan, 3, np.nan)], TRAIL_ENTRY).tobytes()
         >>> calls = Calls(packed, 2, [Mark(0, 7, 0)], [("fc", "output"), ("log", "output")])
         >>> calls.first_bad(7)
         1
@@ -103,9 +103,9 @@ class Calls:
         call = int((self.entries["row"][begin:position] == row).sum())
         name, tensor = self._rows[row]
         ends, nonfinite = (float(entry["minimum"]), float(entry["maximum"])), int(entry["nonfinite"])
-        low, high = (end if math.isfinite(end) else None for end in ends)
+        low, high, least = (end if math.isfinite(end) else None for end in (*ends, float(entry["abs_min"])))
         kind = _kind(*ends) if nonfinite else ""
-        return TrailEntry(name, tensor, mark.step, mark.micro_batch, call, low, high, nonfinite, kind)
+        return TrailEntry(name, tensor, mark.step, mark.micro_batch, call, low, high, nonfinite, kind, least)
 
     def _mark_of(self, position: int) -> Mark | None:
         number = self.first + position

@@ -12,6 +12,10 @@ LARGEST: Final = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float3
 """The largest number of a dtype."""
 _OF_CALLS: Final = (Verdict.FORWARD, Verdict.BACKWARD, Verdict.SCALER, Verdict.NOT_REPRODUCED)
 """The verdicts of which a call gave the first bad number; a trail without a run of the step again ends with that call."""
+_CALL_HEADS: Final = (
+    *("step", "batch", "call", "row", "tensor"),
+    *("smallest", "largest", "smallest magnitude", "largest magnitude", "not finite"),
+)
 _MOST_CALLS = 24  # calls of the trail in words; record.json has all
 _MOST_STEPS = 12  # steps of the growth in words
 
@@ -48,8 +52,7 @@ def _lines(record: FlightRecord, replay: str) -> Iterator[str]:
         yield from _table(read, map(_summary, record.inputs))
     if record.trail:
         yield from ("", f"## The last {min(len(record.trail), _MOST_CALLS)} calls", "")
-        heads = ("step", "batch", "call", "row", "tensor", "smallest", "largest", "largest magnitude", "not finite")
-        yield from _table(heads, map(_call, record.trail[-_MOST_CALLS:]))
+        yield from _table(_CALL_HEADS, map(_call, record.trail[-_MOST_CALLS:]))
     if record.growth is not None and record.growth.steps:
         yield from ("", f"## {record.growth.tensor} of {record.growth.name} at the last steps", "")
         yield from _growth(record.growth)
@@ -114,7 +117,7 @@ def _summary(tensor: TensorSummary) -> tuple[str, ...]:
 def _call(entry: TrailEntry) -> tuple[str, ...]:
     numbers = (str(entry.step), str(entry.micro_batch + 1), str(entry.call + 1))
     name = entry.name or "the model"
-    extremes = map(_number, (entry.minimum, entry.maximum, entry.abs_max))
+    extremes = map(_number, (entry.minimum, entry.maximum, entry.abs_min, entry.abs_max))
     return (*numbers, name, entry.tensor, *extremes, entry.nonfinite_text)
 
 

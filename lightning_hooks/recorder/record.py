@@ -172,6 +172,7 @@ class TrailEntry:
         maximum: the largest finite element; None if there is none.
         nonfinite: the number of elements that are not finite.
         kind: what these are: `nan` if a NaN is among them, else `+inf`, `-inf` or `inf` for both; empty if there are none.
+        abs_min: the smallest magnitude of an element; None if a NaN is among them, or if it was not measured.
     """
 
     name: str
@@ -183,6 +184,7 @@ class TrailEntry:
     maximum: float | None
     nonfinite: int
     kind: str = ""
+    abs_min: float | None = None
 
     @property
     def abs_max(self) -> float | None:

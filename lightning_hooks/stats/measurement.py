@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -73,6 +74,15 @@ class Measurement:
             else:
                 self._moments, self._histogram = map(kernels.unpacked, packed)
         return self._histogram
+
+    @property
+    def abs_min(self) -> float:
+        """The smallest magnitude; NaN if an element is NaN, infinity without elements. Waits for the device; not cached.
+
+        Raises:
+            UnmeasurableError: the elements cannot be read.
+        """
+        return float(self._measure(_abs_min_of))
 
     def units(self, axis: int) -> Tensor | None:
         """The units along a dimension, float64 [units, 4] on the tensor's device. The result is not cached.
@@ -186,6 +196,12 @@ def measure_all(tensors: Sequence[Tensor]) -> list[Measurement]:
 def _is_ready(tensor: Tensor) -> bool:
     """Whether a kernel can read the tensor as it is: dense, of a floating dtype, and outside of a transform."""
     return is_dense(local_part(tensor)) and tensor.is_floating_point() and not is_transformed(tensor)
+
+
+def _abs_min_of(stored: Tensor, zeros: int) -> Tensor:
+    """The smallest magnitude of stored elements and of as many zeros."""
+    every = torch.cat([stored.flatten().double(), stored.new_zeros(min(zeros, 1), dtype=torch.float64)])
+    return every.abs().amin() if len(every) else every.new_tensor(math.inf)
 
 
 def _moments_of(dense: Tensor, zeros: int) -> Tensor:

@@ -50,7 +50,7 @@ MOMENTS: Final = (
 )
 NOT_ZERO: Final = tuple((column, moment.neutral) for column, moment in enumerate(MOMENTS) if moment.neutral)
 """The columns whose neutral value is not 0, each with this value."""
-TRAIL_ENTRY: Final = np.dtype([("row", "f8"), ("minimum", "f8"), ("maximum", "f8"), ("nonfinite", "f8")])
+TRAIL_ENTRY: Final = np.dtype([(name, "f8") for name in ("row", "minimum", "maximum", "nonfinite", "abs_min")])
 """One noted measurement, as trails pack it: in Python, and compiled in `backends/src/trail.cpp`."""
 COUNT, MEAN, M2, ABS_SUM, MIN, MAX, ZEROS, NONFINITE, UNDERFLOW = range(len(MOMENTS))
 

@@ -25,7 +25,7 @@ def trail_of(steps):
     trail = []
     for step in steps:
         trail += [TrailEntry(name, "output", step, 0, 0, -1.0, 4.0, 0) for name in ("net.0", "net.1")]
-        trail += [TrailEntry(name, "output_grad", step, 0, 0, -0.01, 0.02, 0) for name in ("net.1", "net.0")]
+        trail += [TrailEntry(name, "output_grad", step, 0, 0, -0.01, 0.02, 0, "", 1e-5) for name in ("net.1", "net.0")]
     return (*trail[:-3], replace(trail[-3], minimum=None, maximum=None, nonfinite=3, kind="nan"))
 
 

@@ -74,7 +74,7 @@ def test_a_record_is_a_card_a_mark_and_a_view(browser, tmp_path):
         page.keyboard.press("ArrowLeft")
         assert readout.inner_text() == (
             "output_grad of net.0 (backward), step 11, batch 1, call 1: least −0.01, greatest 0.02, "
-            "all finite. Number 16 of 18."
+            "smallest magnitude 1.00e-5, all finite. Number 16 of 18."
         )
         growth = page.get_by_role("slider", name="largest magnitude of output of net.1 over the last steps")
         growth.focus()

@@ -14,11 +14,12 @@ ROWS = [("a", "output"), ("b", "output"), ("b", "output_grad"), ("loss", "loss")
 
 
 def trail(*entries):
-    return np.array(list(entries), TRAIL_ENTRY).tobytes()
+    """Entries, packed; the smallest magnitude may be left out."""
+    return np.array([(*each, np.nan)[:5] for each in entries], TRAIL_ENTRY).tobytes()
 
 
 def test_names_calls_and_batches():
-    packed = trail((0, -1, 1, 0), (1, 0, 2, 0), (1, 0, 3, 0), (3, 5, 5, 0), (0, -2, 2, 0), (1, np.nan, np.nan, 4))
+    packed = trail((0, -1, 1, 0, 0.25), (1, 0, 2, 0), (1, 0, 3, 0), (3, 5, 5, 0), (0, -2, 2, 0), (1, np.nan, np.nan, 4))
     calls = Calls(packed, 6, [Mark(0, 7, 0), Mark(4, 7, 1)], ROWS)
     named = calls.named()
     assert [(each.name, each.step, each.micro_batch, each.call) for each in named] == [
@@ -30,6 +31,7 @@ def test_names_calls_and_batches():
         ("b", 7, 1, 0),
     ]
     assert (named[0].minimum, named[0].maximum, named[0].nonfinite) == (-1.0, 1.0, 0)
+    assert [each.abs_min for each in named[:2]] == [0.25, None]
     assert (named[5].minimum, named[5].maximum, named[5].nonfinite) == (None, None, 4)
     assert calls.named(-3, 1) == named[:1] and calls.named(4) == named[4:]
 

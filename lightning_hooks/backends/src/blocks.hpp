@@ -24,7 +24,7 @@ struct Units {
 // Zeros are counted only on request: most tensors have none.
 struct Blocks {
   const char* name;
-  void (*measure)(Kind, const void* data, int n, bool sized, Row& out);
+  void (*measure)(Kind, const void* data, int n, bool sized, RowMoments& out);
   int (*count)(Kind, const void* data, int n, std::uint32_t (*tables)[kKeys]);
   void (*subtract)(Kind, const void* left, const void* right, int n, void* out);
   void (*columns)(Kind, const void* data, std::int64_t rows, std::int64_t stride, int n, bool counted, Units into);
@@ -39,6 +39,6 @@ bool choose_blocks(const char* name);
 
 // Writes the row of a block, computed in scalar float64, which is correct for all values: NaN, infinities, subnormals, the ends of
 // the range.
-void measure_carefully(Kind, const void* data, int n, Row& out);
+void measure_carefully(Kind, const void* data, int n, RowMoments& out);
 
 }  // namespace hooks

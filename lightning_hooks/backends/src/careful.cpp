@@ -8,8 +8,8 @@ namespace hooks {
 namespace {
 
 template <class S>
-void careful(const S* data, int n, Row& out) {
-  out = Row();
+void careful(const S* data, int n, RowMoments& out) {
+  out = RowMoments();
   out.count = n;
   double sum = 0, low = out.min, high = out.max;
   bool nan = false;
@@ -19,6 +19,7 @@ void careful(const S* data, int n, Row& out) {
     sum += x;
     out.abs_sum += magnitude;
     low = x < low ? x : low;
+    out.abs_min = magnitude < out.abs_min ? magnitude : out.abs_min;
     high = x > high ? x : high;
     out.zeros += x == 0;
     out.nonfinite += !(magnitude <= std::numeric_limits<double>::max());
@@ -27,6 +28,7 @@ void careful(const S* data, int n, Row& out) {
   const double undefined = std::numeric_limits<double>::quiet_NaN();
   out.min = nan ? undefined : low;
   out.max = nan ? undefined : high;
+  if (nan) out.abs_min = undefined;
   out.mean = sum / n;
   double squares = 0, rest = 0;
   for (int i = 0; i < n; ++i) {
@@ -42,7 +44,7 @@ void careful(const S* data, int n, Row& out) {
 
 }  // namespace
 
-void measure_carefully(Kind kind, const void* data, int n, Row& out) {
+void measure_carefully(Kind kind, const void* data, int n, RowMoments& out) {
   switch (kind) {
     case Kind::f32: return careful(static_cast<const float*>(data), n, out);
     case Kind::f16: return careful(static_cast<const Half*>(data), n, out);

@@ -21,7 +21,7 @@ void prefetch(const View& view, std::int64_t begin) {
 }
 
 // Multiplies the sums and counts of a row by the number of times that an expanded tensor repeats its elements.
-void repeat(Row& row, double copies) {
+void repeat(RowMoments& row, double copies) {
   row.count *= copies;
   row.m2 *= copies;
   row.abs_sum *= copies;
@@ -42,7 +42,7 @@ class Job {
     for (std::size_t i = 0; i < many; ++i) bytes += views[i].numel * size_of(views[i].kind);
     rows.resize(pieces.size());
   }
-  void merge_into(Row* out) const {
+  void merge_into(RowMoments* out) const {
     for (std::size_t i = 0; i < pieces.size(); ++i) merge(out[pieces[i].of], rows[i]);
   }
   std::int64_t size() const { return bytes; }
@@ -59,7 +59,7 @@ class Job {
   const Blocks* kernels = nullptr;
   const View* views = nullptr;
   Pieces pieces;
-  std::vector<Row> rows;
+  std::vector<RowMoments> rows;
   std::mutex adding;
   std::int64_t bytes = 0;
 
@@ -86,12 +86,12 @@ class Job {
 };
 
 // Measures on the calling thread, in the same pieces as with several threads, so that rounding does not depend on threads.
-void measure_alone(const View* views, std::size_t many, Row* rows) {
+void measure_alone(const View* views, std::size_t many, RowMoments* rows) {
   const Blocks& kernels = blocks();
   Scratch& scratch = scratch_of_thread();
   for (std::size_t i = 0; i < many; ++i) {
     const View& view = views[i];
-    rows[i] = Row();
+    rows[i] = RowMoments();
     for (std::int64_t begin = 0; begin < view.numel; begin += kChunk) {
       const std::int64_t end = std::min(view.numel, begin + kChunk);
       merge(rows[i], measure_range(kernels, view, begin, end, scratch));
@@ -101,19 +101,19 @@ void measure_alone(const View* views, std::size_t many, Row* rows) {
   }
 }
 
-void measure_together(const View* views, std::size_t many, Row* rows, unsigned threads, bool in_team) {
+void measure_together(const View* views, std::size_t many, RowMoments* rows, unsigned threads, bool in_team) {
   // Allocate the scratch of the calling thread first: if there is no memory, this line throws instead of a thread.
   static_cast<void>(scratch_of_thread());
   thread_local const std::unique_ptr<Job> job(new Job());
   job->plan(views, many, threads);
   run_together(Job::body, job.get(), job->size(), threads, in_team);
-  std::fill_n(rows, many, Row());
+  std::fill_n(rows, many, RowMoments());
   job->merge_into(rows);
 }
 
 }  // namespace
 
-void measure(const View* views, std::size_t many, Row* rows, unsigned threads) {
+void measure(const View* views, std::size_t many, RowMoments* rows, unsigned threads) {
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < many; ++i) {
     elements += views[i].numel;

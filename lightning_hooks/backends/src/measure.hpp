@@ -14,6 +14,6 @@ constexpr int kBuckets = 509;  // one for zeros and subnormals of float32, and 2
 constexpr std::int64_t kWorthThreads = 1 << 17;
 
 // Writes the rows of `many` views, and the histograms of the views that have `counts`.
-void measure(const View* views, std::size_t many, Row* rows, unsigned threads);
+void measure(const View* views, std::size_t many, RowMoments* rows, unsigned threads);
 
 }  // namespace hooks

@@ -15,7 +15,7 @@ namespace {
 
 using hooks::view_of;
 using hooks::measure_views;
-using hooks::Row;
+using hooks::RowMoments;
 using hooks::View;
 
 PyObject* bytes_of(const void* data, std::size_t size) {
@@ -27,9 +27,9 @@ PyObject* py_measure(PyObject*, PyObject* tensor) {
   const int found = view_of(tensor, view);
   if (found < 0) return nullptr;
   if (found == 0) Py_RETURN_NONE;
-  Row row;
+  RowMoments row;
   if (!measure_views(&view, 1, &row)) return nullptr;
-  return bytes_of(&row, sizeof row);
+  return bytes_of(&row, hooks::kMomentBytes);
 }
 
 PyObject* py_measure_histogram(PyObject*, PyObject* tensor) {
@@ -37,11 +37,11 @@ PyObject* py_measure_histogram(PyObject*, PyObject* tensor) {
   const int found = view_of(tensor, view);
   if (found < 0) return nullptr;
   if (found == 0) Py_RETURN_NONE;
-  Row row;
+  RowMoments row;
   double buckets[hooks::kBuckets];
   view.counts = buckets;
   if (!measure_views(&view, 1, &row)) return nullptr;
-  PyObject* const moments = bytes_of(&row, sizeof row);
+  PyObject* const moments = bytes_of(&row, hooks::kMomentBytes);
   PyObject* const counts = bytes_of(buckets, sizeof buckets);
   PyObject* const both = moments && counts ? PyTuple_Pack(2, moments, counts) : nullptr;
   Py_XDECREF(moments);
@@ -58,11 +58,11 @@ PyObject* py_measure_units(PyObject*, PyObject* args) {
   const int found = hooks::view_of_units(tensor, axis, view, layout);
   if (found < 0) return nullptr;
   if (found == 0) Py_RETURN_NONE;
-  Row row;
+  RowMoments row;
   PyObject* const units = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(layout.units * hooks::kUnitColumns * sizeof(double)));
   // The storage of a bytes object may be written until the object is passed to other code.
   const bool measured = units && hooks::measure_view_of_units(view, layout, row, reinterpret_cast<double*>(PyBytes_AsString(units)));
-  PyObject* const moments = measured ? bytes_of(&row, sizeof row) : nullptr;
+  PyObject* const moments = measured ? bytes_of(&row, hooks::kMomentBytes) : nullptr;
   PyObject* const both = moments ? PyTuple_Pack(2, moments, units) : nullptr;
   Py_XDECREF(moments);
   Py_XDECREF(units);
@@ -75,7 +75,7 @@ PyObject* py_measure_many(PyObject*, PyObject* tensors) {
   if (!kept) return nullptr;
   const Py_ssize_t many = PyTuple_Size(kept);
   std::vector<View> views;
-  std::vector<Row> rows;
+  std::vector<RowMoments> rows;
   std::vector<bool> measured;
   int found = 0;
   for (Py_ssize_t i = 0; i < many && found >= 0; ++i) {
@@ -86,11 +86,11 @@ PyObject* py_measure_many(PyObject*, PyObject* tensors) {
   }
   rows.resize(views.size());
   PyObject* out = found >= 0 && measure_views(views.data(), views.size(), rows.data()) ? PyList_New(many) : nullptr;
-  const Row* row = rows.data();
+  const RowMoments* row = rows.data();
   for (Py_ssize_t i = 0; i < many && out; ++i) {
     PyObject* item = Py_None;
     if (measured[static_cast<std::size_t>(i)]) {
-      item = bytes_of(row++, sizeof(Row));
+      item = bytes_of(row++, hooks::kMomentBytes);
     } else {
       Py_INCREF(item);
     }

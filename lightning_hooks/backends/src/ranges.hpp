@@ -28,8 +28,8 @@ inline Scratch& scratch_of_thread() {
 }
 
 // The row of the elements [begin, end). If the view has `counts`, the elements are counted while they are in the cache.
-inline Row measure_range(const Blocks& kernels, const View& view, std::int64_t begin, std::int64_t end, Scratch& scratch) {
-  Row out, part;
+inline RowMoments measure_range(const Blocks& kernels, const View& view, std::int64_t begin, std::int64_t end, Scratch& scratch) {
+  RowMoments out, part;
   while (begin < end) {
     const int n = static_cast<int>(std::min<std::int64_t>(kBlock, end - begin));
     const void* data = scratch.buffer;

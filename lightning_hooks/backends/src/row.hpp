@@ -1,5 +1,5 @@
-// A row of raw moments: the nine float64 numbers of lightning_hooks/stats/schema.py, in the same order. backends/choice.py compares
-// the names when the module is loaded.
+// The raw moments of a row: the nine float64 numbers of lightning_hooks/stats/schema.py, in the same order. backends/choice.py compares
+// the names when the module is loaded. The smallest magnitude follows them: trails note it, tables do not keep it.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace hooks {
 
-struct Row {
+struct RowMoments {
   double count = 0;
   double mean = 0;
   double m2 = 0;
@@ -19,10 +19,12 @@ struct Row {
   double zeros = 0;
   double nonfinite = 0;
   double underflow = 0;
+  double abs_min = std::numeric_limits<double>::infinity();
 };
 constexpr char kNames[] = "count mean m2 abs_sum min max zeros nonfinite underflow";
 constexpr std::size_t kMoments = 9;
-static_assert(sizeof(Row) == kMoments * sizeof(double), "a row is nine numbers without gaps");
+constexpr std::size_t kMomentBytes = kMoments * sizeof(double);  // of the moments of a row
+static_assert(offsetof(RowMoments, abs_min) == kMomentBytes, "the moments of a row are nine numbers without gaps");
 
 // The lesser and the greater of two numbers. The result is NaN if either number is NaN; std::min could return the other number.
 inline double least(double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : (b < a ? b : a); }
@@ -30,7 +32,7 @@ inline double greatest(double a, double b) { return std::isnan(a) || std::isnan(
 
 // The row of the union of two disjoint sets of elements (Chan, Golub and LeVeque 1983), with the same rounding and the same
 // results for NaN and infinities as `merge_groups` in moments.py.
-inline void merge(Row& into, const Row& from) {
+inline void merge(RowMoments& into, const RowMoments& from) {
   if (from.count == 0) return;
   if (into.count == 0) {
     into = from;
@@ -48,6 +50,7 @@ inline void merge(Row& into, const Row& from) {
   into.zeros += from.zeros;
   into.nonfinite += from.nonfinite;
   into.underflow += from.underflow;
+  into.abs_min = least(into.abs_min, from.abs_min);
 }
 
 enum class Kind : int { f32, f16, bf16, f64 };

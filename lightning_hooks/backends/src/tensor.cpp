@@ -101,13 +101,13 @@ int view_of_units(PyObject* object, Py_ssize_t axis, View& view, UnitLayout& lay
   return 1;
 }
 
-bool measure_views(const View* views, std::size_t many, Row* rows) {
+bool measure_views(const View* views, std::size_t many, RowMoments* rows) {
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < many; ++i) elements += views[i].numel;
   return unlocked(elements, [=](unsigned threads) { measure(views, many, rows, threads); });
 }
 
-bool measure_view_of_units(const View& view, const UnitLayout& layout, Row& row, double* units) {
+bool measure_view_of_units(const View& view, const UnitLayout& layout, RowMoments& row, double* units) {
   return unlocked(view.numel, [&](unsigned threads) { measure_units(view, layout, row, units, threads); });
 }
 

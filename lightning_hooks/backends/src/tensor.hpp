@@ -53,7 +53,7 @@ bool unlocked(std::int64_t elements, Work work) {
 }
 
 // Call `measure` and `measure_units` by means of `unlocked`. Both return false with a Python error set.
-bool measure_views(const View* views, std::size_t many, Row* rows);
-bool measure_view_of_units(const View& view, const UnitLayout& layout, Row& row, double* units);
+bool measure_views(const View* views, std::size_t many, RowMoments* rows);
+bool measure_view_of_units(const View& view, const UnitLayout& layout, RowMoments& row, double* units);
 
 }  // namespace hooks

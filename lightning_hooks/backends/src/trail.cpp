@@ -10,9 +10,9 @@ namespace {
 
 PyObject* trail_type = nullptr;
 
-// Python reads the entries as records of these four fields; see stats/schema.py (TRAIL_ENTRY).
+// Python reads the entries as records of these five fields; see stats/schema.py (TRAIL_ENTRY).
 struct Entry {
-  double row, minimum, maximum, nonfinite;
+  double row, minimum, maximum, nonfinite, abs_min;
 };
 
 struct Trail {
@@ -50,10 +50,10 @@ void destroy_trail(PyObject* self) {
   Py_DECREF(type);
 }
 
-// Arguments: the row, the smallest and the largest element, and the number of elements that are not finite.
+// Arguments: the row, the smallest and the largest element, the number of elements that are not finite, and the smallest magnitude.
 PyObject* py_note(PyObject* self, PyObject* args) {
   Entry entry;
-  if (!PyArg_ParseTuple(args, "dddd:note", &entry.row, &entry.minimum, &entry.maximum, &entry.nonfinite)) return nullptr;
+  if (!PyArg_ParseTuple(args, "ddddd:note", &entry.row, &entry.minimum, &entry.maximum, &entry.nonfinite, &entry.abs_min)) return nullptr;
   add(trail_of(self), entry);
   Py_RETURN_NONE;
 }
@@ -73,15 +73,15 @@ PyObject* py_entries(PyObject* self, PyObject* args) {
 
 }  // namespace
 
-void note(PyObject* trail, int row, const Row& measured) {
-  add(trail_of(trail), {static_cast<double>(row), measured.min, measured.max, measured.nonfinite});
+void note(PyObject* trail, int row, const RowMoments& measured) {
+  add(trail_of(trail), {static_cast<double>(row), measured.min, measured.max, measured.nonfinite, measured.abs_min});
 }
 
 bool is_trail(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == trail_type; }
 
 bool make_trail_type() {
   static PyMethodDef trail_methods[] = {
-      {"note", py_note, METH_VARARGS, "Add the row, smallest, largest and non-finite elements of one measurement."},
+      {"note", py_note, METH_VARARGS, "Add the row, smallest, largest and non-finite elements, and the smallest magnitude of one measurement."},
       {"entries", py_entries, METH_VARARGS, "The entries that are kept from a number on, as bytes."},
       {nullptr, nullptr, 0, nullptr}};
   static PyMemberDef members[] = {{"count", T_LONGLONG, offsetof(Trail, count), READONLY, nullptr},

@@ -8,7 +8,7 @@
 namespace hooks {
 
 // Adds what a writer has measured for a row of its table. `trail` is an object of the type below.
-void note(PyObject* trail, int row, const Row& measured);
+void note(PyObject* trail, int row, const RowMoments& measured);
 
 bool is_trail(PyObject* object);
 // Create the type, and add it to the module. Both return false with a Python error set.

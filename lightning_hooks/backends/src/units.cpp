@@ -46,11 +46,11 @@ class UnitJob {
     padded = strip + kPadding;
     const std::int64_t by_sums = std::min(kMostSums, view->numel / kLeastRows) / columns;
     groups = std::max<std::int64_t>(1, std::min({kItems / strips, by_sums, view->numel / kLeastElements, rows}));
-    moments.assign(static_cast<std::size_t>(whole ? ceil_div(view->numel, kChunk) : strips * groups), Row());
+    moments.assign(static_cast<std::size_t>(whole ? ceil_div(view->numel, kChunk) : strips * groups), RowMoments());
   }
   std::size_t items() const { return static_cast<std::size_t>(strips * groups); }
 
-  void run_alone(Row& row, double* out) {
+  void run_alone(RowMoments& row, double* out) {
     sums.assign(static_cast<std::size_t>(4 * padded), 0.0);
     Scratch& scratch = scratch_of_thread();
     if (items() == 1) {
@@ -65,7 +65,7 @@ class UnitJob {
     }
     finish(row, out, totals.data(), columns);
   }
-  void run_together(Row& row, double* out, unsigned threads, bool in_team) {
+  void run_together(RowMoments& row, double* out, unsigned threads, bool in_team) {
     // Allocate the scratch of the calling thread first: if there is no memory, this line throws instead of a thread.
     static_cast<void>(scratch_of_thread());
     sums.assign(items() * static_cast<std::size_t>(4 * padded), 0.0);
@@ -83,7 +83,7 @@ class UnitJob {
   bool in_runs = false;
   std::int64_t merged_rows = 1, columns = 0, length = 0, rows = 0, strip = 0, padded = 0, strips = 1, groups = 1;
   std::vector<double> sums, totals;
-  std::vector<Row> moments;  // one row for each chunk of the tensor, or for each item if the tensor is read in strips
+  std::vector<RowMoments> moments;  // one row for each chunk of the tensor, or for each item if the tensor is read in strips
   Pieces pieces;
   std::mutex adding;
 
@@ -134,7 +134,7 @@ class UnitJob {
     bool zeros = before && first * kChunk > begin;
     for (std::int64_t chunk = first; chunk * kChunk < end; ++chunk) {
       const std::int64_t last = std::min(view->numel, (chunk + 1) * kChunk);
-      Row& row = moments[static_cast<std::size_t>(chunk)];
+      RowMoments& row = moments[static_cast<std::size_t>(chunk)];
       row = measure_range(*kernels, *view, chunk * kChunk, last, scratch);
       zeros = zeros || row.zeros != 0;
     }
@@ -167,14 +167,14 @@ class UnitJob {
       kernels->columns(view->kind, at(rows * columns), 1, rest, rest, zeros, units_at(into, 0));
     }
   }
-  void work_on_strip(std::int64_t begin, std::int64_t end, std::int64_t first, double* into, Row& row_of_strip, Scratch& scratch) {
+  void work_on_strip(std::int64_t begin, std::int64_t end, std::int64_t first, double* into, RowMoments& row_of_strip, Scratch& scratch) {
     const std::int64_t n = std::min(strip, columns - first);
     for (std::int64_t row = begin; row < end; row += kTileRows) {
       const std::int64_t last = std::min(end, row + kTileRows);
       bool zeros = false;
       for (std::int64_t each = row; each < last; ++each) {
         const std::int64_t from = each * columns + first;
-        const Row found = measure_range(*kernels, *view, from, from + n, scratch);
+        const RowMoments found = measure_range(*kernels, *view, from, from + n, scratch);
         zeros = zeros || found.zeros != 0;
         merge(row_of_strip, found);
       }
@@ -213,9 +213,9 @@ class UnitJob {
     }
   }
   // Writes the moments and units of the tensor from the sums of all columns, four arrays that begin `apart` numbers from each other.
-  void finish(Row& row, double* out, const double* from, std::int64_t apart) {
-    row = Row();
-    for (const Row& each : moments) merge(row, each);
+  void finish(RowMoments& row, double* out, const double* from, std::int64_t apart) {
+    row = RowMoments();
+    for (const RowMoments& each : moments) merge(row, each);
     if (!view->sized) row.abs_sum = std::numeric_limits<double>::quiet_NaN();
     if (columns == layout.units) {
       for (std::int64_t k = 0; k < columns; ++k, out += kUnitColumns) {
@@ -247,10 +247,10 @@ void merge_units(double* into, const double* from, std::int64_t units) {
   }
 }
 
-void measure_units(const View& view, const UnitLayout& layout, Row& row, double* units, unsigned threads) {
+void measure_units(const View& view, const UnitLayout& layout, RowMoments& row, double* units, unsigned threads) {
   if (view.counts) std::fill_n(view.counts, kBuckets, 0.0);
   if (view.numel == 0) {
-    row = Row();
+    row = RowMoments();
     std::fill_n(units, kUnitColumns * static_cast<std::size_t>(layout.units), 0.0);
     return;
   }

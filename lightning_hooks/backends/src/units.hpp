@@ -17,7 +17,7 @@ struct UnitLayout {
 
 // Overwrites `row` with the moments of a contiguous view, `units` with its units [units, 4], and `view.counts`, unless it is null,
 // with its histogram.
-void measure_units(const View& view, const UnitLayout& layout, Row& row, double* units, unsigned threads);
+void measure_units(const View& view, const UnitLayout& layout, RowMoments& row, double* units, unsigned threads);
 
 // Merges units of disjoint elements into `into`; both are [units, 4].
 void merge_units(double* into, const double* from, std::int64_t units);

@@ -39,7 +39,7 @@ struct Writer {
 };
 
 // As `measure_units_into`. Returns 0 also if the table keeps no units for the row.
-int write_units(const Writer* writer, PyObject* state, Py_ssize_t first, PyObject* tensor, Row& row) {
+int write_units(const Writer* writer, PyObject* state, Py_ssize_t first, PyObject* tensor, RowMoments& row) {
   PyObject* const every = PyObject_GetAttr(writer->table, units_name);
   PyObject* const units = every ? PyList_GetItem(every, writer->row) : nullptr;
   // Hold a reference: other threads may replace the item of the list while the interpreter lock is released.
@@ -65,13 +65,13 @@ using Clock = std::chrono::steady_clock;
 
 FallbackWriter* fallback_of(const Writer* writer) { return reinterpret_cast<FallbackWriter*>(writer->fallback); }
 
-// The target of a writer, with a new reference to the state of the table. If the state is null, a Python error is set.
-Target target_of(const Writer* writer) {
+// The destination of a writer, with a new reference to the state of the table. If the state is null, a Python error is set.
+Destination destination_of(const Writer* writer) {
   const Py_ssize_t first = writer->row * static_cast<Py_ssize_t>(kMoments);
   return {PyObject_GetAttr(writer->table, state_name), first, writer->histogram, writer->magnitudes};
 }
 
-void count(const Writer* writer, Clock::duration taken, const Row& measured) {
+void count(const Writer* writer, Clock::duration taken, const RowMoments& measured) {
   FallbackWriter* const fallback = fallback_of(writer);
   fallback->nanoseconds += std::chrono::nanoseconds(taken).count();
   ++fallback->calls;
@@ -82,17 +82,17 @@ void count(const Writer* writer, Clock::duration taken, const Row& measured) {
 bool write_directly(const Writer* writer, PyObject* tensor) {
   if (!fallback_of(writer)->direct) return false;
   const auto begun = Clock::now();
-  Target target = target_of(writer);
-  if (!target.state) return false;
-  Row row;
+  Destination destination = destination_of(writer);
+  if (!destination.state) return false;
+  RowMoments row;
   if (writer->has_units) {
-    target.written = write_units(writer, target.state, target.first, tensor, row) > 0;
+    destination.written = write_units(writer, destination.state, destination.first, tensor, row) > 0;
   } else {
-    measure_into(&target, 1, tensor, false, row);
+    measure_into(&destination, 1, tensor, false, row);
   }
-  Py_DECREF(target.state);
-  if (target.written) count(writer, Clock::now() - begun, row);
-  return target.written;
+  Py_DECREF(destination.state);
+  if (destination.written) count(writer, Clock::now() - begun, row);
+  return destination.written;
 }
 
 }  // namespace
@@ -120,7 +120,7 @@ const Writer* writer_at(const SharedWriter* shared, Py_ssize_t position) {
 }
 
 // Passes to `merge` the positions of the rows that were not written, the tensor, and its moments if they are known.
-int merge_rest(const SharedWriter* shared, const std::vector<Py_ssize_t>& rest, PyObject* tensor, const Row* row) {
+int merge_rest(const SharedWriter* shared, const std::vector<Py_ssize_t>& rest, PyObject* tensor, const RowMoments* row) {
   PyObject* const positions = PyTuple_New(static_cast<Py_ssize_t>(rest.size()));
   bool filled = positions != nullptr;
   for (std::size_t i = 0; i < rest.size() && filled; ++i) {
@@ -129,7 +129,7 @@ int merge_rest(const SharedWriter* shared, const std::vector<Py_ssize_t>& rest, 
   }
   PyObject* moments = Py_None;
   if (row) {
-    moments = PyBytes_FromStringAndSize(reinterpret_cast<const char*>(row), sizeof *row);
+    moments = PyBytes_FromStringAndSize(reinterpret_cast<const char*>(row), kMomentBytes);
   } else {
     Py_INCREF(moments);
   }
@@ -147,30 +147,31 @@ int write_shared(PyObject* self, PyObject* tensor) {
   const SharedWriter* const shared = reinterpret_cast<SharedWriter*>(self);
   const Py_ssize_t many = PyTuple_Size(shared->writers);
   const auto begun = Clock::now();
-  std::vector<Target> targets;
-  // `positions` are those of the targets among the writers, `rest` those of the rows that Python writes.
+  std::vector<Destination> destinations;
+  // `positions` are those of the destinations among the writers, `rest` those of the rows that Python writes.
   std::vector<Py_ssize_t> positions, rest;
-  targets.reserve(static_cast<std::size_t>(many));
+  destinations.reserve(static_cast<std::size_t>(many));
   positions.reserve(static_cast<std::size_t>(many));
   for (Py_ssize_t i = 0; i < many; ++i) {
     const Writer* const writer = writer_at(shared, i);
-    const Target target = writer && fallback_of(writer)->direct ? target_of(writer) : Target{nullptr, 0, 0, false};
-    if (target.state) {
-      targets.push_back(target);
+    const Destination destination = writer && fallback_of(writer)->direct ? destination_of(writer) : Destination{nullptr, 0, 0, false};
+    if (destination.state) {
+      destinations.push_back(destination);
       positions.push_back(i);
     } else {
       PyErr_Clear();
       rest.push_back(i);
     }
   }
-  Row row;
-  const bool measured = !targets.empty() && measure_into(targets.data(), targets.size(), tensor, !rest.empty(), row) > 0;
+  RowMoments row;
+  const bool measured =
+      !destinations.empty() && measure_into(destinations.data(), destinations.size(), tensor, !rest.empty(), row) > 0;
   // Clear the error: as in `write`, Python measures the same tensor and handles the error.
   PyErr_Clear();
-  const auto taken = (Clock::now() - begun) / static_cast<long>(targets.empty() ? 1 : targets.size());
-  for (std::size_t i = 0; i < targets.size(); ++i) {
-    Py_DECREF(targets[i].state);
-    if (targets[i].written) {
+  const auto taken = (Clock::now() - begun) / static_cast<long>(destinations.empty() ? 1 : destinations.size());
+  for (std::size_t i = 0; i < destinations.size(); ++i) {
+    Py_DECREF(destinations[i].state);
+    if (destinations[i].written) {
       count(writer_at(shared, positions[i]), taken, row);
     } else {
       rest.push_back(positions[i]);

@@ -23,11 +23,11 @@ double* numbers_of(const View& state, Py_ssize_t begin, std::size_t many) {
 }
 
 void merge_moments(double* numbers, const void* from) {
-  Row into, other;
-  std::memcpy(static_cast<void*>(&into), numbers, sizeof into);
-  std::memcpy(static_cast<void*>(&other), from, sizeof other);
+  RowMoments into, other;
+  std::memcpy(static_cast<void*>(&into), numbers, kMomentBytes);
+  std::memcpy(static_cast<void*>(&other), from, kMomentBytes);
   merge(into, other);
-  std::memcpy(numbers, &into, sizeof into);
+  std::memcpy(numbers, &into, kMomentBytes);
 }
 
 void add_counts(double* numbers, const void* from) {
@@ -43,50 +43,50 @@ void add_counts(double* numbers, const void* from) {
 
 namespace {
 
-// Looks up the numbers of a target in its state. Returns false if the state cannot be written.
-bool find(Target& target) {
+// Looks up the numbers of a destination in its state. Returns false if the state cannot be written.
+bool find(Destination& destination) {
   View state;
-  if (view_of(target.state, state, false) > 0) {
-    const bool counted = target.histogram != kNoHistogram;
-    target.moments = numbers_of(state, target.first, kMoments);
-    if (target.moments && counted) target.counts = numbers_of(state, target.histogram, kBuckets);
-    if (target.moments && (target.counts || !counted)) return true;
+  if (view_of(destination.state, state, false) > 0) {
+    const bool counted = destination.histogram != kNoHistogram;
+    destination.moments = numbers_of(state, destination.first, kMoments);
+    if (destination.moments && counted) destination.counts = numbers_of(state, destination.histogram, kBuckets);
+    if (destination.moments && (destination.counts || !counted)) return true;
   }
   // Clear the error: the caller writes the row through the fallback, which raises the same error.
   PyErr_Clear();
-  target.moments = nullptr;
+  destination.moments = nullptr;
   return false;
 }
 
 }  // namespace
 
-int measure_into(Target* targets, std::size_t many, PyObject* tensor, bool sized, Row& row) {
+int measure_into(Destination* destinations, std::size_t many, PyObject* tensor, bool sized, RowMoments& row) {
   View view;
   const int found = view_of(tensor, view);
   if (found <= 0) return found;
   double buckets[kBuckets];
   view.sized = sized;
   for (std::size_t i = 0; i < many; ++i) {
-    if (!find(targets[i])) continue;
-    view.sized = view.sized || targets[i].sized;
-    if (targets[i].counts) view.counts = buckets;
+    if (!find(destinations[i])) continue;
+    view.sized = view.sized || destinations[i].sized;
+    if (destinations[i].counts) view.counts = buckets;
   }
   if (!measure_views(&view, 1, &row)) return -1;
   for (std::size_t i = 0; i < many; ++i) {
-    Target& target = targets[i];
-    if (!target.moments) continue;
-    Row own = row;
+    Destination& destination = destinations[i];
+    if (!destination.moments) continue;
+    RowMoments own = row;
     // Write NaN for the sum of magnitudes, as if the row were measured alone: its table does not request the sum.
-    if (!target.sized) own.abs_sum = std::numeric_limits<double>::quiet_NaN();
-    merge_moments(target.moments, &own);
-    if (target.counts) add_counts(target.counts, buckets);
-    target.written = true;
+    if (!destination.sized) own.abs_sum = std::numeric_limits<double>::quiet_NaN();
+    merge_moments(destination.moments, &own);
+    if (destination.counts) add_counts(destination.counts, buckets);
+    destination.written = true;
   }
   return 1;
 }
 
 int measure_units_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool sized, PyObject* units,
-                       Py_ssize_t axis, Row& row) {
+                       Py_ssize_t axis, RowMoments& row) {
   View state, view, kept;
   UnitLayout layout, layout_of_kept;
   int found = view_of(into, state, false);
@@ -126,7 +126,7 @@ PyObject* measure_lists(PyObject* into, const std::int64_t* firsts, Py_ssize_t m
   if (found == 0) PyErr_SetString(PyExc_TypeError, "the state must be a tensor in host memory");
   PyObject* skipped = found > 0 ? PyList_New(0) : nullptr;
   std::vector<View> views;
-  std::vector<double*> targets;
+  std::vector<double*> destinations;
   for (Py_ssize_t i = 0; i < many && skipped; ++i) {
     View view;
     PyObject* const tensor = PyTuple_GetItem(kept, i);
@@ -138,19 +138,19 @@ PyObject* measure_lists(PyObject* into, const std::int64_t* firsts, Py_ssize_t m
     PyObject* const position = found == 0 ? PyLong_FromSsize_t(i) : nullptr;
     if (numbers && (!counted || view.counts)) {
       views.push_back(std::move(view));
-      targets.push_back(numbers);
+      destinations.push_back(numbers);
     } else if (!position || PyList_Append(skipped, position) != 0) {
       Py_DECREF(skipped);
       skipped = nullptr;
     }
     Py_XDECREF(position);
   }
-  std::vector<Row> rows(views.size());
+  std::vector<RowMoments> rows(views.size());
   if (skipped && !measure_views(views.data(), views.size(), rows.data())) {
     Py_DECREF(skipped);
     skipped = nullptr;
   }
-  for (std::size_t i = 0; i < rows.size() && skipped; ++i) std::memcpy(targets[i], &rows[i], sizeof(Row));
+  for (std::size_t i = 0; i < rows.size() && skipped; ++i) std::memcpy(destinations[i], &rows[i], kMomentBytes);
   return skipped;
 }
 

@@ -8,7 +8,7 @@ namespace hooks {
 constexpr Py_ssize_t kNoHistogram = PY_SSIZE_T_MIN;  // stands for a row without a histogram; is not a valid offset
 
 // A row of a state, which begins at the offset `first`, and the row's histogram at the offset `histogram` or kNoHistogram.
-struct Target {
+struct Destination {
   PyObject* state;
   Py_ssize_t first, histogram;
   bool sized;            // whether the sum of magnitudes is requested
@@ -18,12 +18,12 @@ struct Target {
 
 // Measures a tensor once and merges it into several rows; skips rows whose state cannot be written. Returns 1 if the tensor was
 // measured, and `row` has its moments; 0 if the kernel does not measure the tensor; -1 with a Python error set.
-int measure_into(Target* targets, std::size_t many, PyObject* tensor, bool sized, Row& row);
+int measure_into(Destination* destinations, std::size_t many, PyObject* tensor, bool sized, RowMoments& row);
 
 // As `measure_into`, and merges the units along an axis into a contiguous float64 tensor [units, 4]. Returns 0 also if the number of
 // units differs, or if the layout of the tensor has gaps.
 int measure_units_into(PyObject* state, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool sized, PyObject* units,
-                       Py_ssize_t axis, Row& row);
+                       Py_ssize_t axis, RowMoments& row);
 
 // The arguments are documented at the definitions.
 PyObject* py_copy_many(PyObject*, PyObject* const* args, Py_ssize_t given);

@@ -181,8 +181,9 @@ export class Trail {
     const entry = this.trail[i];
     if (!entry || i === this.selected) return;
     this.selected = i;
-    const { minimum, maximum, nonfinite } = entry;
+    const { minimum, maximum, nonfinite, abs_min: smallest } = entry;
     const bounds = minimum === null && maximum === null ? [] : [`least ${short(minimum ?? -Infinity)}`, `greatest ${short(maximum ?? Infinity)}`];
+    if (typeof smallest === "number") bounds.push(`smallest magnitude ${short(smallest)}`);
     const numbers = [...bounds, nonfinite ? `${several(nonfinite, "element")} not finite${kindText(entry)}` : "all finite"].join(", ");
     const which = `step ${entry.step.toLocaleString("en-US")}, batch ${entry.micro_batch + 1}, call ${entry.call + 1}`;
     this.readout.replaceChildren(h("strong", {}, tensorText(entry.tensor, entry.name)), ` (${passOf(entry)}), ${which}: ${numbers}. Number ${i + 1} of ${this.trail.length}.`);

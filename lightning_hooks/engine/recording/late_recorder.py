@@ -143,7 +143,7 @@ class LateRecorder(CallRecorder):
             return Calls(b"", 0, (), rows)
         ended, moments = self._looked_at
         calls = Counter(ended.order)
-        entries = [(row, moments[row, MIN], moments[row, MAX], moments[row, NONFINITE]) for row in calls]
+        entries = [(row, moments[row, MIN], moments[row, MAX], moments[row, NONFINITE], np.nan) for row in calls]
         joined = {row for row, count in calls.items() if count > 1}
         mark = Mark(0, ended.step, ended.micro_batch)
         return Calls(np.array(entries, TRAIL_ENTRY).tobytes(), len(entries), (mark,), rows, joined)

@@ -112,7 +112,7 @@ class RowFallback(FallbackWriter):
             return
         with suppress(UnmeasurableError, RuntimeError):  # `_write` has warned of it
             moments = measurement.moments.tolist()
-            self.trail.note(row, moments[MIN], moments[MAX], moments[NONFINITE])
+            self.trail.note(row, moments[MIN], moments[MAX], moments[NONFINITE], measurement.abs_min)
 
     def _write(self, row: int, measurement: Measurement, write: Callable[[int, Measurement], None]) -> None:
         observer = self._watching

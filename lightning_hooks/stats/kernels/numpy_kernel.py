@@ -5,6 +5,7 @@ All sums are computed in float64, and squared deviations in a second pass, in pi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
@@ -69,7 +70,7 @@ class Writer(DirectWriter):
             return False
         moments = _moments(tensor)
         self.merge(moments, None if self.histogram_at is None else histogram(tensor).numpy())
-        _note(self, moments)
+        _note(self, moments, tensor)
         if units is not None and self._axis is not None:
             with self._merging:
                 units[:] = merge_units(units, _units(tensor, self._axis))
@@ -114,7 +115,7 @@ class SharedWriter:
                 for position, writer in direct:
                     with suppress(Exception):
                         writer.merge(moments, counts)
-                        _note(writer, moments)
+                        _note(writer, moments, tensor)
                         written[position] = writer.fallback
         taken = perf_counter_ns() - begun
         for fallback in written.values():
@@ -125,9 +126,11 @@ class SharedWriter:
             self.merge(rest, tensor, None if moments is None else moments.tobytes())
 
 
-def _note(writer: Writer, moments: Array) -> None:
+def _note(writer: Writer, moments: Array, tensor: Tensor) -> None:
     if isinstance(writer.fallback.trail, Trail):
-        writer.fallback.trail.note(writer.row, moments[MIN], moments[MAX], moments[NONFINITE])
+        extremes = moments[MIN], moments[MAX], moments[NONFINITE]
+        abs_min = float(tensor.detach().abs().amin()) if tensor.numel() else math.inf
+        writer.fallback.trail.note(writer.row, *extremes, abs_min)
 
 
 def read(tensor: Tensor, /) -> bytes | None:

@@ -20,8 +20,8 @@ class Trail:
     Example:
         >>> trail = Trail(2)
         >>> for row in range(3):
-        ...     trail.note(row, -1.0, 2.0, 0)
-        >>> trail.count, len(trail.entries(0)) // 32
+        ...     trail.note(row, -1.0, 2.0, 0, 0.5)
+        >>> trail.count, len(trail.entries(0)) // 40
         (3, 2)
     """
 
@@ -32,9 +32,17 @@ class Trail:
         self.bad = 0
         self._ring: deque[bytes] = deque(maxlen=capacity)
 
-    def note(self, row: int, minimum: float, maximum: float, nonfinite: float) -> None:
-        """Add a measurement: the row, the smallest and the largest element, and the number of elements that are not finite."""
-        self._ring.append(pack("4d", row, minimum, maximum, nonfinite))
+    def note(self, row: int, minimum: float, maximum: float, nonfinite: float, abs_min: float) -> None:
+        """Add a measurement.
+
+        Args:
+            row: the index of the row.
+            minimum: the smallest element.
+            maximum: the largest element.
+            nonfinite: the number of elements that are not finite.
+            abs_min: the smallest magnitude; NaN if it is not known.
+        """
+        self._ring.append(pack("5d", row, minimum, maximum, nonfinite, abs_min))
         self.count += 1
         self.bad += nonfinite > 0
 
