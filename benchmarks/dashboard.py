@@ -19,8 +19,9 @@ import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks import output
-from lightning_hooks.records.layout import Head, LogEntry
-from lightning_hooks.tensorboard import RunWriter
+from lightning_hooks.records.layout import LogEntry
+from lightning_hooks.records.table_layout import SeriesHeader
+from lightning_hooks.tensorboard import StepEventWriter
 
 ROWS, STEPS = 1000, 10_000
 STATS = ("mean", "std", "norm", "abs_max", "zero_fraction", "nonfinite", "count")
@@ -63,18 +64,18 @@ _PAN = """async () => {
 def write_run(folder: str) -> None:
     """A run with a table of every default statistic, and the scalars of a rolled-up network."""
     names = tuple(f"blocks.{i // 8}.{_PARTS[i % 8]}.weight" for i in range(ROWS))
-    heads = tuple(Head("grad", stat, names, slice(i * ROWS, (i + 1) * ROWS)) for i, stat in enumerate(STATS))
+    headers = tuple(SeriesHeader("grad", stat, names, slice(i * ROWS, (i + 1) * ROWS)) for i, stat in enumerate(STATS))
     tags = tuple(f"grad_norm/blocks.{i}" for i in range(ROWS // 8))
     rng = np.random.default_rng(0)
     there = np.ones(len(STATS) * ROWS, dtype=np.bool_)
     writer = SummaryWriter(folder)
-    run = RunWriter(writer)
+    run = StepEventWriter(writer)
     for step in range(STEPS):
         values = rng.standard_normal((len(STATS), ROWS))
         values[2:5] = np.exp(values[2:5] - step / STEPS)
         values[5:] = [[0.0], [1000.0]]
         merged = tags, values[2, : len(tags)].copy()
-        run.write(LogEntry(step, "", heads, values.ravel(), there, {"hooks/grad_norm": float(values[2].max())}, merged))
+        run.write(LogEntry(step, "", headers, values.ravel(), there, {"hooks/grad_norm": float(values[2].max())}, merged))
     writer.close()
 
 

@@ -16,8 +16,9 @@ from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks import output
 from benchmarks.repeat import repeat
-from lightning_hooks.records.layout import Head, LogEntry
-from lightning_hooks.tensorboard import RunWriter
+from lightning_hooks.records.layout import LogEntry
+from lightning_hooks.records.table_layout import SeriesHeader
+from lightning_hooks.tensorboard import StepEventWriter
 
 VALUES = 1000
 _BURST = 20  # steps between two flushes
@@ -28,13 +29,13 @@ def records() -> dict[str, Callable[[int], LogEntry]]:
     names = tuple(f"net.layers.{i}.weight" for i in range(VALUES))
     values = np.random.default_rng(0).normal(size=VALUES)
     measured = np.ones(VALUES, dtype=np.bool_)
-    heads = (Head("grad", "norm", names, slice(0, VALUES)),)  # as a monitor makes them: the same at every step
+    headers = (SeriesHeader("grad", "norm", names, slice(0, VALUES)),)  # as a monitor makes them: the same at every step
     tags = tuple(f"grad_norm/{name}" for name in names)
     none: tuple[tuple[str, ...], Any] = ((), np.empty(0))
     return {
         "scalars": lambda step: LogEntry(step, merged=(tags, values)),
-        "table": lambda step: LogEntry(step, heads=heads, values=values, measured=measured, merged=none),
-        "both": lambda step: LogEntry(step, heads=heads, values=values, measured=measured),
+        "table": lambda step: LogEntry(step, headers=headers, values=values, measured=measured, merged=none),
+        "both": lambda step: LogEntry(step, headers=headers, values=values, measured=measured),
     }
 
 
@@ -88,7 +89,7 @@ def rows_of(seconds: float) -> list[dict[str, Any]]:
 
     def ours(record: Callable[[int], LogEntry]) -> Callable[[SummaryWriter], Callable[[int], object]]:
         def make(writer: SummaryWriter) -> Callable[[int], object]:
-            run = RunWriter(writer)
+            run = StepEventWriter(writer)
             return lambda step: run.write(record(step))
 
         return make

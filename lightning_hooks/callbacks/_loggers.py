@@ -19,11 +19,11 @@ from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.histogram_pace import HistogramPace
-from lightning_hooks.records.layout import Layout, Levels
+from lightning_hooks.records.layout import EntryLayout, Levels
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.saved_facts import changes
 from lightning_hooks.records.step_view import StepView
-from lightning_hooks.tensorboard import RunWriter, is_tensorboard
+from lightning_hooks.tensorboard import StepEventWriter, is_tensorboard
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import Trainer
@@ -112,8 +112,8 @@ class LoggerWriter(StepConsumer):
         self._logs_at = logs_at
         self._prefix = prefix
         self._pace = HistogramPace(histogram_every_n_steps)
-        self._writers: list[RunWriter] = []
-        self._layouts: dict[tuple[RowIndex, str, Due], Layout] = {}
+        self._writers: list[StepEventWriter] = []
+        self._layouts: dict[tuple[RowIndex, str, Due], EntryLayout] = {}
         self._stored_facts: StepFacts | None = None  # the facts in the event files, so that only changes are written
         # For each class of a logger other than TensorBoard, whether no training step was written to it: close() warns then.
         self._missed: dict[str, bool] = {}
@@ -121,7 +121,7 @@ class LoggerWriter(StepConsumer):
     def consume(self, view: StepView) -> None:
         """Write a step to every logger, also if one of them raises; then raise the first error."""
         logs = view.stage != "train" or self._logs_at(view.step)
-        due: list[tuple[Any, RunWriter | None]] = []
+        due: list[tuple[Any, StepEventWriter | None]] = []
         for logger in self.loggers:
             writer = self._writer(logger)
             if writer is not None or logs:
@@ -138,7 +138,7 @@ class LoggerWriter(StepConsumer):
             entry = replace(entry, facts=changed, monitor=self._prefix)
             self._stored_facts = view.facts
 
-        def write(each: tuple[Any, RunWriter | None]) -> None:
+        def write(each: tuple[Any, StepEventWriter | None]) -> None:
             logger, writer = each
             try:
                 if writer is not None:
@@ -252,22 +252,22 @@ class LoggerWriter(StepConsumer):
         folder = board_folder(self.loggers)
         return "path" if folder is None else repr(folder)
 
-    def _boards(self) -> list[RunWriter]:
+    def _boards(self) -> list[StepEventWriter]:
         writers = map(self._writer, self.loggers)
         return [writer for writer in writers if writer is not None]
 
-    def _writer(self, logger: Any) -> RunWriter | None:
+    def _writer(self, logger: Any) -> StepEventWriter | None:
         """The writer of a logger that is a TensorBoard; None for other loggers."""
         experiment = getattr(logger, "experiment", None)
         run_writer = next((writer for writer in self._writers if writer.writes_to(experiment)), None)
         if run_writer is None and is_tensorboard(experiment):
-            run_writer = RunWriter(experiment)
+            run_writer = StepEventWriter(experiment)
             self._writers.append(run_writer)
         return run_writer
 
-    def _layout(self, view: StepView) -> Layout:
+    def _layout(self, view: StepView) -> EntryLayout:
         key = view.rows, view.stage, view.due
         if key not in self._layouts:
             levels = Levels() if self.limits is None else self.limits.levels(view.stage)
-            self._layouts[key] = Layout(view.rows, view.due, view.stage, self._prefix, levels)
+            self._layouts[key] = EntryLayout(view.rows, view.due, view.stage, self._prefix, levels)
         return self._layouts[key]

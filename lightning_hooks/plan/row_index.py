@@ -202,7 +202,7 @@ def joined(parts: Iterable[Indices]) -> Indices:
     return np.concatenate([*parts, np.zeros(0, dtype=np.intp)])
 
 
-class Column(NamedTuple):
+class StatColumn(NamedTuple):
     """One statistic of one tensor, or the `count` of its elements, for the rows that are due."""
 
     tensor: str
@@ -211,7 +211,7 @@ class Column(NamedTuple):
     rows: Indices
 
 
-def columns_of(index: RowIndex, due: Due) -> tuple[list[Column], list[Column]]:
+def columns_of(index: RowIndex, due: Due) -> tuple[list[StatColumn], list[StatColumn]]:
     """The columns that are due: first one `count` for each tensor, then one column for each of its statistics."""
     counted: dict[str, list[int]] = {}
     written: dict[tuple[str, str], list[int]] = {}
@@ -226,12 +226,12 @@ def columns_of(index: RowIndex, due: Due) -> tuple[list[Column], list[Column]]:
     # Columns with the same rows, as most have, share the tuple of names and the array of indices.
     shared: dict[tuple[int, ...], tuple[tuple[str, ...], Indices]] = {}
 
-    def column(tensor: str, stat: str, parts: list[int]) -> Column:
+    def column(tensor: str, stat: str, parts: list[int]) -> StatColumn:
         key = tuple(parts)
         if key not in shared:
             rows = np.sort(joined(rows_and_groups[i].rows for i in parts))
             shared[key] = tuple(map(index.names.__getitem__, rows.tolist())), rows
-        return Column(tensor, stat, *shared[key])
+        return StatColumn(tensor, stat, *shared[key])
 
     counts = [column(tensor, "count", parts) for tensor, parts in counted.items()]
     return counts, [column(tensor, stat, parts) for (tensor, stat), parts in written.items()]

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.hooks import for_each
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.records.layout import Layout
+from lightning_hooks.records.layout import EntryLayout
 from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules.calling import check_takes
@@ -130,7 +130,7 @@ class Latest(StepConsumer):
         self.views: dict[str, StepView] = {}
         self._prefix = prefix
         # By stage: the layout of its last view. The next view uses the same layout if it has the same rows and due schedules.
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[str, EntryLayout] = {}
 
     def consume(self, view: StepView) -> None:
         self.views[view.stage] = view
@@ -141,6 +141,6 @@ class Latest(StepConsumer):
         for stage, view in self.views.items():
             layout = self._layouts.get(stage)
             if layout is None or layout.rows is not view.rows or layout.due != view.due:
-                layout = self._layouts[stage] = Layout(view.rows, view.due, view.stage, self._prefix)
-            out.update(layout.fill(view, draw=()).scalars)
+                layout = self._layouts[stage] = EntryLayout(view.rows, view.due, view.stage, self._prefix)
+            out.update(layout.fill(view, histograms=()).scalars)
         return out

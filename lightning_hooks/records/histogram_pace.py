@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_hooks.records.layout import Layout, LogEntry
+from lightning_hooks.records.layout import EntryLayout, LogEntry
 from lightning_hooks.records.step_view import StepView
 
 
@@ -18,19 +18,19 @@ class HistogramPace:
     def __init__(self, interval: int) -> None:
         self._interval = interval
         self._drawn_at: dict[str, int] = {}  # the step of the last histogram, by tag
-        self._draws_from: dict[Layout, int] = {}  # the first step at which a histogram may be due, by layout
+        self._draws_from: dict[EntryLayout, int] = {}  # the first step at which a histogram may be due, by layout
 
-    def fill(self, layout: Layout, view: StepView) -> LogEntry:
+    def fill(self, layout: EntryLayout, view: StepView) -> LogEntry:
         """The entry of a step: its scalars, and the histograms that are due."""
         step, interval = view.step, self._interval
         if view.stage != "train" or interval == 1:
             return layout.fill(view)
         if step < self._draws_from.get(layout, step):
-            return layout.fill(view, draw=())
-        due = [tag for tag in layout.drawn_tags if step - self._drawn_at.get(tag, -interval) >= interval]
-        entry = layout.fill(view, draw=due)
+            return layout.fill(view, histograms=())
+        due = [tag for tag in layout.histogram_tags if step - self._drawn_at.get(tag, -interval) >= interval]
+        entry = layout.fill(view, histograms=due)
         # A row without measurements has no histogram in `entry`, and stays due.
-        self._drawn_at.update(dict.fromkeys(entry.drawn_tags, step))
-        last_drawn = (self._drawn_at.get(tag, -interval) for tag in layout.drawn_tags)
+        self._drawn_at.update(dict.fromkeys(entry.histogram_tags, step))
+        last_drawn = (self._drawn_at.get(tag, -interval) for tag in layout.histogram_tags)
         self._draws_from[layout] = interval + min(last_drawn, default=step)
         return entry

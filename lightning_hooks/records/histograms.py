@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from lightning_hooks.plan.row_index import Indices, joined
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.stats.histogram import bucket_edges
-from lightning_hooks.stats.statistics import Derived
+from lightning_hooks.stats.statistics import StepStatistics
 
 Array = NDArray[np.float64]
 BUCKET_LIMITS: Array = bucket_edges()[1:]
-NOTHING_DRAWN: Array = np.empty((0, len(BUCKET_LIMITS)))
+NO_HISTOGRAMS: Array = np.empty((0, len(BUCKET_LIMITS)))
 
 
 class Histograms:
@@ -33,23 +33,23 @@ class Histograms:
         self._rows_by_tag = rows_by_tag
         self._all = _concatenate([*rows_by_tag.values()])
 
-    def fill(self, view: StepView, derived: Derived, tags: Sequence[str]) -> tuple[tuple[str, ...], Array]:
+    def fill(self, view: StepView, statistics: StepStatistics, tags: Sequence[str]) -> tuple[tuple[str, ...], Array]:
         """The tags and the counts [tags, buckets] of the histograms of which at least one row was measured.
 
         Args:
             view: the view of the step.
-            derived: the statistics of the same step, which say which rows were measured.
+            statistics: those of the same step, which say which rows were measured.
             tags: the histograms to read, a subset of `tags` of this object in the same order.
         """
         if not tags:
-            return (), NOTHING_DRAWN
+            return (), NO_HISTOGRAMS
         rows, starts = self._all if len(tags) == len(self.tags) else _concatenate([self._rows_by_tag[tag] for tag in tags])
         counts = view.histogram(rows)
         if len(rows) > len(tags):
             counts = np.add.reduceat(counts, starts, axis=0)
-        if derived.complete:
+        if statistics.complete:
             return tuple(tags), counts
-        measured = np.logical_or.reduceat(derived.measured[rows], starts)
+        measured = np.logical_or.reduceat(statistics.measured[rows], starts)
         return tuple(itertools.compress(tags, measured)), counts[measured]
 
 

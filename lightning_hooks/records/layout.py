@@ -1,4 +1,4 @@
-"""Layout of the data that a step writes: prepared once for a set of due schedules, filled at each step by vector operations."""
+"""What a step writes: laid out once for a set of due schedules, then filled at each step by vector operations."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.plan.groups import block_of
-from lightning_hooks.plan.row_index import Column, Indices, RowIndex, columns_of
+from lightning_hooks.plan.row_index import Indices, RowIndex, StatColumn, columns_of
 from lightning_hooks.plan.rows import Due
-from lightning_hooks.records.histograms import BUCKET_LIMITS, NOTHING_DRAWN, Histograms
+from lightning_hooks.records.histograms import BUCKET_LIMITS, NO_HISTOGRAMS, Histograms
 from lightning_hooks.records.step_view import STAGE_PREFIX, Series, StepView
-from lightning_hooks.records.table_layout import Head, TableLayout, UnitVectors
+from lightning_hooks.records.table_layout import SeriesHeader, TableLayout, UnitVectors
 from lightning_hooks.stats.moments import RowUnions
 from lightning_hooks.stats.statistics import STATISTICS, RowStatistics, ratio
 
@@ -29,33 +29,33 @@ class LogEntry:
     Args:
         step: the x-axis.
         prefix: the text before every tag.
-        heads: the series of statistics; the same tuple at every step with the same series.
+        headers: the series of statistics; the same tuple at every step with the same series.
         values: the values of all series, concatenated.
         measured: whether each of these values was measured.
         summaries: the global numbers and the reports of transforms, by tag without prefix.
         merged: the tags without prefix and the values of the scalars if rows are merged along the module tree; None if every
             measured value is a scalar.
-        drawn_tags: the tags of the histograms, with prefix.
-        drawn: the counts of the histograms [tags, buckets].
+        histogram_tags: the tags of the histograms, with prefix.
+        histogram_counts: the counts of the histograms [tags, buckets].
         wall_time: the time at which the step ended, in seconds since 1970; 0 for now.
         table: the series in the table of an event file; None if they are the series of statistics.
-        numbers: the numbers of the series in `table`, concatenated.
+        table_values: the values of the series in `table`, concatenated.
         facts: the facts of the step that differ from those of the step before, as JSON; empty if there are none.
         monitor: the prefix of the monitor, without that of the stage.
     """
 
     step: int
     prefix: str = ""
-    heads: tuple[Head, ...] = ()
+    headers: tuple[SeriesHeader, ...] = ()
     values: Array = field(default_factory=lambda: np.empty(0))
     measured: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
     summaries: Mapping[str, float] = field(default_factory=dict)
     merged: tuple[tuple[str, ...], Array] | None = None
-    drawn_tags: Sequence[str] = ()
-    drawn: Array = field(default_factory=lambda: NOTHING_DRAWN)
+    histogram_tags: Sequence[str] = ()
+    histogram_counts: Array = field(default_factory=lambda: NO_HISTOGRAMS)
     wall_time: float = 0.0
-    table: tuple[Head, ...] | None = None
-    numbers: Array = field(default_factory=lambda: np.empty(0))
+    table: tuple[SeriesHeader, ...] | None = None
+    table_values: Array = field(default_factory=lambda: np.empty(0))
     facts: str = ""
     monitor: str = ""
     bucket_limits: ClassVar[Array] = BUCKET_LIMITS
@@ -63,12 +63,12 @@ class LogEntry:
     @property
     def series(self) -> list[Series]:
         """The series of statistics."""
-        return [Series(*head[:3], self.values[head.span], self.measured[head.span]) for head in self.heads]
+        return [Series(*header[:3], self.values[header.span], self.measured[header.span]) for header in self.headers]
 
     @property
-    def stored(self) -> tuple[tuple[Head, ...], Array]:
-        """The series in the table of an event file, and their numbers, concatenated."""
-        return (self.heads, self.values) if self.table is None else (self.table, self.numbers)
+    def table_series(self) -> tuple[tuple[SeriesHeader, ...], Array]:
+        """The series in the table of an event file, and their values, concatenated."""
+        return (self.headers, self.values) if self.table is None else (self.table, self.table_values)
 
     @property
     def scalars(self) -> dict[str, float]:
@@ -116,7 +116,7 @@ class _Merged(NamedTuple):
 _UNMERGED = Levels()
 
 
-class Layout:
+class EntryLayout:
     """The columns that a set of due schedules requests, and the unions of rows whose scalars are written instead of rows.
 
     Args:
@@ -127,8 +127,8 @@ class Layout:
         levels: the levels of the module tree at which rows are merged; default: no rows are merged.
 
     Attributes:
-        heads: the series of statistics.
-        drawn_tags: the tags of the histograms, with prefix.
+        headers: the series of statistics.
+        histogram_tags: the tags of the histograms, with prefix.
     """
 
     def __init__(self, rows: RowIndex, due: Due, stage: str = "train", prefix: str = "", levels: Levels = _UNMERGED) -> None:
@@ -136,8 +136,10 @@ class Layout:
         self.prefix = f"{prefix}{STAGE_PREFIX[stage]}"
         counts, stat_columns = columns_of(rows, due)
         columns = [column for column in stat_columns if column.stat != "histogram"]
-        self._histograms = Histograms(self._drawn([column for column in stat_columns if column.stat == "histogram"], levels))
-        self.drawn_tags = self._histograms.tags
+        self._histograms = Histograms(
+            self._histogram_rows([column for column in stat_columns if column.stat == "histogram"], levels)
+        )
+        self.histogram_tags = self._histograms.tags
         # If rows are merged, each entry has the position of a column, the positions of the rows of the column that are not
         # merged, and the tags of these rows.
         self._unmerged: list[tuple[int, Indices, list[str]]] = []
@@ -156,72 +158,73 @@ class Layout:
         self._width = len(rows) + len(merges)
         series = [*columns, *counts]
         ends = np.cumsum([len(column.rows) for column in series], dtype=np.intp).tolist()
-        self.heads = tuple(Head(*c[:3], slice(end - len(c.rows), end)) for c, end in zip(series, ends, strict=True))
+        self.headers = tuple(SeriesHeader(*c[:3], slice(end - len(c.rows), end)) for c, end in zip(series, ends, strict=True))
         self._end = ends[-1] if ends else 0
         flat = np.empty(self._end + len(self._merged), dtype=np.intp)
-        for column, head in zip(series, self.heads, strict=True):
+        for column, header in zip(series, self.headers, strict=True):
             # `RowStatistics` puts the counts after all statistics. A statistic that `fill` computes has no position: it takes
             # the place of the counts, and `fill` overwrites its values.
             stat = position.get(column.stat, len(stats))
-            flat[head.span] = column.rows + stat * self._width
+            flat[header.span] = column.rows + stat * self._width
         flat[self._end :] = [position.get(each.stat, 0) * self._width + each.row for each in self._merged]
         self._statistics = RowStatistics(stats, merges, flat)
         self._all_measured = np.broadcast_to(np.True_, len(flat))
-        self._others = [(c, head) for c, head in zip(columns, self.heads, strict=False) if c.stat not in STATISTICS]
+        self._others = [(c, header) for c, header in zip(columns, self.headers, strict=False) if c.stat not in STATISTICS]
         self._table = TableLayout(rows, counts, columns)
         self._vectors = UnitVectors(rows)
 
-    def fill(self, view: StepView, *, draw: Sequence[str] | None = None) -> LogEntry:
+    def fill(self, view: StepView, *, histograms: Sequence[str] | None = None) -> LogEntry:
         """The entry of a step at which these schedules were due.
 
         Args:
             view: the view of the step.
-            draw: the tags of the histograms to write; default all.
+            histograms: the tags of the histograms to write; default all.
         """
-        derived = self._statistics(view.moments)
-        taken = derived.taken
+        step = self._statistics(view.moments)
         # Begin with the constant for "all rows", because most steps measure all rows.
         is_measured: NDArray[np.bool_] = self._all_measured
-        if not derived.complete:
-            is_measured = derived.measured.take(self._statistics.positions % self._width)
-        values, measured = taken[: self._end], is_measured[: self._end]
+        if not step.complete:
+            is_measured = step.measured.take(self._statistics.positions % self._width)
+        values, measured = step.values[: self._end], is_measured[: self._end]
         if self._others:
             measured = measured.copy()
-        for column, head in self._others:
-            column_values = values[head.span] = view.values(column.stat, column.rows)
-            measured[head.span] = view._are_measured(column.stat, column.rows, column_values)
+        for column, header in self._others:
+            column_values = values[header.span] = view.values(column.stat, column.rows)
+            measured[header.span] = view._are_measured(column.stat, column.rows, column_values)
         merged = None
         if self._merges:
-            numbers = taken[self._end :]
+            merged_values = step.values[self._end :]
             at, rows, param_rows = self._ratios
             if len(at):
-                norms = derived.norms()
-                numbers[at] = ratio(norms[rows], norms[param_rows])
-                if not derived.complete:
-                    is_measured[self._end + at] &= derived.measured[param_rows]
-            merged = self._add_unmerged(values, measured, numbers, is_measured[self._end :], derived.complete)
-        drawn_tags, drawn = self._histograms.fill(view, derived, self.drawn_tags if draw is None else draw)
-        numbers = self._table.fill(view)
-        heads, unit_numbers = self._vectors.fill(view)
-        end = len(numbers)
-        moved = [head._replace(span=slice(head.span.start + end, head.span.stop + end)) for head in heads]
+                norms = step.norms()
+                merged_values[at] = ratio(norms[rows], norms[param_rows])
+                if not step.complete:
+                    is_measured[self._end + at] &= step.measured[param_rows]
+            merged = self._add_unmerged(values, measured, merged_values, is_measured[self._end :], step.complete)
+        histogram_tags, histogram_counts = self._histograms.fill(
+            view, step, self.histogram_tags if histograms is None else histograms
+        )
+        table_values = self._table.fill(view)
+        headers, unit_numbers = self._vectors.fill(view)
+        end = len(table_values)
+        moved = [header._replace(span=slice(header.span.start + end, header.span.stop + end)) for header in headers]
         return LogEntry(
             step=view.step,
             prefix=self.prefix,
-            heads=self.heads,
+            headers=self.headers,
             values=values,
             measured=measured,
             summaries=view.summaries,
             merged=merged,
-            drawn_tags=drawn_tags,
-            drawn=drawn,
+            histogram_tags=histogram_tags,
+            histogram_counts=histogram_counts,
             wall_time=view.wall_time,
-            table=(*self._table.heads, *moved) if moved else self._table.heads,
-            numbers=np.concatenate([numbers, unit_numbers]) if moved else numbers,
+            table=(*self._table.headers, *moved) if moved else self._table.headers,
+            table_values=np.concatenate([table_values, unit_numbers]) if moved else table_values,
         )
 
     def _add_unmerged(
-        self, values: Array, measured: NDArray[np.bool_], numbers: Array, is_measured: NDArray[np.bool_], complete: bool
+        self, values: Array, measured: NDArray[np.bool_], merged_values: Array, is_measured: NDArray[np.bool_], complete: bool
     ) -> tuple[tuple[str, ...], Array]:
         """The tags and values of the merged scalars and of the rows that stay unmerged.
 
@@ -231,33 +234,33 @@ class Layout:
         Args:
             values: the values of all series, concatenated.
             measured: whether each of these values was measured.
-            numbers: the values of the merged scalars.
+            merged_values: the values of the merged scalars.
             is_measured: whether each merged scalar was measured.
             complete: whether every row was measured.
         """
         if complete and not self._unmerged:
-            return self._merged_tags, numbers
-        out = dict(itertools.compress(zip(self._merged_tags, numbers.tolist(), strict=True), is_measured.tolist()))
-        for number, kept, tags in self._unmerged:
-            span = self.heads[number].span
-            scalars = zip(tags, values[span].take(kept).tolist(), strict=True)
-            out.update(itertools.compress(scalars, measured[span].take(kept).tolist()))
+            return self._merged_tags, merged_values
+        out = dict(itertools.compress(zip(self._merged_tags, merged_values.tolist(), strict=True), is_measured.tolist()))
+        for number, unmerged, tags in self._unmerged:
+            span = self.headers[number].span
+            scalars = zip(tags, values[span].take(unmerged).tolist(), strict=True)
+            out.update(itertools.compress(scalars, measured[span].take(unmerged).tolist()))
         return tuple(out), np.array([*out.values()], dtype=np.float64)
 
-    def _drawn(self, columns: list[Column], levels: Levels) -> dict[str, Indices]:
+    def _histogram_rows(self, columns: list[StatColumn], levels: Levels) -> dict[str, Indices]:
         """The rows of each histogram, by its tag with prefix."""
         rows_by_tag: dict[str, Indices] = {}
         for column in columns:
             blocks = {name: [row] for name, row in zip(column.names, column.rows.tolist(), strict=True)}
             if levels.histograms is not None:
                 level = levels.histograms.get((column.tensor, column.stat))
-                kept = {n: rows for n, rows in blocks.items() if n in levels.pinned or rows[0] in self.rows.members}
-                blocks = {**({} if level is None else self._blocks(column, level)), **kept}
+                unmerged = {n: rows for n, rows in blocks.items() if n in levels.pinned or rows[0] in self.rows.members}
+                blocks = {**({} if level is None else self._blocks(column, level)), **unmerged}
             for name, rows in blocks.items():
                 rows_by_tag[f"{self.prefix}{column.tensor}_histogram/{name}"] = np.array(rows, dtype=np.intp)
         return rows_by_tag
 
-    def _blocks(self, column: Column, level: int) -> dict[str, list[int]]:
+    def _blocks(self, column: StatColumn, level: int) -> dict[str, list[int]]:
         """The rows of each block at a level of the module tree, by the name of the block; groups are not included."""
         blocks: dict[str, list[int]] = {}
         for name, row in zip(column.names, column.rows.tolist(), strict=True):
@@ -265,7 +268,9 @@ class Layout:
                 blocks.setdefault(block_of(name, level), []).append(row)
         return blocks
 
-    def _roll_up(self, columns: list[Column], levels: Mapping[tuple[str, str], int], pinned: frozenset[str]) -> list[Indices]:
+    def _roll_up(
+        self, columns: list[StatColumn], levels: Mapping[tuple[str, str], int], pinned: frozenset[str]
+    ) -> list[Indices]:
         """Merge rows along the module tree, except pinned rows and groups; returns the unions of rows."""
         index = self.rows
         unions: dict[tuple[int, ...], int] = {}
@@ -277,14 +282,14 @@ class Layout:
             level = levels.get((column.tensor, column.stat))
             merges = level is not None and (column.stat in STATISTICS or column.stat == "ratio")
             in_full = level is not None and not merges
-            kept = [
+            unmerged = [
                 i
                 for i, (name, row) in enumerate(zip(column.names, column.rows.tolist(), strict=True))
                 if in_full or name in pinned or row in index.members
             ]
-            if kept:
-                tags = [f"{column.tensor}_{column.stat}/{column.names[i]}" for i in kept]
-                self._unmerged.append((number, np.array(kept, dtype=np.intp), tags))
+            if unmerged:
+                tags = [f"{column.tensor}_{column.stat}/{column.names[i]}" for i in unmerged]
+                self._unmerged.append((number, np.array(unmerged, dtype=np.intp), tags))
             if level is None or not merges:
                 continue
             for name, rows in self._blocks(column, level).items():

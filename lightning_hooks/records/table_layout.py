@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.plan.row_index import Column, Indices, RowIndex, joined
+from lightning_hooks.plan.row_index import Indices, RowIndex, StatColumn, joined
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.stats.accumulators import MOMENTS, Accumulator
 from lightning_hooks.stats.stored import MOMENT_NAMES, stored_moments
@@ -16,7 +16,7 @@ from lightning_hooks.stats.stored import MOMENT_NAMES, stored_moments
 Array = NDArray[np.float64]
 
 
-class Head(NamedTuple):
+class SeriesHeader(NamedTuple):
     """The tensor, statistic and rows of a series, and the position of its values in the values of all series.
 
     Args:
@@ -58,11 +58,11 @@ class TableLayout:
         columns: the statistics that are due.
 
     Attributes:
-        heads: the heads of the series.
+        headers: the headers of the series.
     """
 
-    def __init__(self, index: RowIndex, counts: Sequence[Column], columns: Sequence[Column]) -> None:
-        self._heads: list[Head] = []
+    def __init__(self, index: RowIndex, counts: Sequence[StatColumn], columns: Sequence[StatColumn]) -> None:
+        self._headers: list[SeriesHeader] = []
         self._end = 0
         # The positions of the numbers to store in the flattened moments [rows, columns], one column of a tensor after the
         # other.
@@ -76,7 +76,7 @@ class TableLayout:
         for each in columns:
             if each.stat != "ratio" and not MOMENTS.serves(each.stat):
                 self._add_other(index, each, columns)
-        self.heads = tuple(self._heads)
+        self.headers = tuple(self._headers)
 
     def fill(self, view: StepView) -> Array:
         """The numbers of all series of a step, concatenated."""
@@ -93,10 +93,10 @@ class TableLayout:
         return numbers
 
     def _add(self, tensor: str, name: str, names: tuple[str, ...]) -> None:
-        self._heads.append(Head(tensor, name, names, slice(self._end, self._end + len(names))))
+        self._headers.append(SeriesHeader(tensor, name, names, slice(self._end, self._end + len(names))))
         self._end += len(names)
 
-    def _add_other(self, index: RowIndex, column: Column, columns: Sequence[Column]) -> None:
+    def _add_other(self, index: RowIndex, column: StatColumn, columns: Sequence[StatColumn]) -> None:
         """Add the stored columns of the accumulator that computes a statistic, or else the statistic as a number."""
         accumulator = next((kept.accumulator for kept in index.kept.values() if kept.accumulator.serves(column.stat)), None)
         if accumulator is None or not accumulator.stored:
@@ -117,20 +117,20 @@ class UnitVectors:
 
     def __init__(self, index: RowIndex) -> None:
         self._index = index
-        self._heads: dict[tuple[tuple[int, str, int], ...], tuple[Head, ...]] = {}
+        self._headers: dict[tuple[tuple[int, str, int], ...], tuple[SeriesHeader, ...]] = {}
 
-    def fill(self, view: StepView) -> tuple[tuple[Head, ...], Array]:
-        """The heads of the series of a step, and the numbers of all series, concatenated."""
+    def fill(self, view: StepView) -> tuple[tuple[SeriesHeader, ...], Array]:
+        """The headers of the series of a step, and the numbers of all series, concatenated."""
         if not view.vectors:
             return (), np.empty(0)
         key = tuple((row, name, len(values)) for (row, name), values in view.vectors.items())
-        if key not in self._heads:
+        if key not in self._headers:
             ends = np.cumsum([0, *(size for *_, size in key)]).tolist()
-            self._heads[key] = tuple(
-                Head(units_table(self._index, row), name, tuple(map(str, range(size))), slice(start, start + size))
+            self._headers[key] = tuple(
+                SeriesHeader(units_table(self._index, row), name, tuple(map(str, range(size))), slice(start, start + size))
                 for (row, name, size), start in zip(key, ends, strict=False)
             )
-        return self._heads[key], np.concatenate([*view.vectors.values()])
+        return self._headers[key], np.concatenate([*view.vectors.values()])
 
 
 def units_table(index: RowIndex, row: int) -> str:
@@ -139,7 +139,7 @@ def units_table(index: RowIndex, row: int) -> str:
 
 
 def _rows_with_moments(
-    index: RowIndex, counts: Sequence[Column], columns: Sequence[Column]
+    index: RowIndex, counts: Sequence[StatColumn], columns: Sequence[StatColumn]
 ) -> Iterator[tuple[str, tuple[str, ...], Indices]]:
     """For each tensor: the tensor, and the names and indices of the rows whose moments are stored."""
     by_tensor = {column.tensor: [column] for column in counts}
@@ -147,12 +147,12 @@ def _rows_with_moments(
         if column.stat == "ratio":
             param_rows = np.array([index.param_row_of[row] for row in column.rows.tolist()], dtype=np.intp)
             tensor = index.tensors[param_rows[0]]
-            by_tensor.setdefault(tensor, []).append(Column(tensor, "count", (), param_rows))
+            by_tensor.setdefault(tensor, []).append(StatColumn(tensor, "count", (), param_rows))
     for tensor, parts in by_tensor.items():
         yield tensor, *_union(index, parts)
 
 
-def _union(index: RowIndex, parts: Sequence[Column]) -> tuple[tuple[str, ...], Indices]:
+def _union(index: RowIndex, parts: Sequence[StatColumn]) -> tuple[tuple[str, ...], Indices]:
     """The names and indices of the rows of several columns, without duplicates."""
     rows = np.unique(joined([part.rows for part in parts]))
     if len(rows) == len(parts[0].rows) and parts[0].names:

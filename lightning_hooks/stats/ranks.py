@@ -33,7 +33,7 @@ _SUMMED: Final = [column for column, moment in enumerate(schema.MOMENTS) if mome
 assert {moment.merge for moment in schema.MOMENTS} == {"sum", "mean", "m2", "min", "max"}
 
 
-def merge_ranks(state: Tensor, sections: Sections, owned: Replicas) -> Tensor:
+def merge_ranks(state: Tensor, sections: Sections, replicas: Replicas) -> Tensor:
     """The state of a table merged over all ranks. On CUDA the host does not wait for the device.
 
     All ranks must call this function with the same sections.
@@ -41,16 +41,16 @@ def merge_ranks(state: Tensor, sections: Sections, owned: Replicas) -> Tensor:
     Args:
         state: the state of this rank, float64 [sections.size].
         sections: the layout of the state.
-        owned: the copies that this rank holds.
+        replicas: the copies that this rank holds.
 
     Returns:
         float64 [sections.size], equal on all ranks, with the greatest requests of any rank.
     """
     ranks = world_size()
-    owned = owned._replace(first=torch.where(owned.first < 0, rank(), owned.first))
+    replicas = replicas._replace(first=torch.where(replicas.first < 0, rank(), replicas.first))
     if ranks * state.nbytes <= GATHERED:
-        return merge_gathered(_gather(torch.cat([state, owned.first, owned.weight])), sections, owned)
-    steps = merge_reduced(state, sections, owned, ranks)
+        return merge_gathered(_gather(torch.cat([state, replicas.first, replicas.weight])), sections, replicas)
+    steps = merge_reduced(state, sections, replicas, ranks)
     operations = {"max": torch.distributed.ReduceOp.MAX, "sum": torch.distributed.ReduceOp.SUM}
     operation, tensor = next(steps)
     while True:
@@ -62,49 +62,49 @@ def merge_ranks(state: Tensor, sections: Sections, owned: Replicas) -> Tensor:
             return merged
 
 
-def merge_gathered(tables: Tensor, sections: Sections, owned: Replicas) -> Tensor:
+def merge_gathered(tables: Tensor, sections: Sections, replicas: Replicas) -> Tensor:
     """The merged state from the states of all ranks.
 
     Args:
         tables: for each rank its state, followed by the fields `first` and `weight` of its copies, [ranks, elements].
         sections: the layout of a state.
-        owned: the copies of any rank: all ranks have copies of the same rows.
+        replicas: the copies of any rank: all ranks have copies of the same rows.
     """
-    states, first, weights = tables.split([sections.size, len(owned.rows), 1], dim=1)
-    parts = [torch.stack(part) for part in zip(*(sections.split(state) for state in states), strict=True)]
-    bids = owned.bids(parts[0][..., COUNT], first, len(tables))
-    counting = owned.keep_counted(sections, parts, bids == bids.amax(0))
-    merged = [each.accumulator.merge(part, STACKED) for each, part in zip(sections.kept, counting, strict=True)]
-    owned.divide_repeated(sections, merged, owned.digests(parts[0], weights).sum(0))
+    states, first, weights = tables.split([sections.size, len(replicas.rows), 1], dim=1)
+    arrays = [torch.stack(array) for array in zip(*(sections.split(state) for state in states), strict=True)]
+    bids = replicas.bids(arrays[0][..., COUNT], first, len(tables))
+    counting = replicas.keep_counted(sections, arrays, bids == bids.amax(0))
+    merged = [each.accumulator.merge(array, STACKED) for each, array in zip(sections.kept, counting, strict=True)]
+    replicas.divide_repeated(sections, merged, replicas.digests(arrays[0], weights).sum(0))
     return sections.joined(merged, states[:, sections.requests].amax(0))
 
 
-def merge_reduced(state: Tensor, sections: Sections, owned: Replicas, ranks: int) -> Generator[Collective, Tensor, Tensor]:
+def merge_reduced(state: Tensor, sections: Sections, replicas: Replicas, ranks: int) -> Generator[Collective, Tensor, Tensor]:
     """The merged state, from the state of this rank. The generator yields each reduction, and the caller sends its result."""
-    parts = sections.split(state)
-    bids = owned.bids(parts[0][:, COUNT], owned.first, ranks)
+    arrays = sections.split(state)
+    bids = replicas.bids(arrays[0][:, COUNT], replicas.first, ranks)
     # If several ranks hold copies of a row, all copies have the same minimum and maximum. So one reduction finds the extremes
     # together with the greatest bid, which decides which copy counts in the sums.
-    extremes = [_Extremes(each.accumulator, part) for each, part in zip(sections.kept, parts, strict=True)]
+    extremes = [_Extremes(each.accumulator, array) for each, array in zip(sections.kept, arrays, strict=True)]
     asked = [*(each.asked for each in extremes), bids, state[sections.requests]]
     greatest = numbers_of((yield "max", keys_of(torch.cat(asked)))).split([len(each) for each in asked])
     merged = [each.merged(reduced) for each, reduced in zip(extremes, greatest, strict=False)]
     best, requests = greatest[-2:]
-    counting = owned.keep_counted(sections, parts, bids == best)
+    counting = replicas.keep_counted(sections, arrays, bids == best)
 
     means = _Means(counting[0], merged[0])
     columns = [
-        means.summed if each.accumulator is MOMENTS else part[:, _of(each.accumulator, "sum")].flatten()
-        for each, part in zip(sections.kept, counting, strict=True)
+        means.summed if each.accumulator is MOMENTS else array[:, _of(each.accumulator, "sum")].flatten()
+        for each, array in zip(sections.kept, counting, strict=True)
     ]
-    summed = [*columns, owned.digests(parts[0], owned.weight)]
-    total = (yield "sum", torch.cat(summed)).split([len(part) for part in summed])
-    for each, part, added in zip(sections.kept[1:], merged[1:], total[1:], strict=False):
+    summed = [*columns, replicas.digests(arrays[0], replicas.weight)]
+    total = (yield "sum", torch.cat(summed)).split([len(array) for array in summed])
+    for each, array, added in zip(sections.kept[1:], merged[1:], total[1:], strict=False):
         chosen = _of(each.accumulator, "sum")
-        part[:, chosen] = added.view(len(part), len(chosen))
+        array[:, chosen] = added.view(len(array), len(chosen))
     means.write_means(total[0])
     means.write_deviations((yield "sum", means.deviations()))
-    owned.divide_repeated(sections, merged, total[-1])
+    replicas.divide_repeated(sections, merged, total[-1])
     return sections.joined(merged, requests)
 
 
@@ -116,10 +116,10 @@ def _of(accumulator: Accumulator, *rules: str) -> list[int]:
 class _Extremes:
     """The minima and maxima of a section, as one reduction of maxima: minima are negated."""
 
-    def __init__(self, accumulator: Accumulator, part: Tensor) -> None:
-        self._accumulator, self._rows = accumulator, len(part)
+    def __init__(self, accumulator: Accumulator, array: Tensor) -> None:
+        self._accumulator, self._rows = accumulator, len(array)
         self._least, self._greatest = _of(accumulator, "min"), _of(accumulator, "max")
-        self.asked = torch.cat([-part[:, self._least].flatten(), part[:, self._greatest].flatten()])
+        self.asked = torch.cat([-array[:, self._least].flatten(), array[:, self._greatest].flatten()])
 
     def merged(self, reduced: Tensor) -> Tensor:
         """The section with the extremes of all ranks and neutral sums, from the reduced `asked`."""

@@ -51,23 +51,23 @@ class Replicas(NamedTuple):
         """
         return torch.where(counts[..., self.rows] > 0, ranks - first, 0.0)
 
-    def keep_counted(self, sections: Sections, parts: Sequence[Tensor], wins: Tensor) -> list[Tensor]:
+    def keep_counted(self, sections: Sections, arrays: Sequence[Tensor], wins: Tensor) -> list[Tensor]:
         """The sections of states in which the numbers of copies that do not count are replaced by neutral ones.
 
         Args:
             sections: the layout of a state.
-            parts: the sections, each [..., rows that keep the accumulator, columns].
+            arrays: those of the sections, each [..., rows that keep the accumulator, columns].
             wins: whether the copy of the rank counts, bool [..., replicated rows].
         """
-        counts = torch.ones(parts[0].shape[:-1], dtype=torch.bool, device=wins.device)
+        counts = torch.ones(arrays[0].shape[:-1], dtype=torch.bool, device=wins.device)
         counts[..., self.rows] = wins
         kept: list[Tensor] = []
-        for each, rows, part in zip(sections.kept, self.rows_of, parts, strict=True):
+        for each, rows, array in zip(sections.kept, self.rows_of, arrays, strict=True):
             does_count = counts[..., rows, None]
             if any(column.every_rank for column in each.accumulator.columns):
                 does_count = does_count | _mask(each.accumulator, "every_rank", wins.device)
             # Select instead of multiplying by 0: a NaN in a copy that does not count would remain a NaN.
-            kept.append(torch.where(does_count, part, each.accumulator.neutral(wins.device)))
+            kept.append(torch.where(does_count, array, each.accumulator.neutral(wins.device)))
         return kept
 
     def digests(self, moments: Tensor, weight: Tensor) -> Tensor:
@@ -83,20 +83,20 @@ class Replicas(NamedTuple):
         # Keep the upper 30 bits and the sign, so that sums of digests are exact in float64, in any order of the ranks.
         return ((keys_of(moments[..., self.other_rows, :]) * factors).sum(-1) >> 33) * weight
 
-    def divide_repeated(self, sections: Sections, parts: Sequence[Tensor], digests: Tensor) -> None:
+    def divide_repeated(self, sections: Sections, arrays: Sequence[Tensor], digests: Tensor) -> None:
         """Divide the sums of rows that every rank of a tensor-parallel group has counted by the size of the group, in place.
 
         Args:
             sections: the layout of a state.
-            parts: the merged sections; written.
+            arrays: those of the merged sections; written.
             digests: the digests, summed over all ranks, [other rows].
         """
         if self.parallel == 1:
             return
-        times = torch.ones(len(parts[0]), dtype=torch.float64, device=digests.device)
+        times = torch.ones(len(arrays[0]), dtype=torch.float64, device=digests.device)
         times[self.other_rows] += (digests == 0.0) * (self.parallel - 1.0)
-        for each, rows, part in zip(sections.kept, self.rows_of, parts, strict=True):
-            part /= torch.where(_mask(each.accumulator, "sum", digests.device), times[rows, None], 1.0)
+        for each, rows, array in zip(sections.kept, self.rows_of, arrays, strict=True):
+            array /= torch.where(_mask(each.accumulator, "sum", digests.device), times[rows, None], 1.0)
 
 
 def _mask(accumulator: Accumulator, what: str, device: torch.device) -> Tensor:

@@ -52,7 +52,7 @@ class Sections:
     Example:
         >>> from lightning_hooks.stats.accumulators import BUILT_IN
         >>> sections = Sections(2, [AccumulatorRows(BUILT_IN[1], (1,))])
-        >>> [tuple(part.shape) for part in sections.split(sections.blank())]
+        >>> [tuple(array.shape) for array in sections.split(sections.blank())]
         [(2, 9), (1, 509)]
     """
 
@@ -122,19 +122,19 @@ class Sections:
             for each, start, end in zip(self.kept, self._starts, self._ends, strict=True)
         ]
 
-    def joined(self, parts: Sequence[Tensor], requests: Tensor) -> Tensor:
+    def joined(self, arrays: Sequence[Tensor], requests: Tensor) -> Tensor:
         """A state, from its sections and the requests of a rank."""
-        flat = [part.flatten() for part in parts]
+        flat = [array.flatten() for array in arrays]
         always = len(self.always.kept)
         return torch.cat([*flat[:always], requests, *flat[always:]])
 
 
-def rescale_sections(sections: Sections, parts: Sequence[Tensor], rows: Sequence[int], factor: Tensor | float) -> None:
+def rescale_sections(sections: Sections, arrays: Sequence[Tensor], rows: Sequence[int], factor: Tensor | float) -> None:
     """Rescale the sections of a state, in place, as if the tensors of rows had been multiplied by a factor.
 
     Args:
         sections: the layout of the state.
-        parts: the sections of the state, as from `Sections.split`; written.
+        arrays: those of the sections of the state, as from `Sections.split`; written.
         rows: the indices of rows whose tensors the loss scale multiplies.
         factor: a power of two.
 
@@ -147,10 +147,10 @@ def rescale_sections(sections: Sections, parts: Sequence[Tensor], rows: Sequence
         >>> table.moments[0, :3].tolist()
         [2.0, 1.0, 0.5]
     """
-    for section, (each, part) in enumerate(zip(sections.kept, parts, strict=True)):
+    for section, (each, array) in enumerate(zip(sections.kept, arrays, strict=True)):
         accumulator = each.accumulator
         if accumulator.always_scaled:
-            part[:] = accumulator.rescale(part, factor)
+            array[:] = accumulator.rescale(array, factor)
         elif not accumulator.divided_first and (slots := sections.slots(section, rows)):
-            index = to_device(slots, part.device)
-            part[index] = accumulator.rescale(part[index], factor)
+            index = to_device(slots, array.device)
+            array[index] = accumulator.rescale(array[index], factor)

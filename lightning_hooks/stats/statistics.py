@@ -78,17 +78,17 @@ def needs_histogram(stat: str) -> bool:
     return stat == "histogram" or quantile_of(stat) is not None
 
 
-class Derived(NamedTuple):
+class StepStatistics(NamedTuple):
     """The statistics of a step.
 
     Args:
         moments: the moments of rows, then of unions, float64 [rows + unions, 9].
-        taken: the requested values, float64 [values]; NaN where a row has no elements.
+        values: the requested values, float64 [values]; NaN where a row has no elements.
         complete: whether every row and every union has elements.
     """
 
     moments: Array
-    taken: Array
+    values: Array
     complete: bool
 
     @property
@@ -113,7 +113,7 @@ class RowStatistics:
 
     Example:
         >>> row = np.array([[4.0, 0.5, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 0.0]])
-        >>> RowStatistics(["mean", "max"], RowUnions([]), np.array([1]))(row).taken.tolist()
+        >>> RowStatistics(["mean", "max"], RowUnions([]), np.array([1]))(row).values.tolist()
         [1.0]
     """
 
@@ -122,10 +122,10 @@ class RowStatistics:
         self._unions = unions
         self.positions = positions
 
-    def __call__(self, moments: Array) -> Derived:
+    def __call__(self, moments: Array) -> StepStatistics:
         """The statistics of a step, from its moments [rows, 9]."""
         united = moments
         if len(self._unions):
             united = np.concatenate([moments, self._unions(moments)])
         values, complete = compute_all(self._stats, united)
-        return Derived(united, values.take(self.positions), complete)
+        return StepStatistics(united, values.take(self.positions), complete)

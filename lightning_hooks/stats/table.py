@@ -195,20 +195,20 @@ class Table:
         write: Callable[[Tensor], None] = kernels.host.writer(self, row, offset, fallback, axis)
         return write
 
-    def add(self, row: int, measurement: Measurement, divided: Measurement | None = None) -> None:
+    def add(self, row: int, measurement: Measurement, unscaled: Measurement | None = None) -> None:
         """Merge the measurement of a call or of a micro-batch into a row.
 
         Args:
             row: the index of the row.
             measurement: the measurement of the tensor.
-            divided: the measurement of the tensor divided by the loss scale, for metrics and for accumulators with
+            unscaled: the measurement of the tensor divided by the loss scale, for metrics and for accumulators with
                 `divided_first`; `measurement` by default.
 
         Raises:
             UnmeasurableError: the tensor has no elements to read.
         """
         # Always merge, because a compiled writer may have written the row before. Merging into a row without elements copies.
-        self._write(row, measurement, divided or measurement, merging=True)
+        self._write(row, measurement, unscaled or measurement, merging=True)
 
     def put(self, row: int, measurement: Measurement) -> None:
         """Overwrite a row with a measurement, so that the last one of the step counts.
@@ -247,11 +247,11 @@ class Table:
                 continue
             for section, slot, value in new:
                 numbers.setdefault(section, {})[slot] = value
-        parts = self._parts
+        arrays = self._arrays
         for section, values in numbers.items():
-            part = parts[section]
-            stacked = torch.stack([value.to(part.device, non_blocking=True) for value in values.values()])
-            part.index_copy_(0, to_device(list(values), part.device), stacked.to(part.dtype))
+            array = arrays[section]
+            stacked = torch.stack([value.to(array.device, non_blocking=True) for value in values.values()])
+            array.index_copy_(0, to_device(list(values), array.device), stacked.to(array.dtype))
         return skipped
 
     def offsets(self, rows: Sequence[int], counted: Collection[int] | None = None) -> RowOffsets:
@@ -306,11 +306,11 @@ class Table:
         """
         device = self.state.device
         is_withdrawn = unless_zero.to(device, non_blocking=True) > 0
-        for section, (each, part) in enumerate(zip(self._due.sections.kept, self._parts, strict=True)):
+        for section, (each, array) in enumerate(zip(self._due.sections.kept, self._arrays, strict=True)):
             if not _is_measured(each):
                 continue
             index = to_device(self.sections.slots(section, rows), device)
-            part[index] = torch.where(is_withdrawn, each.accumulator.neutral(device), part[index])
+            array[index] = torch.where(is_withdrawn, each.accumulator.neutral(device), array[index])
 
     def rescale(self, rows: Sequence[int], factor: Tensor) -> None:
         """Rescale rows as if their tensors had been multiplied by a factor, because the loss scale changed within the step.
@@ -323,7 +323,7 @@ class Table:
         """
         self._merge_partial()
         factor = factor.to(self.state.device, torch.float64)
-        rescale_sections(self._due.sections, self._parts, rows, factor)
+        rescale_sections(self._due.sections, self._arrays, rows, factor)
         for store in self.stores.values():
             store.rescale(rows, factor)
 
@@ -355,7 +355,7 @@ class Table:
         return {name: numbers for name, numbers in pending if numbers is not None}
 
     @property
-    def _parts(self) -> list[Tensor]:
+    def _arrays(self) -> list[Tensor]:
         """The sections that are measured in the current step, as views of the state."""
         return self._due.sections.split(self.state)
 
@@ -367,7 +367,7 @@ class Table:
         span = self.sections.span("histogram", row)
         return None if span is None else span.start
 
-    def _measured(self, row: int, measurement: Measurement, divided: Measurement) -> list[tuple[int, int, Tensor]]:
+    def _measured(self, row: int, measurement: Measurement, unscaled: Measurement) -> list[tuple[int, int, Tensor]]:
         """The section, the slot and the numbers of each accumulator of a row, measured from one tensor."""
         measured: list[tuple[int, int, Tensor]] = []
         # Measure the moments last: in host memory, the pass that counts the histogram computes the moments too.
@@ -375,25 +375,25 @@ class Table:
             accumulator = self._due.sections.kept[section].accumulator
             if not self._due.has(accumulator, row):
                 continue
-            numbers = accumulator.measure(divided if accumulator.divided_first else measurement, self._label(row))
+            numbers = accumulator.measure(unscaled if accumulator.divided_first else measurement, self._label(row))
             if numbers is not None:
                 measured.append((section, slot, numbers))
         return measured
 
-    def _write(self, row: int, measurement: Measurement, divided: Measurement, *, merging: bool) -> None:
-        new = self._measured(row, measurement, divided)
-        parts = self._parts
+    def _write(self, row: int, measurement: Measurement, unscaled: Measurement, *, merging: bool) -> None:
+        new = self._measured(row, measurement, unscaled)
+        arrays = self._arrays
         for section, slot, numbers in new:
             numbers = numbers.to(self.state.device, non_blocking=True)
             if merging:
-                both = torch.stack([parts[section][slot], numbers])
+                both = torch.stack([arrays[section][slot], numbers])
                 numbers = self.sections.kept[section].accumulator.merge(both, STACKED)
-            parts[section][slot] = numbers
+            arrays[section][slot] = numbers
         for store in self.stores.values():
             if row in store.due:
                 store.add(row, measurement)
         if row in self.metrics:
-            self.metrics.update(row, divided.tensor)
+            self.metrics.update(row, unscaled.tensor)
 
 
 def _is_measured(kept: AccumulatorRows) -> bool:

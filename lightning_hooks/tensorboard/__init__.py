@@ -4,6 +4,6 @@ This package imports neither Lightning nor the packages that run hooks.
 """
 
 from lightning_hooks.tensorboard.reading import Run, Table, read_run
-from lightning_hooks.tensorboard.writer import RunWriter, is_tensorboard
+from lightning_hooks.tensorboard.writer import StepEventWriter, is_tensorboard
 
-__all__ = ["Run", "RunWriter", "Table", "is_tensorboard", "read_run"]
+__all__ = ["Run", "StepEventWriter", "Table", "is_tensorboard", "read_run"]

@@ -29,7 +29,7 @@ from lightning_hooks.tensorboard.tags import ABOUT, FACTS, FOUND, INDEX, PLUGIN,
 
 if TYPE_CHECKING:
     from lightning_hooks.records.layout import LogEntry
-    from lightning_hooks.records.table_layout import Head
+    from lightning_hooks.records.table_layout import SeriesHeader
 
 _TEMPLATES = 16
 """The most templates that are kept."""
@@ -70,8 +70,8 @@ class EventBuilder:
         """
         # `kind` is the kind of the event: events of one kind differ only in their numbers.
         rows = entry.measured.tobytes() if entry.merged is None else _TupleKey(entry.merged[0])
-        heads, stored = entry.stored
-        kind = entry.prefix, _TupleKey(heads), _TupleKey(entry.heads), rows, tuple(entry.summaries)
+        headers, table_values = entry.table_series
+        kind = entry.prefix, _TupleKey(headers), _TupleKey(entry.headers), rows, tuple(entry.summaries)
         if kind not in self._templates:
             # If the measured rows change from step to step, there is no end of kinds: clear the cache.
             if len(self._templates) >= _TEMPLATES:
@@ -85,36 +85,36 @@ class EventBuilder:
         numbers = np.array([*entry.summaries.values()], dtype=np.float64)
         if entry.merged is not None:
             numbers = np.concatenate([entry.merged[1], numbers])
-        filled = template.fill(np.concatenate([stored, entry.values]), numbers)
-        if len(entry.drawn_tags):
-            filled += histogram_bytes(entry.drawn_tags, entry.drawn, entry.bucket_limits)
+        filled = template.fill(np.concatenate([table_values, entry.values]), numbers)
+        if len(entry.histogram_tags):
+            filled += histogram_bytes(entry.histogram_tags, entry.histogram_counts, entry.bucket_limits)
         return filled
 
     def _template(self, entry: LogEntry) -> Template:
-        heads, stored = entry.stored
-        vectors = [(self._vector_tag(entry, head), len(head.names)) for head in heads]
+        headers, table_values = entry.table_series
+        vectors = [(self._vector_tag(entry, header), len(header.names)) for header in headers]
         # Write a scalar for each measured row and statistic, but none for a count. If scalars are merged over rows, write none
         # for single rows.
         is_logged = entry.measured.copy()
-        for head in entry.heads:
-            if head.stat == "count" or entry.merged is not None:
-                is_logged[head.span] = False
-        return Template(vectors, list(entry.scalars), (np.flatnonzero(is_logged) + len(stored)).tolist())
+        for header in entry.headers:
+            if header.stat == "count" or entry.merged is not None:
+                is_logged[header.span] = False
+        return Template(vectors, list(entry.scalars), (np.flatnonzero(is_logged) + len(table_values)).tolist())
 
-    def _vector_tag(self, entry: LogEntry, head: Head) -> str:
-        return f"{TABLE}/{name_of(entry.prefix)}{head.tensor}/{head.stat}/{self.row_list(head.names)}"
+    def _vector_tag(self, entry: LogEntry, header: SeriesHeader) -> str:
+        return f"{TABLE}/{name_of(entry.prefix)}{header.tensor}/{header.stat}/{self.row_list(header.names)}"
 
     def summary(self, entry: LogEntry) -> Summary:
         """The summary of one step as a message."""
         out = Summary()
-        heads, stored = entry.stored
-        for head in heads:
-            self._add_rows(out, f"{TABLE}/{ROWS}/{self.row_list(head.names)}", head.names)
-            self._add_vector(out, self._vector_tag(entry, head), stored[head.span])
+        headers, table_values = entry.table_series
+        for header in headers:
+            self._add_rows(out, f"{TABLE}/{ROWS}/{self.row_list(header.names)}", header.names)
+            self._add_vector(out, self._vector_tag(entry, header), table_values[header.span])
         for tag, value in entry.scalars.items():
             out.value.add(tag=tag, simple_value=value)
-        if len(entry.drawn_tags):
-            out.MergeFromString(histogram_bytes(entry.drawn_tags, entry.drawn, entry.bucket_limits))
+        if len(entry.histogram_tags):
+            out.MergeFromString(histogram_bytes(entry.histogram_tags, entry.histogram_counts, entry.bucket_limits))
         return out
 
     def about(self, rows: Mapping[str, Mapping[str, Any]], prefix: str) -> Summary:

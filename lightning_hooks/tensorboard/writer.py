@@ -55,7 +55,7 @@ def is_tensorboard(experiment: Any) -> TypeGuard[SummaryWriter]:
     return isinstance(experiment, SummaryWriter)
 
 
-class RunWriter:
+class StepEventWriter:
     """Writes steps into the event file of a `SummaryWriter`.
 
     Args:

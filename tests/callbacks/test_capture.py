@@ -35,7 +35,7 @@ from lightning_hooks import (
     load_capture,
 )
 from lightning_hooks.engine.running.hook_manager import HookManager
-from lightning_hooks.tensorboard.writer import RunWriter
+from lightning_hooks.tensorboard.writer import StepEventWriter
 from tests import forked
 from tests.callbacks._tiny import make
 from tests.callbacks.models import Net, ValNet, adamw, assert_clean, data, trainer_of
@@ -668,15 +668,15 @@ def test_without_a_logger_nothing_is_kept_to_be_shown(tmp_path: Path) -> None:
 
 def breaks_at(call: int, error: Exception, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Every write to an event file fails from one on; the list is filled with one number for each."""
-    real, calls = RunWriter._current, list[int]()
+    real, calls = StepEventWriter._current, list[int]()
 
-    def current(self: RunWriter) -> Any:
+    def current(self: StepEventWriter) -> Any:
         calls.append(len(calls))
         if len(calls) > call:
             raise error
         return real(self)
 
-    monkeypatch.setattr(RunWriter, "_current", current)
+    monkeypatch.setattr(StepEventWriter, "_current", current)
     return calls
 
 

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 from lightning_hooks import Apply, GradientTransforms, StatsMonitor, StepConsumer, StepView, Watch, assert_no_hooks
-from lightning_hooks.records.layout import Layout
+from lightning_hooks.records.layout import EntryLayout
 from lightning_hooks.stats.histogram import bucket_edges
 from lightning_hooks.stats.statistics import NAMES
 from lightning_hooks.transforms import Context, Transform
@@ -294,10 +294,10 @@ class Book(Callback, StepConsumer):
         if view.stage != "train":
             return
         self.view = view
-        entry = Layout(view.rows, view.due).fill(view)
+        entry = EntryLayout(view.rows, view.due).fill(view)
         # How long something took is all that differs between two runs that do the same.
         self.rows[view.step] = {tag: value for tag, value in entry.scalars.items() if tag != "hooks/overhead"}
-        self.histograms[view.step] = dict(zip(entry.drawn_tags, entry.drawn, strict=True))
+        self.histograms[view.step] = dict(zip(entry.histogram_tags, entry.histogram_counts, strict=True))
 
     def counts(self, tensor: str) -> dict[str, float]:
         """How many elements each row had in the last step."""

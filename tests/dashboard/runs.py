@@ -16,10 +16,11 @@ from torch.utils.data import DataLoader
 from torch.utils.tensorboard import SummaryWriter
 
 from lightning_hooks import StatsMonitor
-from lightning_hooks.records.layout import Head, LogEntry
+from lightning_hooks.records.layout import LogEntry
+from lightning_hooks.records.table_layout import SeriesHeader
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.stored import MOMENT_NAMES, encode_moments, stored_moments
-from lightning_hooks.tensorboard import RunWriter
+from lightning_hooks.tensorboard import StepEventWriter
 from lightning_hooks.tensorboard.events import EventBuilder
 
 NAMES = ("net.0.weight", "net.0.bias", "net.2.weight", "head.weight")
@@ -83,13 +84,13 @@ STORED = stored_moments(magnitudes=False)
 
 
 @cache
-def _heads(tensor, stats, names):
-    return tuple(Head(tensor, stat, names, slice(i * len(names), (i + 1) * len(names))) for i, stat in enumerate(stats))
+def _headers(tensor, stats, names):
+    return tuple(SeriesHeader(tensor, stat, names, slice(i * len(names), (i + 1) * len(names))) for i, stat in enumerate(stats))
 
 
-def heads_of(tensor, stats, names):
+def headers_of(tensor, stats, names):
     """Series of these names; the same object for the same names, as a layout has it."""
-    return _heads(tensor, tuple(stats), tuple(names))
+    return _headers(tensor, tuple(stats), tuple(names))
 
 
 def moments_of(values: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -127,9 +128,9 @@ def write_run(
     What is stored are moments with these statistics. With `old` it is the statistics themselves, as before moments were stored.
     """
     writer = SummaryWriter(folder)
-    run = RunWriter(writer)
+    run = StepEventWriter(writer)
     names = tuple(names)
-    heads = heads_of(tensor, [stat for stat in stats if stat in STATS], names)
+    headers = headers_of(tensor, [stat for stat in stats if stat in STATS], names)
     written = {}
     if not old:
         said = json.dumps(
@@ -141,23 +142,23 @@ def write_run(
         if change is not None:
             change(step, values)
         written[step] = values
-        flat = np.concatenate([values[head.stat] for head in heads])
-        measured = np.tile(values["count"] > 0, len(heads))
+        flat = np.concatenate([values[head.stat] for head in headers])
+        measured = np.tile(values["count"] > 0, len(headers))
         drawn = np.zeros((len(names) if histograms else 0, 509))
         drawn[:, 200 + step % 50] = 3
         drawn[:, 300] = 1
         entry = LogEntry(
             step=step,
             prefix=prefix,
-            heads=heads,
+            headers=headers,
             values=flat,
             measured=measured,
             summaries={"hooks/grad_norm": float(np.sqrt((values["norm"] ** 2).sum())), **(scalars or {})},
-            drawn_tags=[f"{prefix}{tensor}_histogram/{name}" for name in names] if histograms else [],
-            drawn=drawn,
+            histogram_tags=[f"{prefix}{tensor}_histogram/{name}" for name in names] if histograms else [],
+            histogram_counts=drawn,
             wall_time=1000.0 + step,
-            table=None if old else heads_of(tensor, [MOMENT_NAMES[column] for column in STORED], names),
-            numbers=encode_moments(moments_of(values))[:, STORED].T.ravel(),
+            table=None if old else headers_of(tensor, [MOMENT_NAMES[column] for column in STORED], names),
+            table_values=encode_moments(moments_of(values))[:, STORED].T.ravel(),
         )
         run.write(entry)
     writer.close()

@@ -13,7 +13,7 @@ from lightning_hooks.dashboard.api import Api
 from lightning_hooks.health.finding import Finding
 from lightning_hooks.health.rule import Severity, Sign
 from lightning_hooks.health.summary import summary_of
-from lightning_hooks.tensorboard import RunWriter
+from lightning_hooks.tensorboard import StepEventWriter
 
 from ..tensorboard import records
 from .runs import CLIPPED, refuse_to_open, write_run, write_scalars
@@ -81,7 +81,7 @@ def test_findings_are_read_from_the_event_file_where_no_file_is_beside_it(tmp_pa
     write_run(tmp_path / "run", range(5))
     about = {"could_not": {}, "failed": {}, "accepted": [], "findings": [found], "causes": []}
     with SummaryWriter(tmp_path / "run") as summary_writer:
-        writer = RunWriter(summary_writer)
+        writer = StepEventWriter(summary_writer)
         for step, ended in ((2, False), (4, True)):
             writer.write_findings(
                 {**summary_of(step, step + 1, ran=["NonFinite"], **about), "has_ended": ended}, step, "health/"
@@ -102,7 +102,7 @@ def test_rows_that_several_monitors_write_at_one_step_are_read_together(tmp_path
     multiplexer, provider = multiplexer_and_provider
     lists = records.NAMES, ("first", "second", "last")
     with SummaryWriter(tmp_path / "run") as summary_writer:
-        writers = [RunWriter(summary_writer) for _ in lists]
+        writers = [StepEventWriter(summary_writer) for _ in lists]
         for step in range(5):
             for writer, names in zip(writers, lists, strict=True):
                 writer.write(records.record(step, names=names))

@@ -9,7 +9,7 @@ from lightning_hooks import Watch
 from lightning_hooks.plan.groups import block_of
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.plan.rows import requested
-from lightning_hooks.records.layout import Layout, Levels, LogEntry
+from lightning_hooks.records.layout import EntryLayout, Levels, LogEntry
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.kernels.reference import measure
@@ -41,7 +41,7 @@ UNMERGED = Levels()
 def filled(due, absent=(), levels=UNMERGED):
     """A plan, moments of its rows and groups, and the entry that a layout makes of them."""
     plan = resolve(net(), RULES, EveryN())
-    layout = Layout(plan.index, due, levels=levels)
+    layout = EntryLayout(plan.index, due, levels=levels)
     torch.manual_seed(0)
     rows = torch.stack([neutral(1)[0] if i in absent else measure(torch.randn(5 + i) + i) for i in range(len(plan.rows))])
     groups = [merge_groups(rows[list(group.members)]) for group in plan.groups]
@@ -107,9 +107,9 @@ def test_ratios_and_histograms_of_blocks():
     levels = Levels({("update", "ratio"): 1}, {("grad", "histogram"): 1}, frozenset({"0.0.weight"}))
     rows = [measure(torch.randn(5 + i)) for i in range(len(plan.rows))]
     moments = torch.stack(rows).numpy()
-    counts = np.arange(8.0)[:, None] * np.ones((1, LogEntry(0).drawn.shape[1]))
+    counts = np.arange(8.0)[:, None] * np.ones((1, LogEntry(0).histogram_counts.shape[1]))
     due = frozenset([EveryN()])
-    step = Layout(plan.index, due, levels=levels).fill(
+    step = EntryLayout(plan.index, due, levels=levels).fill(
         StepView(0, rows=plan.index, moments=moments, due=due, kept={"histogram": counts})
     )
     for block in range(4):
@@ -119,5 +119,5 @@ def test_ratios_and_histograms_of_blocks():
             for rows in (members, [plan.param_row_of[i] for i in members])
         )
         assert step.scalars[f"update_ratio/{block}"] == pytest.approx(compute("norm", above)[0] / compute("norm", below)[0])
-    drawn = dict(zip(step.drawn_tags, step.drawn[:, 0].tolist(), strict=True))
+    drawn = dict(zip(step.histogram_tags, step.histogram_counts[:, 0].tolist(), strict=True))
     assert drawn == {f"grad_histogram/{i}": 4.0 * i + 1 for i in range(4)} | {"grad_histogram/0.0.weight": 0.0}

@@ -26,7 +26,7 @@ def statistics(stats, rows, merges):
     """Every statistic and the counts [statistics + 1, rows + unions]."""
     shape = len(stats) + 1, len(rows) + len(merges)
     wanted = np.arange(shape[0] * shape[1], dtype=np.int32)
-    return RowStatistics(stats, merges, wanted)(rows).taken.reshape(shape)
+    return RowStatistics(stats, merges, wanted)(rows).values.reshape(shape)
 
 
 def test_unions_are_those_of_merge_groups(rows):
@@ -46,7 +46,7 @@ def test_what_is_wanted_is_taken_and_a_row_without_elements_is_noticed(rows):
     places = np.array([3, 0, 3, len(rows) + 2], dtype=np.int32)
     merges = RowUnions([[1], [2], [3, 4]])
     found = RowStatistics(("mean",), merges, places)(rows)
-    np.testing.assert_array_equal(found.taken, statistics(("mean",), rows, merges).ravel()[places])
+    np.testing.assert_array_equal(found.values, statistics(("mean",), rows, merges).ravel()[places])
     assert found.complete is not bool((rows[:, 0] == 0).any())
     every = np.concatenate([rows, merges(rows)])
     np.testing.assert_array_equal(found.measured, every[:, 0] > 0)
@@ -65,7 +65,7 @@ def test_places_in_any_order_are_taken_as_they_were_asked_for(wanted):
     rows, merges = np.arange(1.0, 6 * 9 + 1).reshape(6, 9), RowUnions([[1, 2], [0, 5]])
     asked = RowStatistics(("max",), merges, np.array(wanted, dtype=np.int32))
     assert asked.positions.tolist() == wanted
-    np.testing.assert_array_equal(asked(rows).taken, statistics(("max",), rows, merges).ravel()[wanted])
+    np.testing.assert_array_equal(asked(rows).values, statistics(("max",), rows, merges).ravel()[wanted])
 
 
 def test_no_rows_and_no_unions():

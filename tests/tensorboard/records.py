@@ -2,17 +2,18 @@
 
 import numpy as np
 
-from lightning_hooks.records.layout import Head, LogEntry
+from lightning_hooks.records.layout import LogEntry
+from lightning_hooks.records.table_layout import SeriesHeader
 
 NAMES = ("encoder.0.weight", "encoder.0.bias", "head")
-_HEADS: dict[tuple[str, ...], tuple[Head, ...]] = {}
+_HEADERS: dict[tuple[str, ...], tuple[SeriesHeader, ...]] = {}
 
 
-def heads_of(names: tuple[str, ...]) -> tuple[Head, ...]:
+def headers_of(names: tuple[str, ...]) -> tuple[SeriesHeader, ...]:
     """A norm and a count; the same object for the same names, as a layout has it."""
     n = len(names)
-    made = Head("grad", "norm", names, slice(0, n)), Head("grad", "count", names, slice(n, 2 * n))
-    return _HEADS.setdefault(names, made)
+    made = SeriesHeader("grad", "norm", names, slice(0, n)), SeriesHeader("grad", "count", names, slice(n, 2 * n))
+    return _HEADERS.setdefault(names, made)
 
 
 def record(
@@ -31,11 +32,11 @@ def record(
     return LogEntry(
         step=step,
         prefix=prefix,
-        heads=heads_of(names),
+        headers=headers_of(names),
         values=np.concatenate([values, counts]),
         measured=np.concatenate([measured, measured]),
         summaries={"hooks/grad_norm": float(step)},
         merged=None if merged is None else (tuple(merged), np.array([*merged.values()])),
-        drawn_tags=[f"{prefix}grad_histogram/{names[0]}"] if histograms else [],
-        drawn=drawn[: int(histograms)],
+        histogram_tags=[f"{prefix}grad_histogram/{names[0]}"] if histograms else [],
+        histogram_counts=drawn[: int(histograms)],
     )

@@ -5,14 +5,14 @@ import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from lightning_hooks import RuleError, read_run
-from lightning_hooks.tensorboard import RunWriter
+from lightning_hooks.tensorboard import StepEventWriter
 
 from .records import NAMES, record
 
 
 def write(folder, steps, **options):
     summary_writer = SummaryWriter(folder)
-    writer = RunWriter(summary_writer)
+    writer = StepEventWriter(summary_writer)
     writer.write_start("| rules |", [("grad", "norm")], steps[0])
     for step in steps:
         writer.write(record(step, **options))
@@ -58,7 +58,7 @@ def test_rows_that_changed_at_a_resume_are_joined_by_name(tmp_path):
 def write_several(folder, steps, *lists):
     """Monitors with one prefix and other rows write an event each at every step."""
     with SummaryWriter(folder) as summary_writer:
-        writers = [RunWriter(summary_writer) for _ in lists]
+        writers = [StepEventWriter(summary_writer) for _ in lists]
         for step in steps:
             for writer, names in zip(writers, lists, strict=True):
                 writer.write(record(step, names=names))

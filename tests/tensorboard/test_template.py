@@ -85,7 +85,7 @@ def test_values_beyond_float32_are_infinite_in_a_template_too():
 def test_a_histogram_without_counts_is_still_written():
     builder = EventBuilder()
     for step in steady(4, histograms=True):
-        step.drawn[0] = 0.0
+        step.histogram_counts[0] = 0.0
         found = Summary.FromString(builder.serialized(step)).value
         assert [value.histo.num for value in found if value.HasField("histo")] == [0.0]
 

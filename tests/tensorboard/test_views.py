@@ -10,10 +10,10 @@ from torchmetrics import MaxMetric
 
 from examples.singular_value import LargestSingularValue
 from lightning_hooks import RuleError, StatsMonitor, Watch, read_run
-from lightning_hooks.records.layout import Layout, LogEntry
+from lightning_hooks.records.layout import EntryLayout, LogEntry
 from lightning_hooks.stats.schema import STATISTICS
 from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
-from lightning_hooks.tensorboard import RunWriter
+from lightning_hooks.tensorboard import StepEventWriter
 from tests.callbacks.models import Net, ValNet, data, trainer_of
 from tests.consumers import Keeps
 
@@ -93,7 +93,7 @@ def test_statistics_of_units_and_the_numbers_of_each_unit_are_read_back(tmp_path
 def test_what_a_view_writes_is_the_same_again(tmp_path):
     run = fit(tmp_path, StatsMonitor([Watch(params="*", tensors=["grad", "update"]), Watch(modules="*", stats=["p99"])]))
     for view in run.views():
-        entry = Layout(view.rows, view.due).fill(view)
+        entry = EntryLayout(view.rows, view.due).fill(view)
         for tag, value in entry.scalars.items():
             steps, values = run.scalars[f"watch/{tag}"]
             assert value == pytest.approx(values[steps.tolist().index(view.step)], rel=1e-6), tag
@@ -139,7 +139,7 @@ def test_a_run_without_step_views_says_so(tmp_path):
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(tmp_path) as writer:
-        RunWriter(writer).write(LogEntry(0, summaries={"hooks/grad_norm": 1.0}))
+        StepEventWriter(writer).write(LogEntry(0, summaries={"hooks/grad_norm": 1.0}))
     with pytest.raises(RuleError, match="there are none: it was written by an older version, or ended before"):
         read_run(tmp_path).views()
     assert read_run(tmp_path).monitors() == []

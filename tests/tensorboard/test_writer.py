@@ -16,7 +16,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.util.tensor_util import make_ndarray
 from torch.utils.tensorboard import SummaryWriter
 
-from lightning_hooks.tensorboard import RunWriter, is_tensorboard
+from lightning_hooks.tensorboard import StepEventWriter, is_tensorboard
 
 from .records import NAMES, record
 
@@ -27,7 +27,7 @@ STEPS = 5
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "digits"
     summary_writer = SummaryWriter(folder)
-    writer = RunWriter(summary_writer)
+    writer = StepEventWriter(summary_writer)
     writer.write_start("| a | b |\n|---|---|\n| 1 | 2 |", [("grad", "norm")], 0)
     for step in range(STEPS):
         summary_writer.add_scalar("loss", step / 2, step)
@@ -63,7 +63,7 @@ def test_accumulator_reads_every_form(run):
 
 def test_a_reopened_writer_explains_its_new_file(tmp_path):
     summary_writer = SummaryWriter(tmp_path)
-    writer = RunWriter(summary_writer)
+    writer = StepEventWriter(summary_writer)
     writer.write(record(0))
     summary_writer.close()
     time.sleep(1.1)  # the name of a file holds the second
@@ -79,10 +79,10 @@ def test_a_reopened_writer_explains_its_new_file(tmp_path):
 def test_the_last_layout_of_a_run_holds_the_charts_of_all_monitors(tmp_path):
     """TensorBoard shows one layout for each run: the last."""
     summary_writer, other = SummaryWriter(tmp_path / "run"), SummaryWriter(tmp_path / "other")
-    RunWriter(other).write_start("", [("param", "norm")], 0)
+    StepEventWriter(other).write_start("", [("param", "norm")], 0)
     norm = ("grad", "norm")
     for prefix, pairs in (("a/", [norm]), ("b/", [norm]), ("a/", [("grad", "std"), ("update", "norm")])):
-        RunWriter(summary_writer).write_start("", pairs, 0, prefix)
+        StepEventWriter(summary_writer).write_start("", pairs, 0, prefix)
     summary_writer.close()
     other.close()
     last = EventAccumulator(str(tmp_path / "run")).Reload().Tensors("custom_scalars__config__")[-1]

@@ -19,7 +19,7 @@ from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.histogram_pace import HistogramPace
-from lightning_hooks.records.layout import Layout
+from lightning_hooks.records.layout import EntryLayout
 from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS, MAX_HISTOGRAMS, MAX_SCALARS, Limits
 from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.records.saved_facts import changes
@@ -28,7 +28,7 @@ from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules.fields import check_local
 from lightning_hooks.rules.prefix import ROOT, name_of
 from lightning_hooks.stats.processes import of_first_rank, rank
-from lightning_hooks.tensorboard import RunWriter
+from lightning_hooks.tensorboard import StepEventWriter
 from lightning_hooks.tensorboard.own_board import OwnBoard, checked_logdir
 
 
@@ -51,10 +51,10 @@ class LoopBoard(StepConsumer):
         self._producer = producer
         self._board = OwnBoard(checked_logdir(logdir), {}, logging.getLogger("lightning_hooks"))
         self.folder = cast(Path, of_first_rank(self._board.folder if rank() == 0 else None))
-        self._writer: RunWriter | None = None
+        self._writer: StepEventWriter | None = None
         self._plan: Plan | None = None
         self._limits: Limits | None = None
-        self._layouts: dict[Due, Layout] = {}
+        self._layouts: dict[Due, EntryLayout] = {}
         self._pace = HistogramPace(HISTOGRAM_EVERY_N_STEPS)
         self._stored_facts: StepFacts | None = None  # those that the event file has
 
@@ -67,12 +67,12 @@ class LoopBoard(StepConsumer):
         if rank() != 0 or self._plan is None or self._limits is None or not len(view.rows.names):
             return
         if self._writer is None:
-            self._writer = RunWriter(self._board.experiment)
+            self._writer = StepEventWriter(self._board.experiment)
             self._write_start(self._writer, self._plan, self._limits, view)
         layout = self._layouts.get(view.due)
         if layout is None:
             levels = self._limits.levels("train")
-            layout = self._layouts[view.due] = Layout(view.rows, view.due, view.stage, ROOT, levels)
+            layout = self._layouts[view.due] = EntryLayout(view.rows, view.due, view.stage, ROOT, levels)
         entry = self._pace.fill(layout, view)
         if view.facts is not None and view.facts is not self._stored_facts:
             entry = replace(entry, facts=changes(self._stored_facts, view.facts), monitor=ROOT)
@@ -83,7 +83,7 @@ class LoopBoard(StepConsumer):
     def close(self, error: BaseException | None) -> None:
         self._board.remove()
 
-    def _write_start(self, writer: RunWriter, plan: Plan, limits: Limits, view: StepView) -> None:
+    def _write_start(self, writer: StepEventWriter, plan: Plan, limits: Limits, view: StepView) -> None:
         producer = self._producer()
         shapes = {} if producer is None else producer.observer.fallback.shapes
         uncalled = {} if producer is None else producer.observer.uncalled

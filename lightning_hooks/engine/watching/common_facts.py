@@ -54,20 +54,20 @@ class CommonFacts:
             self._summed = facts, self._checksum(facts)
         return self._summed
 
-    def agree(self, merging: PendingState) -> None:
+    def agree(self, pending: PendingState) -> None:
         """Note whether the facts of a step differ between ranks. All ranks must call it at the same step."""
-        self._differ = merging.merged.facts_differ
+        self._differ = pending.merged.facts_differ
 
-    def note(self, own: StepFacts | None, merging: PendingState, before: PendingState | None) -> NotedFacts:
+    def note(self, own: StepFacts | None, pending: PendingState, before: PendingState | None) -> NotedFacts:
         """The facts of a step that ends: those of the first rank if the ranks know that theirs differ. All ranks must call it.
 
         Args:
             own: the facts of this rank.
-            merging: the exchange of the step.
+            pending: the exchange of the step.
             before: the exchange of the step before, if ranks have not agreed on it yet.
         """
         # If the merged table is still on its way from a device, the exchange of the step before says whether facts differ.
-        latest = merging if merging.ready else before
+        latest = pending if pending.ready else before
         if latest is not None and not self._alone:
             self.agree(latest)
         return NotedFacts(of_first_rank(own), True) if self._differ else NotedFacts(own, False)

@@ -17,7 +17,7 @@ _NORMS = {"grad": "hooks/grad_norm", "final_grad": "hooks/final_grad_norm", "par
 """Tensors whose norm over all rows is computed, and its tag; None if only `hooks/update_ratio` needs it."""
 
 
-class Totals:
+class GlobalNumbers:
     """The global numbers: norms over all rows of a tensor, and the number of elements of all rows that are not finite."""
 
     def __init__(self, plan: Plan) -> None:

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from lightning_hooks.engine.watching.common_facts import CommonFacts, NotedFacts
+from lightning_hooks.engine.watching.global_numbers import GlobalNumbers
 from lightning_hooks.engine.watching.observer import Observer
-from lightning_hooks.engine.watching.totals import Totals
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.consumer import Publisher
@@ -34,14 +34,14 @@ from lightning_hooks.stats.sections import rescale_sections
 Array = NDArray[np.float64]
 
 
-class _Ended(NamedTuple):
+class _FinishedStep(NamedTuple):
     """A step that has ended: its table may still be on its way from the device."""
 
     step: int
     reports: Mapping[str, float]
     due: Due
-    merging: PendingState
-    stored: Mapping[str, PendingNumbers]
+    pending: PendingState
+    of_stores: Mapping[str, PendingNumbers]
     scale: HostCopy | None
     wall_time: float
     facts: NotedFacts | None
@@ -75,10 +75,11 @@ class Producer:
         self._facts = None if facts is None else CommonFacts(facts, observer.table.ranks == 1)
         self._structure = structure
         self._publisher = publisher
-        self._to_agree: _Ended | None = None  # the last step, until ranks have acted on the requests of its exchange
-        self._unpublished: list[_Ended] = []
+        # The last step, until ranks have acted on the requests of its exchange.
+        self._awaiting_requests: _FinishedStep | None = None
+        self._unpublished: list[_FinishedStep] = []
         plan = observer.plan
-        self._totals = Totals(plan) if summaries else None
+        self._global_numbers = GlobalNumbers(plan) if summaries else None
         # By section of the state: the averages that its accumulator continues from step to step, and the rows whose averages a
         # rule requests.
         self._histories: dict[int, History] = {}
@@ -98,7 +99,7 @@ class Producer:
     @property
     def is_pending(self) -> bool:
         """Whether a finished step is not published, or ranks have not acted on the requests of its exchange."""
-        return self._to_agree is not None or bool(self._unpublished)
+        return self._awaiting_requests is not None or bool(self._unpublished)
 
     def end(self, step: int, reports: Mapping[str, float]) -> None:
         """Finish a watched step, or the run of another stage. All ranks must call `end`, which merges the table over them.
@@ -108,27 +109,27 @@ class Producer:
             Exception: the first error of a consumer.
         """
         observer = self.observer
-        if self._totals is not None and observer.overhead is not None:
+        if self._global_numbers is not None and observer.overhead is not None:
             reports = {**reports, **observer.overhead.report()}
         scale = observer.loss_scale  # the factor by which gradients of module tensors are still multiplied
         observer.fallback.note_order()
         own, checksum = self._facts_of_rank()
-        merging = observer.exchange(checksum)
-        before = None if self._to_agree is None else self._to_agree.merging
-        facts = None if self._facts is None else self._facts.note(own, merging, before)
-        stored = observer.table.exchange_stores()
+        pending = observer.exchange(checksum)
+        before = None if self._awaiting_requests is None else self._awaiting_requests.pending
+        facts = None if self._facts is None else self._facts.note(own, pending, before)
+        of_stores = observer.table.exchange_stores()
         copied_scale = None if scale is None else begin_copy(scale)
-        ended = _Ended(step, reports, observer.schedules, merging, stored, copied_scale, time(), facts)
+        ended = _FinishedStep(step, reports, observer.schedules, pending, of_stores, copied_scale, time(), facts)
         try:
             # Call `agree` after the exchange, because it may fail on this rank alone: the others need its part in the exchange.
-            if self._to_agree is not None:
+            if self._awaiting_requests is not None:
                 self.agree()
         finally:
-            self._to_agree = ended
+            self._awaiting_requests = ended
             self._unpublished.append(ended)
         # Do not wait for the end of the next step if the table is ready, or if there is no next step: the run of another stage
         # counts as one step.
-        if merging.ready or observer.stage != "train":
+        if pending.ready or observer.stage != "train":
             self.agree()
 
     def agree(self) -> None:
@@ -140,11 +141,11 @@ class Producer:
             StoppedError: the monitor has failed on some rank.
             Exception: the first error of a consumer.
         """
-        ended, self._to_agree = self._to_agree, None
+        ended, self._awaiting_requests = self._awaiting_requests, None
         if ended is not None:
             if self._facts is not None:
-                self._facts.agree(ended.merging)
-            self.observer.agree(ended.merging.merged)
+                self._facts.agree(ended.pending)
+            self.observer.agree(ended.pending.merged)
         self.publish_pending()
 
     def _facts_of_rank(self) -> tuple[StepFacts | None, int]:
@@ -166,7 +167,7 @@ class Producer:
         while self._unpublished:
             ended = self._unpublished.pop(0)
             try:
-                if not ended.merging.merged.stop:
+                if not ended.pending.merged.stop:
                     self._publisher.publish(self._view(ended))
             except Exception as error:
                 failures.append(error)
@@ -210,38 +211,40 @@ class Producer:
             if self._following[section][slot]
         }
 
-    def _view(self, ended: _Ended) -> StepView:
+    def _view(self, ended: _FinishedStep) -> StepView:
         """An owned snapshot of the merged table; waits for the device if necessary."""
         plan, table = self.observer.plan, self.observer.table
         # Copy the state, because on a single rank on the CPU it is the table itself, which the next step clears.
-        state = ended.merging.merged.state.copy()
-        sections = ended.merging.sections
-        parts = sections.split(state)
+        state = ended.pending.merged.state.copy()
+        sections = ended.pending.sections
+        arrays = sections.split(state)
         scale = 1.0 if ended.scale is None else float(ended.scale.wait())
         if scale != 1.0:
-            rescale_sections(sections, [*map(torch.from_numpy, parts)], plan.loss_scaled, 1.0 / scale)
-        moments = parts[0]
+            rescale_sections(sections, [*map(torch.from_numpy, arrays)], plan.loss_scaled, 1.0 / scale)
+        moments = arrays[0]
         metrics = table.metrics.values(moments[:, COUNT]) if table.metrics.rows else {}
         kept = sections.kept
         for section, history in self._histories.items():
             own = list(kept[section].rows)
-            parts[section] = history.update(_OfStep(kept[section].accumulator.name, parts[section], moments[own], table.ranks))
+            arrays[section] = history.update(
+                _StepStates(kept[section].accumulator.name, arrays[section], moments[own], table.ranks)
+            )
         if plan.groups:
             moments = _with_groups(plan, moments)
-        for array in (state, moments, *parts):
+        for array in (state, moments, *arrays):
             array.flags.writeable = False
-        named = {each.accumulator.name: part for each, part in zip(kept[1:], parts[1:], strict=True)}
+        named = {each.accumulator.name: array for each, array in zip(kept[1:], arrays[1:], strict=True)}
         vectors: dict[tuple[int, str], Array] = {}
-        for name, pending in ended.stored.items():
-            named[name], of_rows = pending.finish(moments, scale, plan.loss_scaled)
+        for name, numbers in ended.of_stores.items():
+            named[name], of_rows = numbers.finish(moments, scale, plan.loss_scaled)
             vectors.update(of_rows)
         for name, rows in plan.index.kept.items():
             if name not in named:
                 named[name] = no_numbers(len(rows.rows), rows.accumulator.width)
         facts = None
         if self._facts is not None and ended.facts is not None:
-            facts = self._facts.of_view(ended.facts, ended.merging.merged.facts_differ, scale)
-        summaries = {} if self._totals is None else self._totals(moments, _noise_scale(named))
+            facts = self._facts.of_view(ended.facts, ended.pending.merged.facts_differ, scale)
+        summaries = {} if self._global_numbers is None else self._global_numbers(moments, _noise_scale(named))
         return StepView(
             step=ended.step,
             stage=self.observer.stage,
@@ -259,7 +262,7 @@ class Producer:
         )
 
 
-class _OfStep(NamedTuple):
+class _StepStates(NamedTuple):
     """The numbers of one accumulator, and the moments of the same rows, as a history reads them by name."""
 
     name: str

@@ -13,7 +13,7 @@ from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.hooks.plain import PlainHook
 from lightning_hooks.plan import refresh
 from lightning_hooks.plan.resolve import resolve
-from lightning_hooks.records.layout import Layout
+from lightning_hooks.records.layout import EntryLayout
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.measurement import Measurement
 
@@ -177,8 +177,8 @@ def test_the_record_of_an_instrument_is_of_the_last_watched_step():
 
 def test_the_row_index_is_made_once_and_a_layout_once_for_each_set_of_schedules(monkeypatch):
     made = []
-    init = Layout.__init__
-    monkeypatch.setattr(Layout, "__init__", lambda self, *args: made.append(self) or init(self, *args))
+    init = EntryLayout.__init__
+    monkeypatch.setattr(EntryLayout, "__init__", lambda self, *args: made.append(self) or init(self, *args))
     model = net()
     with instrument(model, watch=RULES) as watched:
         run(model, watched, 5)
