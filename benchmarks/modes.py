@@ -135,7 +135,8 @@ def monitor_mode(
         options: further ones of the monitor.
     """
     steps = watched_steps(name, layout, index)
-    limits: dict[str, Any] = {"max_histograms": 10**6, "histogram_every_n_steps": 1, **options}
+    # The default rules draw histograms at every fiftieth step; rules that name histograms draw them at each of their steps.
+    limits = {"max_histograms": 10**6, **({} if rules is None else {"histogram_every_n_steps": 1}), **options}
     return CallbackMode(name, StatsMonitor(watch=rules, every_n_steps=steps, **limits))
 
 
