@@ -68,7 +68,7 @@ def resolve(
         due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
         schedules[due] = None
         units_due = units_schedule(rule, due)
-        draws = None if draws_every is None or rule.stats is not None else due.at_least(draws_every)
+        draws = None if draws_every is None or rule.stats is not None else due.spaced(draws_every)
         if draws is not None:
             drawn[draws] = None
         names, users = _statistics(rule, here, registry)

@@ -78,6 +78,21 @@ class EveryN:
         """
         return self if self.steps is not None else replace(self, every=-(-interval // self.every) * self.every)
 
+    def spaced(self, interval: int) -> EveryN:
+        """As `at_least`; of a list of steps, those that come `interval` or more after the one before that is kept.
+
+        Example:
+            >>> EveryN(every=4).spaced(10).every, EveryN(steps=(1, 2, 9, 11, 30)).spaced(10).steps
+            (12, (1, 11, 30))
+        """
+        if self.steps is None:
+            return self.at_least(interval)
+        kept: list[int] = []
+        for step in self.__dict__["_ordered"]:
+            if not kept or step - kept[-1] >= interval:
+                kept.append(step)
+        return replace(self, steps=tuple(kept))
+
     def widened(self, factor: int) -> EveryN:
         """The same schedule with an interval `factor` (at least 1) times as long; a list keeps each `factor`-th step.
 

@@ -58,6 +58,15 @@ def test_rules_without_statistics_measure_histograms_at_an_interval(tmp_path: Pa
     assert steps_drawn(board.log_dir, "output", "body.0") == steps_drawn(board.log_dir, "update", "body.0.bias") == [2, 5]
 
 
+def test_of_a_list_of_steps_those_that_are_far_enough_apart_measure_histograms(tmp_path: Path) -> None:
+    board = TensorBoardLogger(tmp_path)
+    monitor = StatsMonitor(every_n_steps=[0, 1, 2, 4, 5], histogram_every_n_steps=3)
+    views = views_of(tmp_path, Net(dropout=0.0), monitor, logger=board)
+    measured = [view.step for view in views if view.stat("output", "p50").measured.all()]
+    assert [view.step for view in views] == [0, 1, 2, 4, 5]
+    assert measured == steps_drawn(board.log_dir, "output", "body.0") == [0, 4]
+
+
 def test_the_other_numbers_do_not_depend_on_histograms(tmp_path: Path) -> None:
     fits = []
     for interval in (1, 2, 50):
