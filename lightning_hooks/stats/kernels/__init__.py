@@ -92,7 +92,8 @@ def are_finite(several: Sequence[Tensor]) -> bool:
     packed = host.read_many(several)
     # Numbers in host memory need no operation of torch, which takes some microseconds each.
     rows = np.frombuffer(b"".join([row for row in packed if row is not None])).reshape(-1, MOMENTS)
-    others = (measure(tensor)[schema.NONFINITE] for tensor, row in zip(several, packed, strict=True) if row is None)
+    # Plain torch reads the others; detach them, or autograd would record that.
+    others = (measure(tensor.detach())[schema.NONFINITE] for tensor, row in zip(several, packed, strict=True) if row is None)
     return not (rows[:, schema.NONFINITE] > 0).any() and not any(bool(nonfinite > 0) for nonfinite in others)
 
 
