@@ -41,6 +41,16 @@ def test_a_terminal_gets_lines_that_fit(narrow, monkeypatch):
     assert block_for(block, Terminal()) == as_text([block], 48)
 
 
+def test_a_stream_before_a_terminal_is_as_wide(narrow, monkeypatch):
+    class Proxy(io.StringIO):
+        """Stands before a stream, as rich 13.0 does, and does not say that it is a terminal."""
+
+        rich_proxied_file = Terminal()
+
+    monkeypatch.setenv("TERM", "dumb")
+    assert line_for(LINE, Proxy()) == line_for(LINE, Terminal()) != LINE
+
+
 def test_a_terminal_of_any_width_gets_all_words(narrow, monkeypatch):
     block = block_of_finding(finding("DeadUnits"))
     monkeypatch.setenv("LINES", "24")
