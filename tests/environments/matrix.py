@@ -46,7 +46,7 @@ SKIPPED = {
 }
 EXTRAS = ["lightning", "pytorch-lightning", "cli", "capture"]
 # Old TensorBoards import pkg_resources.
-NEEDED = ["pytest>=8", "pytest-xdist", "hypothesis", "hydra-core", "setuptools<81"]
+NEEDED = ["pytest>=8", "pytest-xdist", "hypothesis", "hydra-core", "scikit-learn", "setuptools<81"]
 REPORTED = ["torch", "lightning", "pytorch-lightning", "torchmetrics", "tensorboard", "numpy", "jsonargparse", "safetensors"]
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import gc
+import itertools
 import pickle
 import threading
 import warnings
@@ -527,12 +528,15 @@ def test_a_compiled_step_of_the_optimizer_is_watched():
                 step()
         seen.append(
             [
-                (view.step, view.summaries["hooks/grad_norm"], view.stat("update", "norm").values.tolist())
+                [view.step, view.summaries["hooks/grad_norm"], *view.stat("update", "norm").values.tolist()]
                 for view in steps.views
             ]
         )
-        seen.append([parameter.tolist() for parameter in twin.parameters()])
-    assert len(seen[0]) == 3 and seen[:2] == seen[2:]
+        seen.append([parameter.flatten().tolist() for parameter in twin.parameters()])
+    assert len(seen[0]) == 3
+    # The compiled step of torch 2.10 rounds otherwise than the eager one.
+    for plain, compiled in zip(itertools.chain(*seen[:2]), itertools.chain(*seen[2:]), strict=True):
+        assert plain == pytest.approx(compiled, rel=1e-6)
 
 
 def test_what_is_no_model_and_no_optimizer_is_refused():
