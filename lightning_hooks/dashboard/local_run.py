@@ -30,7 +30,7 @@ class LocalRun(LocalTables):
         self.path = path
         self._written, self._changes = self._written_findings(), 0  # changes of the files beside the event files
         self._records = Records(path)
-        # The fits of the journals, with the times and sizes of the files from which they were read.
+        # Caches the fits in the journals, together with the times and sizes that the journal files had when they were read.
         self._cached_fits: tuple[Any, list[Fit]] | None = None
         # `about` caches the facts about rows, together with the version of the run at which it read them.
         self._cached_about: tuple[int, Mapping[str, Any]] | None = None

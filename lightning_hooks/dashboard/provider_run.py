@@ -170,7 +170,7 @@ class ProviderRun(Tables):
         return checks_of(self._stored_summary())
 
     def fits(self) -> int:
-        # An event file holds the findings of one fit, the newest.
+        # Event files hold the findings of the newest fit only, so the page has no other to choose.
         return 1
 
     def records(self) -> Mapping[str, FlightRecord]:

@@ -82,7 +82,7 @@ def trainable(structure: Structure, facts: StepFacts) -> list[str]:
 def unheld(structure: Structure, facts: StepFacts) -> list[str]:
     """The names of the parameters that are neither frozen nor held by an optimizer, without those of copies."""
     # Compare the tuples of names, not the facts: with a changing learning rate each step has new facts that share the tuples.
-    # Compare them by identity: there may be thousands of names.
+    # Compare the tuples by identity, because to compare thousands of names takes longer than a rule.
     read = [facts.frozen, *(group.params for each in facts.optimizers for group in each.groups)]
     memo = memo_of(structure)
     known, names = memo.get("unheld", ([], []))

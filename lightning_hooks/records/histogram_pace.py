@@ -18,7 +18,8 @@ class HistogramPace:
     def __init__(self, interval: int) -> None:
         self._interval = interval
         self._drawn_at: dict[str, int] = {}  # the step of the last histogram, by tag
-        self._draws_from: dict[EntryLayout, int] = {}  # the first step at which a histogram may be due, by layout
+        # For each layout the first step at which one of its histograms may be due: no tag is looked at before.
+        self._draws_from: dict[EntryLayout, int] = {}
 
     def fill(self, layout: EntryLayout, view: StepView) -> LogEntry:
         """The entry of a step: its scalars, and the histograms that are due."""

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-_numpy: Any = np.random  # the stubs of NumPy lack what sets and gets its generator
+# A name without a type, because the stubs of NumPy lack `get_bit_generator` and `set_bit_generator`.
+_numpy: Any = np.random
 
 
 class Generators:

@@ -23,7 +23,8 @@ struct RowMoments {
 };
 constexpr char kNames[] = "count mean m2 abs_sum min max zeros nonfinite underflow";
 constexpr std::size_t kMoments = 9;
-constexpr std::size_t kMomentBytes = kMoments * sizeof(double);  // of the moments of a row
+// The size of what a table keeps of a row: the moments, without the smallest magnitude.
+constexpr std::size_t kMomentBytes = kMoments * sizeof(double);
 static_assert(offsetof(RowMoments, abs_min) == kMomentBytes, "the moments of a row are nine numbers without gaps");
 
 // The lesser and the greater of two numbers. The result is NaN if either number is NaN; std::min could return the other number.

@@ -83,7 +83,7 @@ class UnitJob {
   bool in_runs = false;
   std::int64_t merged_rows = 1, columns = 0, length = 0, rows = 0, strip = 0, padded = 0, strips = 1, groups = 1;
   std::vector<double> sums, totals;
-  std::vector<RowMoments> moments;  // one row for each chunk of the tensor, or for each item if the tensor is read in strips
+  std::vector<RowMoments> moments;  // the moments of each chunk of the tensor, or of each item if the tensor is read in strips
   Pieces pieces;
   std::mutex adding;
 

@@ -236,7 +236,7 @@ class CallRecorder(Observer):
         now = self.moments[row]
         if now[COUNT] > 0 and self.step not in [step for step, _ in seen]:
             seen.append((self.step, now[MIN : MAX + 1]))
-        # A row that was not measured in a step has the extremes of nothing: infinity and minus infinity.
+        # Leave out steps in which the row was not measured: there its minimum is infinity, and its maximum minus infinity.
         largest = [(step, float(max(-low, high))) for step, (low, high) in seen if low <= high]
         steps, values = [step for step, _ in largest], [value for _, value in largest]
         return Growth(name, tensor, tuple(steps), tuple(values))

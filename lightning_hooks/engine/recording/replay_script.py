@@ -298,7 +298,8 @@ def restore_generators(states: dict[str, Any]) -> None:
     torch.set_rng_state(torch.frombuffer(bytearray(states["torch"]), dtype=torch.uint8))
     random.setstate(states["python"])
     of_numpy, numpy_random = states["numpy"], vars(np.random)
-    if isinstance(of_numpy, dict):  # of a generator that is not NumPy's default
+    # The state of NumPy's default generator is a tuple. That of another kind is a dictionary, which only that kind accepts.
+    if isinstance(of_numpy, dict):
         numpy_random["set_bit_generator"](numpy_random[of_numpy["bit_generator"]]())
     np.random.set_state(of_numpy)
 

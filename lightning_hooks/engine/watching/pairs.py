@@ -24,7 +24,7 @@ class PairWatch:
         what = "its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or omit them"
         refuse_sharded([row.target for row in self.summed], "watch", what)
         self._kept = {*plan.index.rows_with("cosine".__eq__).tolist()}
-        # Maps the last step at which the cosine of some rows is due to these rows; without rows whose cosine is due for ever.
+        # The rows whose cosine is due up to a last step, by that step. Rows whose cosine stays due are not among them.
         self._until: dict[int, list[int]] = {}
         for row, end in _ends(plan).items():
             if end is not None:
