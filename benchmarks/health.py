@@ -60,8 +60,9 @@ def measure_beside(workload: Workload, seconds: float, device: str = "cpu") -> d
     layout = Layout((OFF,), rounds=1, length=steps, lead=30)
     taken: list[float] = []
     health = HealthMonitor()
+    made, always = workload.make(layout.steps, device), [StatsMonitor(), health]
     with patch.object(Reporter, "consume", _timed(Reporter.consume, taken)):
-        clock = fit(*workload.make(layout.steps, device), layout, [], always=[StatsMonitor(), health], device=device)
+        clock = fit(*made, layout, [], always=always, options=workload.options, device=device)
     step = statistics.median(clock.blocks(OFF)[0])
     # The first looks compile nothing, but fill caches and the early levels.
     mean = statistics.fmean(taken[40:])

@@ -64,6 +64,11 @@ def parts(device: str, folder: Path, logs: Path) -> list[Part]:
         options = ["--workloads", letter, "--variants", variants, "--sizes", sizes, "--seconds", seconds, "--name", name]
         return Part(name, ["-m", "benchmarks.alternating", *options, *plain], limit)
 
+    def by_workload(name: str, limit: float) -> Part:
+        return Part(
+            name, ["-m", f"benchmarks.{name}", "--workloads", "A,D,G", "--sizes", sizes, "--seconds", seconds, *plain], limit
+        )
+
     tests = ["-m", "pytest", "-m", "cuda", "tests/cuda", "-p", "no:benchmark", "-p", "no:cacheprovider", "-q"]
     tests += ["-n", workers] if importlib.util.find_spec("xdist") else []
     tests += ["-o", "filterwarnings=default", "--durations=15", f"--junitxml={logs / 'tests.xml'}"]
@@ -74,6 +79,8 @@ def parts(device: str, folder: Path, logs: Path) -> list[Part]:
         alternating("A", "A", 40),
         alternating("D", "D", 50),
         Part("synchronisations", ["-m", "benchmarks.gpu.synchronisations", *plain], 45),
+        by_workload("recorder", 90),
+        by_workload("health", 120),
         alternating("B", "B", 40),
         alternating("C", "C", 40),
         Part("peers", ["-m", "benchmarks.peers", "--workloads", "A", "--sizes", sizes, "--seconds", seconds, *plain], 45),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks import targets
+from benchmarks import tables, targets
 from benchmarks.markdown import met, table
 from benchmarks.output import read
 from benchmarks.report import peers, ratios
@@ -37,7 +37,7 @@ def render(folder: Path) -> str:
         folder: of the JSON files; what is not there is said under *Parts*.
     """
     done = read("parts", folder) or {}
-    found = {name: read(name, folder) for name in (*_FITS, "bandwidth", "synchronisations", "peers")}
+    found = {name: read(name, folder) for name in (*_FITS, "bandwidth", "synchronisations", "peers", "health", "recorder")}
     sections = [_INTRODUCTION.format(folder=f"benchmarks/results/{folder.name}")]
     environment = next((each["environment"] for each in found.values() if each), {})
     sections.append(
@@ -54,6 +54,10 @@ def render(folder: Path) -> str:
         sections.append("## The kernel beside a copy\n\n" + _bandwidth(found["bandwidth"]))
     if found["synchronisations"]:
         sections.append("## Synchronisations in a step\n\n" + _synchronisations(found["synchronisations"]))
+    if found["health"]:
+        sections.append("## What the health rules take\n\n" + tables.health(found["health"]))
+    if found["recorder"]:
+        sections.append("## What the flight recorder takes\n\n" + tables.recorder(found["recorder"]))
     if found["peers"]:
         sections.append("## The peers, in the same fit\n\n" + peers(found["peers"]))
     return "\n\n".join(sections) + "\n"

@@ -46,7 +46,7 @@ def test_the_tests_run_without_what_a_machine_with_a_gpu_may_lack(tmp_path: Path
     call = [sys.executable, "-c", blocked, str(tmp_path)]
     run = subprocess.run(call, cwd=command.ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
-    for name in ("test_fits", "test_kernels", "test_transforms"):
+    for name in ("test_diagnosis", "test_fits", "test_kernels", "test_transforms"):
         assert f"tests/cuda/{name}.py::" in run.stdout
 
 

@@ -23,6 +23,9 @@ CHECKS = (
     "magnitudes",
     "offsets",
     "odd",
+    "units",
+    "units_in_parts",
+    "units_that_are_not_finite",
     "views",
     "differences",
     "fuzz",
@@ -41,12 +44,12 @@ def test_triton_serves(device):
 def test_numbers(device, check, monkeypatch):
     if device == "cpu":
         pytest.skip("in the interpreter: tests/stats/kernels/test_triton.py")
-    from lightning_hooks.stats.kernels import cuda
+    from lightning_hooks.stats.kernels import cuda, cuda_units
     from tests.stats.kernels import triton_checks
 
     monkeypatch.setattr(triton_checks, "DEVICE", device)
-    for name in ("_PROGRAMS", "_CAPACITY"):  # some checks change them
-        monkeypatch.setattr(cuda, name, getattr(cuda, name))
+    for module, name in ((cuda, "_PROGRAMS"), (cuda, "_CAPACITY"), (cuda_units, "_PROGRAMS")):  # some checks change them
+        monkeypatch.setattr(module, name, getattr(module, name))
     with np.errstate(all="ignore"):
         triton_checks.CHECKS[check]()
 
