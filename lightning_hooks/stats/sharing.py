@@ -20,8 +20,7 @@ def share(writes: Sequence[Write], merges: Sequence[Merge]) -> Write:
 
     In host memory the kernel measures once and merges into every row that is written directly. The rows that only Python
     writes, and those that are not written directly at the moment, share one `Measurement` with the moments that the kernel
-    found; so do rows that also keep units. On a CUDA device each row is written by a launch of its own, which takes less time
-    than merging in Python.
+    found; so do rows that also keep units. On a CUDA device one launch measures, and each table merges.
 
     Args:
         writes: from `Table.writer`, or functions that only call their merge.
@@ -37,15 +36,17 @@ def share(writes: Sequence[Write], merges: Sequence[Merge]) -> Write:
         [2.0, 2.0]
     """
     writer_type: Any = kernels.host.Writer
-    on_device = [write for write in writes if kernels.is_device_writer(write)]
-    rest = [(write, merge) for write, merge in zip(writes, merges, strict=True) if not kernels.is_device_writer(write)]
-    shared: list[Write] = []
+    direct = [(write, merge) for write, merge in zip(writes, merges, strict=True) if isinstance(write, kernels.DeviceWriter)]
+    rest = [(write, merge) for write, merge in zip(writes, merges, strict=True) if not isinstance(write, kernels.DeviceWriter)]
+    every: list[Write] = [write for write, _ in direct]
+    if len(direct) > 1:
+        on_device = [write for write, _ in direct]
+        every = [kernels.SharedDeviceWriter(on_device, partial(_merge_each, [merge for _, merge in direct]))]
     if rest:
         writers = tuple(write if isinstance(write, writer_type) else None for write, _ in rest)
         merge = partial(_merge_each, [merge for _, merge in rest])
         positions = tuple(range(len(rest)))
-        shared.append(partial(merge, positions) if not any(writers) else kernels.host.SharedWriter(writers, merge))
-    every = [*on_device, *shared]
+        every.append(partial(merge, positions) if not any(writers) else kernels.host.SharedWriter(writers, merge))
     if len(every) == 1:
         return every[0]
 

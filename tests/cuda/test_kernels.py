@@ -31,6 +31,7 @@ CHECKS = (
     "fuzz",
     "lists",
     "partial_rows",
+    "shared_rows",
 )
 
 

@@ -136,12 +136,13 @@ def test_the_page_and_its_files(client):
 
 
 def test_the_modules_of_the_page_are_served_as_one(client):
-    page = client.get("/").text
+    page = client.get("/").get_data(as_text=True)
     assert 'href="static/page.js"' in page
     served = client.get("/static/page.js")
     assert served.status_code == 200 and served.headers["Content-Type"] == "text/javascript; charset=utf-8"
-    assert served.text.endswith("\nexport { render };\n") and "class InlineSource" not in served.text
-    assert not re.search("^import .* from ", served.text, re.MULTILINE)
+    text = served.get_data(as_text=True)
+    assert text.endswith("\nexport { render };\n") and "class InlineSource" not in text
+    assert not re.search("^import .* from ", text, re.MULTILINE)
 
 
 def test_a_run_is_indexed_while_the_browser_loads_the_page(logdir, monkeypatch):

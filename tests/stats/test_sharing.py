@@ -147,13 +147,39 @@ def test_wrong_arguments_are_refused():
         kernels.host.SharedWriter((None,), print)()
 
 
-def test_rows_on_a_device_are_written_one_by_one():
-    written, given = [], []
-    on_device = [
-        kernels.DirectWriter(lambda tensor, name=name: not written.append(name), 0, Reader().fallback) for name in "ab"
-    ]
+class OnDevice:
+    """Stands in for a writer on a device."""
+
+    def __init__(self, name, log, takes=True):
+        self.name, self.log, self.takes = name, log, takes
+
+    def __call__(self, tensor):
+        return self.share(tensor) is not None
+
+    def share(self, tensor):
+        self.log.append(f"{self.name} measures")
+        return (lambda other: self.log.append(f"{other.name} merges") or other.takes) if self.takes else None
+
+
+def on_device(log, **takes):
+    return [kernels.DeviceWriter(OnDevice(name, log, take), 0, Reader().fallback) for name, take in takes.items()]
+
+
+def test_rows_on_a_device_are_measured_once():
+    log, given = [], []
     python = partial(print)
-    share([*on_device, python, python], [pytest.fail, pytest.fail, given.append, given.append])(TENSORS[0])
-    assert written == ["a", "b"] and len(given) == 2 and given[0] is given[1]
-    share(on_device, [pytest.fail, pytest.fail])(TENSORS[0])
-    assert written == ["a", "b"] * 2
+    writes = [*on_device(log, a=True, b=True), python, python]
+    share(writes, [pytest.fail, pytest.fail, given.append, given.append])(TENSORS[0])
+    assert log == ["a measures", "b merges"] and len(given) == 2 and given[0] is given[1]
+    log.clear()
+    share(writes[:1], [pytest.fail])(TENSORS[0])
+    assert log == ["a measures"]
+
+
+def test_what_a_device_does_not_write_is_measured_once_in_python():
+    log, given = [], []
+    share(on_device(log, a=False, b=False, c=True, d=False), [given.append, given.append, pytest.fail, given.append])(
+        TENSORS[0]
+    )
+    assert log == ["a measures", "b measures", "c measures", "d merges", "d measures"]
+    assert len(given) == 3 and len({id(each) for each in given}) == 1

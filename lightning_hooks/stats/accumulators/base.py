@@ -89,8 +89,13 @@ class Accumulator:
         return stat in self.statistics
 
     def neutral(self, device: torch.device | str = "cpu") -> Tensor:
-        """The numbers of a row without elements, float64 [columns]. Merging with them changes nothing."""
-        return torch.tensor([column.neutral for column in self.columns], dtype=torch.float64, device=device)
+        """The numbers of a row without elements, float64 [columns]; merging with them changes nothing. Waits for no device."""
+        # `torch.tensor(numbers, device=…)` would copy them from the host and wait for the device.
+        numbers = torch.zeros(self.width, dtype=torch.float64, device=device)
+        for position, column in enumerate(self.columns):
+            if column.neutral:
+                numbers[position] = column.neutral
+        return numbers
 
     def measure(self, measurement: Measurement, row: str) -> Tensor | None:
         """The numbers of one tensor.

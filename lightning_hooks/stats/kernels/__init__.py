@@ -20,20 +20,20 @@ from torch import Tensor
 from lightning_hooks import backends
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.kernels import numpy_kernel, reference
-from lightning_hooks.stats.kernels.writers import DirectWriter
+from lightning_hooks.stats.kernels.writers import DeviceWriter, SharedDeviceWriter
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.units import reference as units
 
 __all__ = [
     "NO_HISTOGRAM",
-    "DirectWriter",
+    "DeviceWriter",
     "FallbackWriter",
+    "SharedDeviceWriter",
     "Trail",
     "are_finite",
     "host",
     "in_use",
     "in_use_on_cuda",
-    "is_device_writer",
     "measure",
     "measure_many",
     "measure_units",
@@ -109,11 +109,6 @@ def measure_units(tensor: Tensor, axis: int) -> Tensor:
 def on_device(tensor: Tensor) -> ModuleType | None:
     """The module `cuda`, which measures on the device, if it serves for the tensor; else None."""
     return _cuda().module if tensor.is_cuda and not torch.compiler.is_compiling() else None
-
-
-def is_device_writer(write: object) -> bool:
-    """Whether a function writes rows on a device, each by a launch of its own."""
-    return type(write) is DirectWriter
 
 
 def in_use() -> str:

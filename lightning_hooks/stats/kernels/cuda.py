@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -30,21 +31,22 @@ from lightning_hooks.stats.kernels.triton_code import BLOCK, SMALL_BLOCK
 from lightning_hooks.stats.kernels.triton_merge import CHUNK
 from lightning_hooks.stats.moments import MOMENTS
 
-__all__ = ["PartialRows", "attempt", "measure", "measure_many", "measure_many_into"]
+__all__ = ["PartialRows", "RowWriter", "attempt", "measure", "measure_many", "measure_many_into"]
 
 # The programs of a launch, each of which measures one span of blocks. As many keep a large device busy, so a launch has more
 # only if its spans already have _MOST_BLOCKS blocks.
 _PROGRAMS: Final = 1024
 # The most blocks of a span. Deviations are taken from the mean of the first elements of a span, which is closer to the mean of
 # the span if the span is short.
-_MOST_BLOCKS: Final = 8
+_MOST_BLOCKS: Final = 16
 _CAPACITY: Final = 1 << 16  # partial rows that can wait for a merge: 4.7 MB
 _BLOCKS: Final = {"BLOCK": BLOCK, "SMALL": SMALL_BLOCK}
 _ROW_BYTES: Final = 8 * MOMENTS
 _Integers: TypeAlias = NDArray[np.int64]
+_Span: TypeAlias = tuple[int, int, int]
+"""A measured tensor: its number of elements, its first partial row, and the end of these."""
 _Part: TypeAlias = tuple[int, int, int, int]
-"""A measured tensor: the offset of its row in the state, its number of elements, its first partial row, and the end of
-these."""
+"""The offset of a row in the state, and the span of a tensor to merge into it."""
 
 
 def measure(tensor: Tensor) -> Tensor:
@@ -113,6 +115,9 @@ class PartialRows:
     All partial rows between two merges are written on the stream that is current at the first tensor. Writers reject tensors on
     other streams.
 
+    Several states may merge the same partial rows: one of them lends its own to the others, which merge them at the latest when
+    the lender overwrites them.
+
     Args:
         state: contiguous, float64, on a CUDA device. The object writes to this tensor for as long as it exists.
     """
@@ -122,57 +127,127 @@ class PartialRows:
         self._device = state.get_device()
         self._rows = torch.empty(_CAPACITY, MOMENTS, dtype=torch.float64, device=state.device)
         self._address = self._rows.data_ptr()
-        self._waiting: list[_Part] = []
+        # What waits for a merge, by the object that keeps the partial rows: this one, and those that lend theirs.
+        self._waiting: dict[PartialRows, list[_Part]] = {}
+        self._borrowers: WeakSet[PartialRows] = WeakSet()
         self._used = 0
         self._stream = 0
         self._launches: dict[torch.dtype, Launch] = {}
 
-    def writer(self, offset: int) -> Callable[[Tensor], bool]:
-        """A function that measures a tensor for the row at an offset of the state, or rejects the tensor and returns False."""
+    def writer(self, offset: int) -> RowWriter:
+        """A function that measures tensors for the row at an offset of the state."""
+        return RowWriter(self, offset)
 
-        def write(tensor: Tensor) -> bool:
-            found = find(tensor, self._device)
-            if found is None:
-                return False
-            address, size, _ = found
-            if size == 0:
-                return True
-            # Triton launches kernels on the current device. If that is not the device of the state, reject the tensor.
-            if self._device >= 0 and torch.cuda.current_device() != self._device:
-                return False
-            stream = current_stream(self._device)
-            # Reject a tensor on another stream: a merge there could read partial rows that this stream has not written yet.
-            if self._waiting and stream != self._stream:
-                return False
-            steps, programs = _spans(size)
-            if self._used + programs > _CAPACITY:
-                self.merge()
-                if programs > _CAPACITY:
-                    return False
-            self._stream = stream
-            launch = self._launches.get(tensor.dtype) or self._load(tensor.dtype)
-            begin = self._used
-            launch(programs, stream, address, size, steps, self._address + begin * _ROW_BYTES)
-            self._used = end = begin + programs
-            self._waiting.append((offset, size, begin, end))
-            return True
+    def measure(self, tensor: Tensor) -> _Span | None:
+        """Write the partial rows of a tensor; None if the tensor is rejected."""
+        found = find(tensor, self._device)
+        if found is None:
+            return None
+        address, size, _ = found
+        if size == 0:
+            return 0, self._used, self._used
+        # Triton launches kernels on the current device. If that is not the device of the state, reject the tensor.
+        if self._device >= 0 and torch.cuda.current_device() != self._device:
+            return None
+        stream = current_stream(self._device)
+        # Reject a tensor on another stream: a merge there could read partial rows that this stream has not written yet.
+        if self._waiting and stream != self._stream:
+            return None
+        steps, programs = _spans(size)
+        if self._used + programs > _CAPACITY:
+            self.merge()
+            if programs > _CAPACITY:
+                return None
+        self._stream = stream
+        launch = self._launches.get(tensor.dtype) or self._load(tensor.dtype)
+        begin = self._used
+        launch(programs, stream, address, size, steps, self._address + begin * _ROW_BYTES)
+        self._used = end = begin + programs
+        return size, begin, end
 
-        return write
+    def wait(self, offset: int, span: _Span, lender: PartialRows | None = None) -> bool:
+        """Note that a span of partial rows is to be merged into the row at an offset of the state.
+
+        Args:
+            offset: the index in the state at which the row begins.
+            span: from `measure`.
+            lender: the object whose `measure` wrote the span; this one by default.
+
+        Returns:
+            Whether the span can be merged: the lender must be on the same device and stream.
+        """
+        if lender is None or lender is self:
+            lender = self
+        elif lender._device != self._device or (self._waiting and lender._stream != self._stream):
+            return False
+        else:
+            self._stream = lender._stream
+            lender._borrowers.add(self)
+        if span[0]:
+            self._waiting.setdefault(lender, []).append((offset, *span))
+        return True
 
     def merge(self) -> None:
         """Merge all waiting partial rows into the rows of the state."""
-        if self._waiting:
-            parts, self._waiting, self._used = self._waiting, [], 0
-            with _current(self._state):
-                _merge(self._state, self._rows, *np.array(parts, dtype=np.int64).T, merging=True)
+        for lender in [*self._waiting]:
+            self._merge_from(lender)
+        self._free()
 
     def drop(self) -> None:
         """Discard all waiting partial rows."""
-        self._waiting, self._used = [], 0
+        self._waiting.clear()
+        self._free()
+
+    def _merge_from(self, lender: PartialRows) -> None:
+        parts = self._waiting.pop(lender, None)
+        if parts:
+            with _current(self._state):
+                _merge(self._state, lender._rows, *np.array(parts, dtype=np.int64).T, merging=True)
+
+    def _free(self) -> None:
+        """Let `measure` begin at the first partial row again, once those that borrowed some have merged them."""
+        if self._used:
+            for borrower in self._borrowers:
+                borrower._merge_from(self)
+            self._used = 0
 
     def _load(self, dtype: torch.dtype) -> Launch:
         launch = self._launches[dtype] = launcher(triton_code.measure_one, self._device, CODE=CODES[dtype], **_BLOCKS)
         return launch
+
+
+class RowWriter:
+    """Measures tensors for the row of a state.
+
+    Args:
+        rows: the partial rows of the state.
+        offset: the index in the state at which the row begins.
+    """
+
+    __slots__ = ("_offset", "_rows")
+
+    def __init__(self, rows: PartialRows, offset: int) -> None:
+        self._rows = rows
+        self._offset = offset
+
+    def __call__(self, tensor: Tensor) -> bool:
+        """Measure a tensor for the row, or reject it and return False."""
+        span = self._rows.measure(tensor)
+        return span is not None and self._rows.wait(self._offset, span)
+
+    def share(self, tensor: Tensor) -> Callable[[RowWriter], bool] | None:
+        """As a call, for the rows of several states.
+
+        Returns:
+            A function that merges the same measurement into the row of another writer, or returns False if that cannot be; None
+            if the tensor is rejected.
+        """
+        lender = self._rows
+        span = lender.measure(tensor)
+        if span is None:
+            return None
+        lender.wait(self._offset, span)
+        return lambda other: other._rows.wait(other._offset, span, lender)
 
 
 def attempt(device: torch.device) -> None:

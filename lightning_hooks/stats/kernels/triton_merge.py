@@ -32,41 +32,49 @@ def merge_rows(table, targets, segments, rows, out, merging, CHUNK: tl.constexpr
     end = tl.load(entries + 2 * targets + row + 1)
     starts = entries + 3 * targets + 1
     kept = merging != 0
+    lane = tl.arange(0, CHUNK)
+    # The present row is the first part of the first lane.
+    own = kept & (lane == 0)
     present = tl.load(target, mask=kept, other=0.0)
-    present_mean = tl.load(target + 1, mask=kept, other=0.0)
-    present_m2 = tl.load(target + 2, mask=kept, other=0.0)
-    abs_sum = tl.load(target + 3, mask=kept, other=0.0)
-    low = tl.load(target + 4, mask=kept, other=float("inf"))
-    high = tl.load(target + 5, mask=kept, other=float("-inf"))
-    zeros = tl.load(target + 6, mask=kept, other=0.0)
-    nonfinite = tl.load(target + 7, mask=kept, other=0.0)
-    underflow = tl.load(target + 8, mask=kept, other=0.0)
-    nans = (low != low).to(tl.int32)
     count = present + tl.load(entries + targets + row).to(tl.float64)
     # Add weighted means instead of differences of means, so that an infinite mean stays infinite.
-    mean = present / tl.maximum(count, 1.0) * present_mean
+    means = present / tl.maximum(count, 1.0) * tl.load(target + 1 + 0 * lane, mask=own, other=0.0)
+    sizes = tl.load(target + 3 + 0 * lane, mask=own, other=0.0)
+    lows = tl.load(target + 4 + 0 * lane, mask=own, other=float("inf"))
+    highs = tl.load(target + 5 + 0 * lane, mask=own, other=float("-inf"))
+    zeros = tl.load(target + 6 + 0 * lane, mask=own, other=0.0)
+    nonfinite = tl.load(target + 7 + 0 * lane, mask=own, other=0.0)
+    underflow = tl.load(target + 8 + 0 * lane, mask=own, other=0.0)
+    nans = (lows != lows).to(tl.int32)
     for segment in range(first, end):
         last = tl.load(starts + segments + segment)
         for at in range(tl.load(starts + segment), last, CHUNK):
-            inside = at + tl.arange(0, CHUNK) < last
-            part = parts + (at + tl.arange(0, CHUNK)) * 9
-            mean += tl.sum(tl.load(part, mask=inside, other=0.0) / count * tl.load(part + 1, mask=inside, other=0.0), axis=0)
-            abs_sum += tl.sum(tl.load(part + 3, mask=inside, other=0.0), axis=0)
-            lows = tl.load(part + 4, mask=inside, other=float("inf"))
-            nans += tl.sum((lows != lows).to(tl.int32), axis=0)
-            low = tl.minimum(low, tl.min(lows, axis=0))
-            high = tl.maximum(high, tl.max(tl.load(part + 5, mask=inside, other=float("-inf")), axis=0))
-            zeros += tl.sum(tl.load(part + 6, mask=inside, other=0.0), axis=0)
-            nonfinite += tl.sum(tl.load(part + 7, mask=inside, other=0.0), axis=0)
-            underflow += tl.sum(tl.load(part + 8, mask=inside, other=0.0), axis=0)
-    m2 = present_m2 + tl.where(present == 0, 0.0, present * (present_mean - mean) * (present_mean - mean))
+            inside = at + lane < last
+            part = parts + (at + lane) * 9
+            means += tl.load(part, mask=inside, other=0.0) / count * tl.load(part + 1, mask=inside, other=0.0)
+            sizes += tl.load(part + 3, mask=inside, other=0.0)
+            minima = tl.load(part + 4, mask=inside, other=float("inf"))
+            nans += (minima != minima).to(tl.int32)
+            lows = tl.minimum(lows, minima)
+            highs = tl.maximum(highs, tl.load(part + 5, mask=inside, other=float("-inf")))
+            zeros += tl.load(part + 6, mask=inside, other=0.0)
+            nonfinite += tl.load(part + 7, mask=inside, other=0.0)
+            underflow += tl.load(part + 8, mask=inside, other=0.0)
+    mean = tl.sum(means, axis=0)
+    apart = tl.load(target + 1, mask=kept, other=0.0) - mean
+    between = tl.where(present == 0, 0.0, present * apart * apart)
+    squares = tl.where(lane == 0, tl.load(target + 2, mask=kept, other=0.0) + between, 0.0)
     for segment in range(first, end):
         last = tl.load(starts + segments + segment)
         for at in range(tl.load(starts + segment), last, CHUNK):
-            inside = at + tl.arange(0, CHUNK) < last
-            part = parts + (at + tl.arange(0, CHUNK)) * 9
+            inside = at + lane < last
+            part = parts + (at + lane) * 9
             counts = tl.load(part, mask=inside, other=0.0)
-            apart = tl.load(part + 1, mask=inside, other=0.0) - mean
-            between = tl.where(inside, counts * apart * apart, 0.0)
-            m2 += tl.sum(tl.load(part + 2, mask=inside, other=0.0) + between, axis=0)
-    store_row(target, count, mean, m2, abs_sum, low, high, nans, zeros, nonfinite, underflow)
+            away = tl.load(part + 1, mask=inside, other=0.0) - mean
+            squares += tl.where(inside, tl.load(part + 2, mask=inside, other=0.0) + counts * away * away, 0.0)
+    m2 = tl.sum(squares, axis=0)
+    abs_sum = tl.sum(sizes, axis=0)
+    low, high = tl.min(lows, axis=0), tl.max(highs, axis=0)
+    nans_in_all = tl.sum(nans, axis=0)
+    zero, odd, small = tl.sum(zeros, axis=0), tl.sum(nonfinite, axis=0), tl.sum(underflow, axis=0)
+    store_row(target, count, mean, m2, abs_sum, low, high, nans_in_all, zero, odd, small)

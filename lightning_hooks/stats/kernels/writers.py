@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -51,17 +52,88 @@ class DirectWriter:
 
     def __call__(self, tensor: Tensor) -> None:
         begun = perf_counter_ns()
-        fallback, written = self.fallback, False
-        if fallback.direct:
+        written = False
+        if self.fallback.direct:
             try:
                 written = self.write(tensor)
             # Ignore the error: the fallback measures the same tensor, and handles the error there.
             except Exception:
                 pass
-        if not written:
-            fallback(self.row, tensor)
-            return
+        if written:
+            self.count(begun)
+        else:
+            self.fallback(self.row, tensor)
+
+    def count(self, begun: int) -> None:
+        """Count a direct write in the fallback.
+
+        Args:
+            begun: `perf_counter_ns()` before the write.
+        """
+        fallback = self.fallback
         if isinstance(fallback.trail, Order):
             fallback.trail.rows.append(self.row)
         fallback.nanoseconds += perf_counter_ns() - begun
         fallback.calls += 1
+
+
+class DeviceRow(Protocol):
+    """Measures tensors on a device for a row, without waiting for the device."""
+
+    def __call__(self, tensor: Tensor) -> bool:
+        """Measure a tensor for the row, or reject it and return False."""
+
+    def share(self, tensor: Tensor) -> Callable[[Any], bool] | None:
+        """As a call; returns a function that merges the same measurement into another row, or None for a rejected tensor."""
+
+
+class DeviceWriter(DirectWriter):
+    """A function that merges a tensor into a row on a device.
+
+    Args:
+        device_row: measures tensors for the row.
+        row: the index of the row, for the fallback.
+        fallback: takes the other tensors, and counts direct writes.
+    """
+
+    __slots__ = ("device_row",)
+
+    def __init__(self, device_row: DeviceRow, row: int, fallback: FallbackWriter) -> None:
+        super().__init__(device_row, row, fallback)
+        self.device_row = device_row
+
+
+class SharedDeviceWriter:
+    """A function that measures a tensor once and merges it into rows of several tables on a device.
+
+    Args:
+        writers: one for each row.
+        merge: takes a tensor that some writers do not write, with the positions of these writers.
+    """
+
+    __slots__ = ("merge", "writers")
+
+    def __init__(self, writers: Sequence[DeviceWriter], merge: Callable[[Sequence[int], Tensor], None]) -> None:
+        self.writers = writers
+        self.merge = merge
+
+    def __call__(self, tensor: Tensor) -> None:
+        left: list[int] = []
+        share: Callable[[Any], bool] | None = None
+        for position, writer in enumerate(self.writers):
+            begun, written = perf_counter_ns(), False
+            if writer.fallback.direct:
+                try:
+                    written = share is not None and share(writer.device_row)
+                    if not written:
+                        own = writer.device_row.share(tensor)
+                        written, share = own is not None, own or share
+                # Ignore the error: `merge` measures the same tensor, and handles the error there.
+                except Exception:
+                    pass
+            if written:
+                writer.count(begun)
+            else:
+                left.append(position)
+        if left:
+            self.merge(left, tensor)

@@ -534,8 +534,8 @@ def test_a_compiled_step_of_the_optimizer_is_watched():
         )
         seen.append([parameter.flatten().tolist() for parameter in twin.parameters()])
     assert len(seen[0]) == 3
-    # The compiled step of torch 2.10 rounds otherwise than the eager one.
-    error = 1e-6 if torch.__version__.startswith("2.10.") else 0.0
+    # The compiled steps of torch 2.10 and 2.11 round otherwise than the eager one.
+    error = 1e-6 if torch.__version__.startswith(("2.10.", "2.11.")) else 0.0
     for plain, compiled in zip(itertools.chain(*seen[:2]), itertools.chain(*seen[2:]), strict=True):
         assert plain == pytest.approx(compiled, rel=error, abs=0.0)
 
