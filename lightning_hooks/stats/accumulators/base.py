@@ -90,11 +90,11 @@ class Accumulator:
 
     def neutral(self, device: torch.device | str = "cpu") -> Tensor:
         """The numbers of a row without elements, float64 [columns]; merging with them changes nothing. Waits for no device."""
-        # `torch.tensor(numbers, device=…)` would copy them from the host and wait for the device.
+        # `torch.tensor(numbers, device=…)` and `numbers[position] = number` would copy from the host and wait for the device.
         numbers = torch.zeros(self.width, dtype=torch.float64, device=device)
         for position, column in enumerate(self.columns):
             if column.neutral:
-                numbers[position] = column.neutral
+                numbers[position].fill_(column.neutral)
         return numbers
 
     def measure(self, measurement: Measurement, row: str) -> Tensor | None:

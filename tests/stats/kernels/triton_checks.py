@@ -416,13 +416,6 @@ def shared_rows():
     lender.merge()
     same(states[2].view(2, 9)[1], want, "dropped")
 
-    plain, streams = cuda.current_stream, [7]
-    cuda.current_stream = lambda device: streams[-1]
-    assert rest[0](one)
-    streams.append(8)
-    assert not first.share(one)(rest[0])  # waits on another stream
-    cuda.current_stream = plain
-
 
 def shared_tables():
     """Readers of one tensor: the kernel measures it once, and what it does not measure is measured once in Python."""
@@ -481,6 +474,13 @@ def other_streams():
     partial.merge()
     streams.append(8)
     assert write(part)  # nothing waits on another
+    other = cuda.PartialRows(neutral(1, DEVICE).flatten())
+    assert other.writer(0)(part)
+    streams.append(7)
+    lend = cuda.PartialRows(neutral(1, DEVICE).flatten()).writer(0).share(part)
+    assert not lend(other.writer(0))  # something waits on another
+    other.drop()
+    assert lend(other.writer(0))
     cuda.current_stream, cuda._launch = current, launch
 
 
