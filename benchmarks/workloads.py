@@ -255,13 +255,14 @@ def _by_name(*workloads: Workload) -> dict[str, Workload]:
 
 SIZES: dict[str, dict[str, Workload]] = {
     "cpu": WORKLOADS,
-    # Step times are guesses for an H100. G has 354 million parameters. Those of tiny ones make blocks short.
+    # The step times of A, D and G are those of an H200, the others are guesses. G has 354 million parameters.
+    # Those of tiny ones make blocks short.
     "gpu": _by_name(
-        _mlp(2048, 2048, 12),
+        _mlp(2048, 2048, 11),
         _resnet(64, 512, 45),
         _gpt("C", 6, 768, 12, 512, 16, 8000, 45),
-        _gpt("D", 48, 256, 4, 128, 32, 1000, 50),
-        _gpt("G", 24, 1024, 16, 1024, 8, 24_576, 110, precision="bf16-mixed"),
+        _gpt("D", 48, 256, 4, 128, 32, 1000, 64),
+        _gpt("G", 24, 1024, 16, 1024, 8, 24_576, 63, precision="bf16-mixed"),
     ),
     "tiny": _by_name(
         _mlp(16, 8, 300),

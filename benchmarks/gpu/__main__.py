@@ -78,7 +78,7 @@ def parts(device: str, folder: Path, logs: Path) -> list[Part]:
         alternating("G", "G", 75),
         alternating("A", "A", 40),
         alternating("D", "D", 50),
-        Part("synchronisations", ["-m", "benchmarks.gpu.synchronisations", *plain], 45),
+        Part("synchronisations", ["-m", "benchmarks.gpu.synchronisations", *plain], 75),
         by_workload("recorder", 90),
         by_workload("health", 120),
         alternating("B", "B", 40),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,23 +45,34 @@ def render(folder: Path) -> str:
         "## Machine and versions\n\n" + table(["", ""], [[f"`{key}`", value] for key, value in environment.items()])
     )
     sections.append("## Parts\n\n" + _parts(done))
-    rows = [row for name in _FITS for row in (found[name] or {"rows": []})["rows"]]
     for variant, heading in _HEADINGS.items():
-        chosen = [row for row in rows if row["variant"] == variant]
+        by_file = {name: [row for row in (found[name] or {"rows": []})["rows"] if row["variant"] == variant] for name in _FITS}
+        chosen = [row for rows in by_file.values() for row in rows]
         if chosen:
             goals = targets.GPU_RATIOS if variant == "everything" else {}
-            sections.append(f"## {heading}\n\n{ratios(chosen, goals, variant)}")
-    if found["bandwidth"]:
-        sections.append("## The kernel beside a copy\n\n" + _bandwidth(found["bandwidth"]))
-    if found["synchronisations"]:
-        sections.append("## Synchronisations in a step\n\n" + _synchronisations(found["synchronisations"]))
-    if found["health"]:
-        sections.append("## What the health rules take\n\n" + tables.health(found["health"]))
-    if found["recorder"]:
-        sections.append("## What the flight recorder takes\n\n" + tables.recorder(found["recorder"]))
-    if found["peers"]:
-        sections.append("## The peers, in the same fit\n\n" + peers(found["peers"]))
+            others = "".join(_origin(found[name], environment, f"{name}: ") for name, rows in by_file.items() if rows)
+            sections.append(f"## {heading}\n\n{others}{ratios(chosen, goals, variant)}")
+    tables_of: list[tuple[str, str, Callable[[dict[str, Any]], str]]] = [
+        ("bandwidth", "The kernel beside a copy", _bandwidth),
+        ("synchronisations", "Synchronisations in a step", _synchronisations),
+        ("health", "What the health rules take", tables.health),
+        ("recorder", "What the flight recorder takes", tables.recorder),
+        ("peers", "The peers, in the same fit", peers),
+    ]
+    for name, heading, body in tables_of:
+        of_name = found[name]
+        if of_name:
+            sections.append(f"## {heading}\n\n{_origin(of_name, environment)}{body(of_name)}")
     return "\n\n".join(sections) + "\n"
+
+
+def _origin(found: dict[str, Any] | None, head: dict[str, Any], what: str = "") -> str:
+    """When and on what a file was measured; empty where it is as the head of the report says."""
+    here = (found or {}).get("environment", {})
+    keys = ("date", "commit", "gpu")
+    if not here or all(here.get(key) == head.get(key) for key in keys):
+        return ""
+    return f"{what}{here['date']}, commit {here['commit']}, {here.get('gpu', 'no GPU')}\n\n"
 
 
 def _parts(done: dict[str, Any]) -> str:

@@ -137,6 +137,24 @@ def test_the_tables_of_the_kernel_and_of_what_waits(tmp_path: Path) -> None:
     assert "| 0.67 | ≥ 0.7, **missed** |" in report and "| A | 1 / 1 | 1 / 1 | 1 / 1 | 1 / 1 | 1 / 1 | ≤ 0, met |" in report
 
 
+def test_a_table_that_was_measured_at_another_commit_says_so(tmp_path: Path) -> None:
+    row = {"workload": "A", "title": "MLP", "variant": "everything", "kernel": "triton (3)", "step_ms": 9.0, "median": 1.2}
+    row |= {"low": 1.16, "high": 1.3, "of_means": 1.2, "extra_ms": 1.8}
+    for name, commit in (("A", "1234abcd"), ("G", "1234abcd"), ("D", "5678abcd")):
+        output.write(name, [{**row, "workload": name}], tmp_path)
+        made = json.loads((tmp_path / f"{name}.json").read_text())
+        made["environment"] |= {"commit": commit, "gpu": "NVIDIA X", "date": "2026-11-26"}
+        (tmp_path / f"{name}.json").write_text(json.dumps(made))
+    section = render(tmp_path).partition("## Everything")[2]
+    assert "D: 2026-11-26, commit 5678abcd, NVIDIA X\n\n| workload |" in section and "A: 2026" not in section
+
+
+@pytest.mark.parametrize("name", ["h200"])
+def test_the_checked_in_report_is_that_of_its_files(name: str) -> None:
+    path = output.RESULTS.parent / f"RESULTS-{name}.md"
+    assert path.read_text(encoding="utf-8").rstrip() == render(output.RESULTS / name).rstrip()
+
+
 def test_the_large_model_has_about_350_million_parameters() -> None:
     import torch
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,7 @@ def test_a_relative_path_is_found_from_other_folders(monkeypatch: pytest.MonkeyP
     assert len(callbacks_from_environment()) == 2 and os.environ[VARIABLE] == str(path)
 
 
+@pytest.mark.skipif(find_spec("lightning") is None, reason="only pytorch_lightning is installed")
 def test_a_pytorch_lightning_below_2_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(VARIABLE, str(written(tmp_path, HOOKS)))
     assert len(callbacks_for_pytorch_lightning()) == 2

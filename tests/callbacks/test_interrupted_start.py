@@ -33,6 +33,8 @@ def interrupt(number: int, by_instruction: bool) -> None:
                 raise KeyboardInterrupt
         return trace
 
+    # Python 3.12 traces instructions only if the frame that calls `settrace` asks for them.
+    sys._getframe().f_trace_opcodes = by_instruction
     sys.settrace(trace)
 
 

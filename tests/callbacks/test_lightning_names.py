@@ -156,6 +156,7 @@ def test_without_either_the_import_names_both(monkeypatch: pytest.MonkeyPatch) -
         _lightning.usable()
 
 
+@pytest.mark.skipif("lightning.pytorch" not in PACKAGES, reason="only pytorch_lightning is installed")
 def test_a_version_below_2_is_told_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     versions = {"lightning": "2.6.1", "pytorch-lightning": "1.9.5"}
     monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)

@@ -47,6 +47,8 @@ def is_interrupted_at(number: int, call: Callable[[], None]) -> bool:
 
     def is_interrupted() -> bool:
         gc.disable()
+        # Python 3.12 traces instructions only if the frame that calls `settrace` asks for them.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(trace)
         try:
             call()
