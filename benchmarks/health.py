@@ -3,8 +3,8 @@
     python -m benchmarks.health --workloads A,D
 
 Beside a monitor only the diagnosis is new. It takes some microseconds in most steps and more in each twentieth, when the rules
-look, so it is timed inside the fit. Alone, and for units, blocks alternate inside one fit; each block holds the same number of
-watched steps, and its mean step counts, because only each fifth or tenth step is watched.
+look, so it is timed inside the fit. Alone, blocks alternate inside one fit; each block holds the same number of watched steps,
+and its mean step counts, because only each fifth step is watched. Steps with units are compared with the steps between them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 from unittest.mock import patch
 
 from benchmarks import output, per_workload
-from benchmarks.blocks import OFF, Layout
+from benchmarks.blocks import OFF, Layout, compare
 from benchmarks.clock import fit
 from benchmarks.mean_steps import compared, row_of, steps_at
-from benchmarks.modes import EIGHT, everything, watched_steps
+from benchmarks.modes import EIGHT, everything
 from benchmarks.workloads import SIZES, Workload
 from lightning_hooks import HealthMonitor, StatsMonitor, Watch
 from lightning_hooks.health.reporter import Reporter
@@ -106,24 +107,40 @@ def measure_alone(workload: Workload, seconds: float, least: int, device: str = 
     )
 
 
-def measure_units(workload: Workload, seconds: float, least: int, device: str = "cpu") -> dict[str, Any]:
-    """The rules of *everything*, with the units of each output at every tenth step, over the same without units.
+def measure_units(workload: Workload, seconds: float) -> dict[str, Any]:
+    """The rules of *everything*, with the units of each output at every tenth step, over the steps between those.
+
+    A step with units, and the one after it, are compared with two steps halfway to the next units. Steps so close to one
+    another differ far less than blocks of steps do.
 
     Args:
         workload: what is trained.
         seconds: about how long it may take were no step watched.
-        least: rounds.
-        device: `cpu` or `cuda`.
     """
-    layout = layout_for(workload, (OFF, "scalars", "units"), seconds, least)
-    steps = {mode: watched_steps(mode, layout) for mode in ("scalars", "units")}
-    of_units = steps_at(_UNITS_EVERY, "units", layout)
-    units = Watch(modules="*", leaves=True, tensors=("output",), stats=EIGHT, units="auto", every_n_steps=of_units)
-    monitors = {
-        "scalars": StatsMonitor(watch=everything(), every_n_steps=steps["scalars"]),
-        "units": StatsMonitor(watch=[*everything(), units], every_n_steps=steps["units"], prefix="units/"),
-    }
-    return compared(workload, layout, "scalars", "units", monitors, device)
+    windows = max(20, round(seconds * 1e3 / workload.step_ms / _UNITS_EVERY))
+    layout = Layout((OFF,), rounds=1, length=windows * _UNITS_EVERY, warmup=10, lead=30)
+    units = Watch(modules="*", leaves=True, tensors=("output",), stats=EIGHT, units="auto", every_n_steps=_UNITS_EVERY)
+    monitor = StatsMonitor(watch=[*everything(), units])
+    clock = fit(*workload.make(layout.steps), layout, [], always=[monitor], options=workload.options)
+    times = clock.blocks(OFF)[0]
+    step = statistics.median(times)
+    extra = [extra_of_units(times[start : start + _UNITS_EVERY]) for start in range(0, len(times), _UNITS_EVERY)]
+    means = [[step + each / _UNITS_EVERY] for each in extra]
+    ratio = asdict(compare(means, [[step]] * len(means)))
+    return {**row_of(workload, "units", layout), "rounds": windows, "step_ms": step * 1e3, **ratio}
+
+
+def extra_of_units(window: Sequence[float]) -> float:
+    """The time that units take in a window of ten steps, whose first step follows one with units and whose last has some.
+
+    Args:
+        window: the time of each step, in seconds.
+
+    Example:
+        >>> extra_of_units([1.0] * 9 + [1.5])
+        0.5
+    """
+    return window[0] + window[9] - window[4] - window[5]
 
 
 def measure(letter: str, what: str, seconds: float, sizes: str = "cpu", device: str = "cpu") -> dict[str, Any]:
@@ -139,7 +156,11 @@ def measure(letter: str, what: str, seconds: float, sizes: str = "cpu", device: 
     workload, least = SIZES[sizes][letter], 12 if output.full() else 3
     if what == "beside":
         return measure_beside(workload, seconds, device)
-    return {"alone": measure_alone, "units": measure_units}[what](workload, seconds, least, device)
+    if what == "alone":
+        return measure_alone(workload, seconds, least, device)
+    if device != "cpu":
+        raise ValueError("on a device the single steps that units are measured by cannot be timed: leave out --what units")
+    return measure_units(workload, seconds)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -222,7 +222,11 @@ def health(found: dict[str, Any]) -> str:
     ]
     for what, goals, text in (
         ("alone", targets.HEALTH_ALONE, "`HealthMonitor()` without another monitor, every fifth step, over no callback:"),
-        ("units", targets.UNITS, "The units of each output at every tenth step, over the rules of *everything* without them:"),
+        (
+            "units",
+            targets.UNITS,
+            "*Everything*, with the units of each output at every tenth step, over the steps between:",
+        ),
     ):
         lines = [
             [

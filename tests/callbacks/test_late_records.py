@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_hooks import StatsMonitor, Watch, instrument
+from lightning_hooks.engine.participants.overhead import Account, Meter
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.plan.resolve import resolve
@@ -240,6 +241,7 @@ class Scripted(Producer):
         self.calls: list[str] = []
         model = nn.Sequential(nn.Linear(2, 2))
         observer = Observer(resolve(model, OUTPUT_OF_0, EveryN()))
+        observer.account = Account(Meter())
         observer.agree = lambda merged: self.calls.append("agree")  # type: ignore[method-assign]
         super().__init__(observer, Publisher([self]))  # type: ignore[list-item]
         self._full = full

@@ -9,6 +9,7 @@ from lightning_hooks.callbacks import _max_overhead
 from lightning_hooks.engine.changing.report import Report
 from lightning_hooks.engine.participants import overhead
 from lightning_hooks.engine.participants.overhead import hook_cost
+from tests import late_copies
 from tests.callbacks.models import Memory, Net, ValNet, data, trainer_of, watch_fit
 
 
@@ -87,6 +88,21 @@ def test_reports_of_transforms_are_counted_and_transforms_are_not(tmp_path, cloc
     memory = Memory()
     trainer_of(tmp_path, monitor, change, logger=memory).fit(timed(Net, clock), data(6))
     assert memory.values("hooks/overhead") == [0.125] * 5
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_waiting_for_a_device_is_not_counted(tmp_path, clock, monkeypatch, every):
+    """The host would wait for it elsewhere: where the device is what takes long, the wait is nearly the whole step."""
+    late_copies.install(monkeypatch)
+    wait = late_copies.LateCopy.wait
+
+    def waits(copy):
+        clock.now += 3.0
+        return wait(copy)
+
+    monkeypatch.setattr(late_copies.LateCopy, "wait", waits)
+    memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor([param(clock, 1.0)], every_n_steps=every), data(7))
+    assert max(memory.values("hooks/overhead")) <= 1.0 / 2.0
 
 
 def test_unwatched_steps_count(tmp_path, clock):

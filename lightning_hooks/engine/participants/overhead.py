@@ -38,6 +38,7 @@ class Meter:
         self.clock: Clock = clock or perf_counter
         self.common = Account(self)  # work for all participants together, in training
         self.aside = Account(self)  # work for all participants together, in other stages
+        self.waiting = Account(self)  # waiting for an accelerator, of no participant: the host would wait for it elsewhere
         self._entered: list[Account] = []
         self._since = 0.0
         self._began: float | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import time
 from typing import Any, NamedTuple
 
@@ -116,6 +116,8 @@ class Producer:
         own, checksum = self._facts_of_rank()
         pending = observer.exchange(checksum)
         before = None if self._awaiting_requests is None else self._awaiting_requests.pending
+        if observer.table.ranks > 1:  # `note` reads what came before
+            self._wait_for(before)
         facts = None if self._facts is None else self._facts.note(own, pending, before)
         of_stores = observer.table.exchange_stores()
         copied_scale = None if scale is None else begin_copy(scale)
@@ -143,10 +145,16 @@ class Producer:
         """
         ended, self._awaiting_requests = self._awaiting_requests, None
         if ended is not None:
+            self._wait_for(ended.pending)
             if self._facts is not None:
                 self._facts.agree(ended.pending)
             self.observer.agree(ended.pending.merged)
         self.publish_pending()
+
+    def _wait_for(self, pending: PendingState | None) -> None:
+        """Wait for the device; what that takes does not count as time of the monitor."""
+        with self.observer.account.meter.waiting, suppress(Exception):  # whoever reads the state raises the error again
+            _ = None if pending is None else pending.merged
 
     def _facts_of_rank(self) -> tuple[StepFacts | None, int]:
         """The facts of this rank, and their checksum."""
