@@ -270,8 +270,8 @@ def run_of(trainer: Trainer, pl_module: LightningModule) -> LightningRun:
             continue
         if run.trainer is trainer and any(map(run.has, our_callbacks(trainer))):
             return run
-        # A fit that crashed without calling its callbacks has left its hooks, and Lightning's signal handlers keep its Trainer
-        # alive. Remove those hooks.
+        # Remove the hooks of a fit that crashed before its callbacks could do so. They are not garbage-collected with its
+        # Trainer, because Lightning's signal handlers still refer to it.
         if run.trainer is trainer or not is_running(run.trainer):
             run.close()
     return LightningRun(trainer, pl_module)

@@ -19,8 +19,7 @@ from lightning_hooks.records.facts import StepFacts, Structure
 from lightning_hooks.records.step_view import StepView
 
 LOSS: Final = ("loss", "mean")
-# The most views to keep until a rule asks for their statistics.
-# Then the statistics are read anyway, to free the memory of views.
+# With this many step views, read the statistics that no rule has asked for yet, so that the memory of the views can be freed.
 _MOST_VIEWS: Final = 32
 
 

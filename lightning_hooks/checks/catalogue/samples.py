@@ -62,7 +62,7 @@ class SamplesAreIndependent(Check):
                 # A number of rows that a router chose may be that of the samples by chance, but hardly for two numbers.
                 found = found.common(_Mixing(self.most).run(trial, batches[1]))
         except StepError:
-            # Some models take batches of one size only.
+            # `batches` are of another size, and some models take batches of one size only: try the given size.
             found = _Mixing(self.most).run(trial, (trial.batch, samples.size))
         norms = f"; batch norms mix samples in training on purpose: {listed(trial.batch_norms, 2)}" if trial.batch_norms else ""
         if not found.shares and not all(map(math.isfinite, trial.step.losses)):
