@@ -65,9 +65,8 @@ def parts(device: str, folder: Path, logs: Path) -> list[Part]:
         return Part(name, ["-m", "benchmarks.alternating", *options, *plain], limit)
 
     def by_workload(name: str, limit: float) -> Part:
-        return Part(
-            name, ["-m", f"benchmarks.{name}", "--workloads", "A,D,G", "--sizes", sizes, "--seconds", seconds, *plain], limit
-        )
+        options = ["--workloads", "A,G,D", "--what", "beside,alone", "--sizes", sizes, "--seconds", seconds]
+        return Part(name, ["-m", f"benchmarks.{name}", *options, *plain], limit)
 
     tests = ["-m", "pytest", "-m", "cuda", "tests/cuda", "-p", "no:benchmark", "-p", "no:cacheprovider", "-q"]
     tests += ["-n", workers] if importlib.util.find_spec("xdist") else []
@@ -190,7 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     environment |= {"LIGHTNING_HOOKS_TEST_DEVICE": options.device, "PYTHONUNBUFFERED": "1"}
     environment.setdefault("OMP_NUM_THREADS", "4" if options.device == "cuda" else "1")
-    # Each process would start as many to compile as there are cores, which took a test 47 seconds beside seven others.
+    # By default each process of the tests starts as many compile workers as there are cores: beside seven others a test took 47 s.
     environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     environment.pop("LIGHTNING_HOOKS_KERNEL", None)
     outcome: dict[str, dict[str, object]] = {}

@@ -88,8 +88,9 @@ class StatsMonitor(WatchingCallback):
         logdir: a folder of this machine for a TensorBoard run of this package, in a new folder `run_<n>`, if none of these
             loggers is a TensorBoard. Default: none.
         on_error: `raise` (default), or `warn`: if the monitor fails, stop watching, warn once and let training continue.
-        max_overhead: the maximum share of the step time that watching may take, for example 0.05. Above it, `every_n_steps`
-            and the rules' own intervals increase for the rest of the run, with one warning. Default: no limit.
+        max_overhead: the maximum share of the step time that watching may take, for example 0.05; on a GPU the share of the
+            time of the host. Above it, `every_n_steps` and the rules' own intervals increase for the rest of the run, with
+            one warning. Default: no limit.
         consumers: your own `StepConsumer` objects, or mappings with `class_path` and `init_args`. Each gets a view of every
             watched step when the step ends, after the loggers. Default: none.
         report: a file, such as `report.html`, for the page with the data of the fit, written at its end. Loggers of W&B,

@@ -35,12 +35,14 @@ class KeptRows(NamedTuple):
         rows: the rows that keep the state, in the order of their slots.
         slots: the slot of each row, int [rows and groups]; -1 for rows without the state and for groups.
         members: for each group of which all rows keep the state, the slots of these rows.
+        have: whether each row keeps the state, or all rows of a group do, bool [rows and groups].
     """
 
     accumulator: Accumulator
     rows: tuple[int, ...]
     slots: Indices
     members: Mapping[int, Indices]
+    have: NDArray[np.bool_]
 
     @classmethod
     def of(cls, kept: AccumulatorRows, count: int, groups: Mapping[int, tuple[int, ...]]) -> KeptRows:
@@ -54,11 +56,9 @@ class KeptRows(NamedTuple):
         slots = np.full(count, -1, dtype=np.intp)
         slots[list(kept.rows)] = np.arange(len(kept.rows))
         members = {group: slots[list(each)] for group, each in groups.items() if len(each) and (slots[list(each)] >= 0).all()}
-        return cls(kept.accumulator.for_views(), kept.rows, slots, members)
-
-    def has(self, row: int) -> bool:
-        """Whether a row keeps the state, or all rows of a group do."""
-        return bool(self.slots[row] >= 0) or row in self.members
+        have = slots >= 0
+        have[list(members)] = True
+        return cls(kept.accumulator.for_views(), kept.rows, slots, members, have)
 
     def take(self, numbers: NDArray[np.float64], rows: Indices) -> NDArray[np.float64]:
         """The states of rows and groups, float64 [len(rows), columns]; that of a group is merged from its rows.

@@ -165,11 +165,11 @@ class StepView:
             moments: Array = self.moments[rows]
             return moments
         kept = self.rows.kept.get(name)
-        missing = [row for row in rows.tolist() if kept is None or not kept.has(row)]
-        if kept is None or missing:
+        missing = rows if kept is None else rows[~kept.have[rows]]
+        if kept is None or len(missing):
             accumulator = next((each for each in BUILT_IN if each.name == name), None)
             reason = (accumulator.missing(stat) if accumulator else None) or f"keeps no {name}"
-            row = f"{self.rows.tensors[missing[0]]} of {self.rows.names[missing[0]]}" if missing else "no row"
+            row = f"{self.rows.tensors[missing[0]]} of {self.rows.names[missing[0]]}" if len(missing) else "no row"
             raise RuleError(f"stat: {row} {reason}")
         return kept.take(self.kept[name], rows)
 
@@ -225,7 +225,7 @@ class StepView:
         kept = self.rows.kept.get(accumulator.name)
         if kept is None or accumulator.missing(stat) is not None:
             return np.ones(len(rows), dtype=np.bool_)
-        return np.array([kept.has(row) for row in rows.tolist()], dtype=np.bool_)
+        return kept.have[rows]
 
     def _param_rows(self, rows: Indices) -> list[int]:
         return [self._param_row(row) for row in rows.tolist()]

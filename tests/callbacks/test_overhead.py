@@ -92,7 +92,7 @@ def test_reports_of_transforms_are_counted_and_transforms_are_not(tmp_path, cloc
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_waiting_for_a_device_is_not_counted(tmp_path, clock, monkeypatch, every):
-    """The host would wait for it elsewhere: where the device is what takes long, the wait is nearly the whole step."""
+    """The host would wait for it elsewhere: if the device is the bottleneck, the wait is nearly the whole step."""
     late_copies.install(monkeypatch)
     wait = late_copies.LateCopy.wait
 

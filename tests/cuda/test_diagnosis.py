@@ -17,7 +17,9 @@ from lightning_hooks.cli.main import main
 from lightning_hooks.engine.recording.saving import load_batch
 from lightning_hooks.recorder.files import read_record
 from lightning_hooks.recorder.record import Gap, Verdict
+from lightning_hooks.stats import host_copy
 from lightning_hooks.stats.units.statistics import NAMES
+from tests import late_copies
 from tests.callbacks.models import Net, adamw, data, trainer_of
 from tests.callbacks.test_recorder import record_late
 from tests.conformance._tools import everything, loader, randn, same_weights
@@ -132,18 +134,40 @@ def test_weights_have_the_same_bits(device: str, tmp_path: Path, make: Any, opti
     assert {finding.rule for finding in health.findings if finding.severity != "info"} == expected
 
 
-def test_diagnosis_and_recorder_add_no_wait_to_a_fit(
-    device: str, tmp_path: Path, without_waiting: Callable[[], AbstractContextManager[None]]
+def test_diagnosis_and_recorder_wait_only_for_the_copies_of_the_step_before(
+    device: str,
+    tmp_path: Path,
+    without_waiting: Callable[[], AbstractContextManager[None]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    kind: Any = host_copy.PinnedCopy if device == "cuda" else late_copies.LateCopy
+    begin, wait = kind.__init__, kind.wait
+    batch, waited = [0], []
+
+    def begun(copy: Any, tensor: Any) -> None:
+        copy.begun = batch[0]
+        begin(copy, tensor)
+
+    def noted(copy: Any) -> Any:
+        waited.append(batch[0] - copy.begun)
+        return wait(copy)
+
+    monkeypatch.setattr(kind, "__init__", begun)
+    monkeypatch.setattr(kind, "wait", noted)
+
     class Strict(Callback):
         """From the third batch on waiting is an error, past steps at which the rules look at patterns."""
 
-        def on_train_batch_start(self, trainer: Trainer, module: LightningModule, batch: Any, batch_idx: int) -> None:
+        def on_train_batch_start(self, trainer: Trainer, module: LightningModule, x: Any, batch_idx: int) -> None:
+            batch[0] = batch_idx
             if batch_idx == 3:
                 self.context = without_waiting()
                 self.context.__enter__()
             elif batch_idx == 90:
                 self.context.__exit__(None, None, None)
+
+        def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+            batch[0] += 1  # the last step is read now
 
         def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
             if device == "cuda":
@@ -160,8 +184,10 @@ def test_diagnosis_and_recorder_add_no_wait_to_a_fit(
         bare = fit()
     except RuntimeError as error:
         pytest.skip(f"the fit alone waits for the device: {error}")
-    same_weights(bare, fit(HealthMonitor(), FlightRecorder()))
-    same_weights(bare, fit(StatsMonitor(everything(), loggers=[]), HealthMonitor(), FlightRecorder()))
+    for callbacks in ([], [StatsMonitor(everything(), loggers=[])]):
+        waited.clear()
+        same_weights(bare, fit(*callbacks, HealthMonitor(), FlightRecorder()))
+        assert len(waited) > 100 and {*waited} == {1}
 
 
 class Forgotten(Net):

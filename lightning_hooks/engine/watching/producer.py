@@ -116,7 +116,7 @@ class Producer:
         own, checksum = self._facts_of_rank()
         pending = observer.exchange(checksum)
         before = None if self._awaiting_requests is None else self._awaiting_requests.pending
-        if observer.table.ranks > 1:  # `note` reads what came before
+        if observer.table.ranks > 1:  # `note` reads the exchange of the previous step
             self._wait_for(before)
         facts = None if self._facts is None else self._facts.note(own, pending, before)
         of_stores = observer.table.exchange_stores()

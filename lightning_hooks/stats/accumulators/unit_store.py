@@ -22,7 +22,7 @@ from lightning_hooks.stats.units import reference
 from lightning_hooks.stats.units.axis import axis_of, known_axis
 from lightning_hooks.stats.units.schema import ABS_MAX, COLUMNS, SQUARE, SUM, ZEROS, merge_neighbours, rescale
 from lightning_hooks.stats.units.spec import UnitSpec
-from lightning_hooks.stats.units.statistics import NAMES, compute
+from lightning_hooks.stats.units.statistics import compute_all
 
 Array = NDArray[np.float64]
 _SUMMED: Final = [SUM, SQUARE, ZEROS]
@@ -49,7 +49,7 @@ class UnitStore:
 
     Example:
         >>> context = StoreContext("cpu", True, "row {}".format, 1)
-        >>> store = UnitStore((0,), {0: (nn.Linear(2, 2), UnitSpec())}, 1 + len(NAMES), context)
+        >>> store = UnitStore((0,), {0: (nn.Linear(2, 2), UnitSpec())}, 9, context)
         >>> store.due = {0}
         >>> store.add(0, Measurement(torch.tensor([[1.0, 0.0], [-3.0, 0.0]])))
         >>> store.by_row[0].tolist()
@@ -86,10 +86,14 @@ class UnitStore:
         """See `Store`."""
         for row in self.due:
             units = self.by_row[row]
-            if units is not None:
+            if units is None:
+                continue
+            if units.is_cpu:
+                units.numpy().fill(0.0)  # a sixth of the time of `zero_`
+            else:
                 units.zero_()
-                if row in self._skipped:
-                    units[:, ZEROS] = _SKIPPED
+            if row in self._skipped:
+                units[:, ZEROS] = _SKIPPED
 
     def writer(self, row: int, fallback: Write, compiled_writer: Callable[[int], Write | None]) -> Write:
         """See `Store`. The fallback takes the first tensor, which determines the axis that the compiled writer needs."""
@@ -244,8 +248,7 @@ class PendingUnits:
             elements_of = np.array([count for _, _, count in same_size])
             into = [slots[row] for row in rows]
             numbers[into, 0] = size
-            for column, stat in enumerate(NAMES, start=1):
-                numbers[into, column] = compute(stat, stacked, elements_of, moments[rows, MIN] >= 0)
+            numbers[into, 1:] = compute_all(stacked, elements_of, moments[rows, MIN] >= 0)
         numbers.flags.writeable = False
         return StoredNumbers(numbers, vectors)
 

@@ -165,7 +165,7 @@ class PartialRows:
         self._used = end = begin + programs
         return size, begin, end
 
-    def wait(self, offset: int, span: _Span, lender: PartialRows | None = None) -> bool:
+    def enqueue(self, offset: int, span: _Span, lender: PartialRows | None = None) -> bool:
         """Note that a span of partial rows is to be merged into the row at an offset of the state.
 
         Args:
@@ -199,13 +199,14 @@ class PartialRows:
         self._free()
 
     def _merge_from(self, lender: PartialRows) -> None:
-        parts = self._waiting.pop(lender, None)
+        parts = self._waiting.get(lender)
         if parts:
             with _current(self._state):
                 _merge(self._state, lender._rows, *np.array(parts, dtype=np.int64).T, merging=True)
+            del self._waiting[lender]  # only now: what raised can be merged again
 
     def _free(self) -> None:
-        """Let `measure` begin at the first partial row again, once those that borrowed some have merged them."""
+        """Make the borrowers merge their spans, then let `measure` begin at the first partial row again."""
         if self._used:
             for borrower in self._borrowers:
                 borrower._merge_from(self)
@@ -233,21 +234,20 @@ class RowWriter:
     def __call__(self, tensor: Tensor) -> bool:
         """Measure a tensor for the row, or reject it and return False."""
         span = self._rows.measure(tensor)
-        return span is not None and self._rows.wait(self._offset, span)
+        return span is not None and self._rows.enqueue(self._offset, span)
 
     def share(self, tensor: Tensor) -> Callable[[RowWriter], bool] | None:
-        """As a call, for the rows of several states.
+        """Measure a tensor for the row, and return a function that merges the measurement into the row of another writer.
 
         Returns:
-            A function that merges the same measurement into the row of another writer, or returns False if that cannot be; None
-            if the tensor is rejected.
+            The function, which returns False if the other writer cannot merge the measurement; None if the tensor is rejected.
         """
         lender = self._rows
         span = lender.measure(tensor)
         if span is None:
             return None
-        lender.wait(self._offset, span)
-        return lambda other: other._rows.wait(other._offset, span, lender)
+        lender.enqueue(self._offset, span)
+        return lambda other: other._rows.enqueue(other._offset, span, lender)
 
 
 def attempt(device: torch.device) -> None:

@@ -7,8 +7,8 @@ block and continues in float64, so errors do not grow with the size, and devices
 Lanes meet only at the end of a span: no block waits for all warps. A span is read again in float64, in two passes, if it has
 values that are not finite, or values whose magnitude differs too much from that of its first elements.
 
-An element takes about eleven instructions, and a lane 64 registers in a float32 block, so an H200 keeps eight programs on each
-multiprocessor and reads float32 as fast as it copies.
+An element takes about eleven instructions. A lane of a float32 block takes 64 registers, so a multiprocessor of an H200 can
+keep eight programs. Its launches read float32 as fast as it copies.
 """
 
 import triton
@@ -32,7 +32,7 @@ def _lane_sums(values, BLOCK: tl.constexpr):
 
 @triton.jit
 def _lane_counts(marks, BLOCK: tl.constexpr):
-    """The number of marks of each lane, in float32: the unit that compares leaves a 1.0, and the one that adds is free."""
+    """The number of marks of each lane, in float32, because a comparison can produce 1.0 directly."""
     return _lane_sums(tl.where(marks, 1.0, 0.0), BLOCK)
 
 
@@ -160,6 +160,7 @@ def _span(
     sizes = tl.zeros((LANES,), tl.float64)
     lows = tl.full((LANES,), float("inf"), head.dtype)
     highs = tl.full((LANES,), float("-inf"), head.dtype)
+    # Exact in float32: a lane has at most 512 elements of a span.
     zeros = tl.zeros((LANES,), tl.float32)
     small = tl.zeros((LANES,), tl.float32)
     whole_end = start + (end - start) // BLOCK * BLOCK

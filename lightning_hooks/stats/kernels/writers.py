@@ -84,7 +84,7 @@ class DeviceRow(Protocol):
         """Measure a tensor for the row, or reject it and return False."""
 
     def share(self, tensor: Tensor) -> Callable[[Any], bool] | None:
-        """As a call; returns a function that merges the same measurement into another row, or None for a rejected tensor."""
+        """Measure a tensor for the row; return a function that merges the measurement into another row, None if rejected."""
 
 
 class DeviceWriter(DirectWriter):

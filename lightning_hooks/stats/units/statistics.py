@@ -14,7 +14,8 @@ unit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -32,8 +33,8 @@ OUTLIER_OVER_RMS: Final = 674.0
 median magnitude of all elements, which for normally distributed elements is 0.674 times their root mean square."""
 
 
-class Units(NamedTuple):
-    """The units of a row.
+class Units:
+    """The units of some rows, and what several statistics need of them, each computed once.
 
     Args:
         moments: float64 [..., units, 4] in the order of `schema.UNIT_MOMENTS`.
@@ -42,9 +43,28 @@ class Units(NamedTuple):
             allowed.
     """
 
-    moments: Array
-    elements: ArrayLike = 1.0
-    nonnegative: ArrayLike = False
+    def __init__(self, moments: Array, elements: ArrayLike = 1.0, nonnegative: ArrayLike = False) -> None:
+        # One array for each moment: numbers that lie apart take longer to read.
+        self.sums, self.squares, self.abs_max = (np.ascontiguousarray(moments[..., i]) for i in (SUM, SQUARE, ABS_MAX))
+        self.elements = np.asarray(elements, dtype=np.float64)
+        self._nonnegative = np.asarray(nonnegative, dtype=np.bool_)
+
+    @cached_property
+    def load(self) -> Array:
+        """The load of each unit, [..., units]: its sum if no element of the tensor is negative, else its sum of squares."""
+        return np.where(self._nonnegative[..., None], self.sums, self.squares)
+
+    @cached_property
+    def total_load(self) -> Array:
+        """The load of all units together, [...]."""
+        total: Array = self.load.sum(axis=-1)
+        return total
+
+    @cached_property
+    def mean_squares(self) -> Array:
+        """The mean square of each unit, [..., units]."""
+        values: Array = self.squares / self.elements[..., None]
+        return values
 
 
 class UnitStatistic(NamedTuple):
@@ -57,20 +77,6 @@ class UnitStatistic(NamedTuple):
 
     name: str
     formula: Callable[[Units], Array]
-
-
-def load(units: Units) -> Array:
-    """The load of each unit, [..., units]: its sum if no element of the tensor is negative, else its sum of squares."""
-    moments = units.moments
-    nonnegative = np.asarray(units.nonnegative, dtype=np.bool_)[..., None]
-    return np.where(nonnegative, moments[..., SUM], moments[..., SQUARE])
-
-
-def rms(units: Units) -> Array:
-    """The root mean square of each unit, [..., units]."""
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        values: Array = np.sqrt(units.moments[..., SQUARE] / np.asarray(units.elements, dtype=np.float64)[..., None])
-    return values
 
 
 def _median_of_used(values: Array) -> Array:
@@ -88,33 +94,32 @@ def _median_of_used(values: Array) -> Array:
 
 
 def _dead_units(units: Units) -> Array:
-    values: Array = np.mean(units.moments[..., ABS_MAX] < DEAD, axis=-1)
+    values: Array = np.mean(units.abs_max < DEAD, axis=-1)
     return values
 
 
 def _outlier_units(units: Units) -> Array:
-    largest = units.moments[..., ABS_MAX]
-    usual = _median_of_used(rms(units))
-    outliers = (largest > OUTLIER) & (largest > OUTLIER_OVER_RMS * usual[..., None])
+    largest = units.abs_max
     unknown = np.isnan(largest).any(axis=-1)
-    return np.where(unknown, np.nan, outliers.sum(axis=-1))
+    are_large = largest > OUTLIER
+    # Few layers have such units, so the median is seldom needed.
+    if are_large.any():
+        are_large &= largest > OUTLIER_OVER_RMS * _median_of_used(np.sqrt(units.mean_squares))[..., None]
+    return np.where(unknown, np.nan, are_large.sum(axis=-1))
 
 
 def _unit_max_over_median(units: Units) -> Array:
-    largest = units.moments[..., ABS_MAX]
-    values: Array = largest.max(axis=-1) / _median_of_used(largest)
+    values: Array = units.abs_max.max(axis=-1) / _median_of_used(units.abs_max)
     return values
 
 
 def _load_cv(units: Units) -> Array:
-    loads = load(units)
-    values: Array = loads.std(axis=-1) / loads.mean(axis=-1)
+    values: Array = units.load.std(axis=-1) / units.load.mean(axis=-1)
     return values
 
 
 def _effective_units(units: Units) -> Array:
-    loads = load(units)
-    shares = loads / loads.sum(axis=-1, keepdims=True)
+    shares = units.load / units.total_load[..., None]
     # The limit of x log x at 0 is 0.
     terms = np.where(shares == 0, 0.0, shares * np.log(np.where(shares == 0, 1.0, shares)))
     values: Array = np.exp(-terms.sum(axis=-1))
@@ -122,8 +127,8 @@ def _effective_units(units: Units) -> Array:
 
 
 def _unit_variation(units: Units) -> Array:
-    mean = units.moments[..., SUM] / np.asarray(units.elements, dtype=np.float64)[..., None]
-    square = units.moments[..., SQUARE] / np.asarray(units.elements, dtype=np.float64)[..., None]
+    mean = units.sums / units.elements[..., None]
+    square = units.mean_squares
     # Clip at 0, because rounding may make the variance of a constant unit negative.
     variance = np.maximum(square - np.square(mean), 0.0)
     values: Array = np.sqrt(variance.sum(axis=-1) / square.sum(axis=-1))
@@ -139,13 +144,11 @@ def _first_largest(values: Array, ties: Array) -> Array:
 
 
 def _top_unit(units: Units) -> Array:
-    largest = units.moments[..., ABS_MAX]
-    return _first_largest(largest, load(units))
+    return _first_largest(units.abs_max, units.load)
 
 
 def _busiest_unit(units: Units) -> Array:
-    loads = load(units)
-    return _first_largest(loads, units.moments[..., ABS_MAX])
+    return _first_largest(units.load, units.abs_max)
 
 
 UNIT_STATISTICS: Final = (
@@ -187,8 +190,23 @@ def compute(stat: str, moments: Array, elements: ArrayLike = 1.0, nonnegative: A
         >>> float(compute("load_cv", router, 8.0, nonnegative=True)), float(compute("dead_units", router, 8.0))
         (0.9354143466934853, 0.3333333333333333)
     """
-    if moments.shape[-2] == 0:
-        return np.full(moments.shape[:-2], np.nan)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        values = FORMULAS[stat](Units(moments, elements, nonnegative))
-        return np.where(np.asarray(elements) > 0, values, np.nan)
+    values: Array = compute_all(moments, elements, nonnegative, (stat,))[..., 0]
+    return values
+
+
+def compute_all(
+    moments: Array, elements: ArrayLike = 1.0, nonnegative: ArrayLike = False, stats: Sequence[str] = NAMES
+) -> Array:
+    """Several statistics of units, float64 [..., stats]. The arguments are those of `compute`.
+
+    Example:
+        >>> compute_all(np.ones((2, 3, 4))).shape == (2, len(NAMES))
+        True
+    """
+    values = np.full((*moments.shape[:-2], len(stats)), np.nan)
+    if moments.shape[-2]:
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            units = Units(moments, elements, nonnegative)
+            for column, stat in enumerate(stats):
+                values[..., column] = np.where(units.elements > 0, FORMULAS[stat](units), np.nan)
+    return values
