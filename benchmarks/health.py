@@ -3,8 +3,7 @@
     python -m benchmarks.health --workloads A,D
 
 Beside a monitor only the diagnosis is new. It takes some microseconds in most steps and more in each twentieth, when the rules
-look, so it is timed inside the fit. Alone, blocks alternate inside one fit; each block holds the same number of watched steps,
-and its mean step counts, because only each fifth step is watched. Steps with units are compared with the steps between them.
+look, so it is timed inside the fit. Alone, and for units, the steps at which something is due are compared with those between.
 """
 
 from __future__ import annotations
@@ -16,10 +15,12 @@ from dataclasses import asdict
 from typing import Any
 from unittest.mock import patch
 
+from lightning.pytorch import Callback
+
 from benchmarks import output, per_workload
 from benchmarks.blocks import OFF, Layout, compare
 from benchmarks.clock import fit
-from benchmarks.mean_steps import compared, row_of, steps_at
+from benchmarks.mean_steps import row_of
 from benchmarks.modes import EIGHT, everything
 from benchmarks.workloads import SIZES, Workload
 from lightning_hooks import HealthMonitor, StatsMonitor, Watch
@@ -27,26 +28,7 @@ from lightning_hooks.health.reporter import Reporter
 
 _EVERY = 5
 _UNITS_EVERY = 10
-
-
-def layout_for(workload: Workload, modes: tuple[str, ...], seconds: float, least: int) -> Layout:
-    """Blocks of which each begins at a multiple of five steps and counts forty of them.
-
-    Rules on patterns look at each fortieth step, so that each block holds one look, as forty steps of any fit do.
-
-    Args:
-        workload: whose step time is roughly known.
-        modes: of the run.
-        seconds: about how long the run may take were all steps unwatched.
-        least: rounds that are run however long they take.
-
-    Example:
-        >>> layout_for(SIZES["cpu"]["C"], ("off", "on"), 10.0, 2).block
-        50
-    """
-    layout = Layout(modes, rounds=least, length=40, warmup=10, lead=30)
-    rounds = round(seconds * 1e3 / workload.step_ms / (len(modes) * layout.block))
-    return Layout(modes, rounds=max(least, rounds), length=40, warmup=10, lead=30)
+_WINDOW = 40  # steps; rules on patterns look once in so many
 
 
 def measure_beside(workload: Workload, seconds: float, device: str = "cpu") -> dict[str, Any]:
@@ -92,55 +74,69 @@ def _rows_of(health: HealthMonitor) -> int:
     return int(getattr(health._reporter, "rows_read", 0))
 
 
-def measure_alone(workload: Workload, seconds: float, least: int, device: str = "cpu") -> dict[str, Any]:
-    """A `HealthMonitor` without another monitor, which watches each fifth step.
+def measure_alone(workload: Workload, seconds: float) -> dict[str, Any]:
+    """A `HealthMonitor` without another monitor, which watches each fifth step, over the steps between those.
+
+    What it takes in a step that is not watched is not seen: see *What a step takes that is not watched*.
 
     Args:
         workload: what is trained.
         seconds: about how long it may take were no step watched.
-        least: rounds.
-        device: `cpu` or `cuda`.
     """
-    layout = layout_for(workload, (OFF, "alone"), seconds, least)
-    return compared(
-        workload, layout, OFF, "alone", {"alone": HealthMonitor(every_n_steps=steps_at(_EVERY, "alone", layout))}, device
-    )
+    return _in_windows(workload, "alone", HealthMonitor(), _EVERY, seconds)
 
 
 def measure_units(workload: Workload, seconds: float) -> dict[str, Any]:
     """The rules of *everything*, with the units of each output at every tenth step, over the steps between those.
 
-    A step with units, and the one after it, are compared with two steps halfway to the next units. Steps so close to one
-    another differ far less than blocks of steps do.
-
     Args:
         workload: what is trained.
         seconds: about how long it may take were no step watched.
     """
-    windows = max(20, round(seconds * 1e3 / workload.step_ms / _UNITS_EVERY))
-    layout = Layout((OFF,), rounds=1, length=windows * _UNITS_EVERY, warmup=10, lead=30)
     units = Watch(modules="*", leaves=True, tensors=("output",), stats=EIGHT, units="auto", every_n_steps=_UNITS_EVERY)
-    monitor = StatsMonitor(watch=[*everything(), units])
+    return _in_windows(workload, "units", StatsMonitor(watch=[*everything(), units]), _UNITS_EVERY, seconds)
+
+
+def _in_windows(workload: Workload, what: str, monitor: Callback, every: int, seconds: float) -> dict[str, Any]:
+    """The row of a workload: the steps at which something is due, and those after them, over the steps between.
+
+    Steps so close to one another differ far less than blocks of steps do.
+
+    Args:
+        workload: what is trained.
+        what: is measured.
+        monitor: is there in all steps.
+        every: the interval of the steps at which it does more.
+        seconds: about how long it may take were no step watched.
+    """
+    windows = max(6, round(seconds * 1e3 / workload.step_ms / _WINDOW))
+    layout = Layout((OFF,), rounds=1, length=windows * _WINDOW, warmup=10, lead=30)
     clock = fit(*workload.make(layout.steps), layout, [], always=[monitor], options=workload.options)
     times = clock.blocks(OFF)[0]
     step = statistics.median(times)
-    extra = [extra_of_units(times[start : start + _UNITS_EVERY]) for start in range(0, len(times), _UNITS_EVERY)]
-    means = [[step + each / _UNITS_EVERY] for each in extra]
+    extra = [extra_of(times[start : start + _WINDOW], every) for start in range(0, len(times), _WINDOW)]
+    means = [[step + each / _WINDOW] for each in extra]
     ratio = asdict(compare(means, [[step]] * len(means)))
-    return {**row_of(workload, "units", layout), "rounds": windows, "step_ms": step * 1e3, **ratio}
+    return {**row_of(workload, what, layout), "rounds": windows, "step_ms": step * 1e3, **ratio}
 
 
-def extra_of_units(window: Sequence[float]) -> float:
-    """The time that units take in a window of ten steps, whose first step follows one with units and whose last has some.
+def extra_of(window: Sequence[float], every: int) -> float:
+    """The time that something takes which is due at the last of so many steps.
+
+    The due steps and those after them, in which the logger's thread may still write, are compared with two steps between them.
 
     Args:
-        window: the time of each step, in seconds.
+        window: the time of each step, in seconds; the first follows a due one.
+        every: the interval of the due steps, at least 4; a divisor of the length of the window.
 
     Example:
-        >>> extra_of_units([1.0] * 9 + [1.5])
-        0.5
+        >>> extra_of(([1.0] * 9 + [1.5]) * 2, 10)
+        1.0
     """
-    return window[0] + window[9] - window[4] - window[5]
+    middle = every // 2
+    return sum(
+        window[i] + window[i + every - 1] - window[i + middle - 1] - window[i + middle] for i in range(0, len(window), every)
+    )
 
 
 def measure(letter: str, what: str, seconds: float, sizes: str = "cpu", device: str = "cpu") -> dict[str, Any]:
@@ -153,14 +149,12 @@ def measure(letter: str, what: str, seconds: float, sizes: str = "cpu", device: 
         sizes: a key of `SIZES`.
         device: `cpu` or `cuda`.
     """
-    workload, least = SIZES[sizes][letter], 12 if output.full() else 3
+    workload = SIZES[sizes][letter]
     if what == "beside":
         return measure_beside(workload, seconds, device)
-    if what == "alone":
-        return measure_alone(workload, seconds, least, device)
     if device != "cpu":
-        raise ValueError("on a device the single steps that units are measured by cannot be timed: leave out --what units")
-    return measure_units(workload, seconds)
+        raise ValueError(f"on a device single steps cannot be timed: leave out {what} in --what")
+    return {"alone": measure_alone, "units": measure_units}[what](workload, seconds)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -221,7 +221,7 @@ def health(found: dict[str, Any]) -> str:
         table(["workload", "rows", "step (ms)", "usual (µs)", "mean (µs)", "largest (µs)", "ratio", "target"], beside),
     ]
     for what, goals, text in (
-        ("alone", targets.HEALTH_ALONE, "`HealthMonitor()` without another monitor, every fifth step, over no callback:"),
+        ("alone", targets.HEALTH_ALONE, "`HealthMonitor()` without another monitor, every fifth step, over the steps between:"),
         (
             "units",
             targets.UNITS,

@@ -64,8 +64,8 @@ def parts(device: str, folder: Path, logs: Path) -> list[Part]:
         options = ["--workloads", letter, "--variants", variants, "--sizes", sizes, "--seconds", seconds, "--name", name]
         return Part(name, ["-m", "benchmarks.alternating", *options, *plain], limit)
 
-    def by_workload(name: str, limit: float) -> Part:
-        options = ["--workloads", "A,G,D", "--what", "beside,alone", "--sizes", sizes, "--seconds", seconds]
+    def by_workload(name: str, limit: float, what: str) -> Part:
+        options = ["--workloads", "A,G,D", "--what", what, "--sizes", sizes, "--seconds", seconds]
         return Part(name, ["-m", f"benchmarks.{name}", *options, *plain], limit)
 
     tests = ["-m", "pytest", "-m", "cuda", "tests/cuda", "-p", "no:benchmark", "-p", "no:cacheprovider", "-q"]
@@ -78,8 +78,8 @@ def parts(device: str, folder: Path, logs: Path) -> list[Part]:
         alternating("A", "A", 40),
         alternating("D", "D", 50),
         Part("synchronisations", ["-m", "benchmarks.gpu.synchronisations", *plain], 75),
-        by_workload("recorder", 90),
-        by_workload("health", 120),
+        by_workload("recorder", 90, "beside,alone"),
+        by_workload("health", 60, "beside"),
         alternating("B", "B", 40),
         alternating("C", "C", 40),
         Part("peers", ["-m", "benchmarks.peers", "--workloads", "A", "--sizes", sizes, "--seconds", seconds, *plain], 45),
@@ -189,7 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     environment |= {"LIGHTNING_HOOKS_TEST_DEVICE": options.device, "PYTHONUNBUFFERED": "1"}
     environment.setdefault("OMP_NUM_THREADS", "4" if options.device == "cuda" else "1")
-    # By default each process of the tests starts as many compile workers as there are cores: beside seven others a test took 47 s.
+    # By default each process of the tests starts a compile worker for each core: beside seven others a test took 47 s.
     environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     environment.pop("LIGHTNING_HOOKS_KERNEL", None)
     outcome: dict[str, dict[str, object]] = {}

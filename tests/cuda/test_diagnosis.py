@@ -166,7 +166,7 @@ def test_diagnosis_and_recorder_wait_only_for_the_copies_of_the_step_before(
             elif batch_idx == 90:
                 self.context.__exit__(None, None, None)
 
-        def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+        def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
             batch[0] += 1  # the last step is read now
 
         def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
