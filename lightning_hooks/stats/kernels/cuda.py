@@ -124,7 +124,7 @@ class PartialRows:
 
     def __init__(self, state: Tensor) -> None:
         self._state = state
-        self._device = state.get_device()
+        self._device_index = state.get_device()
         self._rows = torch.empty(_CAPACITY, MOMENTS, dtype=torch.float64, device=state.device)
         self._address = self._rows.data_ptr()
         # What waits for a merge, by the object that keeps the partial rows: this one, and those that lend theirs.
@@ -140,16 +140,16 @@ class PartialRows:
 
     def measure(self, tensor: Tensor) -> _Span | None:
         """Write the partial rows of a tensor; None if the tensor is rejected."""
-        found = find(tensor, self._device)
+        found = find(tensor, self._device_index)
         if found is None:
             return None
         address, size, _ = found
         if size == 0:
             return 0, self._used, self._used
         # Triton launches kernels on the current device. If that is not the device of the state, reject the tensor.
-        if self._device >= 0 and torch.cuda.current_device() != self._device:
+        if self._device_index >= 0 and torch.cuda.current_device() != self._device_index:
             return None
-        stream = current_stream(self._device)
+        stream = current_stream(self._device_index)
         # Reject a tensor on another stream: a merge there could read partial rows that this stream has not written yet.
         if self._waiting and stream != self._stream:
             return None
@@ -178,7 +178,7 @@ class PartialRows:
         """
         if lender is None or lender is self:
             lender = self
-        elif lender._device != self._device or (self._waiting and lender._stream != self._stream):
+        elif lender._device_index != self._device_index or (self._waiting and lender._stream != self._stream):
             return False
         else:
             self._stream = lender._stream
@@ -213,7 +213,7 @@ class PartialRows:
             self._used = 0
 
     def _load(self, dtype: torch.dtype) -> Launch:
-        launch = self._launches[dtype] = launcher(triton_code.measure_one, self._device, CODE=CODES[dtype], **_BLOCKS)
+        launch = self._launches[dtype] = launcher(triton_code.measure_one, self._device_index, CODE=CODES[dtype], **_BLOCKS)
         return launch
 
 
