@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,15 +98,22 @@ def _head(folder: Path) -> str:
 
 
 def _origin(name: str, folder: Path) -> str:
-    """When and on what a file was measured; empty where it is as the head of the report says."""
-    found, head = read(name, folder), _environment(folder) or {}
-    if found is None:
+    return origin(read(name, folder), _environment(folder) or {}, ("date", "commit", "cores", "kernel", "load"))
+
+
+def origin(found: dict[str, Any] | None, head: dict[str, Any], keys: Sequence[str]) -> str:
+    """When and on what a file was measured; empty where it is as the head of the report says.
+
+    Args:
+        found: what the file holds.
+        head: the environment in the head of the report.
+        keys: the keys of the environment that are compared and shown.
+    """
+    if found is None or all(found["environment"].get(key) == head.get(key) for key in keys):
         return ""
-    here = found["environment"]
-    if all(here.get(key) == head.get(key) for key in ("date", "commit", "cores", "kernel", "load")):
-        return ""
-    load = ", ".join(map(str, here["load"]))
-    return f"{here['date']}, commit {here['commit']}, cores: {here['cores']}, kernel: {here['kernel']}, load: {load}\n\n"
+    here = {**found["environment"], "load": ", ".join(map(str, found["environment"]["load"]))}
+    shown = {"date": "{}", "commit": "commit {}", "gpu": "{}"}
+    return ", ".join(shown.get(key, f"{key}: {{}}").format(here.get(key, "–")) for key in keys) + "\n\n"
 
 
 def _empty(found: dict[str, Any] | None) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks import tables, targets
 from benchmarks.markdown import met, table
 from benchmarks.output import read
-from benchmarks.report import peers, ratios
+from benchmarks.report import origin, peers, ratios
 
 _INTRODUCTION = """# What watching costs on a GPU
 
@@ -28,6 +28,7 @@ _HEADINGS = {
     "control": "The control: a callback that does nothing",
     "idle_hooks": "Hooks that do nothing",
 }
+_ORIGIN = ("date", "commit", "gpu")
 _FITS = ("G", "A", "B", "C", "D", "control", "final")
 
 
@@ -50,7 +51,8 @@ def render(folder: Path) -> str:
         chosen = [row for rows in by_file.values() for row in rows]
         if chosen:
             goals = targets.GPU_RATIOS if variant == "everything" else {}
-            others = "".join(_origin(found[name], environment, f"{name}: ") for name, rows in by_file.items() if rows)
+            origins = {name: origin(found[name], environment, _ORIGIN) for name, rows in by_file.items() if rows}
+            others = "".join(f"{name}: {text}" for name, text in origins.items() if text)
             sections.append(f"## {heading}\n\n{others}{ratios(chosen, goals, variant)}")
     tables_of: list[tuple[str, str, Callable[[dict[str, Any]], str]]] = [
         ("bandwidth", "The kernel beside a copy", _bandwidth),
@@ -62,17 +64,8 @@ def render(folder: Path) -> str:
     for name, heading, body in tables_of:
         of_name = found[name]
         if of_name:
-            sections.append(f"## {heading}\n\n{_origin(of_name, environment)}{body(of_name)}")
+            sections.append(f"## {heading}\n\n{origin(of_name, environment, _ORIGIN)}{body(of_name)}")
     return "\n\n".join(sections) + "\n"
-
-
-def _origin(found: dict[str, Any] | None, head: dict[str, Any], what: str = "") -> str:
-    """When and on what a file was measured; empty where it is as the head of the report says."""
-    here = (found or {}).get("environment", {})
-    keys = ("date", "commit", "gpu")
-    if not here or all(here.get(key) == head.get(key) for key in keys):
-        return ""
-    return f"{what}{here['date']}, commit {here['commit']}, {here.get('gpu', 'no GPU')}\n\n"
 
 
 def _parts(done: dict[str, Any]) -> str:

@@ -131,7 +131,7 @@ def whole(name: str, record: FlightRecord, folder: str | None) -> dict[str, Any]
         if record.failure is None
         else {**_bounded(vars(record.failure)), "traceback": record.failure.traceback[-_LONGEST:]},
         "notes": [_text(each) for each in record.notes[:_MOST]],
-        # Without a batch there is nothing to replay; `write_texts` of the recorder follows the same rule.
+        # A record without a batch cannot be replayed, so it has no command here, as it has none in `record.md`.
         "replay": f"lightning-hooks replay {shlex.quote(str(Path(folder, name)))}"
         if "batch" in record.files and folder is not None
         else None,

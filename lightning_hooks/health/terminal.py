@@ -38,7 +38,8 @@ def width_for(stream: TextIO | None) -> int:
 
 def is_terminal(stream: TextIO | None) -> bool:
     """Whether a stream says that it is a terminal. An object that somebody put in place of `sys.stdout` may not know."""
-    # While its bar is drawn, rich puts an object before the stream that is no terminal itself in its older versions.
+    # While rich draws a bar, `sys.stderr` is an object of rich that passes text on. In older versions of rich this object does
+    # not say that it is a terminal, so ask the stream behind it.
     stream = getattr(stream, "rich_proxied_file", stream)
     is_terminal = getattr(stream, "isatty", None)
     return is_terminal is not None and bool(is_terminal())

@@ -22,9 +22,10 @@ from lightning_hooks.stats.units.statistics import NAMES
 from tests import late_copies
 from tests.callbacks.models import Net, adamw, data, trainer_of
 from tests.callbacks.test_recorder import record_late
-from tests.conformance._tools import everything, loader, randn, same_weights
+from tests.conformance._tools import everything, randn, same_weights
 from tests.conformance._unit_truth import unit_truth
 from tests.consumers import Keeps
+from tests.cuda._strict import Strict, batches_on
 from tests.cuda.test_fits import Half, Overflows, scaler
 
 pytestmark = [
@@ -155,29 +156,18 @@ def test_diagnosis_and_recorder_wait_only_for_the_copies_of_the_step_before(
     monkeypatch.setattr(kind, "__init__", begun)
     monkeypatch.setattr(kind, "wait", noted)
 
-    class Strict(Callback):
-        """From the third batch on waiting is an error, past steps at which the rules look at patterns."""
-
+    class Counts(Callback):
         def on_train_batch_start(self, trainer: Trainer, module: LightningModule, x: Any, batch_idx: int) -> None:
             batch[0] = batch_idx
-            if batch_idx == 3:
-                self.context = without_waiting()
-                self.context.__enter__()
-            elif batch_idx == 90:
-                self.context.__exit__(None, None, None)
 
         def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
-            batch[0] += 1  # the last step is read now
-
-        def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
-            if device == "cuda":
-                torch.cuda.set_sync_debug_mode("default")
+            batch[0] += 1  # The last step is read now.
 
     def fit(*callbacks: Callback) -> Net:
         torch.manual_seed(0)
         model = Net(adamw, dropout=0.0).to(device)
-        batches = loader(*((torch.randn(4, 6, device=device), torch.randn(4, 3, device=device)) for _ in range(92)))
-        trainer_of(tmp_path, Strict(), *callbacks, accelerator=device).fit(model, batches)
+        strict = Strict(device, without_waiting, until=90)  # Past steps at which the rules look at patterns.
+        trainer_of(tmp_path, Counts(), strict, *callbacks, accelerator=device).fit(model, batches_on(device, 92))
         return model
 
     try:

@@ -27,7 +27,8 @@ from lightning_hooks import (
     load_capture,
 )
 from tests.callbacks.models import Memory, Net, ValNet, adamw, data, plain_sgd, trainer_of
-from tests.conformance._tools import everything, loader, same_weights, three_runs
+from tests.conformance._tools import everything, same_weights, three_runs
+from tests.cuda._strict import Strict, batches_on
 
 pytestmark = pytest.mark.cuda
 
@@ -132,28 +133,14 @@ def test_watching_waits_for_nothing_in_a_loop(device: str, without_waiting: Call
 def test_watching_adds_no_wait_to_a_fit(
     device: str, tmp_path: Path, without_waiting: Callable[[], AbstractContextManager[None]], compiled: bool
 ) -> None:
-    class Strict(Callback):
-        """From the third batch on waiting is an error: its own setting, so that the end of the fit may wait."""
-
-        def on_train_batch_start(self, trainer: Trainer, module: LightningModule, batch: Any, batch_idx: int) -> None:
-            if batch_idx == 3:
-                self.context = without_waiting()
-                self.context.__enter__()
-            elif batch_idx == 7:
-                self.context.__exit__(None, None, None)
-
-        def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
-            if device == "cuda":
-                torch.cuda.set_sync_debug_mode("default")
-
     def fit(*callbacks: Callback) -> Net:
         torch.manual_seed(0)
         model = Net(adamw, dropout=0.0).to(device)
         if compiled:
             model.body.compile()
-        batches = loader(*((torch.randn(4, 6, device=device), torch.randn(4, 3, device=device)) for _ in range(9)))
-        trainer_of(tmp_path, Strict(), *callbacks, accelerator=device, logger=Memory() if callbacks else False).fit(
-            model, batches
+        strict = Strict(device, without_waiting, until=7)
+        trainer_of(tmp_path, strict, *callbacks, accelerator=device, logger=Memory() if callbacks else False).fit(
+            model, batches_on(device, 9)
         )
         assert_no_hooks(model)
         torch._dynamo.reset()

@@ -24,7 +24,7 @@ class PairWatch:
         what = "its micro-batches cannot be seen. Watch 'micro_cosine' and 'noise_scale' with DDP, or omit them"
         refuse_sharded([row.target for row in self.summed], "watch", what)
         self._kept = {*plan.index.rows_with("cosine".__eq__).tolist()}
-        # The rows whose cosine is due up to a last step, by that step. Rows whose cosine stays due are not among them.
+        # Maps a step to the rows whose cosine is due at this step for the last time. Rows without a last step are in none.
         self._until: dict[int, list[int]] = {}
         for row, end in _ends(plan).items():
             if end is not None:

@@ -116,7 +116,8 @@ class Producer:
         own, checksum = self._facts_of_rank()
         pending = observer.exchange(checksum)
         before = None if self._awaiting_requests is None else self._awaiting_requests.pending
-        if observer.table.ranks > 1:  # `note` reads the exchange of the previous step
+        # With several ranks `note` reads the exchange of the previous step. Wait for it here, where the wait does not count.
+        if before is not None and observer.table.ranks > 1:
             self._wait_for(before)
         facts = None if self._facts is None else self._facts.note(own, pending, before)
         of_stores = observer.table.exchange_stores()
@@ -151,10 +152,11 @@ class Producer:
             self.observer.agree(ended.pending.merged)
         self.publish_pending()
 
-    def _wait_for(self, pending: PendingState | None) -> None:
+    def _wait_for(self, pending: PendingState) -> None:
         """Wait for the device; what that takes does not count as time of the monitor."""
-        with self.observer.account.meter.waiting, suppress(Exception):  # whoever reads the state raises the error again
-            _ = None if pending is None else pending.merged
+        # Ignore an error: reading the state again raises it where the caller handles it.
+        with self.observer.account.meter.waiting, suppress(Exception):
+            _ = pending.merged
 
     def _facts_of_rank(self) -> tuple[StepFacts | None, int]:
         """The facts of this rank, and their checksum."""

@@ -127,7 +127,7 @@ class PartialRows:
         self._device_index = state.get_device()
         self._rows = torch.empty(_CAPACITY, MOMENTS, dtype=torch.float64, device=state.device)
         self._address = self._rows.data_ptr()
-        # What waits for a merge, by the object that keeps the partial rows: this one, and those that lend theirs.
+        # The spans that are not merged yet, by the object in whose `_rows` they lie: this one, or one that lends them.
         self._waiting: dict[PartialRows, list[_Part]] = {}
         self._borrowers: WeakSet[PartialRows] = WeakSet()
         self._used = 0
@@ -165,22 +165,20 @@ class PartialRows:
         self._used = end = begin + programs
         return size, begin, end
 
-    def enqueue(self, offset: int, span: _Span, lender: PartialRows | None = None) -> bool:
+    def enqueue(self, offset: int, span: _Span, lender: PartialRows) -> bool:
         """Note that a span of partial rows is to be merged into the row at an offset of the state.
 
         Args:
             offset: the index in the state at which the row begins.
             span: from `measure`.
-            lender: the object whose `measure` wrote the span; this one by default.
+            lender: the object whose `measure` wrote the span: this one, or another.
 
         Returns:
-            Whether the span can be merged: the lender must be on the same device and stream.
+            Whether the span can be merged: another lender must be on the same device and stream.
         """
-        if lender is None or lender is self:
-            lender = self
-        elif lender._device_index != self._device_index or (self._waiting and lender._stream != self._stream):
-            return False
-        else:
+        if lender is not self:
+            if lender._device_index != self._device_index or (self._waiting and lender._stream != self._stream):
+                return False
             self._stream = lender._stream
             lender._borrowers.add(self)
         if span[0]:
@@ -203,7 +201,8 @@ class PartialRows:
         if parts:
             with _current(self._state):
                 _merge(self._state, lender._rows, *np.array(parts, dtype=np.int64).T, merging=True)
-            del self._waiting[lender]  # only now: what raised can be merged again
+            # Remove the spans only after the merge: if it raised, the next merge takes them.
+            del self._waiting[lender]
 
     def _free(self) -> None:
         """Make the borrowers merge their spans, then let `measure` begin at the first partial row again."""
@@ -234,7 +233,7 @@ class RowWriter:
     def __call__(self, tensor: Tensor) -> bool:
         """Measure a tensor for the row, or reject it and return False."""
         span = self._rows.measure(tensor)
-        return span is not None and self._rows.enqueue(self._offset, span)
+        return span is not None and self._rows.enqueue(self._offset, span, self._rows)
 
     def share(self, tensor: Tensor) -> Callable[[RowWriter], bool] | None:
         """Measure a tensor for the row, and return a function that merges the measurement into the row of another writer.
@@ -246,7 +245,7 @@ class RowWriter:
         span = lender.measure(tensor)
         if span is None:
             return None
-        lender.enqueue(self._offset, span)
+        lender.enqueue(self._offset, span, lender)
         return lambda other: other._rows.enqueue(other._offset, span, lender)
 
 

@@ -160,7 +160,7 @@ def _span(
     sizes = tl.zeros((LANES,), tl.float64)
     lows = tl.full((LANES,), float("inf"), head.dtype)
     highs = tl.full((LANES,), float("-inf"), head.dtype)
-    # Exact in float32: a lane has at most 512 elements of a span.
+    # These counts are exact in float32, because a lane has at most 512 elements of a span.
     zeros = tl.zeros((LANES,), tl.float32)
     small = tl.zeros((LANES,), tl.float32)
     whole_end = start + (end - start) // BLOCK * BLOCK

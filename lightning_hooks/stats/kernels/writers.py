@@ -91,16 +91,16 @@ class DeviceWriter(DirectWriter):
     """A function that merges a tensor into a row on a device.
 
     Args:
-        device_row: measures tensors for the row.
+        write: measures tensors for the row.
         row: the index of the row, for the fallback.
         fallback: takes the other tensors, and counts direct writes.
     """
 
-    __slots__ = ("device_row",)
+    __slots__ = ()
+    write: DeviceRow
 
-    def __init__(self, device_row: DeviceRow, row: int, fallback: FallbackWriter) -> None:
-        super().__init__(device_row, row, fallback)
-        self.device_row = device_row
+    def __init__(self, write: DeviceRow, row: int, fallback: FallbackWriter) -> None:
+        super().__init__(write, row, fallback)
 
 
 class SharedDeviceWriter:
@@ -124,9 +124,9 @@ class SharedDeviceWriter:
             begun, written = perf_counter_ns(), False
             if writer.fallback.direct:
                 try:
-                    written = share is not None and share(writer.device_row)
+                    written = share is not None and share(writer.write)
                     if not written:
-                        own = writer.device_row.share(tensor)
+                        own = writer.write.share(tensor)
                         written, share = own is not None, own or share
                 # Ignore the error: `merge` measures the same tensor, and handles the error there.
                 except Exception:

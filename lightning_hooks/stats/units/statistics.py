@@ -44,7 +44,7 @@ class Units:
     """
 
     def __init__(self, moments: Array, elements: ArrayLike = 1.0, nonnegative: ArrayLike = False) -> None:
-        # One array for each moment: numbers that lie apart take longer to read.
+        # Copy each moment into an array of its own, because NumPy reads adjacent numbers faster than every fourth one.
         self.sums, self.squares, self.abs_max = (np.ascontiguousarray(moments[..., i]) for i in (SUM, SQUARE, ABS_MAX))
         self.elements = np.asarray(elements, dtype=np.float64)
         self._nonnegative = np.asarray(nonnegative, dtype=np.bool_)
@@ -53,12 +53,6 @@ class Units:
     def load(self) -> Array:
         """The load of each unit, [..., units]: its sum if no element of the tensor is negative, else its sum of squares."""
         return np.where(self._nonnegative[..., None], self.sums, self.squares)
-
-    @cached_property
-    def total_load(self) -> Array:
-        """The load of all units together, [...]."""
-        total: Array = self.load.sum(axis=-1)
-        return total
 
     @cached_property
     def mean_squares(self) -> Array:
@@ -119,7 +113,7 @@ def _load_cv(units: Units) -> Array:
 
 
 def _effective_units(units: Units) -> Array:
-    shares = units.load / units.total_load[..., None]
+    shares = units.load / units.load.sum(axis=-1, keepdims=True)
     # The limit of x log x at 0 is 0.
     terms = np.where(shares == 0, 0.0, shares * np.log(np.where(shares == 0, 1.0, shares)))
     values: Array = np.exp(-terms.sum(axis=-1))
