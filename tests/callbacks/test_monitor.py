@@ -547,7 +547,7 @@ def test_a_failing_statistic_detaches_the_monitor_and_training_goes_on(tmp_path:
     "fails, stats",
     [
         ("lightning_hooks.stats.table.Table.measure_all", "norm"),
-        ("lightning_hooks.engine.watching.param_reader.Snapshots.take", "norm"),
+        ("lightning_hooks.engine.watching.snapshots.Snapshots.take", "norm"),
         ("lightning_hooks.engine.watching.pairs.local_part", "cosine"),
         ("lightning_hooks.engine.watching.pairs.PairWatch.add", "noise_scale"),
     ],

@@ -41,7 +41,7 @@ from lightning_hooks import (
     Watch,
     assert_no_hooks,
 )
-from lightning_hooks.engine.watching.param_reader import Snapshots
+from lightning_hooks.engine.watching.snapshots import Snapshots
 from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
 from lightning_hooks.transforms import Context, Transform
 from tests.conformance._own_hooks import OwnHooks

@@ -14,16 +14,15 @@ from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.phases import PARAM_TENSORS, ParamTensor
+from lightning_hooks.engine.watching.snapshots import Snapshots
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import Due, Row
 from lightning_hooks.rules import parse_tensor
-from lightning_hooks.stats import kernels
 from lightning_hooks.stats.measurement import Measurement, UnscaledMeasurement, measure_all
 from lightning_hooks.stats.row_offsets import RowOffsets
 from lightning_hooks.stats.table import Table
 from lightning_hooks.tensor_kinds import is_sharded
-from lightning_hooks.transforms._batch import foreach
 
 Unwritten = list[tuple[int, Measurement]]
 """Rows that the kernel did not write, with their measurements."""
@@ -180,51 +179,6 @@ class ParamReader:
         if tensor not in self._warned_of:
             self._warned_of.add(tensor)
             warnings.warn(f"{resolved.where}.{error}", stacklevel=2)
-
-
-class Snapshots:
-    """Copies of parameters, in memory that is kept from one watched step to the next.
-
-    Allocating in every step would cost more than copying: the system hands out new memory page by page. Tensors on a CUDA
-    device are copied in a few launches. A tensor subclass, which can be copied in neither way, is cloned each time.
-
-    Each optimizer has copies of its own, because one optimizer may step inside the step of another.
-
-    Example:
-        >>> weight, optimizer = nn.Parameter(torch.ones(2)), torch.optim.SGD([torch.ones(1)])
-        >>> Snapshots().take(optimizer, [weight])[0].tolist()
-        [1.0, 1.0]
-    """
-
-    def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[Any, dict[nn.Parameter, Tensor]] = WeakKeyDictionary()
-
-    def take(self, optimizer: Any, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-        """Copies in the order of the parameters; the next call for the optimizer may overwrite them."""
-        kept = self._kept.setdefault(optimizer, {})
-        copies = []
-        for parameter in parameters:
-            copy = kept.get(parameter)
-            if copy is None:
-                copy = kept[parameter] = parameter.detach().clone()
-            copies.append(copy)
-        left = kernels.host.copy_many(copies, parameters)
-        together = [i for i in left if parameters[i].is_cuda and _are_alike(copies[i], parameters[i])]
-        if together:
-            with torch.no_grad():
-                foreach("copy", [copies[i] for i in together], [parameters[i] for i in together], owned=True)
-        for i in sorted({*left} - {*together}):
-            copies[i] = kept[parameters[i]] = parameters[i].detach().clone()
-        return copies
-
-
-def _are_alike(copy: Tensor, parameter: nn.Parameter) -> bool:
-    return (
-        type(parameter) is nn.Parameter
-        and parameter.layout is torch.strided
-        and (copy.device, copy.dtype, copy.shape) == (parameter.device, parameter.dtype, parameter.shape)
-        and copy.stride() == parameter.stride()
-    )
 
 
 def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:

@@ -1,0 +1,73 @@
+"""Copies of tensors, in memory that is kept from one watched step to the next.
+
+Allocating in every step would cost more than copying: the system hands out new memory page by page. Tensors on a CUDA device
+are copied in a few launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks.stats import kernels
+from lightning_hooks.tensor_kinds import is_plain
+from lightning_hooks.transforms._batch import foreach
+
+
+class Snapshots:
+    """Copies of parameters. Each optimizer has copies of its own, because one may step inside the step of another.
+
+    Example:
+        >>> weight, optimizer = nn.Parameter(torch.ones(2)), torch.optim.SGD([torch.ones(1)])
+        >>> Snapshots().take(optimizer, [weight])[0].tolist()
+        [1.0, 1.0]
+    """
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[Any, dict[nn.Parameter, Tensor]] = WeakKeyDictionary()
+
+    def take(self, optimizer: Any, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+        """Copies in the order of the parameters; the next call for the optimizer may overwrite them."""
+        kept = self._kept.setdefault(optimizer, {})
+        copies = copy_all(parameters, [kept.get(parameter) for parameter in parameters])
+        kept.update(zip(parameters, copies, strict=True))
+        return copies
+
+
+def copy_all(tensors: Sequence[Tensor], memory: Sequence[Tensor | None]) -> list[Tensor]:
+    """Copies of tensors, detached.
+
+    Args:
+        tensors: the tensors to copy.
+        memory: for each tensor a copy of another step, which is overwritten if the tensor fits; None if there is none yet. A
+            tensor of a subclass is cloned each time.
+
+    Example:
+        >>> memory = torch.zeros(2)
+        >>> copy_all([torch.ones(2)], [memory])[0] is memory
+        True
+    """
+    copies = [tensor.detach().clone() if old is None else old for tensor, old in zip(tensors, memory, strict=True)]
+    present = [i for i, old in enumerate(memory) if old is not None]
+    skipped = kernels.host.copy_many([copies[i] for i in present], [tensors[i] for i in present])
+    left = [present[i] for i in skipped]
+    together = [i for i in left if tensors[i].is_cuda and _are_alike(copies[i], tensors[i])]
+    if together:
+        with torch.no_grad():
+            foreach("copy", [copies[i] for i in together], [tensors[i] for i in together], owned=True)
+    for i in sorted({*left} - {*together}):
+        copies[i] = tensors[i].detach().clone()
+    return copies
+
+
+def _are_alike(copy: Tensor, tensor: Tensor) -> bool:
+    return (
+        is_plain(tensor)
+        and tensor.layout is torch.strided
+        and (copy.device, copy.dtype, copy.shape) == (tensor.device, tensor.dtype, tensor.shape)
+        and copy.stride() == tensor.stride()
+    )
