@@ -111,6 +111,18 @@ class Sections:
         start = self._starts[section] + slot * width
         return slice(start, start + width)
 
+    def starts(self, name: str, rows: Sequence[int]) -> NDArray[np.int64]:
+        """Where the numbers of rows that keep the accumulator with this name begin in a state, int64 [rows].
+
+        Raises:
+            KeyError: a row does not keep the accumulator.
+        """
+        section = self.index(name)
+        if section is None:
+            raise KeyError(name)
+        slots, width, start = self._slots[section], self.kept[section].accumulator.width, self._starts[section]
+        return np.array([start + width * slots[row] for row in rows], dtype=np.int64)
+
     def moments_of(self, state: Flat) -> Flat:
         """The first section: raw moments, a view [rows, 9]."""
         return state[: self._ends[0]].reshape(-1, MOMENTS.width)

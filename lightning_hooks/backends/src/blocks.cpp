@@ -155,10 +155,10 @@ std::vector<Blocks> supported() {
   std::vector<Blocks> out;
 #if defined(__x86_64__)
   const auto [has_avx2, has_avx512] = extensions();
-  if (has_avx512) out.push_back({"avx512", avx512::measure, avx512::count, avx512::subtract, avx512::columns, avx512::runs});
-  if (has_avx2) out.push_back({"avx2", avx2::measure, avx2::count, avx2::subtract, avx2::columns, avx2::runs});
+  if (has_avx512) out.push_back({"avx512", avx512::measure, avx512::count, avx512::subtract, avx512::products, avx512::columns, avx512::runs});
+  if (has_avx2) out.push_back({"avx2", avx2::measure, avx2::count, avx2::subtract, avx2::products, avx2::columns, avx2::runs});
 #endif
-  out.push_back({"baseline", baseline::measure, baseline::count, baseline::subtract, baseline::columns, baseline::runs});
+  out.push_back({"baseline", baseline::measure, baseline::count, baseline::subtract, baseline::products, baseline::columns, baseline::runs});
   return out;
 }
 

@@ -17,16 +17,22 @@ struct Units {
   double *sum, *square, *abs_max, *zeros;
 };
 
+// Sums over two tensors: of the products of their elements, and of the squares of the left one and of the right one.
+struct Products {
+  double both = 0, left = 0, right = 0;
+};
+
 // The functions of one instruction set. `measure` writes the row of a block, with the sum of magnitudes if `sized`. `count` adds
 // its elements to the first tables and returns the number of tables used. `subtract` writes the differences of two blocks; those
-// of sixteen-bit floats are float32. `columns` and `runs` add elements to units: rows of n columns, where column k belongs to unit
-// k, `stride` elements from one row to the next; and runs of equal length one after the other, where run k belongs to unit k.
-// Zeros are counted only on request: most tensors have none.
+// of sixteen-bit floats are float32. `products` adds those of two blocks to sums. `columns` and `runs` add elements to units: rows
+// of n columns, where column k belongs to unit k, `stride` elements from one row to the next; and runs of equal length one after the
+// other, where run k belongs to unit k. Zeros are counted only on request: most tensors have none.
 struct Blocks {
   const char* name;
   void (*measure)(Kind, const void* data, int n, bool sized, RowMoments& out);
   int (*count)(Kind, const void* data, int n, std::uint32_t (*tables)[kKeys]);
   void (*subtract)(Kind, const void* left, const void* right, int n, void* out);
+  void (*products)(Kind, const void* left, const void* right, int n, Products& out);
   void (*columns)(Kind, const void* data, std::int64_t rows, std::int64_t stride, int n, bool counted, Units into);
   void (*runs)(Kind, const void* data, std::int64_t many, std::int64_t length, bool counted, Units into);
 };

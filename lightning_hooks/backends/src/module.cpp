@@ -124,6 +124,8 @@ PyMethodDef methods[] = {
     {"measure_many", py_measure_many, METH_O, "A list of the results of `measure`, computed together."},
     {"measure_many_into", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_measure_many_into)), METH_FASTCALL,
      "Measure tensors, or their differences from others, into rows of a state; the indices of those not measured here."},
+    {"compare_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_compare_many)), METH_FASTCALL,
+     "Write the sums of products and of squares of pairs of tensors into a state; the indices of those not compared here."},
     {"copy_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_copy_many)), METH_FASTCALL,
      "Copy tensors into others of the same type and layout; the indices of those not copied here."},
     {"writer", hooks::py_writer, METH_VARARGS, "A function that merges a tensor into a row of a table, directly or through its fallback."},

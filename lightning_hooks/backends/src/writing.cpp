@@ -7,9 +7,7 @@
 #include "buffer.hpp"
 
 namespace hooks {
-namespace {
 
-// Returns a pointer to the numbers [begin, begin + many) of a state, or null with a Python error set.
 double* numbers_of(const View& state, Py_ssize_t begin, std::size_t many) {
   if (state.kind != Kind::f64 || !state.gaps.empty() || state.copies != 1) {
     PyErr_SetString(PyExc_TypeError, "the state must be a contiguous float64 tensor");
@@ -21,6 +19,8 @@ double* numbers_of(const View& state, Py_ssize_t begin, std::size_t many) {
   }
   return reinterpret_cast<double*>(const_cast<char*>(state.data)) + begin;
 }
+
+namespace {
 
 void merge_moments(double* numbers, const void* from) {
   RowMoments into, other;

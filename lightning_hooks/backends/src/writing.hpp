@@ -16,6 +16,9 @@ struct Destination {
   double *moments = nullptr, *counts = nullptr;
 };
 
+// Returns a pointer to the numbers [begin, begin + many) of a state, or null with a Python error set.
+double* numbers_of(const View& state, Py_ssize_t begin, std::size_t many);
+
 // Measures a tensor once and merges it into several rows; skips rows whose state cannot be written. Returns 1 if the tensor was
 // measured, and `row` has its moments; 0 if the kernel does not measure the tensor; -1 with a Python error set.
 int measure_into(Destination* destinations, std::size_t many, PyObject* tensor, bool sized, RowMoments& row);
@@ -26,6 +29,7 @@ int measure_units_into(PyObject* state, Py_ssize_t first, Py_ssize_t histogram, 
                        Py_ssize_t axis, RowMoments& row);
 
 // The arguments are documented at the definitions.
+PyObject* py_compare_many(PyObject*, PyObject* const* args, Py_ssize_t given);
 PyObject* py_copy_many(PyObject*, PyObject* const* args, Py_ssize_t given);
 PyObject* py_measure_many_into(PyObject*, PyObject* const* args, Py_ssize_t given);
 

@@ -16,7 +16,7 @@ from lightning_hooks.engine.participants.actions import AbsentParts, gradient_of
 from lightning_hooks.engine.participants.overhead import Overhead
 from lightning_hooks.engine.participants.participant import ModuleRule, Participant, PhaseMemo
 from lightning_hooks.engine.participants.shards import tensor_parallel_place
-from lightning_hooks.engine.watching.pairs import PairWatch
+from lightning_hooks.engine.watching.pairs import PairWatch, comparable
 from lightning_hooks.engine.watching.param_reader import ParamReader
 from lightning_hooks.engine.watching.row_fallback import RowFallback
 from lightning_hooks.errors import RuleError, StoppedError
@@ -197,10 +197,21 @@ class Observer(Participant):
         if "pairs" not in self.plan.index.kept or not self._reads:
             return
         for due in self._reader.due("before_step", optimizer, self.schedules):
-            for parameter, row in zip(due.parameters, due.offsets.rows, strict=True) if due.tensor == "grad" else ():
-                # Guard each row separately: if one row fails, this rank must still take part in the collective of the next row.
+            if due.tensor == "grad":
+                rows = due.offsets.rows
+                gradients: dict[int, Tensor] = {}
+                for position in self.pairs.note(rows):
+                    # If one row fails, this rank must still take part in the collective of the next row. Do not use `guard`,
+                    # which takes longer: there may be thousands of rows.
+                    try:
+                        gradient = comparable(due.parameters[position])
+                    except Exception as error:
+                        self.fail(error)
+                    else:
+                        if gradient is not None:
+                            gradients[rows[position]] = gradient
                 with self.guard():
-                    self.pairs.compare(parameter, row, memo.scale)
+                    self.pairs.compare(gradients, memo.scale)
 
     def final(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self._read("final", optimizer, memo.scale)

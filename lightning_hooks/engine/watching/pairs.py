@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor, nn
 
 from lightning_hooks.engine.participants.shards import refuse_sharded
+from lightning_hooks.engine.watching.snapshots import copy_all
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import Row
 from lightning_hooks.stats.measurement import Measurement
@@ -29,8 +32,11 @@ class PairWatch:
         for row, end in _ends(plan).items():
             if end is not None:
                 self._until.setdefault(end, []).append(row)
+        # By row: the gradient at the previous watched step, and that of this step. While a row is not in `_copied`, `_now` has
+        # only the memory for its copy.
         self._before: dict[int, Tensor] = {}
         self._now: dict[int, Tensor] = {}
+        self._copied: set[int] = set()
         self._compared: set[int] = set()  # rows that were compared after their last micro-batch
 
     def begin(self, step: int) -> None:
@@ -38,14 +44,20 @@ class PairWatch:
 
         The copies of rows whose cosine is never due again are freed.
         """
-        self._before.update(self._now)
-        self._now = {}
+        before, now = self._before, self._now
+        for row in self._copied:
+            latest = now.pop(row)
+            if row in before:
+                now[row] = before[row]
+            before[row] = latest
+        self._copied.clear()
         self._compared.clear()
         for end in [end for end in self._until if end < step]:
             rows = self._until.pop(end)
             self._kept.difference_update(rows)
             for row in rows:
-                self._before.pop(row, None)
+                before.pop(row, None)
+                now.pop(row, None)
 
     def add(self, row: Row, measurement: Measurement) -> None:
         """Add the gradient of a micro-batch to a row; the sum starts again after a step, or if the parameter has no `grad`."""
@@ -57,28 +69,54 @@ class PairWatch:
         sums[SMALL] += new[M2] + new[COUNT] * new[MEAN].square()
         sums[PARTS] += 1.0
 
-    @torch.no_grad()
-    def compare(self, parameter: nn.Parameter, row: int, scale: Tensor | None) -> None:
-        """Compare the gradient of a step with that of the previous watched step, and keep a copy.
+    def note(self, rows: Sequence[int]) -> list[int]:
+        """Note that the gradients of these rows are complete. Returns the positions of those that are to be compared."""
+        self._compared.update(rows)
+        return [position for position, row in enumerate(rows) if row in self._kept]
 
-        Sparse gradients and tensor subclasses are skipped. All ranks must call `compare` for a sharded gradient. `scale` is the
-        loss scale by which the gradient is still multiplied, or None.
+    @torch.no_grad()
+    def compare(self, gradients: Mapping[int, Tensor], scale: Tensor | None) -> None:
+        """Compare gradients of a step with those of the previous watched step, and keep copies.
+
+        Args:
+            gradients: by row, as `comparable` returns them.
+            scale: the loss scale by which the gradients are still multiplied, or None.
         """
-        self._compared.add(row)
-        if row not in self._kept or parameter.grad is None or parameter.grad.layout is not torch.strided:
-            return
-        gradient = local_part(parameter.grad)
-        if not is_plain(gradient):
-            return
-        if gradient.is_complex():
-            gradient = torch.view_as_real(gradient.resolve_conj())  # [..., 2]
-        now = self._now[row] = gradient.clone() if scale is None else gradient / scale
-        before = self._before.get(row)
+        tensors = [*gradients.values()] if scale is None else [gradient / scale for gradient in gradients.values()]
+        rows = [*gradients]
+        copies = copy_all(tensors, [self._now.get(row) for row in rows])
+        self._now.update(zip(rows, copies, strict=True))
+        self._copied.update(rows)
         # Compare only equal shapes: the parameter may have been replaced since the previous watched step.
-        if before is not None and before.shape == now.shape:
-            new, old = now.flatten().double(), before.flatten().double()
-            sums = self.table.numbers("pairs", row)
-            sums[DOT], sums[BEFORE], sums[NOW] = torch.dot(new, old), torch.dot(old, old), torch.dot(new, new)
+        before = self._before
+        both = [
+            (row, now, before[row])
+            for row, now in zip(rows, copies, strict=True)
+            if row in before and before[row].shape == now.shape
+        ]
+        if not both:
+            return
+        rows, new, old = (list(each) for each in zip(*both, strict=True))
+        for position in self.table.compare_all(rows, new, old):
+            self._compare_in_torch(rows[position], new[position], old[position])
+
+    def _compare_in_torch(self, row: int, now: Tensor, before: Tensor) -> None:
+        new, old = now.flatten().double(), before.flatten().double()
+        sums = self.table.numbers("pairs", row)
+        sums[DOT], sums[BEFORE], sums[NOW] = torch.dot(new, old), torch.dot(old, old), torch.dot(new, new)
+
+
+def comparable(parameter: nn.Parameter) -> Tensor | None:
+    """The gradient of a parameter, as real numbers; None without one, for a sparse gradient and for a tensor subclass.
+
+    All ranks must call this function for a sharded parameter, of which it returns the part of this rank.
+    """
+    if parameter.grad is None or parameter.grad.layout is not torch.strided:
+        return None
+    gradient = local_part(parameter.grad)
+    if not is_plain(gradient):
+        return None
+    return torch.view_as_real(gradient.resolve_conj()) if gradient.is_complex() else gradient
 
 
 def _ends(plan: Plan) -> dict[int, int | None]:

@@ -200,6 +200,33 @@ def measure_many_into(
     return skipped
 
 
+def compare_many(state: Tensor, firsts: NDArray[np.int64], tensors: Sequence[Tensor], others: Sequence[Tensor], /) -> list[int]:
+    """Write the sums of products and of squares of pairs of tensors into a state.
+
+    Args:
+        state: a contiguous float64 tensor.
+        firsts: the offset in the state of the three sums of each pair, int64 [pairs]: of the products, of the squares of the
+            other tensor, and of those of the tensor.
+        tensors: one for each pair.
+        others: the other one of each pair.
+
+    Returns:
+        The indices of the pairs that were skipped: not in host memory, or of different dtypes or layouts.
+    """
+    skipped: list[int] = []
+    for position, (first, tensor, other) in enumerate(zip(firsts.tolist(), tensors, others, strict=True)):
+        if not _are_alike(tensor, other):
+            skipped.append(position)
+            continue
+        sums = np.zeros(3)
+        for pieces in zip(_pieces(tensor), _pieces(other), strict=True):
+            new, old = (piece.double().numpy() for piece in pieces)
+            with np.errstate(all="ignore"):
+                sums += ((new * old).sum(), np.square(old).sum(), np.square(new).sum())
+        _numbers(state)[first : first + 3] = sums
+    return skipped
+
+
 def copy_many(into: Sequence[Tensor], tensors: Sequence[Tensor], /) -> list[int]:
     """Copy tensors into existing tensors in host memory.
 
@@ -212,11 +239,7 @@ def copy_many(into: Sequence[Tensor], tensors: Sequence[Tensor], /) -> list[int]
     """
     skipped: list[int] = []
     for position, (old, new) in enumerate(zip(into, tensors, strict=True)):
-        if (
-            (_is_measured(old) and _is_measured(new))
-            and (old.dtype, old.shape) == (new.dtype, new.shape)
-            and old.stride() == new.stride()
-        ):
+        if _are_alike(old, new):
             old.detach().copy_(new.detach())
         else:
             skipped.append(position)
@@ -269,11 +292,23 @@ def _is_measured(tensor: Tensor) -> bool:
     )
 
 
+def _are_alike(one: Tensor, other: Tensor) -> bool:
+    return (
+        (_is_measured(one) and _is_measured(other))
+        and (one.dtype, one.shape) == (other.dtype, other.shape)
+        and one.stride() == other.stride()
+    )
+
+
+def _pieces(tensor: Tensor) -> Sequence[Tensor]:
+    """The elements of a tensor, in pieces that fit into the caches."""
+    elements = tensor.detach().reshape(-1)
+    return (elements,) if elements.numel() <= _PIECE else elements.split(_PIECE)
+
+
 def _moments(tensor: Tensor) -> Array:
     """The moments of a tensor, [9]."""
-    elements = tensor.detach().reshape(-1)
-    pieces = (elements,) if elements.numel() <= _PIECE else elements.split(_PIECE)
-    rows = [_moments_of(piece.double().numpy(), _TINY[tensor.dtype]) for piece in pieces]
+    rows = [_moments_of(piece.double().numpy(), _TINY[tensor.dtype]) for piece in _pieces(tensor)]
     return rows[0] if len(rows) == 1 else _union(rows)
 
 

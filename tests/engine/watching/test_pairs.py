@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,41 @@ def test_of_several_steps_in_a_batch_the_last_one_counts(tmp_path: Path, set_to_
     (expected,) = run([last], ["micro_cosine", "noise_scale"])
     for stat in ("micro_cosine", "noise_scale"):
         assert book.lines[0][f"grad_{stat}/layer.weight"] == pytest.approx(expected[f"grad_{stat}/w"])
+
+
+def test_of_several_steps_in_a_batch_the_last_one_is_compared_with_that_of_the_batch_before(tmp_path: Path) -> None:
+    book = Keeper()
+    monitor = StatsMonitor([Watch(params="*.weight", tensors="grad", stats="cosine")])
+    first = [[9.0, -9.0], [0.0, 0.0], [3.0, 0.0], [0.0, 0.0]]
+    second = [[-9.0, 5.0], [0.0, 0.0], [4.0, 3.0], [0.0, 0.0]]
+    make(tmp_path, monitor, logger=book).fit(Steps(set_to_none=True), loader(first, second))
+    assert [line.get("grad_cosine/layer.weight") for line in book.lines.values()] == [None, pytest.approx(0.8)]
+
+
+@pytest.mark.parametrize("kind", ["half", "float", "double"])
+def test_a_gradient_may_have_any_layout_and_change_it_from_step_to_step(kind: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    model = Linear()
+    model.w = nn.Parameter(getattr(torch.zeros(4, 6), kind)())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    layouts = [
+        torch.randn(4, 6, generator=generator),
+        torch.randn(4, 6, generator=generator),
+        torch.randn(6, 4, generator=generator).t(),
+        torch.randn(6, 4, generator=generator).t(),
+        torch.randn(4, 1, generator=generator).expand(4, 6),
+        torch.randn(8, 6, generator=generator)[::2],
+    ]
+    gradients = [getattr(each, kind)() for each in layouts]
+    with instrument(model, watch=[Watch(params="w", tensors="grad", stats="cosine")], optimizer=optimizer) as watched:
+        seen = []
+        for gradient in gradients:
+            model.w.grad = gradient
+            optimizer.step()
+            seen.append(watched.compute().get("grad_cosine/w"))
+    wide = [each.double().flatten() for each in gradients]
+    expected = [torch.nn.functional.cosine_similarity(*each, dim=0).item() for each in pairwise(wide)]
+    assert seen == [None, *(pytest.approx(each, rel=1e-12) for each in expected)]
 
 
 @pytest.mark.parametrize("stat", STATS)
