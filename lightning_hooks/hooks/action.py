@@ -91,6 +91,11 @@ class ModuleActions:
         plain = all(each.whole or not (each.path or each.changes or each.recomputed) for each in self.output)
         return plain and not any(each.path or each.backward is BackwardPass.INNER for each in self.output_grad)
 
+    @property
+    def only_reads_input(self) -> bool:
+        """Whether all actions before the forward of the module are readers of all its arguments."""
+        return not self.input_grad and all(each.only_reads and not (each.path or each.recomputed) for each in self.input)
+
 
 def by_module(actions: Iterable[Action], called: set[int]) -> list[ModuleActions]:
     """Actions at modules, grouped by module.

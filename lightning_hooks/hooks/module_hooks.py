@@ -17,7 +17,7 @@ from lightning_hooks.hooks.action import Action, ModuleActions, by_module
 from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook, WholeHook
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients
 from lightning_hooks.hooks.handles import Handles, Removable
-from lightning_hooks.hooks.plain import GradReader, PlainHook, choose_tensor_hooks, fall_back
+from lightning_hooks.hooks.plain import GradReader, PlainHook, PlainPreHook, choose_tensor_hooks, fall_back
 from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
 
 
@@ -50,7 +50,7 @@ class ModuleHooks:
             is_plain, reads_input = at_module.is_plain, bool(at_module.input or at_module.input_grad)
             if reads_input or not is_plain:
                 hooks = EagerHooks(at_module, switch, step_handles, gradients)
-                self._hooks += [_Hook(module, PreHook(hooks))] if reads_input else []
+                self._hooks += [_pre_hook(module, hooks)] if reads_input else []
                 self._hooks += [] if is_plain else [_Hook(module, ForwardHook(hooks))]
             if is_plain:
                 self._hooks += [_plain_hook(module, hook) for hook in _plain(at_module, switch, fallback)]
@@ -62,6 +62,8 @@ class ModuleHooks:
 
 
 class _Hook:
+    """A hook with keyword arguments of one module."""
+
     __slots__ = ("hook", "module")
 
     def __init__(self, module: ReferenceType[nn.Module], hook: Callable[..., Any]) -> None:
@@ -80,18 +82,55 @@ class _PlainHook(_Hook):
 
     __slots__ = ("handle",)
 
-    def __init__(self, module: ReferenceType[nn.Module], hook: PlainHook) -> None:
+    def __init__(self, module: ReferenceType[nn.Module], hook: PlainHook | PreHook) -> None:
         super().__init__(module, hook)
         self.handle: Removable | None = None
 
     def register(self, handles: Handles) -> None:
-        if type(self.handle) is RemovableHandle and (hooks := self.handle.hooks_dict_ref()) is not None:
-            # Keep the handle before registering the hook: if Ctrl-C arrives in between, close() still removes it.
-            handles.keep(self.handle)
-            hooks[self.handle.id] = self.hook
-        elif (module := self.module()) is not None:
+        if type(self.handle) is RemovableHandle and self._is_restored(self.handle, handles):
+            return
+        module = self.module()
+        if module is not None:
             # Register normally on first use, and again if the module's hook dictionary was replaced (for example by deepcopy).
-            self.handle = handles.register(module.register_forward_hook, self.hook)
+            self.handle = self._register(module, handles)
+
+    def _is_restored(self, handle: RemovableHandle, handles: Handles) -> bool:
+        """Put the hook back where its first handle had put it; False if this dictionary is gone."""
+        hooks = handle.hooks_dict_ref()
+        if hooks is None:
+            return False
+        # Keep the handle before registering the hook: if Ctrl-C arrives in between, close() still removes it.
+        handles.keep(handle)
+        hooks[handle.id] = self.hook
+        return True
+
+    def _register(self, module: nn.Module, handles: Handles) -> Removable:
+        handle: Removable = handles.register(module.register_forward_hook, self.hook)
+        return handle
+
+
+class _PlainPreHook(_PlainHook):
+    """A plain pre-hook of one module. Torch keeps a second dictionary of the pre-hooks that get keyword arguments."""
+
+    __slots__ = ()
+
+    def _is_restored(self, handle: RemovableHandle, handles: Handles) -> bool:
+        hooks, with_kwargs = handle.hooks_dict_ref(), [extra() for extra in handle.extra_dict_ref]
+        if hooks is None or len(with_kwargs) != 1 or with_kwargs[0] is None:
+            return False
+        handles.keep(handle)
+        with_kwargs[0][handle.id] = True
+        hooks[handle.id] = self.hook
+        return True
+
+    def _register(self, module: nn.Module, handles: Handles) -> Removable:
+        handle: Removable = handles.register(module.register_forward_pre_hook, self.hook, with_kwargs=True)
+        return handle
+
+
+def _pre_hook(module: ReferenceType[nn.Module], hooks: EagerHooks) -> _Hook:
+    is_plain = hooks.actions.only_reads_input
+    return _PlainPreHook(module, PlainPreHook(hooks)) if is_plain else _Hook(module, PreHook(hooks))
 
 
 def _plain_hook(module: ReferenceType[nn.Module], hook: PlainHook | WholeHook) -> _Hook:

@@ -1,7 +1,8 @@
 """Plain hooks: the hooks of modules whose result is only read, as a whole, and whose gradient is read or changed.
 
 Most hooks are of this kind and most results are one tensor, so that case takes one call. Other results go to the fallback. If
-the C++ classes were built, they are used instead of the Python ones; both do the same in the same order.
+the C++ classes were built, they are used instead of the Python ones; both do the same in the same order. A pre-hook that only
+reads also has a short way for arguments that are one tensor, in Python.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from lightning_hooks import backends
 from lightning_hooks.hooks import traces
 from lightning_hooks.hooks.autograd import names
-from lightning_hooks.hooks.eager import is_recomputation, measured_in
+from lightning_hooks.hooks.eager import EagerHooks, PreHook, is_off, is_recomputation, measured_in
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients, has_gradient
 from lightning_hooks.hooks.handles import OurHook, at_first_switch
 from lightning_hooks.hooks.readers import Reader
@@ -26,6 +27,32 @@ from lightning_hooks.tensor_kinds import without_subclass
 
 # Test for Dynamo only: other tracers call hooks with tensor types of their own, which go to `fall_back`.
 is_traced = torch.compiler.is_dynamo_compiling
+
+
+def _is_usual(value: Any) -> bool:
+    """Whether a value is a single floating-point tensor of torch's own type with a node."""
+    return type(value) is Tensor and value.is_floating_point() and value.grad_fn is not None
+
+
+class PlainPreHook(PreHook):
+    """A pre-hook of a module of whose inputs all tensors are only read."""
+
+    __slots__ = ("calls",)
+
+    def __init__(self, hooks: EagerHooks) -> None:
+        super().__init__(hooks)
+        self.calls = [action.call for action in hooks.actions.input]
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if is_off(self.hooks.switch):
+            return None
+        if len(args) != 1 or kwargs or not _is_usual(args[0]):
+            return super().__call__(module, args, kwargs)
+        self.hooks.actions.called.add(id(module))
+        if not is_recomputation():
+            for call in self.calls:
+                call(args[0])
+        return None
 
 
 class PythonGradReader(OurHook):
@@ -78,7 +105,7 @@ class PythonPlainHook(OurHook):
             traces.note()
             return None
         # Pass on a tensor without a node: it is a leaf of the autograd graph, or was computed without gradients.
-        if type(output) is not Tensor or not output.is_floating_point() or output.grad_fn is None:
+        if not _is_usual(output):
             return self.fall_back(self, module, args, output)
         self.called.add(id(module))
         if self.read is not None and not is_recomputation():

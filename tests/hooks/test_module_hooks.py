@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+from functools import partial
 from types import SimpleNamespace
 from weakref import ref
 
@@ -12,7 +13,7 @@ from torch import nn
 from lightning_hooks.hooks import Action, Handles, HookSwitch, ModuleHooks
 from lightning_hooks.hooks.eager import ForwardHook, PreHook
 from lightning_hooks.hooks.handles import for_each
-from lightning_hooks.hooks.plain import PlainHook
+from lightning_hooks.hooks.plain import PlainHook, PlainPreHook
 
 
 class Pair(nn.Module):
@@ -59,7 +60,7 @@ def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
     for round_number in range(1, 4):
         hooks.register(handles)
         assert [kinds[1:] for kinds in on(model)] == [[PlainHook], [PlainHook], [ForwardHook]]
-        assert [type(hook) for hook in model[2]._forward_pre_hooks.values()] == [PreHook]
+        assert [type(hook) for hook in model[2]._forward_pre_hooks.values()] == [PlainPreHook]
         model(torch.ones(1, 2))
         assert len(seen) == 3 * round_number
         handles.close()
@@ -82,18 +83,73 @@ def test_a_module_that_registers_hooks_in_its_own_way_is_left_without_one(kind):
         assert on([module.inner]) == [[]]
 
 
-def test_the_hooks_go_where_torch_looks_for_them_when_a_module_has_got_the_state_of_another():
+@pytest.mark.parametrize("tensor", ["output", "input"])
+def test_the_hooks_go_where_torch_looks_for_them_when_a_module_has_got_the_state_of_another(tensor):
     module, seen, handles = nn.Linear(1, 1), [], Handles()
-    hooks = ModuleHooks([Action(module, "output", seen.append)], set(), turned_on(), Handles())
+    hooks = ModuleHooks([Action(module, tensor, seen.append)], set(), turned_on(), Handles())
     hooks.register(handles)
     handles.close()
     module.__dict__.update(pickle.loads(pickle.dumps(module)).__dict__)
     for number in (1, 2):
         hooks.register(handles)
         module(torch.ones(1, 1))
-        assert on([module]) == [[PlainHook]] and len(seen) == number
+        assert len(module._forward_hooks) + len(module._forward_pre_hooks) == 1 and len(seen) == number
         handles.close()
-        assert on([module]) == [[]]
+        assert not module._forward_hooks and not module._forward_pre_hooks and not module._forward_pre_hooks_with_kwargs
+
+
+class Sum(nn.Module):
+    def forward(self, x, other=None):
+        parts = x if isinstance(x, tuple) else (x,)
+        return sum(each.float().sum() for each in (*parts, *([] if other is None else [other])))
+
+
+class Own(torch.Tensor):
+    pass
+
+
+def given():
+    """Arguments of a call, and the number of tensors in them that are measured."""
+    x = torch.ones(2, requires_grad=True)
+    computed, wide = x * 2, (x * 3).double()
+    yield (computed,), {}, 1
+    yield (wide,), {}, 1
+    yield (x,), {}, 1
+    yield (torch.ones(1),), {}, 1
+    yield (torch.arange(2),), {}, 0
+    yield ((computed, x),), {}, 2
+    yield (computed, wide), {}, 2
+    yield (computed, computed), {}, 1
+    yield (computed,), {"other": wide}, 2
+    yield (), {"x": computed}, 1
+    yield (computed.as_subclass(Own),), {}, 1
+
+
+def reads_input(module, called, *, recomputed):
+    seen, handles = [], Handles()
+    action = Action(module, "input", seen.append, recomputed=recomputed)
+    ModuleHooks([action], called, turned_on(), Handles()).register(handles)
+    return seen
+
+
+def call(module, args, kwargs, _):
+    module(*args, **kwargs)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "recomputed"])
+def test_a_pre_hook_that_only_reads_sees_what_the_general_one_sees_but_no_recomputation(again):
+    for args, kwargs, tensors in given():
+        module, called = Sum(), set()
+        plain, general = (reads_input(module, called, recomputed=recomputed) for recomputed in (False, True))
+        assert [type(hook) for hook in module._forward_pre_hooks.values()] == [PlainPreHook, PreHook]
+        if again:  # as activation checkpointing, which calls modules inside a backward
+            x = torch.ones(1, requires_grad=True)
+            x.register_hook(partial(call, module, args, kwargs))
+            x.sum().backward()
+        else:
+            module(*args, **kwargs)
+        assert called == {id(module)} and len(general) == tensors
+        assert [id(each) for each in plain] == ([] if again else [id(each) for each in general])
 
 
 def test_hooks_that_others_register_between_two_batches_run_before_ours():
