@@ -220,37 +220,41 @@ class PendingUnits:
         slots = {row: slot for slot, row in enumerate(store.rows)}
         numbers = np.zeros((len(store.rows), store._columns))
         vectors: dict[tuple[int, str], Array] = {}
-        # Group rows by their number of units: the statistics of rows with equally many units are computed in one call.
-        rows_by_size: dict[int, list[tuple[int, Array, float]]] = {}
-        start = 0
-        for row, size in self._sizes.items():
-            units, start = flat[start : start + size], start + size
-            if size and units[0, ZEROS] == _SKIPPED:
-                continue
-            if row in scaled and scale != 1.0:
-                units = rescale(units, 1.0 / scale)
-            spec, elements = store._specs[row], float(moments[row, COUNT]) / size
-            if spec.heads is not None:
-                if size % spec.heads:
+        for (size, heads), (rows, starts) in self._alike().items():
+            units, elements = flat[starts[:, None] + np.arange(size)], moments[rows, COUNT] / size  # [rows, units, 4], [rows]
+            is_measured = (elements > 0) & (units[:, 0, ZEROS] != _SKIPPED)
+            rows, units, elements = rows[is_measured], units[is_measured], elements[is_measured]
+            if scale != 1.0:
+                is_scaled = np.isin(rows, [*scaled])
+                units[is_scaled] = rescale(units[is_scaled], 1.0 / scale)
+            if heads is not None and len(rows):
+                if size % heads:
                     raise RuleError(
-                        f"heads={spec.heads}: the {size} units of {store._context.label(row)} do not form so many groups of "
-                        f"equal size; choose a divisor of {size}"
+                        f"heads={heads}: the {size} units of {store._context.label(int(rows[0]))} do not form so many groups "
+                        f"of equal size; choose a divisor of {size}"
                     )
-                elements *= size // spec.heads
-                units = merge_neighbours(units, spec.heads)
-            if elements > 0:
-                rows_by_size.setdefault(len(units), []).append((row, units, elements))
-                if spec.vectors:
-                    vectors.update({(row, name): values for name, values in _vectors(units, elements).items()})
-        for size, same_size in rows_by_size.items():
-            rows = [row for row, _, _ in same_size]
-            stacked = np.stack([units for _, units, _ in same_size])
-            elements_of = np.array([count for _, _, count in same_size])
-            into = [slots[row] for row in rows]
-            numbers[into, 0] = size
-            numbers[into, 1:] = compute_all(stacked, elements_of, moments[rows, MIN] >= 0)
+                units, elements = merge_neighbours(units, heads), elements * (size // heads)
+            for row, own, count in zip(rows.tolist(), units, elements.tolist(), strict=True):
+                if store._specs[row].vectors:
+                    vectors.update({(row, name): values for name, values in _vectors(own, count).items()})
+            into = [slots[row] for row in rows.tolist()]
+            numbers[into, 0] = units.shape[1]
+            numbers[into, 1:] = compute_all(units, elements, moments[rows, MIN] >= 0)
         numbers.flags.writeable = False
         return StoredNumbers(numbers, vectors)
+
+    def _alike(self) -> dict[tuple[int, int | None], tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """By number of units and `heads`, the rows and the index of the first unit of each, int64 [rows].
+
+        The statistics of such rows are computed in one call.
+        """
+        alike: dict[tuple[int, int | None], list[tuple[int, int]]] = {}
+        start = 0
+        for row, size in self._sizes.items():
+            if size:
+                alike.setdefault((size, self._store._specs[row].heads), []).append((row, start))
+            start += size
+        return {key: tuple(np.array(each, dtype=np.int64).T) for key, each in alike.items()}
 
 
 def _vectors(units: Array, elements: float) -> dict[str, Array]:
