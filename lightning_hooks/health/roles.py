@@ -72,6 +72,10 @@ class Roles:
         """Which modules belong to a member of a list of experts, `experts.3`, by the name of the list."""
         return self._mask("experts", names, lambda name: EXPERT.match(name) is not None)
 
+    def are_named(self, names: tuple[str, ...], pattern: re.Pattern[str]) -> Mask:
+        """Which names contain what a pattern describes."""
+        return self._mask(f"named {pattern.pattern}", names, lambda name: pattern.search(name) is not None)
+
     def have_type(self, names: tuple[str, ...], types: Sequence[str]) -> Mask:
         """Which modules have a class with one of these names."""
         named = {name for name, module in self.modules.items() if module.type in types}

@@ -240,7 +240,8 @@ class GradientsRepeat(HealthRule):
             holds = np.logical_and.accumulate((rate >= self.least_rate) & (rate <= self.most_rate))
         holds[1:] &= even & rising
         holds[: self.warmup] = False
-        holds &= self._align(evidence)[: self.until]
+        if holds.any():
+            holds &= self._align(evidence)[: self.until]
         for i in range(track.new.start, min(track.new.stop, len(norms))):
             if holds[i]:
                 text = f"the norm of the gradient has grown evenly to {norms[i]:.3g} times the first in {counts[i]} steps"

@@ -186,22 +186,27 @@ class OddInitialization(_StartRule):
 
 def _families(roles: Roles, names: tuple[str, ...], rms: Array) -> Iterator[np.ndarray]:
     """The columns of equal weights, at least three of them. Weights of zeros have no siblings."""
+    for columns in roles.remember("families", names, lambda: _alike(roles, names)):
+        started = columns[rms[columns] > 0]
+        if len(started) >= 3:
+            yield started
+
+
+def _alike(roles: Roles, names: tuple[str, ...]) -> list[np.ndarray]:
+    """The columns of weights of one shape and place: their names differ in numbers only."""
     families: dict[object, list[int]] = {}
     for column, name in enumerate(names):
         parameter = roles.parameters.get(name)
-        if parameter is not None and is_weight(parameter.shape) and rms[column] > 0:
+        if parameter is not None and is_weight(parameter.shape):
             module = roles.modules.get(parameter.module)
             key = re.sub(r"\d+", "*", name), parameter.shape, module.type if module is not None else ""
             families.setdefault(key, []).append(column)
-    return (np.array(columns) for columns in families.values() if len(columns) >= 3)
+    return [np.array(columns) for columns in families.values()]
 
 
 def _of_layers(roles: Roles, names: tuple[str, ...]) -> Mask:
     """Which parameters are weights of linear layers, convolutions or embeddings."""
-    kinds = (*WEIGHTED, "embedding")
-    return np.array(
-        [roles.role(roles.parameters[name].module) in kinds if name in roles.parameters else False for name in names]
-    ) & roles.are_weights(names)
+    return roles.have_role(roles.owners(names), (*WEIGHTED, "embedding")) & roles.are_weights(names)
 
 
 def _are_frozen(evidence: Evidence, names: tuple[str, ...]) -> Mask:

@@ -51,7 +51,7 @@ class UnitCollapse(HealthRule):
             return NO_STRUCTURE
         if track is None:
             return "no row has `output`"
-        if not _experts(evidence, self.least_experts) and not _routers(roles, track.names).any():
+        if not _experts(evidence, roles, self.least_experts) and not _routers(roles, track.names).any():
             return f"the model has no list of at least {self.least_experts} experts and no router"
         return None
 
@@ -60,7 +60,7 @@ class UnitCollapse(HealthRule):
         count, roles = evidence.track("output", "count"), roles_of(evidence)
         if count is None or roles is None or not len(evidence.new_steps):
             return
-        for columns in _experts(evidence, self.least_experts):
+        for columns in _experts(evidence, roles, self.least_experts):
             loads = _sums(np.nan_to_num(count.values[:, columns]), self.window)
             shares = np.full(count.values.shape, np.nan)
             with np.errstate(invalid="ignore", divide="ignore"):
@@ -81,16 +81,11 @@ def _one_unit(effective: float) -> str:
     return f"the load of the router is that of {effective:.2f} equal units"
 
 
-def _experts(evidence: Evidence, least: int) -> list[np.ndarray]:
+def _experts(evidence: Evidence, roles: Roles, least: int) -> list[np.ndarray]:
     """The columns of the first measured module of each expert, for each list of experts."""
-    track, structure = evidence.track("output", "count"), evidence.structure
-    if track is None or structure is None:
+    track, many = evidence.track("output", "count"), roles.remember("lists of experts", (), lambda: _lists(roles))
+    if track is None or all(len(each) < least for each in many.values()):
         return []
-    many: dict[str, set[str]] = {}
-    for module in structure.modules:
-        match = EXPERT.match(module.name)
-        if match:
-            many.setdefault(match["list"], set()).add(match["index"])
     firsts: dict[str, dict[str, int]] = {}
     positions = {name: column for column, name in enumerate(track.names)}
     for name in (*(name for name in evidence.order if name in positions), *track.names):
@@ -100,9 +95,16 @@ def _experts(evidence: Evidence, least: int) -> list[np.ndarray]:
     return [np.array(list(each.values())) for name, each in firsts.items() if len(many.get(name, ())) >= least]
 
 
+def _lists(roles: Roles) -> dict[str, set[str]]:
+    """The members of each list of experts."""
+    many: dict[str, set[str]] = {}
+    for match in filter(None, map(EXPERT.match, roles.modules)):
+        many.setdefault(match["list"], set()).add(match["index"])
+    return many
+
+
 def _routers(roles: Roles, names: tuple[str, ...]) -> np.ndarray:
-    softmax = roles.have_type(names, ("Softmax",))
-    return softmax & np.array([_ROUTER.search(name) is not None for name in names], dtype=np.bool_)
+    return roles.have_type(names, ("Softmax",)) & roles.are_named(names, _ROUTER)
 
 
 def _sums(values: Array, window: int) -> Array:
