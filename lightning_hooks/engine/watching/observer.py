@@ -17,7 +17,7 @@ from lightning_hooks.engine.participants.overhead import Overhead
 from lightning_hooks.engine.participants.participant import ModuleRule, Participant, PhaseMemo
 from lightning_hooks.engine.participants.shards import tensor_parallel_place
 from lightning_hooks.engine.watching.pairs import PairWatch, comparable
-from lightning_hooks.engine.watching.param_reader import ParamReader
+from lightning_hooks.engine.watching.param_reader import ParamReader, TensorRows
 from lightning_hooks.engine.watching.row_fallback import RowFallback
 from lightning_hooks.errors import RuleError, StoppedError
 from lightning_hooks.hooks import Action
@@ -198,20 +198,7 @@ class Observer(Participant):
             return
         for due in self._reader.due("before_step", optimizer, self.schedules):
             if due.tensor == "grad":
-                rows = due.offsets.rows
-                gradients: dict[int, Tensor] = {}
-                for position in self.pairs.note(rows):
-                    # If one row fails, this rank must still take part in the collective of the next row. Do not use `guard`,
-                    # which takes longer: there may be thousands of rows.
-                    try:
-                        gradient = comparable(due.parameters[position])
-                    except Exception as error:
-                        self.fail(error)
-                    else:
-                        if gradient is not None:
-                            gradients[rows[position]] = gradient
-                with self.guard():
-                    self.pairs.compare(gradients, memo.scale)
+                self._compare(due, memo.scale)
 
     def final(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self._read("final", optimizer, memo.scale)
@@ -245,6 +232,24 @@ class Observer(Participant):
                 self.pairs.add(row, measurement)
             except UnmeasurableError as error:
                 self.fallback.warn_unmeasurable(row.index, error)
+
+    @torch.no_grad()
+    def _compare(self, due: TensorRows, scale: Tensor | None) -> None:
+        """Compare gradients with those of the previous watched step."""
+        rows = due.offsets.rows
+        gradients: dict[int, Tensor] = {}
+        for position in self.pairs.note(rows):
+            # If one row fails, this rank must still take part in the collective of the next row. Do not use `guard`, which
+            # takes longer: there may be thousands of rows.
+            try:
+                gradient = comparable(due.parameters[position])
+            except Exception as error:
+                self.fail(error)
+            else:
+                if gradient is not None:
+                    gradients[rows[position]] = gradient
+        with self.guard():
+            self.pairs.compare(gradients, scale)
 
     def _read(self, phase: str, optimizer: Optimizer, scale: Tensor | None = None) -> None:
         """Measure the tensors of parameters that exist in a phase, and set their rows."""

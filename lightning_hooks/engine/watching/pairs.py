@@ -74,7 +74,6 @@ class PairWatch:
         self._compared.update(rows)
         return [position for position, row in enumerate(rows) if row in self._kept]
 
-    @torch.no_grad()
     def compare(self, gradients: Mapping[int, Tensor], scale: Tensor | None) -> None:
         """Compare gradients of a step with those of the previous watched step, and keep copies.
 
@@ -82,9 +81,14 @@ class PairWatch:
             gradients: by row, as `comparable` returns them.
             scale: the loss scale by which the gradients are still multiplied, or None.
         """
-        tensors = [*gradients.values()] if scale is None else [gradient / scale for gradient in gradients.values()]
         rows = [*gradients]
-        copies = copy_all(tensors, [self._now.get(row) for row in rows])
+        if scale is None:
+            copies = copy_all([*gradients.values()], [self._now.get(row) for row in rows])
+        else:
+            # The quotients are copies already: free the memory for others first.
+            for row in rows:
+                self._now.pop(row, None)
+            copies = [gradient / scale for gradient in gradients.values()]
         self._now.update(zip(rows, copies, strict=True))
         self._copied.update(rows)
         # Compare only equal shapes: the parameter may have been replaced since the previous watched step.

@@ -186,7 +186,7 @@ class OddInitialization(_StartRule):
 
 def _families(roles: Roles, names: tuple[str, ...], rms: Array) -> Iterator[np.ndarray]:
     """The columns of equal weights, at least three of them. Weights of zeros have no siblings."""
-    for columns in roles.remember("families", names, lambda: _alike(roles, names)):
+    for columns in roles.remember("equal weights", names, lambda: _alike(roles, names)):
         started = columns[rms[columns] > 0]
         if len(started) >= 3:
             yield started

@@ -214,7 +214,7 @@ class PendingUnits:
         """See `PendingNumbers`.
 
         Raises:
-            RuleError: `heads` of a row does not divide the number of its units.
+            RuleError: `heads` of a row that was measured does not divide the number of its units.
         """
         store, flat = self._store, self._copy.wait()
         slots = {row: slot for slot, row in enumerate(store.rows)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import pairwise
 from pathlib import Path
 
@@ -232,6 +233,44 @@ def test_a_gradient_may_have_any_layout_and_change_it_from_step_to_step(kind: st
     wide = [each.double().flatten() for each in gradients]
     expected = [torch.nn.functional.cosine_similarity(*each, dim=0).item() for each in pairwise(wide)]
     assert seen == [None, *(pytest.approx(each, rel=1e-12) for each in expected)]
+
+
+def copies_of(*shape: int) -> int:
+    gc.collect()
+    return sum(type(each) is Tensor and each.shape == shape for each in gc.get_objects())
+
+
+def test_after_the_last_step_at_which_the_cosine_is_due_no_copy_is_kept() -> None:
+    model = Linear(1237)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rule = Watch(params="w", tensors="grad", stats="cosine", every_n_steps={"every": 1, "last": 2})
+    norm = Watch(params="w", tensors="grad", stats="norm")
+    kept = []
+    with instrument(model, watch=[rule, norm], optimizer=optimizer):
+        for _ in range(5):
+            model(torch.ones(1237)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            kept.append(copies_of(1237))
+    assert kept == [1, 2, 0, 0, 0]
+
+
+def test_after_a_row_that_fails_the_others_are_looked_at_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.Size] = []
+
+    def fails_first(tensor: Tensor) -> Tensor:
+        seen.append(tensor.shape)
+        if len(seen) == 1:
+            raise MemoryError("mine")
+        return tensor
+
+    monkeypatch.setattr("lightning_hooks.engine.watching.pairs.local_part", fails_first)
+    monitor = StatsMonitor([Watch(params="*", tensors="grad", stats="cosine")], on_error="warn")
+    line = Line()
+    line.layer = nn.Linear(2, 1)
+    with pytest.warns(UserWarning, match="stopped watching after MemoryError: mine"):
+        make(tmp_path, monitor).fit(line, loader([[1.0, 2.0]]))
+    assert seen == [(1, 2), (1,)]
 
 
 @pytest.mark.parametrize("stat", STATS)
