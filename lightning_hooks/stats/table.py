@@ -295,22 +295,6 @@ class Table:
         )
         return skipped
 
-    def compare_all(self, rows: Sequence[int], tensors: Sequence[Tensor], others: Sequence[Tensor]) -> list[int]:
-        """Set the product and the squared norms of pairs of tensors, in the first columns of the accumulator `pairs`.
-
-        Args:
-            rows: the indices of rows that keep `pairs`.
-            tensors: one for each row.
-            others: as many tensors, each from the step before.
-
-        Returns:
-            The positions in `rows` that were skipped: no kernel in host memory compares these tensors.
-        """
-        if not self.state.is_cpu:
-            return list(range(len(rows)))
-        skipped: list[int] = kernels.host.compare_many(self.state, self.sections.starts("pairs", rows), tensors, others)
-        return skipped
-
     def withdraw(self, rows: Sequence[int], unless_zero: Tensor) -> None:
         """Reset rows to the numbers of no elements if a scalar is not 0, because the optimizer skipped its step.
 

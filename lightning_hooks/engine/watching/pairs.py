@@ -11,6 +11,7 @@ from lightning_hooks.engine.participants.shards import refuse_sharded
 from lightning_hooks.engine.watching.snapshots import copy_all
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import Row
+from lightning_hooks.stats import kernels
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
 from lightning_hooks.stats.schema import COUNT, M2, MEAN
@@ -101,7 +102,10 @@ class PairWatch:
         if not both:
             return
         rows, new, old = (list(each) for each in zip(*both, strict=True))
-        for position in self.table.compare_all(rows, new, old):
+        state, left = self.table.state, list(range(len(rows)))
+        if state.is_cpu:
+            left = kernels.host.compare_many(state, self.table.sections.starts("pairs", rows), new, old)
+        for position in left:
             self._compare_in_torch(rows[position], new[position], old[position])
 
     def _compare_in_torch(self, row: int, now: Tensor, before: Tensor) -> None:
