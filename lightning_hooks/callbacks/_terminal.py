@@ -20,7 +20,14 @@ def print_above(trainer: Trainer, text_for: Callable[[TextIO], str]) -> None:
     bar: Any = trainer.progress_bar_callback
     if bar is not None and getattr(bar, "is_enabled", True) and _is_active(bar):
         # Each kind of bar prints above itself: tqdm moves the bar down, and rich redirects what is printed.
-        bar.print(text_for(sys.stdout))
+        text, draw = text_for(sys.stdout), getattr(getattr(bar, "progress", None), "refresh", None)
+        if draw is None:
+            bar.print(text)
+        else:
+            # A thread of rich draws the bar. If a line of the bar has gone since then, the thread may move the cursor by fewer
+            # lines than rich does for the text, which then stands on other lines. So draw the bar first, and print all at once.
+            draw()
+            bar.print(text + "\n", end="")
     else:
         print(text_for(sys.stderr), file=sys.stderr, flush=True)
 

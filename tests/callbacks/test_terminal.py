@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import re
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lightning_hooks.callbacks import health
+from lightning_hooks.callbacks._terminal import print_above
 from lightning_hooks.health.text import Block, as_text
 from tests.callbacks import _sick_fit
 from tests.callbacks._sick_fit import BATCHES, EPOCHS
@@ -52,6 +57,44 @@ def _is_block(each: Any) -> bool:
 def places_of(lines: list[str], among: list[str]) -> list[int]:
     """The indices at which these lines begin among others, one below the other."""
     return [i for i in range(len(among)) if among[i : i + len(lines)] == lines]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("rich") is None, reason="rich is not installed")
+def test_lines_stand_although_rich_draws_fewer_bars_while_they_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lightning.pytorch.callbacks import RichProgressBar
+    from rich.console import Console
+    from rich.live_render import LiveRender
+    from rich.progress import Progress
+
+    out = io.StringIO()
+    progress = Progress(console=Console(file=out, force_terminal=True, width=COLUMNS, height=24), auto_refresh=False)
+    render, main = LiveRender.__rich_console__, threading.get_ident()
+
+    def render_and_wait(self: LiveRender, *given: Any) -> Iterator[Any]:
+        yield from render(self, *given)
+        # The thread of rich that draws the bar comes between a text that is ready and its being written.
+        if threading.get_ident() == main:
+            drawing = threading.Thread(target=progress.refresh)
+            drawing.start()
+            drawing.join()
+
+    class Bar(RichProgressBar):
+        def print(self, *given: Any, **options: Any) -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(LiveRender, "__rich_console__", render_and_wait)
+                super().print(*given, **options)
+
+    bar = Bar()
+    bar.progress = progress  # type: ignore[assignment]
+    with progress:
+        progress.add_task("training")
+        validation = progress.add_task("validation")
+        progress.refresh()
+        print("zero")
+        progress.update(validation, visible=False)
+        print_above(SimpleNamespace(progress_bar_callback=bar), lambda stream: "one\ntwo\nthree\nfour")  # type: ignore[arg-type]
+    seen = Screen(COLUMNS).feed(out.getvalue().replace("\n", "\r\n")).text  # as a terminal does
+    assert [line for line in seen if line and "%" not in line] == ["zero", "one", "two", "three", "four"]
 
 
 @has_terminals
