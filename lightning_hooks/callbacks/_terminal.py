@@ -24,8 +24,9 @@ def print_above(trainer: Trainer, text_for: Callable[[TextIO], str]) -> None:
         if draw is None:
             bar.print(text)
         else:
-            # A thread of rich draws the bar. If a line of the bar has gone since then, the thread may move the cursor by fewer
-            # lines than rich does for the text, which then stands on other lines. So draw the bar first, and print all at once.
+            # A thread of rich draws the bar. If the bar has lost a line and was not drawn since, the thread may draw it between
+            # composing the text and writing it, and the text then overwrites the line above. So draw the bar before composing,
+            # and print all lines at once.
             draw()
             bar.print(text + "\n", end="")
     else:

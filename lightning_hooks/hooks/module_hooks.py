@@ -87,15 +87,15 @@ class _PlainHook(_Hook):
         self.handle: Removable | None = None
 
     def register(self, handles: Handles) -> None:
-        if type(self.handle) is RemovableHandle and self._is_restored(self.handle, handles):
+        if type(self.handle) is RemovableHandle and self._restore(self.handle, handles):
             return
         module = self.module()
         if module is not None:
             # Register normally on first use, and again if the module's hook dictionary was replaced (for example by deepcopy).
             self.handle = self._register(module, handles)
 
-    def _is_restored(self, handle: RemovableHandle, handles: Handles) -> bool:
-        """Put the hook back where its first handle had put it; False if this dictionary is gone."""
+    def _restore(self, handle: RemovableHandle, handles: Handles) -> bool:
+        """Put the hook back where its first handle had put it. Returns False if the module has another dictionary now."""
         hooks = handle.hooks_dict_ref()
         if hooks is None:
             return False
@@ -114,7 +114,7 @@ class _PlainPreHook(_PlainHook):
 
     __slots__ = ()
 
-    def _is_restored(self, handle: RemovableHandle, handles: Handles) -> bool:
+    def _restore(self, handle: RemovableHandle, handles: Handles) -> bool:
         hooks, with_kwargs = handle.hooks_dict_ref(), [extra() for extra in handle.extra_dict_ref]
         if hooks is None or len(with_kwargs) != 1 or with_kwargs[0] is None:
             return False

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lightning_hooks import backends
 from lightning_hooks.hooks import traces
 from lightning_hooks.hooks.autograd import names
-from lightning_hooks.hooks.eager import EagerHooks, PreHook, is_off, is_recomputation, measured_in
+from lightning_hooks.hooks.eager import PreHook, is_off, is_recomputation, measured_in
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients, has_gradient
 from lightning_hooks.hooks.handles import OurHook, at_first_switch
 from lightning_hooks.hooks.readers import Reader
@@ -37,21 +37,18 @@ def _is_usual(value: Any) -> bool:
 class PlainPreHook(PreHook):
     """A pre-hook of a module of whose inputs all tensors are only read."""
 
-    __slots__ = ("calls",)
-
-    def __init__(self, hooks: EagerHooks) -> None:
-        super().__init__(hooks)
-        self.calls = [action.call for action in hooks.actions.input]
+    __slots__ = ()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_off(self.hooks.switch):
             return None
         if len(args) != 1 or kwargs or not _is_usual(args[0]):
             return super().__call__(module, args, kwargs)
-        self.hooks.actions.called.add(id(module))
+        actions = self.hooks.actions
+        actions.called.add(id(module))
         if not is_recomputation():
-            for call in self.calls:
-                call(args[0])
+            for action in actions.input:
+                action.call(args[0])
         return None
 
 

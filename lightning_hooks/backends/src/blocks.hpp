@@ -24,9 +24,9 @@ struct Products {
 
 // The functions of one instruction set. `measure` writes the row of a block, with the sum of magnitudes if `sized`. `count` adds
 // its elements to the first tables and returns the number of tables used. `subtract` writes the differences of two blocks; those
-// of sixteen-bit floats are float32. `products` adds those of two blocks to sums. `columns` and `runs` add elements to units: rows
-// of n columns, where column k belongs to unit k, `stride` elements from one row to the next; and runs of equal length one after the
-// other, where run k belongs to unit k. Zeros are counted only on request: most tensors have none.
+// of sixteen-bit floats are float32. `products` adds the products and squares of two blocks to sums. `columns` and `runs` add
+// elements to units: rows of n columns, where column k belongs to unit k, `stride` elements from one row to the next; and runs of
+// equal length one after the other, where run k belongs to unit k. Zeros are counted only on request: most tensors have none.
 struct Blocks {
   const char* name;
   void (*measure)(Kind, const void* data, int n, bool sized, RowMoments& out);

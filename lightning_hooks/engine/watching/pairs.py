@@ -33,8 +33,8 @@ class PairWatch:
         for row, end in _ends(plan).items():
             if end is not None:
                 self._until.setdefault(end, []).append(row)
-        # By row: the gradient at the previous watched step, and that of this step. While a row is not in `_copied`, `_now` has
-        # only the memory for its copy.
+        # By row: `_before` has the gradient at the previous watched step, `_now` that of this step. While a row is not in
+        # `_copied`, the tensor in `_now` is only memory for the copy.
         self._before: dict[int, Tensor] = {}
         self._now: dict[int, Tensor] = {}
         self._copied: set[int] = set()
@@ -86,7 +86,7 @@ class PairWatch:
         if scale is None:
             copies = copy_all([*gradients.values()], [self._now.get(row) for row in rows])
         else:
-            # The quotients are copies already: free the memory for others first.
+            # Dividing by the loss scale makes new tensors, which serve as the copies: free the memory for copies first.
             for row in rows:
                 self._now.pop(row, None)
             copies = [gradient / scale for gradient in gradients.values()]
