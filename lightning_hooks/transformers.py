@@ -57,9 +57,8 @@ class HooksTrainerCallback(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Called when model and optimizer are ready: resolve the rules, and check them."""
         self.close()
-        # Take the optimizer out of the object in which Accelerate wraps it: the wrapper has no hooks around its step.
-        optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])
-        self.watched = Instrument(kwargs["model"], optimizer=optimizer, first_step=state.global_step, **self._options)
+        given = {"optimizer": kwargs["optimizer"], "first_step": state.global_step}
+        self.watched = Instrument(kwargs["model"], **given, **self._options)
         self.watched.__enter__()
         self.watched.suspend()
 

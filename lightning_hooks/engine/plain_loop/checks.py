@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.phases import PARAM_TENSORS
+from lightning_hooks.engine.plain_loop.wrappers import unwrapped_optimizer
 from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean, shown
 from lightning_hooks.hooks import Handles
 from lightning_hooks.hooks.switch import COUNTED
@@ -18,7 +19,10 @@ from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_ten
 
 
 def as_optimizers(given: Any) -> list[Any]:
-    """The optimizers as a list. A single object with a method `step` counts as one optimizer, whatever its class."""
+    """The optimizers that step, each once, without their wrappers.
+
+    A single object with a method `step` counts as one optimizer, whatever its class.
+    """
     if given is None:
         return []
     alone = hasattr(given, "step") or not isinstance(given, Iterable)
@@ -26,7 +30,7 @@ def as_optimizers(given: Any) -> list[Any]:
     for each in several:
         if not hasattr(each, "step"):
             raise RuleError(f"optimizer must be a torch optimizer, or a list of them, got {type(each).__name__}: {each!r}")
-    return several
+    return list({id(each): each for each in map(unwrapped_optimizer, several)}.values())
 
 
 def refuse_foreign(model: nn.Module, optimizers: Sequence[Any]) -> None:
@@ -50,7 +54,10 @@ def register(optimizer: Optimizer, run: Callable[..., None], handles: Handles, *
     try:
         register_optimizer(optimizer, run, None, handles, before=before)
     except UnsupportedError as error:
-        raise UnsupportedError(f"instrument: {error}; omit optimizer= and call step()") from error
+        inside = getattr(optimizer, "optimizer", None)
+        named = f"give its attribute optimizer ({type(inside).__name__}), if that makes the whole update, or "
+        advice = f"{'' if inside is None else named}omit optimizer= and call step()"
+        raise UnsupportedError(f"instrument: {error}; {advice}") from error
 
 
 def refuse_step(optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from lightning_hooks.engine.plain_loop.health import loop_reporter
 from lightning_hooks.engine.plain_loop.recording import loop_flight
 from lightning_hooks.engine.plain_loop.rules import read_rules
 from lightning_hooks.engine.plain_loop.steps import LoopSteps
+from lightning_hooks.engine.plain_loop.wrappers import unwrapped_model
 from lightning_hooks.engine.running.run import Run
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.producer import Producer
@@ -56,13 +57,13 @@ class Instrument:
     transforms draw random numbers, because tables are merged and seeds shared over all processes.
 
     Args:
-        model: the root module.
+        model: the root module; of what Fabric, accelerate or `DistributedDataParallel` returned, the module inside.
         watch: the tensors to watch: `Watch` rules, or mappings with the fields of a rule. Default: those of `StatsMonitor()`,
             or none if `apply`, `hooks` or `health` is given and `logdir` is not.
         apply: the gradients to change, or with `tensor="output"` or `"input"` the activations: `Apply` rules, or mappings;
             default: none.
         hooks: custom hooks: `Hook` rules, or mappings; default: none.
-        optimizer: one optimizer, several, or None (default).
+        optimizer: one optimizer, several, or None (default); of what Fabric or accelerate returned, the optimizer inside.
         consumers: your own `StepConsumer` objects, or mappings with `class_path` and `init_args`. Each gets a view of every
             step when the step ends. Default: none.
         folder: the folder on this machine where consumers write files; they get it as `run.folder`. Default: none.
@@ -130,6 +131,7 @@ class Instrument:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise RuleError(f"model must be a torch.nn.Module, got {model!r}")
+        model = unwrapped_model(model)
         self._model: Callable[[], nn.Module | None] = lambda: model
         self.optimizers = as_optimizers(optimizer)
         refuse_foreign(model, self.optimizers)

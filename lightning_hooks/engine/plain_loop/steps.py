@@ -114,8 +114,10 @@ class LoopSteps:
 
     def _look_up_replaced(self, optimizer: Optimizer) -> None:
         """Look targets up again if the optimizer has other parameters than at its previous step. A loop has no epochs."""
-        before = self._held[id(optimizer)]
-        held = self._held[id(optimizer)] = parameters_of(optimizer)
+        held = parameters_of(optimizer)
+        # The hooks of an unknown wrapper may be called with the optimizer inside.
+        before = self._held.get(id(optimizer), held)
+        self._held[id(optimizer)] = held
         if len(before) != len(held) or not all(map(is_, before, held)):
             self._hook_manager.refresh_in_batch()
 
