@@ -267,7 +267,7 @@ class Flight:
                     largest = share * torch.finfo(parameter.dtype).max
                     parameter.nan_to_num_(largest, largest, -largest)
                     parameter.grad = gradient
-            step = type(optimizer).step
+            step = _without_hooks(type(optimizer).step)
             return autopsy(
                 loop.model, _nothing, update=lambda: step(optimizer), optimizers=[optimizer], limit=self._options.limit
             )
@@ -277,6 +277,14 @@ def _of_compiled(record: FlightRecord) -> tuple[str, ...]:
     names = record.context.get("compiled") or ()
     shown = listed([name or "the model" for name in names], 3)
     return (f"compiled modules ran eagerly when the step was run again: {shown}",) if names else ()
+
+
+def _without_hooks(step: Any) -> Any:
+    """The step of an optimizer's class without what torch puts around it to call the hooks of optimizers."""
+    # Dynamo wraps the wrapper again, so there may be two.
+    while getattr(step, "hooked", False) and hasattr(step, "__wrapped__"):
+        step = step.__wrapped__
+    return step
 
 
 def _tell_nobody(record: FlightRecord, folder: Path | None) -> None:

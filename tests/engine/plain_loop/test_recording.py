@@ -6,11 +6,20 @@ from weakref import ref
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from lightning_hooks import instrument
+from lightning_hooks import Hook, StepConsumer, instrument
 from lightning_hooks.errors import RuleError
 from lightning_hooks.recorder.files import read_record
 from lightning_hooks.recorder.record import Verdict
+
+
+class Views(StepConsumer):
+    def __init__(self):
+        self.views = []
+
+    def consume(self, view):
+        self.views.append(view)
 
 
 class Root(nn.Module):
@@ -64,6 +73,38 @@ def test_a_rate_that_is_infinite(tmp_path):
     assert record.context["optimizers"] == {"0 Adam": [float("inf")]} or record.context["optimizers"] == {"0 Adam": ["inf"]}
     assert record.operation is not None and record.operation.direction == "update"
     assert len(record.trail) == 5
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_second_run_of_an_update_calls_no_hook_of_the_optimizer_and_is_no_step(tmp_path, compiled):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    called = []
+    handles = [
+        optimizer.register_step_pre_hook(lambda *_: called.append("before")),
+        optimizer.register_step_post_hook(lambda *_: called.append("after")),
+        register_optimizer_step_pre_hook(lambda *_: called.append("before any")),
+        register_optimizer_step_post_hook(lambda *_: called.append("after any")),
+    ]
+    if compiled:
+        torch.compile(model, backend="eager")(torch.ones(1, 3))  # From now on Dynamo wraps the steps of optimizers.
+    views = Views()
+    hooks = [Hook(lambda *_: called.append("rule"), kind="optimizer_step_post")]
+    rules = {"watch": [{"params": "*", "tensors": "update"}], "hooks": hooks, "consumers": [views]}
+    try:
+        with instrument(model, **rules, optimizer=optimizer, folder=tmp_path, recorder=True) as watched:
+            loop(model, watched, optimizer, steps=2)
+            optimizer.param_groups[0]["lr"] = float("inf")
+            loop(model, watched, optimizer, steps=2)
+            assert watched.next_step == 4
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert [view.step for view in views.views] == [0, 1, 2, 3]
+    assert [called.count(name) for name in ("before", "after", "before any", "after any", "rule")] == [4] * 5
+    record = watched.flight_record
+    assert record.verdict is Verdict.UPDATE and record.step == 2 and record.operation.direction == "update"
+    assert record.reproduced
 
 
 def test_an_exception_is_recorded(tmp_path, capsys):
