@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +26,7 @@ from lightning_hooks.engine.plain_loop.checks import (
 )
 from lightning_hooks.engine.plain_loop.context import LoopContext
 from lightning_hooks.engine.plain_loop.health import loop_reporter
+from lightning_hooks.engine.plain_loop.other_steps import OtherSteps
 from lightning_hooks.engine.plain_loop.recording import loop_flight
 from lightning_hooks.engine.plain_loop.rules import read_rules
 from lightning_hooks.engine.plain_loop.steps import LoopSteps
@@ -157,7 +159,8 @@ class Instrument:
         self._publisher = Publisher([self._latest, *boards, *filter(None, [self._reporter]), *as_consumers(consumers)])
         self._producer: Producer | None = None
         first = as_count("first_step", first_step)
-        self._steps = LoopSteps(self._run.hook_manager, self.optimizers, self._publisher, first)
+        self._others = OtherSteps(model)
+        self._steps = LoopSteps(self._run.hook_manager, self.optimizers, self._publisher, first, self._others.forget)
         self._participants: list[Participant] = []
         if self._plan.rows:
             observer = Observer(self._plan, device=device)
@@ -179,6 +182,9 @@ class Instrument:
         try:
             self._publisher.start(self._plan, self._context)
             self._steps.register(before=True)
+            # A block without an optimizer may hold rules only, which need no step.
+            if self.optimizers or self._producer is not None:
+                self._others.register(self._run.hook_manager.run_handles)
             for participant in self._participants:
                 self._run.join(participant)
             # These hooks end the step, so they must run after those of participants.
@@ -196,6 +202,7 @@ class Instrument:
             return
         if self._flight is not None:
             self._flight.flush() if error is None else self._flight.fail(error)
+        complaint = "" if error is not None else self._others.complaint(self.optimizers, self.model)
         self._run.close()
         try:
             if kind is None:
@@ -203,6 +210,8 @@ class Instrument:
         finally:
             self._publisher.close(error)
             self._release()
+        if complaint:
+            warnings.warn(complaint, stacklevel=2)
 
     def _release(self) -> None:
         """Drop everything that keeps the model alive: the user may keep this object for its last step."""

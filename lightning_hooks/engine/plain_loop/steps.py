@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import is_
 from time import time
 from typing import Any
@@ -26,12 +26,20 @@ class LoopSteps:
         optimizers: a step ends when each of these has stepped; if there is none, when `end` is called.
         publisher: publishes the reports of transforms in steps in which no tensor is measured.
         number: of the first step.
+        begins: called when the first step begins to end.
 
     Attributes:
         number: of the step that ends next.
     """
 
-    def __init__(self, hook_manager: HookManager, optimizers: Sequence[Optimizer], publisher: Publisher, number: int) -> None:
+    def __init__(
+        self,
+        hook_manager: HookManager,
+        optimizers: Sequence[Optimizer],
+        publisher: Publisher,
+        number: int,
+        begins: Callable[[], None],
+    ) -> None:
         self.number = number
         self._hook_manager = hook_manager
         self._optimizers = optimizers
@@ -39,6 +47,7 @@ class LoopSteps:
         self._producer: Producer | None = None
         self._facts: ModelFacts | None = None
         self._noted: StepFacts | None = None  # the facts as they were just before the first optimizer of the step stepped
+        self._begins: Callable[[], None] | None = begins
         self._stepped: set[int] = set()
         self._held: dict[int, list[Any]] = {}  # by id of an optimizer: its parameters at its last step
 
@@ -60,6 +69,7 @@ class LoopSteps:
 
     def end(self) -> None:
         """End the step, and begin the next one."""
+        self._note_begin()
         self._stepped.clear()
         self._hook_manager.switch.turn_off()
         try:
@@ -101,6 +111,7 @@ class LoopSteps:
 
     def _before(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         refuse_step(optimizer, args, kwargs)
+        self._note_begin()
         # If one optimizer steps again before the others have stepped, the step ends without them.
         if id(optimizer) in self._stepped:
             self.end()
@@ -111,6 +122,11 @@ class LoopSteps:
             self._hook_manager.before_step(participant, optimizer)
         self._hook_manager.phase("final", optimizer)
         self._hook_manager.phase("before_update", optimizer)
+
+    def _note_begin(self) -> None:
+        begins, self._begins = self._begins, None
+        if begins is not None:
+            begins()
 
     def _look_up_replaced(self, optimizer: Optimizer) -> None:
         """Look targets up again if the optimizer has other parameters than at its previous step. A loop has no epochs."""
