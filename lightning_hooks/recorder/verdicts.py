@@ -48,13 +48,15 @@ def verdict_of(sight: Sight) -> Verdict:
         return Verdict.UPDATE
     if sight.bad_weights:
         return Verdict.WEIGHTS
-    if sight.moment == "loss":
+    if sight.moment == "loss" or (sight.call is not None and sight.call.tensor == "output"):
         return Verdict.BATCH if sight.bad_batch else Verdict.FORWARD
     is_local = sight.call is not None
     return Verdict.BACKWARD if is_local or sight.world_size == 1 else Verdict.ALL_REDUCE
 
 
-def message_of(verdict: Verdict, place: Place | None, operation: Operation | None, since: int | None = None) -> str:
+def message_of(
+    verdict: Verdict, place: Place | None, operation: Operation | None, since: int | None = None, *, has_loss: bool = True
+) -> str:
     """The verdict in one or two sentences.
 
     Args:
@@ -62,6 +64,7 @@ def message_of(verdict: Verdict, place: Place | None, operation: Operation | Non
         place: where; None if nothing was not finite.
         operation: what made the number, if it is known.
         since: the step before whose update the weights were last seen finite.
+        has_loss: whether the loss of the step is known.
 
     Example:
         >>> message_of(Verdict.FORWARD, Place("head", "Head", "forward", "output", 0, 0, 12), None)
@@ -75,7 +78,7 @@ def message_of(verdict: Verdict, place: Place | None, operation: Operation | Non
     by = "" if operation is None else f" {_of(operation)}"
     step = place.step
     if operation is None and place.gap is not None and verdict in (Verdict.FORWARD, Verdict.BACKWARD, Verdict.NOT_REPRODUCED):
-        return _message_of_calls(verdict, place, place.gap, where, call, batch)
+        return _message_of_calls(verdict, place, place.gap, where, call, batch, has_loss)
     match verdict:
         case Verdict.BATCH:
             return f"The batch of step {step} has elements that are not finite, and they reached the loss{batch}.{by}"
@@ -85,7 +88,7 @@ def message_of(verdict: Verdict, place: Place | None, operation: Operation | Non
         case Verdict.FORWARD:
             return f"In the forward pass of step {step}, {where} gave the first number that is not finite{call}{batch}.{by}"
         case Verdict.BACKWARD:
-            begin = f"The loss of step {step} is finite. In its backward pass,"
+            begin = f"{_of_loss(step, has_loss)} In its backward pass,"
             if operation is None and place.tensor == "grad":
                 return f"{begin} the gradient of a parameter of {where} is the first that is not finite{batch}."
             return f"{begin} {where} gave the first number that is not finite{call}{batch}.{by}"
@@ -110,12 +113,16 @@ def message_of(verdict: Verdict, place: Place | None, operation: Operation | Non
             return _ENDED[verdict]
 
 
-def _message_of_calls(verdict: Verdict, place: Place, gap: Gap, where: str, call: str, batch: str) -> str:
+def _of_loss(step: int, is_known: bool) -> str:
+    return f"The loss of step {step} is finite." if is_known else f"It is not known whether the loss of step {step} is finite."
+
+
+def _message_of_calls(verdict: Verdict, place: Place, gap: Gap, where: str, call: str, batch: str, has_loss: bool) -> str:
     """What the calls of layers alone show: between which two the number was made."""
     begin, bad = f"In the forward pass of step {place.step}", f"the output of {where}{call.removeprefix(',')}"
     first = "the first that is not finite"
     if place.direction == "backward":
-        begin = f"The loss of step {place.step} is finite. In its backward pass"
+        begin = f"{_of_loss(place.step, has_loss)} In its backward pass"
         bad = f"the gradient of the output of {gap.at or 'the model'}"
     elif place.tensor == "loss":
         bad, first = "the loss", "the first number that is not finite"

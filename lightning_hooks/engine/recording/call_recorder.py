@@ -188,6 +188,11 @@ class CallRecorder(Observer):
         self._steps[slot] = step
         self._ended += 1
 
+    @property
+    def has_loss(self) -> bool:
+        """Whether the loss of the step was measured: nobody may have noted it."""
+        return bool((self.moments[self._rows_of[LOSS], COUNT] > 0).any())
+
     def _is_bad(self, tensor: str) -> bool:
         rows = self._rows_of.get(tensor)
         return rows is not None and bool((self.moments[rows, NONFINITE] > 0).any())

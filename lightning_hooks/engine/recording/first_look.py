@@ -40,7 +40,13 @@ def seen(
         most: the number of calls in the trail.
     """
     calls = recorder.calls()
-    position = calls.first_bad(recorder.step, recorder.usual, _FORWARD if moment == "loss" else _BACKWARD)
+    has_loss = moment != "gradients" or recorder.has_loss
+    position = None
+    # A bad output is earlier than any bad gradient. It has not reached the loss if the loss is known to be finite.
+    if moment == "loss" or not has_loss:
+        position = calls.first_bad(recorder.step, recorder.usual, _FORWARD)
+    if moment != "loss" and position is None:
+        position = calls.first_bad(recorder.step, recorder.usual, _BACKWARD)
     culprit, gap = (None, None) if position is None else _culprit(calls, position, loop)
     sight = replace(_look(recorder, loop, kept, moment, optimizer), call=culprit, gap=gap)
     verdict = verdict_of(sight)
@@ -51,7 +57,7 @@ def seen(
         verdict,
         recorder.step,
         place,
-        message_of(verdict, place, None, recorder.finite_until),
+        message_of(verdict, place, None, recorder.finite_until, has_loss=has_loss),
         inputs=inputs.get(verdict, ()),
         trail=calls.named(end - most, end),
         context=loop.context(),

@@ -60,6 +60,44 @@ def test_the_backward_of_a_root_of_zero(tmp_path, capsys):
     assert "record.md: the calls before it." in said
 
 
+class Log(nn.Module):
+    def forward(self, x):
+        return x.abs().log()
+
+
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_bad_forward_is_called_that_whether_or_not_the_loss_is_noted(is_noted):
+    model = nn.Sequential(nn.Linear(3, 4, bias=False), Log(), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with instrument(model, watch=[], optimizer=optimizer, recorder=True) as watched:
+        for batch in (torch.ones(8, 3), torch.zeros(8, 3)):
+            loss = model(batch).square().mean()
+            if is_noted:
+                watched.note_loss(loss)
+            loss.backward()
+            optimizer.step()
+    record = watched.flight_record
+    assert record.verdict is Verdict.FORWARD and (record.place.module, record.place.direction) == ("1", "forward")
+    assert record.message.startswith("In the forward pass of step 1, the output of 1 (Log) is the first that is not finite.")
+
+
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_loss_that_is_not_noted_is_not_called_finite(is_noted):
+    model = net(Root)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with torch.no_grad():
+        model[0].bias[2] = -100.0
+    with instrument(model, watch=[], optimizer=optimizer, recorder=True) as watched:
+        loss = model(torch.rand(8, 3)).square().mean()
+        if is_noted:
+            watched.note_loss(loss)
+        loss.backward()
+        optimizer.step()
+    record = watched.flight_record
+    begin = "The loss of step 0 is finite." if is_noted else "It is not known whether the loss of step 0 is finite."
+    assert record.verdict is Verdict.BACKWARD and record.message.startswith(f"{begin} In its backward pass, the gradient of")
+
+
 def test_a_rate_that_is_infinite(tmp_path):
     model = nn.Linear(3, 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
