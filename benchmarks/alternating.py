@@ -20,7 +20,8 @@ from benchmarks.blocks import OFF, Layout, compare
 from benchmarks.clock import fit
 from benchmarks.modes import CallbackMode, IdleHooks, Mode, everything, monitor_mode
 from benchmarks.workloads import SIZES, Cycle, Workload
-from lightning_hooks import Apply, ClipByGlobalNorm, GradientTransforms, UnsupportedError, Watch
+from lightning_hooks import Apply, GradientTransforms, UnsupportedError, Watch
+from lightning_hooks.transforms import ClipByGlobalNorm
 
 
 @dataclass(frozen=True)

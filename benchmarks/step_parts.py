@@ -23,7 +23,8 @@ from benchmarks.blocks import OFF, Layout
 from benchmarks.clock import fit
 from benchmarks.modes import everything
 from benchmarks.workloads import SIZES, Workload
-from lightning_hooks import Apply, ClipByGlobalNorm, GradientTransforms, StatsMonitor
+from lightning_hooks import Apply, GradientTransforms, StatsMonitor
+from lightning_hooks.transforms import ClipByGlobalNorm
 
 _METHODS = ("on_train_batch_start", "on_before_optimizer_step", "on_train_batch_end")
 REST = "the rest of the step: training, and hooks within forward and backward"

@@ -168,7 +168,8 @@ class PythonSource(LightningDataModule):
 
 
 def main() -> None:
-    from lightning_hooks import Apply, ClipByGlobalNorm, GradientTransforms, StatsMonitor, Watch
+    from lightning_hooks import Apply, GradientTransforms, StatsMonitor, Watch
+    from lightning_hooks.transforms import ClipByGlobalNorm
 
     seed_everything(0)
     trainer = Trainer(

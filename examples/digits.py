@@ -94,7 +94,8 @@ class Digits(LightningDataModule):
 
 
 def main() -> None:
-    from lightning_hooks import Apply, ClipByGlobalNorm, GradientTransforms, StatsMonitor
+    from lightning_hooks import Apply, GradientTransforms, StatsMonitor
+    from lightning_hooks.transforms import ClipByGlobalNorm
 
     seed_everything(0)
     trainer = Trainer(

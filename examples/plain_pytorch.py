@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_hooks import Apply, ClipByGlobalNorm, Watch, instrument
+from lightning_hooks import Apply, Watch, instrument
+from lightning_hooks.transforms import ClipByGlobalNorm
 
 
 def main(epochs: int = 5) -> dict[str, float]:

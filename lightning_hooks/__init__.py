@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A as A` exports a name
+    from lightning_hooks import hooks as hooks
+    from lightning_hooks import transforms as transforms
     from lightning_hooks.callbacks import ActivationCapture as ActivationCapture
     from lightning_hooks.callbacks import ActivationTransforms as ActivationTransforms
     from lightning_hooks.callbacks import CustomHooks as CustomHooks
@@ -36,10 +38,6 @@ if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A a
     from lightning_hooks.errors import TransformError as TransformError
     from lightning_hooks.errors import UnsupportedError as UnsupportedError
     from lightning_hooks.hooks.hook_point import HookPoint as HookPoint
-    from lightning_hooks.hooks.ready_made import breakpoint_if_nonfinite as breakpoint_if_nonfinite
-    from lightning_hooks.hooks.ready_made import print_shapes as print_shapes
-    from lightning_hooks.hooks.ready_made import print_stats as print_stats
-    from lightning_hooks.hooks.ready_made import save_to as save_to
     from lightning_hooks.records import RunContext as RunContext
     from lightning_hooks.records import RunFacts as RunFacts
     from lightning_hooks.records import StepConsumer as StepConsumer
@@ -51,44 +49,7 @@ if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A a
     from lightning_hooks.stats.columns import Column as Column
     from lightning_hooks.tensorboard import Run as Run
     from lightning_hooks.tensorboard import read_run as read_run
-    from lightning_hooks.transforms import EMA as EMA
-    from lightning_hooks.transforms import AdaptiveClip as AdaptiveClip
-    from lightning_hooks.transforms import AddDecayedWeights as AddDecayedWeights
-    from lightning_hooks.transforms import AddNoise as AddNoise
-    from lightning_hooks.transforms import AutoClip as AutoClip
-    from lightning_hooks.transforms import Centralize as Centralize
-    from lightning_hooks.transforms import Chain as Chain
-    from lightning_hooks.transforms import ClipByBlockRMS as ClipByBlockRMS
-    from lightning_hooks.transforms import ClipByGlobalNorm as ClipByGlobalNorm
-    from lightning_hooks.transforms import ClipByNorm as ClipByNorm
-    from lightning_hooks.transforms import ClipByValue as ClipByValue
-    from lightning_hooks.transforms import Context as Context
-    from lightning_hooks.transforms import Dropout as Dropout
-    from lightning_hooks.transforms import EverySteps as EverySteps
-    from lightning_hooks.transforms import FirstSteps as FirstSteps
-    from lightning_hooks.transforms import Freeze as Freeze
-    from lightning_hooks.transforms import Function as Function
-    from lightning_hooks.transforms import KeepNonnegative as KeepNonnegative
-    from lightning_hooks.transforms import Mask as Mask
-    from lightning_hooks.transforms import NormAbove as NormAbove
-    from lightning_hooks.transforms import NormalizeByNorm as NormalizeByNorm
-    from lightning_hooks.transforms import Orthogonalize as Orthogonalize
-    from lightning_hooks.transforms import OrthoGrad as OrthoGrad
-    from lightning_hooks.transforms import PerModuleClip as PerModuleClip
-    from lightning_hooks.transforms import ReverseGradient as ReverseGradient
-    from lightning_hooks.transforms import Scale as Scale
-    from lightning_hooks.transforms import ScaleByParamNorm as ScaleByParamNorm
-    from lightning_hooks.transforms import ScaleByParamRMS as ScaleByParamRMS
-    from lightning_hooks.transforms import ScaleBySchedule as ScaleBySchedule
-    from lightning_hooks.transforms import Sign as Sign
-    from lightning_hooks.transforms import SkipStep as SkipStep
-    from lightning_hooks.transforms import TopK as TopK
     from lightning_hooks.transforms import Transform as Transform
-    from lightning_hooks.transforms import TrustRatio as TrustRatio
-    from lightning_hooks.transforms import When as When
-    from lightning_hooks.transforms import ZClip as ZClip
-    from lightning_hooks.transforms import Zero as Zero
-    from lightning_hooks.transforms import ZeroNonFinite as ZeroNonFinite
     from lightning_hooks.transforms.conflicts import aggregate_losses as aggregate_losses
 
 __version__ = "0.1.0"
@@ -119,61 +80,25 @@ _PUBLIC = {
         "UnsupportedError",
     ),
     "hooks.hook_point": ("HookPoint",),
-    "hooks.ready_made": ("breakpoint_if_nonfinite", "print_shapes", "print_stats", "save_to"),
     "records": ("RunContext", "RunFacts", "StepConsumer", "StepView"),
     "rules": ("Apply", "Hook", "Watch"),
     "stats.accumulators": ("Accumulator",),
     "stats.columns": ("Column",),
     "tensorboard": ("Run", "read_run"),
+    "transforms": ("Transform",),
     # `transforms` exports transforms only. This function imports its extra, torchjd, when it is called.
     "transforms.conflicts": ("aggregate_losses",),
-    "transforms": (
-        "AdaptiveClip",
-        "AddDecayedWeights",
-        "AddNoise",
-        "AutoClip",
-        "Centralize",
-        "Chain",
-        "ClipByBlockRMS",
-        "ClipByGlobalNorm",
-        "ClipByNorm",
-        "ClipByValue",
-        "Context",
-        "Dropout",
-        "EMA",
-        "EverySteps",
-        "FirstSteps",
-        "Freeze",
-        "Function",
-        "KeepNonnegative",
-        "Mask",
-        "NormAbove",
-        "NormalizeByNorm",
-        "OrthoGrad",
-        "Orthogonalize",
-        "PerModuleClip",
-        "ReverseGradient",
-        "Scale",
-        "ScaleByParamNorm",
-        "ScaleByParamRMS",
-        "ScaleBySchedule",
-        "Sign",
-        "SkipStep",
-        "TopK",
-        "Transform",
-        "TrustRatio",
-        "When",
-        "ZClip",
-        "Zero",
-        "ZeroNonFinite",
-    ),
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
-__all__ = sorted(_MODULE_OF)
+# Packages that are public as a whole.
+_PACKAGES = ("hooks", "transforms")
+__all__ = sorted([*_MODULE_OF, *_PACKAGES])
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its module."""
+    if name in _PACKAGES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -17,21 +17,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
-from lightning_hooks import (
-    EMA,
-    Apply,
-    ClipByGlobalNorm,
-    ClipByNorm,
-    GradientTransforms,
-    StatsMonitor,
-    Watch,
-    assert_no_hooks,
-    check,
-    read_run,
-)
+from lightning_hooks import Apply, GradientTransforms, StatsMonitor, Watch, assert_no_hooks, check, read_run
 from lightning_hooks.engine.recording.autopsy import autopsy
 from lightning_hooks.engine.recording.restoring import restored
 from lightning_hooks.private import LOST
+from lightning_hooks.transforms import EMA, ClipByGlobalNorm, ClipByNorm
 
 
 class Model(LightningModule):

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Apply, ClipByGlobalNorm, RuleError, Watch, assert_no_hooks
+from lightning_hooks import Apply, RuleError, Watch, assert_no_hooks
 from lightning_hooks.records.consumer import StepConsumer
+from lightning_hooks.transforms import ClipByGlobalNorm
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers")

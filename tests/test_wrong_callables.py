@@ -11,19 +11,9 @@ from torch import nn
 from torchmetrics import MeanMetric, MeanSquaredError, Metric
 
 import lightning_hooks
-from lightning_hooks import (
-    Function,
-    Hook,
-    Mask,
-    ReverseGradient,
-    RuleError,
-    Scale,
-    ScaleBySchedule,
-    StatsMonitor,
-    Watch,
-    When,
-)
+from lightning_hooks import Hook, RuleError, StatsMonitor, Watch
 from lightning_hooks.rules.tensors import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS
+from lightning_hooks.transforms import Function, Mask, ReverseGradient, Scale, ScaleBySchedule, When
 
 
 def nothing() -> None:

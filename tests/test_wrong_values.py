@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import lightning_hooks
-from lightning_hooks import RuleError, Scale
+from lightning_hooks import RuleError, transforms
+from lightning_hooks.transforms import Scale
 
 NEEDED: dict[str, dict[str, Any]] = {
     "ActivationCapture": {"modules": "*", "stages": ["predict"]},
@@ -37,7 +38,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "ScaleBySchedule": {"points": [(0, 1.0)]},
     "TopK": {"k": 2},
     "Watch": {"params": "*"},
-    "When": {"condition": lightning_hooks.EverySteps(2), "transform": Scale(1.0)},
+    "When": {"condition": lightning_hooks.transforms.EverySteps(2), "transform": Scale(1.0)},
 }
 # Made by the package, not by users: their arguments are not checked. The others have no arguments of their own.
 OTHERS = {"Capture", "Context", "Instrument", "Run", "RunContext", "RunFacts", "StepView"}
@@ -47,24 +48,31 @@ OTHERS |= {"HookPoint", "StepConsumer", "Transform", "instrument"}
 INSTEAD = {("TopK", "fraction"): {"k": None}}
 
 
+NAMES = [*lightning_hooks.__all__, *(set(transforms.__all__) - {"Transform"})]
+
+
+def public(name: str) -> Any:
+    return getattr(transforms if name in transforms.__all__ else lightning_hooks, name)
+
+
 def arguments() -> list[tuple[str, str]]:
     """Every argument of every public class, with the name of the class."""
     found = []
-    for name in lightning_hooks.__all__:
-        kind = getattr(lightning_hooks, name)
+    for name in NAMES:
+        kind = public(name)
         if isinstance(kind, type) and not issubclass(kind, Exception) and name not in OTHERS:
             found += [(name, argument) for argument in inspect.signature(kind).parameters]
     return found
 
 
 def is_numeric(name: str, argument: str) -> bool:
-    annotation = inspect.signature(getattr(lightning_hooks, name)).parameters[argument].annotation
+    annotation = inspect.signature(public(name)).parameters[argument].annotation
     return re.search(r"\b(int|float|ScheduleSpec|GroupSpec)\b", str(annotation)) is not None
 
 
 def make(name: str, argument: str, value: Any) -> Any:
     options = {**NEEDED.get(name, {}), **INSTEAD.get((name, argument), {}), argument: value}
-    return getattr(lightning_hooks, name)(**options)
+    return public(name)(**options)
 
 
 @pytest.mark.parametrize("value", [10**400, -(10**400), 10**5000], ids=["large", "negative", "of many digits"])
@@ -105,11 +113,11 @@ def test_a_factor_or_a_bound_that_is_infinite_in_float32_is_refused(name: str, a
     )
 
 
-@pytest.mark.parametrize("clip", [lightning_hooks.ClipByNorm, lightning_hooks.ClipByGlobalNorm])
+@pytest.mark.parametrize("clip", [lightning_hooks.transforms.ClipByNorm, lightning_hooks.transforms.ClipByGlobalNorm])
 def test_an_integer_that_torch_cannot_take_becomes_a_float(clip: Any) -> None:
     made = clip(10**30)
     assert made.max_norm == 1e30 and isinstance(made.max_norm, float)
-    (result,) = made([torch.ones(2)], lightning_hooks.Context())
+    (result,) = made([torch.ones(2)], lightning_hooks.transforms.Context())
     assert torch.equal(result, torch.ones(2))
 
 

@@ -37,7 +37,7 @@ class CustomHooks(HooksCallback):
         HookError: during training, a hook returned or did something that would corrupt the run.
 
     Example:
-        >>> from lightning_hooks import print_shapes
+        >>> from lightning_hooks.hooks import print_shapes
         >>> CustomHooks(hooks=[Hook(print_shapes, kind="forward", modules="*", types="Linear", once=True)])
         CustomHooks(hooks=[Hook(call=print_shapes, kind='forward', modules='*', types=('Linear',), once=True)])
     """

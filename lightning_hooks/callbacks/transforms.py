@@ -183,7 +183,8 @@ class GradientTransforms(AppliesRules):
         UnsupportedError: at fit start, a rule that cannot be correct under a loss scaler.
 
     Example:
-        >>> from lightning_hooks import Apply, ClipByGlobalNorm
+        >>> from lightning_hooks import Apply
+        >>> from lightning_hooks.transforms import ClipByGlobalNorm
         >>> GradientTransforms(apply=[Apply(ClipByGlobalNorm(max_norm=1.0), params="*")]).apply[0].params
         '*'
     """
@@ -221,7 +222,8 @@ class ActivationTransforms(AppliesRules):
         RuleError: an invalid value; at fit start also a rule that matches nothing.
 
     Example:
-        >>> from lightning_hooks import Apply, Zero
+        >>> from lightning_hooks import Apply
+        >>> from lightning_hooks.transforms import Zero
         >>> rules = [Apply(Zero(index=[3]), modules="encoder.0", stages=["train", "validate"])]
         >>> ActivationTransforms(apply=rules).apply[0].stages
         ('train', 'validate')

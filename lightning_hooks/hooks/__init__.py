@@ -6,6 +6,7 @@ from lightning_hooks.hooks.eager import is_recomputation
 from lightning_hooks.hooks.gradients import GradHook, may_have_gradient, unfrozen
 from lightning_hooks.hooks.handles import Handles, OurHook, for_each
 from lightning_hooks.hooks.module_hooks import ModuleHooks
+from lightning_hooks.hooks.ready_made import breakpoint_if_nonfinite, print_shapes, print_stats, save_to
 from lightning_hooks.hooks.stack_room import StackRoom
 from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
 
@@ -18,11 +19,15 @@ __all__ = [
     "ModuleHooks",
     "OurHook",
     "StackRoom",
+    "breakpoint_if_nonfinite",
     "by_module",
     "for_each",
     "is_recomputation",
     "joined",
     "may_have_gradient",
+    "print_shapes",
+    "print_stats",
+    "save_to",
     "together",
     "traces",
     "unfrozen",

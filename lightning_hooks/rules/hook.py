@@ -71,8 +71,8 @@ class Hook:
         RuleError: a field has an invalid value.
 
     Example:
-        >>> Hook("lightning_hooks.print_shapes", kind="forward", modules="*", types="Linear", once=True)
-        Hook(call='lightning_hooks.print_shapes', kind='forward', modules='*', types=('Linear',), once=True)
+        >>> Hook("lightning_hooks.hooks.print_shapes", kind="forward", modules="*", types="Linear", once=True)
+        Hook(call='lightning_hooks.hooks.print_shapes', kind='forward', modules='*', types=('Linear',), once=True)
     """
 
     call: CallSpec | tuple[CallSpec, CallSpec]

@@ -193,11 +193,11 @@ def _transform_class(path: str, where: str) -> Any:
     # Import transforms here, so that a rule that names no transform does not load torch.
     from lightning_hooks import transforms
 
-    if "." not in path or path.startswith("lightning_hooks."):
-        name = path.rpartition(".")[2]
+    package, _, name = path.rpartition(".")
+    if not package or path.startswith("lightning_hooks."):
         kinds = [name for name in transforms.__all__ if issubclass(getattr(transforms, name), transforms.Transform)]
         known = [kind for kind in kinds if kind != "Transform"]
-        if name not in known:
+        if name not in known or (package and not path.startswith("lightning_hooks.transforms.")):
             raise RuleError(f"{where}: unknown transform {path!r}{did_you_mean(name, known)}")
         return getattr(transforms, name)
     return import_object(path, where)

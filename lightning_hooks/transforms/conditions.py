@@ -118,7 +118,7 @@ def as_condition(item: Any, where: str) -> Any:
         fields = {str(key): value for key, value in item.items()}
         key = "class_path" if "class_path" in fields else "_target_"
         path = fields.get(key)
-        if isinstance(path, str) and ("." not in path or path.startswith("lightning_hooks.")):
+        if isinstance(path, str) and ("." not in path or path.startswith("lightning_hooks.transforms.")):
             fields[key] = f"{__name__}.{path.rpartition('.')[2]}"
         item = fields
     return as_callable(item, where, "tensors", "context")

@@ -17,28 +17,31 @@ from torch.utils.checkpoint import checkpoint
 
 from lightning_hooks import (
     ActivationTransforms,
-    AddNoise,
     Apply,
-    ClipByGlobalNorm,
-    ClipByValue,
-    Dropout,
-    Freeze,
-    Function,
     GradientTransforms,
     InPlaceError,
     NoMatchError,
     RuleError,
-    Scale,
-    SkipStep,
     StatsMonitor,
     TransformError,
     UnsupportedError,
     Watch,
-    Zero,
     assert_no_hooks,
     read_run,
 )
-from lightning_hooks.transforms import Context, Transform
+from lightning_hooks.transforms import (
+    AddNoise,
+    ClipByGlobalNorm,
+    ClipByValue,
+    Context,
+    Dropout,
+    Freeze,
+    Function,
+    Scale,
+    SkipStep,
+    Transform,
+    Zero,
+)
 from tests.callbacks._tiny import Keeper, Line, Skip, loader, make
 from tests.callbacks.models import Net, ValNet, data, trainer_of
 from tests.callbacks.test_capture import script
@@ -556,7 +559,8 @@ def test_a_checkpoint_after_another_run_has_the_state_of_the_fit(tmp_path: Path,
 TWO = """
 import sys, torch
 from lightning.pytorch import Trainer
-from lightning_hooks import ActivationTransforms, AddNoise, Apply, CustomHooks, Hook
+from lightning_hooks import ActivationTransforms, Apply, CustomHooks, Hook
+from lightning_hooks.transforms import AddNoise
 from tests.callbacks._tiny import Line
 from tests.callbacks.test_capture import rows
 

@@ -29,13 +29,13 @@ from lightning_hooks import (
     Apply,
     NoMatchError,
     RuleError,
-    Scale,
     StatsMonitor,
     assert_no_hooks,
     load_capture,
 )
 from lightning_hooks.engine.running.hook_manager import HookManager
 from lightning_hooks.tensorboard.writer import StepEventWriter
+from lightning_hooks.transforms import Scale
 from tests import forked
 from tests.callbacks._tiny import make
 from tests.callbacks.models import Net, ValNet, adamw, assert_clean, data, trainer_of

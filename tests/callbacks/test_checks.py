@@ -18,16 +18,15 @@ from lightning_hooks import (
     HooksError,
     NoMatchError,
     RuleError,
-    Scale,
     StatsMonitor,
     UnsupportedError,
     Watch,
-    ZeroNonFinite,
-    print_shapes,
 )
 from lightning_hooks.callbacks._checks import Earlier, Setting, refuse_for_strategy, refuse_setting, setting_of
 from lightning_hooks.callbacks._config import load_callbacks
 from lightning_hooks.callbacks._ours import matched
+from lightning_hooks.hooks import print_shapes
+from lightning_hooks.transforms import Scale, ZeroNonFinite
 from tests.callbacks.models import Net, assert_clean, data, trainer_of
 
 OUTPUT = [Watch(modules="body.0", tensors="output", stats="mean")]

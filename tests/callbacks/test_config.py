@@ -18,14 +18,11 @@ from omegaconf import OmegaConf
 
 from lightning_hooks import (
     Apply,
-    ClipByGlobalNorm,
     GradientTransforms,
     RuleError,
-    Scale,
     StatsMonitor,
     UnsupportedError,
     Watch,
-    Zero,
     assert_no_hooks,
     read_run,
 )
@@ -35,6 +32,7 @@ from lightning_hooks.callbacks.environment import (
     callbacks_for_pytorch_lightning,
     callbacks_from_environment,
 )
+from lightning_hooks.transforms import ClipByGlobalNorm, Scale, Zero
 from tests.callbacks._tiny import Keeper, Line, loader, make
 from tests.callbacks.models import Gan, data
 
@@ -48,7 +46,7 @@ callbacks:
     init_args:
       apply:
         - {params: "*", transform: {class_path: ClipByGlobalNorm, init_args: {max_norm: 5e-1}}}
-        - {params: "*", transform: {class_path: lightning_hooks.Scale, init_args: {factor: 2}}}
+        - {params: "*", transform: {class_path: lightning_hooks.transforms.Scale, init_args: {factor: 2}}}
 """
 
 # A script that knows nothing of this package; what follows the fit only tells the test what happened.
@@ -332,8 +330,8 @@ def test_strict_errors_name_the_callback_and_the_file(monkeypatch: pytest.Monkey
             "callbacks[0]: 'StatsMonitr' is not a callback of lightning_hooks (did you mean 'StatsMonitor'",
         ),
         (
-            "callbacks: [{class_path: lightning_hooks.Zero}]",
-            "callbacks[0]: 'lightning_hooks.Zero' is not a callback of lightning_hooks",
+            "callbacks: [{class_path: lightning_hooks.transforms.Zero}]",
+            "callbacks[0]: 'lightning_hooks.transforms.Zero' is not a callback of lightning_hooks",
         ),
         (
             "callbacks: [StatsMonitor, {class_path: lightning.pytorch.callbacks.Timer}]",
@@ -520,10 +518,12 @@ TARGETS = """
     - {_target_: lightning_hooks.Watch, params: ["*", "!*.bias"], tensors: [grad, update], stats: [norm]}
 - _target_: lightning_hooks.GradientTransforms
   apply:
-    - {_target_: lightning_hooks.Apply, params: "*", transform: {_target_: lightning_hooks.Scale, factor: 0.5}}
+    - {_target_: lightning_hooks.Apply, params: "*", transform: {_target_: lightning_hooks.transforms.Scale, factor: 0.5}}
     - _target_: lightning_hooks.Apply
       params: ["layer.*"]
-      transform: [{_target_: lightning_hooks.ClipByGlobalNorm, max_norm: 1.0}, {_target_: lightning_hooks.Scale, factor: 2.0}]
+      transform:
+        - {_target_: lightning_hooks.transforms.ClipByGlobalNorm, max_norm: 1.0}
+        - {_target_: lightning_hooks.transforms.Scale, factor: 2.0}
 """
 MAPPINGS = """
 - _target_: lightning_hooks.StatsMonitor
@@ -533,7 +533,7 @@ MAPPINGS = """
     - {params: ["*", "!*.bias"], tensors: [grad, update], stats: [norm]}
 - _target_: lightning_hooks.GradientTransforms
   apply:
-    - {params: "*", transform: {class_path: lightning_hooks.Scale, init_args: {factor: 0.5}}}
+    - {params: "*", transform: {class_path: lightning_hooks.transforms.Scale, init_args: {factor: 0.5}}}
     - params: ["layer.*"]
       transform: [{class_path: ClipByGlobalNorm, init_args: {max_norm: 1.0}}, {class_path: Scale, init_args: {factor: 2.0}}]
 """

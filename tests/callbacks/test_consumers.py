@@ -10,7 +10,8 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from lightning_hooks import Apply, GradientTransforms, RuleError, Scale, StatsMonitor, StepConsumer, StepView, Watch
+from lightning_hooks import Apply, GradientTransforms, RuleError, StatsMonitor, StepConsumer, StepView, Watch
+from lightning_hooks.transforms import Scale
 from tests.callbacks.models import Memory, Net, ValNet, assert_clean, data, everything, trainer_of
 
 OUTPUT = [Watch(modules="body.0", tensors="output", stats="mean")]

@@ -24,7 +24,6 @@ from lightning_hooks import (
     HookError,
     NoMatchError,
     RuleError,
-    Scale,
     StatsMonitor,
     Watch,
     assert_no_hooks,
@@ -32,6 +31,7 @@ from lightning_hooks import (
 )
 from lightning_hooks.cli.main import main
 from lightning_hooks.rules import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS
+from lightning_hooks.transforms import Scale
 from tests import forked
 from tests.callbacks import hook_calls
 from tests.callbacks._tiny import Line, Two, loader, make
@@ -426,7 +426,7 @@ trainer:
             kind: output_grad
             modules: encoder
           - {call: [tests.callbacks.test_custom.same, tests.callbacks.test_custom.same], kind: saved_tensors, modules: head}
-          - {call: lightning_hooks.print_shapes, kind: optimizer_step_post, every_n_steps: 2}
+          - {call: lightning_hooks.hooks.print_shapes, kind: optimizer_step_post, every_n_steps: 2}
 """
 
 
@@ -611,7 +611,7 @@ callbacks:
     init_args:
       hooks:
         - {call: tests.callbacks.hook_calls.double, kind: param_grad, params: layer.weight}
-        - {call: lightning_hooks.print_shapes, kind: forward, modules: layer, stages: validate}
+        - {call: lightning_hooks.hooks.print_shapes, kind: forward, modules: layer, stages: validate}
   - class_path: ActivationTransforms
     init_args:
       apply: [{modules: layer, stages: [predict], transform: {class_path: Scale, init_args: {factor: 0.5}}}]

@@ -17,9 +17,9 @@ from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.profilers import SimpleProfiler
 from torch import Tensor
 
-from lightning_hooks import Apply, GradientTransforms, RuleError, Scale, StatsMonitor, StepConsumer, StepView, Watch
+from lightning_hooks import Apply, GradientTransforms, RuleError, StatsMonitor, StepConsumer, StepView, Watch
 from lightning_hooks.callbacks._guard import HooksGuard
-from lightning_hooks.transforms import Function
+from lightning_hooks.transforms import Function, Scale
 from tests.callbacks.models import Net, ValNet, assert_clean, data, trainer_of
 
 

@@ -15,7 +15,8 @@ import torch
 from lightning.pytorch import Callback
 from torch import nn
 
-from lightning_hooks import ActivationCapture, Apply, GradientTransforms, NoMatchError, Scale, StatsMonitor, Watch
+from lightning_hooks import ActivationCapture, Apply, GradientTransforms, NoMatchError, StatsMonitor, Watch
+from lightning_hooks.transforms import Scale
 from tests.callbacks.models import (
     Gan,
     Memory,

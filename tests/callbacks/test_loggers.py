@@ -21,20 +21,11 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from lightning_hooks import (
-    ActivationCapture,
-    Apply,
-    GradientTransforms,
-    RuleError,
-    Scale,
-    StatsMonitor,
-    StepConsumer,
-    Watch,
-    read_run,
-)
+from lightning_hooks import ActivationCapture, Apply, GradientTransforms, RuleError, StatsMonitor, StepConsumer, Watch, read_run
 from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.records import StepView
 from lightning_hooks.rules.prefix import name_of
+from lightning_hooks.transforms import Scale
 from tests.callbacks.models import Gan, Memory, Net, ValNet, assert_clean, data, everything, trainer_of, watch_fit
 
 NORMS = [Watch(params="*", tensors=["grad", "update"], stats="norm"), Watch(modules="body.*", tensors="output", stats="mean")]

@@ -12,9 +12,10 @@ from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 
-from lightning_hooks import Apply, GradientTransforms, RuleError, Scale, StatsMonitor, StepConsumer, StepView, Watch
+from lightning_hooks import Apply, GradientTransforms, RuleError, StatsMonitor, StepConsumer, StepView, Watch
 from lightning_hooks.engine.running.hook_manager import HookManager
 from lightning_hooks.engine.watching.observer import Observer
+from lightning_hooks.transforms import Scale
 from tests.callbacks.models import (
     Gan,
     Memory,

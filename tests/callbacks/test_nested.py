@@ -11,17 +11,9 @@ import pytest
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from lightning_hooks import (
-    ActivationTransforms,
-    Apply,
-    GradientTransforms,
-    RuleError,
-    Scale,
-    StatsMonitor,
-    Watch,
-    assert_no_hooks,
-)
+from lightning_hooks import ActivationTransforms, Apply, GradientTransforms, RuleError, StatsMonitor, Watch, assert_no_hooks
 from lightning_hooks.callbacks.environment import VARIABLE
+from lightning_hooks.transforms import Scale
 from tests.callbacks._tiny import Keeper, Line, loader, make
 
 BATCHES = [[3.0, 4.0], [3.0, 4.0], [3.0, 4.0]]

@@ -9,7 +9,8 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lightning_hooks import Apply, ClipByNorm, GradientTransforms, RuleError, Scale, StatsMonitor, StepConsumer, StepView, Watch
+from lightning_hooks import Apply, GradientTransforms, RuleError, StatsMonitor, StepConsumer, StepView, Watch
+from lightning_hooks.transforms import ClipByNorm, Scale
 from tests.callbacks._tiny import Line, loader, make
 from tests.versions import reading
 

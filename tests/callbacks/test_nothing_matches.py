@@ -17,12 +17,12 @@ from lightning_hooks import (
     CustomHooks,
     GradientTransforms,
     Hook,
-    Scale,
     StatsMonitor,
     Watch,
     assert_no_hooks,
     instrument,
 )
+from lightning_hooks.transforms import Scale
 from tests.callbacks._tiny import Keeper, Line, loader, make
 
 NOWHERE = "no_such_layer"

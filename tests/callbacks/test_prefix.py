@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
-from lightning_hooks import Apply, GradientTransforms, HealthMonitor, RuleError, Scale, StatsMonitor, Watch, read_run
+from lightning_hooks import Apply, GradientTransforms, HealthMonitor, RuleError, StatsMonitor, Watch, read_run
 from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.overview import overview
 from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.records.saved_index import SavedIndex
+from lightning_hooks.transforms import Scale
 from tests.callbacks.models import Net, ValNet, data, trainer_of
 
 RULES = [Watch(params="*", tensors=["grad", "param"], stats=["norm", "histogram"])]

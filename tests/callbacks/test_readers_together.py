@@ -12,22 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lightning_hooks import (
-    ActivationCapture,
-    ActivationTransforms,
-    Apply,
-    CustomHooks,
-    Hook,
-    Scale,
-    StatsMonitor,
-    Watch,
-    load_capture,
-)
+from lightning_hooks import ActivationCapture, ActivationTransforms, Apply, CustomHooks, Hook, StatsMonitor, Watch, load_capture
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.running.hook_manager import HookManager
 from lightning_hooks.hooks import Action
 from lightning_hooks.stats.table import Table
 from lightning_hooks.stats.units.statistics import NAMES
+from lightning_hooks.transforms import Scale
 from tests.callbacks._tiny import Line, loader, make, scaled
 from tests.callbacks.models import Net, data, trainer_of
 from tests.conformance._tools import Book, same_weights

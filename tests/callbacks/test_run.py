@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from lightning.pytorch import Callback, Trainer
 
-from lightning_hooks import Apply, GradientTransforms, RuleError, Scale, StatsMonitor, StepConsumer, StepView, Watch
+from lightning_hooks import Apply, GradientTransforms, RuleError, StatsMonitor, StepConsumer, StepView, Watch
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.engine.running.run import runs_on
+from lightning_hooks.transforms import Scale
 from tests.callbacks.models import Memory, ValNet, assert_clean, data, trainer_of
 
 OUTPUT = [Watch(modules="body.0", tensors="output", stats="mean")]

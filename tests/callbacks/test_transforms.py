@@ -14,17 +14,11 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_hooks import (
-    AddNoise,
     Apply,
-    ClipByGlobalNorm,
-    ClipByNorm,
-    ClipByValue,
-    Function,
     GradientTransforms,
     InPlaceError,
     NoMatchError,
     RuleError,
-    Scale,
     StatsMonitor,
     StepConsumer,
     StepView,
@@ -32,13 +26,21 @@ from lightning_hooks import (
     TransformError,
     UnsupportedError,
     Watch,
-    Zero,
-    ZeroNonFinite,
     assert_no_hooks,
     read_run,
 )
 from lightning_hooks.rules.prefix import name_of
-from lightning_hooks.transforms import Context
+from lightning_hooks.transforms import (
+    AddNoise,
+    ClipByGlobalNorm,
+    ClipByNorm,
+    ClipByValue,
+    Context,
+    Function,
+    Scale,
+    Zero,
+    ZeroNonFinite,
+)
 from tests.callbacks._tiny import Keeper, Line, Skip, Spy, Two, loader, make, scale_of, scaled
 from tests.versions import reading
 

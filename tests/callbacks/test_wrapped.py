@@ -12,9 +12,10 @@ import pytest
 import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from lightning_hooks import Apply, GradientTransforms, Scale, StatsMonitor, Watch
+from lightning_hooks import Apply, GradientTransforms, StatsMonitor, Watch
 from lightning_hooks.callbacks._guard import WrappedHook
 from lightning_hooks.hooks import Handles
+from lightning_hooks.transforms import Scale
 from tests.callbacks.models import Gan, Net, assert_clean, data, norm, trainer_of, watch_fit
 
 NAME = "configure_gradient_clipping"

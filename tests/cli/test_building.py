@@ -63,4 +63,4 @@ def test_a_record_calls_nothing_but_classes_of_modules(path: str, values: dict[s
 
 def test_a_rule_error_of_the_module_itself_is_not_wrapped() -> None:
     with pytest.raises(RuleError, match="^max_norm|^ClipByNorm"):
-        built("lightning_hooks.ClipByNorm", {"max_norm": -1}, "")
+        built("lightning_hooks.transforms.ClipByNorm", {"max_norm": -1}, "")

@@ -32,8 +32,8 @@ trainer:
     - class_path: lightning_hooks.GradientTransforms
       init_args:
         apply:
-          - {params: "*.bias", transform: {class_path: lightning_hooks.Zero}}
-          - {params: "*", transform: {class_path: lightning_hooks.ClipByGlobalNorm, init_args: {max_norm: 1.0}}}
+          - {params: "*.bias", transform: {class_path: lightning_hooks.transforms.Zero}}
+          - {params: "*", transform: {class_path: lightning_hooks.transforms.ClipByGlobalNorm, init_args: {max_norm: 1.0}}}
 """
 SHORT = """
 trainer:
@@ -270,8 +270,8 @@ def test_print_config_goes_round(folder: Path, capsys: pytest.CaptureFixture[str
 def test_print_config_goes_round_with_functions_by_path(folder: Path) -> None:
     """In a process of its own: jsonargparse tries other types where its warning of a wrong one is an error, as here."""
     schedules = [
-        "{class_path: lightning_hooks.ScaleBySchedule, init_args: {call: statistics.mean}}",
-        "{class_path: lightning_hooks.ReverseGradient, init_args: {weight: statistics.mean}}",
+        "{class_path: lightning_hooks.transforms.ScaleBySchedule, init_args: {call: statistics.mean}}",
+        "{class_path: lightning_hooks.transforms.ReverseGradient, init_args: {weight: statistics.mean}}",
     ]
     rules = f"[{{params: '*', transform: [{', '.join(schedules)}]}}]"
     write(f"trainer: {{callbacks: [{{class_path: lightning_hooks.GradientTransforms, init_args: {{apply: {rules}}}}}]}}")
@@ -393,10 +393,10 @@ def refused(capsys: pytest.CaptureFixture[str], command: str, *arguments: str) -
             "error: hooks.yaml: trainer.callbacks[0]: StatsMonitor: watch[0].tensors: unknown tensor 'ouput'",
         ),
         (
-            "lightning_hooks.Zero",
-            "lightning_hooks.Zeo",
+            "lightning_hooks.transforms.Zero",
+            "lightning_hooks.transforms.Zeo",
             "error: hooks.yaml: trainer.callbacks[1]: GradientTransforms: apply[0].transform: unknown transform "
-            "'lightning_hooks.Zeo' (did you mean 'Zero'",
+            "'lightning_hooks.transforms.Zeo' (did you mean 'Zero'",
         ),
         (
             "max_norm: 1.0",
@@ -441,7 +441,7 @@ def test_a_wrong_rule_ends_with_a_short_message(
             "StatsMonitor: watch must be a list in a config of the command line: begin each item with '- ', got {",
         ),
         (
-            "{class_path: CustomHooks, init_args: {hooks: {call: lightning_hooks.print_shapes, kind: forward, modules: '*'}}}",
+            "{class_path: CustomHooks, init_args: {hooks: {call: builtins.print, kind: forward, modules: '*'}}}",
             "CustomHooks: hooks must be a list in a config of the command line",
         ),
         ("{class_path: StatsMonitor, init_args: }", "StatsMonitor: init_args holds nothing: omit it, or give options in it"),

@@ -14,16 +14,15 @@ from lightning_hooks import (
     ActivationCapture,
     ActivationTransforms,
     Apply,
-    ClipByGlobalNorm,
     CustomHooks,
     FlightRecorder,
     GradientTransforms,
     HealthMonitor,
     Hook,
-    Scale,
     StatsMonitor,
 )
 from lightning_hooks.hooks import OurHook
+from lightning_hooks.transforms import ClipByGlobalNorm, Scale
 from tests.callbacks.models import everything
 
 

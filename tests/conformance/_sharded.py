@@ -18,32 +18,26 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lightning_hooks import (
+from lightning_hooks import Apply, GradientTransforms, HooksError, StatsMonitor, StepConsumer, StepView, Watch, assert_no_hooks
+from lightning_hooks.engine.watching.snapshots import Snapshots
+from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
+from lightning_hooks.transforms import (
     EMA,
     AdaptiveClip,
     AddDecayedWeights,
     AddNoise,
-    Apply,
     Centralize,
     ClipByGlobalNorm,
     ClipByNorm,
     ClipByValue,
-    GradientTransforms,
-    HooksError,
+    Context,
     Orthogonalize,
     Scale,
     SkipStep,
-    StatsMonitor,
-    StepConsumer,
-    StepView,
     TopK,
+    Transform,
     TrustRatio,
-    Watch,
-    assert_no_hooks,
 )
-from lightning_hooks.engine.watching.snapshots import Snapshots
-from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
-from lightning_hooks.transforms import Context, Transform
 from tests.conformance._own_hooks import OwnHooks
 
 STATS = ["mean", "std", "norm", "min", "max", "abs_mean", "zero_fraction", "nonfinite", "p50"]

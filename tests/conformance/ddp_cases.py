@@ -21,13 +21,10 @@ from examples.singular_value import LargestSingularValue
 from lightning_hooks import (
     ActivationCapture,
     ActivationTransforms,
-    AddNoise,
     Apply,
     GradientTransforms,
     HooksError,
     RunContext,
-    Scale,
-    SkipStep,
     StatsMonitor,
     StepConsumer,
     StepView,
@@ -36,7 +33,7 @@ from lightning_hooks import (
     instrument,
 )
 from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
-from lightning_hooks.transforms import Context, Transform
+from lightning_hooks.transforms import AddNoise, Context, Scale, SkipStep, Transform
 from tests import late_copies
 from tests.callbacks.models import trainer_of
 from tests.conformance._own_hooks import OwnHooks, weights_of

@@ -16,9 +16,10 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lightning_hooks import Apply, ClipByValue, GradientTransforms, Scale, StatsMonitor, Watch, assert_no_hooks
+from lightning_hooks import Apply, GradientTransforms, StatsMonitor, Watch, assert_no_hooks
 from lightning_hooks.stats import ranks
 from lightning_hooks.stats.statistics import NAMES
+from lightning_hooks.transforms import ClipByValue, Scale
 from tests.callbacks.models import trainer_of
 from tests.conformance._tools import Book, loader, randn
 

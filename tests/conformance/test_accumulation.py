@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_hooks import Apply, GradientTransforms, Scale, StatsMonitor, Watch
+from lightning_hooks import Apply, GradientTransforms, StatsMonitor, Watch
+from lightning_hooks.transforms import Scale
 from tests.callbacks import _tiny
 from tests.callbacks.models import Net, adamw, data, plain_sgd, trainer_of
 from tests.conformance._tools import three_runs

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from lightning_hooks import Apply, GradientTransforms, Scale, StatsMonitor, Watch, instrument
+from lightning_hooks import Apply, GradientTransforms, StatsMonitor, Watch, instrument
+from lightning_hooks.transforms import Scale
 from tests.callbacks.models import Net, data, plain_sgd, trainer_of
 from tests.conformance._tools import Book, Spy, Witness, compare, everything, same_weights
 

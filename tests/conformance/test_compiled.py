@@ -18,13 +18,10 @@ from torch.utils.data import DataLoader
 from lightning_hooks import (
     ActivationCapture,
     ActivationTransforms,
-    AddNoise,
     Apply,
-    ClipByNorm,
     CustomHooks,
     GradientTransforms,
     Hook,
-    Scale,
     StatsMonitor,
     StepConsumer,
     StepView,
@@ -34,8 +31,9 @@ from lightning_hooks import (
     instrument,
     load_capture,
     paused,
-    print_shapes,
 )
+from lightning_hooks.hooks import print_shapes
+from lightning_hooks.transforms import AddNoise, ClipByNorm, Scale
 
 # torch's compiler makes an instance of every autograd function it meets, asks every input for its gradient, and warns of both.
 pytestmark = [

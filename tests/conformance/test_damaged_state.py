@@ -16,24 +16,8 @@ from lightning.pytorch import Callback
 from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor
 
-from lightning_hooks import (
-    EMA,
-    ActivationTransforms,
-    AddNoise,
-    Apply,
-    AutoClip,
-    Chain,
-    Context,
-    Dropout,
-    EverySteps,
-    GradientTransforms,
-    SkipStep,
-    StatsMonitor,
-    Transform,
-    Watch,
-    When,
-    ZClip,
-)
+from lightning_hooks import ActivationTransforms, Apply, GradientTransforms, StatsMonitor, Transform, Watch
+from lightning_hooks.transforms import EMA, AddNoise, AutoClip, Chain, Context, Dropout, EverySteps, SkipStep, When, ZClip
 from tests.callbacks.models import Net, adamw, assert_clean, data, trainer_of
 from tests.versions import reading
 

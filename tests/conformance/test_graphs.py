@@ -11,9 +11,9 @@ import torch
 from lightning.pytorch import Callback
 from torch import Tensor, nn
 
-from lightning_hooks import Apply, GradientTransforms, Scale, StatsMonitor
+from lightning_hooks import Apply, GradientTransforms, StatsMonitor
 from lightning_hooks.hooks import OurHook
-from lightning_hooks.transforms import Context, Transform
+from lightning_hooks.transforms import Context, Scale, Transform
 from tests.callbacks.models import Net, data, plain_sgd, trainer_of
 from tests.conformance._tools import Book, Spy, everything, floating, same_weights, three_runs, truth
 

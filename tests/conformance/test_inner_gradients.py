@@ -18,7 +18,6 @@ from lightning_hooks import (
     CustomHooks,
     GradientTransforms,
     Hook,
-    Scale,
     StatsMonitor,
     Watch,
     instrument,
@@ -26,6 +25,7 @@ from lightning_hooks import (
 )
 from lightning_hooks.hooks import HookSwitch
 from lightning_hooks.hooks.autograd import names
+from lightning_hooks.transforms import Scale
 from tests.callbacks.models import Net, data, trainer_of
 from tests.conformance._tools import same_weights
 

@@ -10,7 +10,8 @@ import torch
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor
 
-from lightning_hooks import ActivationCapture, Apply, RuleError, Scale, StatsMonitor, Watch, instrument, load_capture
+from lightning_hooks import ActivationCapture, Apply, RuleError, StatsMonitor, Watch, instrument, load_capture
+from lightning_hooks.transforms import Scale
 from tests.callbacks.models import data, trainer_of
 from tests.conformance._tools import same_weights
 from tests.conformance.test_inner_gradients import WAYS, Fit, Potential, X, Y, by_hand, copied, own_norm

@@ -13,7 +13,8 @@ from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import BackboneFinetuning
 from torch import Tensor, nn
 
-from lightning_hooks import Apply, GradientTransforms, Scale, StatsMonitor, Watch, Zero, assert_no_hooks
+from lightning_hooks import Apply, GradientTransforms, StatsMonitor, Watch, assert_no_hooks
+from lightning_hooks.transforms import Scale, Zero
 from tests.callbacks.models import data, trainer_of
 from tests.conformance._tools import Book, Spy, everything, real, same_weights, truth
 

@@ -23,20 +23,18 @@ from torchmetrics import MeanSquaredError, MetricCollection
 from torchmetrics.wrappers import MetricTracker
 
 from lightning_hooks import (
-    EMA,
     ActivationCapture,
     ActivationTransforms,
-    AddNoise,
     Apply,
     CustomHooks,
     GradientTransforms,
     Hook,
     HooksLeftError,
-    Scale,
     StatsMonitor,
     Watch,
     assert_no_hooks,
 )
+from lightning_hooks.transforms import EMA, AddNoise, Scale
 from tests import forked
 from tests.callbacks.models import Memory, Net, adamw, assert_clean, data, ours_on, trainer_of
 from tests.conformance._lifecycle_tools import EACH, all_ours, equal_weights

@@ -18,7 +18,8 @@ from lightning.pytorch.callbacks import (
 )
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_hooks import AddNoise, Apply, ClipByGlobalNorm, GradientTransforms, Scale, StatsMonitor
+from lightning_hooks import Apply, GradientTransforms, StatsMonitor
+from lightning_hooks.transforms import AddNoise, ClipByGlobalNorm, Scale
 from tests.callbacks.models import Memory, Net, adamw, assert_clean, data, nesterov, ours_on, trainer_of
 from tests.conformance._lifecycle_tools import Boom, all_ours, equal_weights, hooks_in, observers
 from tests.conformance._tools import Spy

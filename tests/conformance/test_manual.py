@@ -12,19 +12,9 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 
-from lightning_hooks import (
-    Apply,
-    CustomHooks,
-    GradientTransforms,
-    Hook,
-    Scale,
-    SkipStep,
-    StatsMonitor,
-    UnsupportedError,
-    Watch,
-    instrument,
-)
+from lightning_hooks import Apply, CustomHooks, GradientTransforms, Hook, StatsMonitor, UnsupportedError, Watch, instrument
 from lightning_hooks.rules import PARAM_KINDS
+from lightning_hooks.transforms import Scale, SkipStep
 from tests.callbacks.models import Memory, Net, data, trainer_of
 from tests.conformance._tools import Book, Spy, Witness, compare, everything, same_weights, three_runs
 

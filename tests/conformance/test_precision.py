@@ -11,7 +11,8 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 
-from lightning_hooks import Apply, ClipByGlobalNorm, GradientTransforms, Scale, SkipStep, StatsMonitor, UnsupportedError, Watch
+from lightning_hooks import Apply, GradientTransforms, StatsMonitor, UnsupportedError, Watch
+from lightning_hooks.transforms import ClipByGlobalNorm, Scale, SkipStep
 from tests.callbacks.models import Net, adamw, assert_clean, data, plain_sgd, trainer_of
 from tests.conformance._tools import Book, Spy, everything, three_runs
 

@@ -15,18 +15,9 @@ import torch
 from lightning.pytorch import Callback
 from torch import Tensor, nn
 
-from lightning_hooks import (
-    Apply,
-    ClipByGlobalNorm,
-    GradientTransforms,
-    Scale,
-    StatsMonitor,
-    StepConsumer,
-    StepView,
-    Watch,
-    assert_no_hooks,
-)
+from lightning_hooks import Apply, GradientTransforms, StatsMonitor, StepConsumer, StepView, Watch, assert_no_hooks
 from lightning_hooks.stats.schema import ABS_SUM, COUNT
+from lightning_hooks.transforms import ClipByGlobalNorm, Scale
 from tests.callbacks.models import Net, data, plain_sgd, trainer_of
 from tests.conformance._tools import MODULE_TENSORS, PARAM_TENSORS, same_weights, three_runs
 

@@ -13,19 +13,8 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
-from lightning_hooks import (
-    EMA,
-    ActivationTransforms,
-    AddNoise,
-    Apply,
-    AutoClip,
-    Dropout,
-    GradientTransforms,
-    Scale,
-    StatsMonitor,
-    Watch,
-    ZClip,
-)
+from lightning_hooks import ActivationTransforms, Apply, GradientTransforms, StatsMonitor, Watch
+from lightning_hooks.transforms import EMA, AddNoise, AutoClip, Dropout, Scale, ZClip
 from tests.callbacks.models import Memory, Net, ValNet, adamw, assert_clean, data, trainer_of
 from tests.versions import reading
 

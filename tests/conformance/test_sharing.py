@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks import Apply, CustomHooks, GradientTransforms, Hook, Scale, StatsMonitor, Watch
+from lightning_hooks import Apply, CustomHooks, GradientTransforms, Hook, StatsMonitor, Watch
+from lightning_hooks.transforms import Scale
 from tests.callbacks.models import Net, data, plain_sgd, trainer_of
 from tests.conformance._tools import Book, Spy, everything, same_weights, three_runs
 

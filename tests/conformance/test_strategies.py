@@ -19,16 +19,15 @@ from lightning_hooks import (
     ActivationCapture,
     ActivationTransforms,
     Apply,
-    ClipByGlobalNorm,
     CustomHooks,
     GradientTransforms,
     Hook,
-    Scale,
     StatsMonitor,
     UnsupportedError,
     Watch,
     instrument,
 )
+from lightning_hooks.transforms import ClipByGlobalNorm, Scale
 from tests.callbacks.models import Net, assert_clean, data, trainer_of
 from tests.conformance._lifecycle_tools import see
 

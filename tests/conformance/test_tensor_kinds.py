@@ -13,17 +13,8 @@ import torch.masked
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from lightning_hooks import (
-    ActivationCapture,
-    ActivationTransforms,
-    Apply,
-    ClipByGlobalNorm,
-    GradientTransforms,
-    Scale,
-    StatsMonitor,
-    Watch,
-)
-from lightning_hooks.transforms import Context, Transform
+from lightning_hooks import ActivationCapture, ActivationTransforms, Apply, GradientTransforms, StatsMonitor, Watch
+from lightning_hooks.transforms import ClipByGlobalNorm, Context, Scale, Transform
 from tests.callbacks.models import trainer_of
 from tests.conformance._tools import Book, everything, loader, randn, three_runs
 

@@ -20,12 +20,12 @@ from lightning_hooks import (
     GradientTransforms,
     Hook,
     HookError,
-    Scale,
     StatsMonitor,
     UnsupportedError,
     Watch,
     instrument,
 )
+from lightning_hooks.transforms import Scale
 from tests.callbacks.models import Net, data, plain_sgd, trainer_of
 from tests.conformance._tools import same_weights
 

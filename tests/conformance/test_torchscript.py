@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks import ActivationCapture, Apply, GradientTransforms, Scale, StatsMonitor, Watch, assert_no_hooks
+from lightning_hooks import ActivationCapture, Apply, GradientTransforms, StatsMonitor, Watch, assert_no_hooks
 from lightning_hooks.errors import NoMatchError
+from lightning_hooks.transforms import Scale
 from tests.callbacks.models import Net, data, plain_sgd, trainer_of
 from tests.conformance._tools import Book, everything, same_weights, three_runs
 

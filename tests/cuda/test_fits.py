@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader
 from lightning_hooks import (
     ActivationCapture,
     Apply,
-    ClipByGlobalNorm,
     GradientTransforms,
     StatsMonitor,
     StepConsumer,
@@ -26,6 +25,7 @@ from lightning_hooks import (
     instrument,
     load_capture,
 )
+from lightning_hooks.transforms import ClipByGlobalNorm
 from tests.callbacks.models import Memory, Net, ValNet, adamw, data, plain_sgd, trainer_of
 from tests.conformance._tools import everything, same_weights, three_runs
 from tests.cuda._strict import Strict, batches_on

@@ -83,7 +83,7 @@ WATCHED = {
   - class_path: lightning_hooks.GradientTransforms
     init_args:
       apply:
-        - {params: "*", transform: {class_path: lightning_hooks.ClipByGlobalNorm, init_args: {max_norm: 1.0e+9}}}
+        - {params: "*", transform: {class_path: lightning_hooks.transforms.ClipByGlobalNorm, init_args: {max_norm: 1.0e+9}}}
 """,
 }
 

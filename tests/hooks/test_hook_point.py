@@ -15,13 +15,13 @@ from lightning_hooks import (
     CustomHooks,
     Hook,
     HookPoint,
-    Scale,
     StatsMonitor,
     Watch,
     assert_no_hooks,
     instrument,
     match,
 )
+from lightning_hooks.transforms import Scale
 from tests.callbacks.models import Net, data, trainer_of
 
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks import Hook, breakpoint_if_nonfinite, instrument, print_shapes, print_stats, save_to
+from lightning_hooks import Hook, instrument
+from lightning_hooks.hooks import breakpoint_if_nonfinite, print_shapes, print_stats, save_to
 from lightning_hooks.rules import MODULE_KINDS
 from tests.engine.user_hooks.modules import Squares
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from lightning_hooks import Apply, GradientTransforms, HealthMonitor, Scale, StatsMonitor
+from lightning_hooks import Apply, GradientTransforms, HealthMonitor, StatsMonitor
 from lightning_hooks.callbacks.environment import DEFAULTS
 from lightning_hooks.rules.prefix import ROOT, name_of
+from lightning_hooks.transforms import Scale
 
 
 def test_all_callbacks_are_below_one_prefix_by_default() -> None:

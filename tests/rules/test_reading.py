@@ -4,9 +4,10 @@ import subprocess
 
 import pytest
 
-from lightning_hooks import Apply, Function, Hook, Mask, RuleError, When, Zero
+from lightning_hooks import Apply, Hook, RuleError
 from lightning_hooks.records.consumer import as_consumers
 from lightning_hooks.rules.reading import as_callable, as_transform
+from lightning_hooks.transforms import Function, Mask, When, Zero
 
 CALLED = []
 

@@ -7,23 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_hooks import (
-    ActivationCapture,
-    Apply,
-    Chain,
-    ClipByNorm,
-    Function,
-    Hook,
-    ReverseGradient,
-    RuleError,
-    Scale,
-    Watch,
-    When,
-    Zero,
-)
+from lightning_hooks import ActivationCapture, Apply, Hook, RuleError, Watch
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN, every_n
+from lightning_hooks.transforms import Chain, ClipByNorm, Function, ReverseGradient, Scale, When, Zero
 
 
 class Plain:
@@ -46,7 +34,7 @@ class Plain:
         Apply([Zero(), ClipByNorm(max_norm=1.0)], params="*", when="backward"),
         Apply(Zero(), modules="relu", tensor="input_grad"),
         Watch(modules="*", group_by={"first": "0.*", "rest": "*"}, every_n_steps={"first": 3, "every": 2}),
-        Hook("lightning_hooks.print_shapes", kind="forward", modules="*", types=["Linear"], stages=["train", "test"]),
+        Hook("lightning_hooks.hooks.print_shapes", kind="forward", modules="*", types=["Linear"], stages=["train", "test"]),
     ],
 )
 def test_repr_can_be_typed_back_in(rule):
@@ -209,10 +197,10 @@ def test_messages_of_apply(fields, message):
 @pytest.mark.parametrize(
     "transform",
     [
-        {"class_path": "lightning_hooks.Scale", "init_args": {"factor": 0.5}},
+        {"class_path": "lightning_hooks.transforms.scaling.Scale", "init_args": {"factor": 0.5}},
         {"class_path": "Scale", "init_args": {"factor": 0.5}},
         {"class_path": "lightning_hooks.transforms.Scale", "init_args": {"factor": 0.5}},
-        {"_target_": "lightning_hooks.Scale", "factor": 0.5},
+        {"_target_": "lightning_hooks.transforms.Scale", "factor": 0.5},
         Scale(0.5),
     ],
 )

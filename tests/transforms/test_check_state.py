@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_hooks import EMA, AutoClip, Chain, EverySteps, SkipStep, Transform, When, ZClip
+from lightning_hooks import Transform
+from lightning_hooks.transforms import EMA, AutoClip, Chain, EverySteps, SkipStep, When, ZClip
 
 NAN = torch.tensor(math.nan)
 

@@ -200,7 +200,7 @@ def test_a_skip_that_depends_on_a_norm() -> None:
 
 
 def test_conditions_from_mappings() -> None:
-    for path in ("FirstSteps", "lightning_hooks.FirstSteps", "lightning_hooks.transforms.FirstSteps"):
+    for path in ("FirstSteps", "lightning_hooks.transforms.FirstSteps", "lightning_hooks.transforms.conditions.FirstSteps"):
         mapping = {"class_path": path, "init_args": {"n": 3}}
         made = When(mapping, {"class_path": "Dropout", "init_args": {"p": 0.5}})
         assert made == When(FirstSteps(3), Dropout(0.5))

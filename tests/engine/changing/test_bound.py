@@ -4,22 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import (
-    EMA,
-    AdaptiveClip,
-    AddNoise,
-    Apply,
-    Chain,
-    Freeze,
-    Function,
-    RuleError,
-    SkipStep,
-    Transform,
-    TransformError,
-    When,
-)
+from lightning_hooks import Apply, RuleError, Transform, TransformError
 from lightning_hooks.engine.changing.participant import TransformParticipant
 from lightning_hooks.engine.changing.resolve import resolve_applies
+from lightning_hooks.transforms import EMA, AdaptiveClip, AddNoise, Chain, Freeze, Function, SkipStep, When
 
 
 def bound(transform, seed=0):

@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Apply, RuleError, Scale, SkipStep, UnsupportedError, Watch, ZeroNonFinite
+from lightning_hooks import Apply, RuleError, UnsupportedError, Watch
 from lightning_hooks.engine.changing.checks import refuse_changed_sums, refuse_unsupported
 from lightning_hooks.engine.changing.resolve import resolve_applies
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.transforms import Scale, SkipStep, ZeroNonFinite
 
 
 def bound(*rules):

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks import ActivationCapture, ActivationTransforms, Apply, Scale, StatsMonitor, Watch, instrument
+from lightning_hooks import ActivationCapture, ActivationTransforms, Apply, StatsMonitor, Watch, instrument
 from lightning_hooks.hooks.parts import Arguments, described
+from lightning_hooks.transforms import Scale
 from tests.callbacks.models import Net, data, plain_sgd, trainer_of
 
 

@@ -2,7 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Apply, Hook, Scale, UnsupportedError, Watch, instrument, match, print_shapes
+from lightning_hooks import Apply, Hook, UnsupportedError, Watch, instrument, match
+from lightning_hooks.hooks import print_shapes
+from lightning_hooks.transforms import Scale
 
 
 def in_a_part(model):

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Apply, Hook, RuleError, Scale, Watch, instrument, read_run
+from lightning_hooks import Apply, Hook, RuleError, Watch, instrument, read_run
 from lightning_hooks.dashboard.report import write_report
 from lightning_hooks.engine.plain_loop.rules import read_rules
 from lightning_hooks.plan.defaults import DEFAULT_WATCH
+from lightning_hooks.transforms import Scale
 
 NOTHING = {"watch": None, "apply": (), "hooks": (), "health": False, "has_optimizer": True, "writes": False}
 

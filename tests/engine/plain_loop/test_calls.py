@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from lightning_hooks import Apply, Hook, RuleError, Scale, Watch, instrument
+from lightning_hooks import Apply, Hook, RuleError, Watch, instrument
+from lightning_hooks.transforms import Scale
 
 RULE = Watch(modules="*", tensors=["output", "input"], stats=["norm"])
 BATCH = 4

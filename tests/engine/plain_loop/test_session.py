@@ -19,13 +19,10 @@ from torch.utils.hooks import RemovableHandle
 
 from lightning_hooks import (
     Apply,
-    ClipByGlobalNorm,
-    Function,
     Hook,
     HooksLeftError,
     InPlaceError,
     RuleError,
-    Scale,
     StepConsumer,
     UnsupportedError,
     Watch,
@@ -33,6 +30,7 @@ from lightning_hooks import (
     instrument,
     paused,
 )
+from lightning_hooks.transforms import ClipByGlobalNorm, Function, Scale
 from tests import forked
 
 EVERY_TENSOR = ("input", "output", "input_grad", "output_grad")

@@ -19,11 +19,11 @@ from lightning_hooks import (
     CustomHooks,
     GradientTransforms,
     Hook,
-    Scale,
     StatsMonitor,
     Watch,
     instrument,
 )
+from lightning_hooks.transforms import Scale
 
 NAME = "attention.out_proj"  # Torch reads the weight of this module and never calls it.
 

@@ -10,7 +10,8 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from lightning_hooks import Hook, HookPoint, Watch, assert_no_hooks, instrument, print_shapes, save_to
+from lightning_hooks import Hook, HookPoint, Watch, assert_no_hooks, instrument
+from lightning_hooks.hooks import print_shapes, save_to
 from tests.engine.user_hooks import tutorial_calls as calls
 
 
@@ -197,7 +198,7 @@ def test_a_pre_hook_sees_the_input_and_a_forward_hook_both(rules: list[Any]) -> 
     "rules",
     both_ways(
         [Hook(print_shapes, kind="full_backward", modules="*", types=["Conv2d", "Linear"])],
-        "- {call: lightning_hooks.print_shapes, kind: full_backward, modules: '*', types: [Conv2d, Linear]}",
+        "- {call: lightning_hooks.hooks.print_shapes, kind: full_backward, modules: '*', types: [Conv2d, Linear]}",
     ),
 )
 def test_shapes_of_gradients_are_printed(rules: list[Any], capsys: pytest.CaptureFixture[str]) -> None:

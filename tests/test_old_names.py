@@ -1,0 +1,42 @@
+"""No file uses a name that has been replaced: nothing keeps an old spelling."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from lightning_hooks import hooks, transforms
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = (".ci", ".github", "benchmarks", "configs", "docs", "examples", "lightning_hooks", "tests")
+SUFFIXES = {"", ".cpp", ".css", ".html", ".js", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
+MOVED = "|".join(sorted({*transforms.__all__} - {"Transform"} | {name for name in hooks.__all__ if "_" in name}))
+
+# What is searched for, by what stands there now.
+OLD_NAMES = {
+    "lightning_hooks.transforms.…, lightning_hooks.hooks.…": (
+        rf"\blightning_hooks\.({MOVED})\b",
+        rf"from lightning_hooks import [^(\n]*\b({MOVED})\b",
+        rf"from lightning_hooks import \([^)]*\b({MOVED})\b",
+    ),
+}
+
+
+@cache
+def texts() -> dict[str, str]:
+    """The text of every file that people write. Recorded results (.json, .jsonl) are not searched."""
+    files = [*ROOT.glob("*"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))]
+    kept = [path for path in files if path.is_file() and path.suffix in SUFFIXES and path != Path(__file__)]
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in kept}
+
+
+@pytest.mark.parametrize("name", OLD_NAMES)
+def test_no_file_uses_the_old_name(name: str) -> None:
+    found = {
+        (path, match[0])
+        for pattern in OLD_NAMES[name]
+        for path, text in texts().items()
+        for match in re.finditer(pattern, text)
+    }
+    assert found == set(), f"write {name}"
