@@ -37,6 +37,10 @@ if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A a
     from lightning_hooks.errors import RuleError as RuleError
     from lightning_hooks.errors import TransformError as TransformError
     from lightning_hooks.errors import UnsupportedError as UnsupportedError
+    from lightning_hooks.health import Finding as Finding
+    from lightning_hooks.health import HealthRule as HealthRule
+    from lightning_hooks.health import Severity as Severity
+    from lightning_hooks.health import Symptom as Symptom
     from lightning_hooks.hooks.hook_point import HookPoint as HookPoint
     from lightning_hooks.records import RunContext as RunContext
     from lightning_hooks.records import RunFacts as RunFacts
@@ -79,6 +83,7 @@ _PUBLIC = {
         "TransformError",
         "UnsupportedError",
     ),
+    "health": ("Finding", "HealthRule", "Severity", "Symptom"),
     "hooks.hook_point": ("HookPoint",),
     "records": ("RunContext", "RunFacts", "StepConsumer", "StepView"),
     "rules": ("Apply", "Hook", "Watch"),

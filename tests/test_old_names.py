@@ -20,6 +20,7 @@ OLD_NAMES = {
         rf"from lightning_hooks import [^(\n]*\b({MOVED})\b",
         rf"from lightning_hooks import \([^)]*\b({MOVED})\b",
     ),
+    "Symptom, symptoms_where": (r"\bsigns_where\b", r"\bhealth(\.rule)? import .*\bSign\b", r"\bIter(able|ator)\[Sign\]"),
 }
 
 

@@ -114,5 +114,5 @@ def _checked(report: CheckReport, step: int) -> Checked:
 
 
 def _at_step(finding: Finding, step: int) -> Finding:
-    signs = tuple(replace(sign, step=step) for sign in finding.evidence)
-    return replace(finding, first_step=step, last_step=step, evidence=signs)
+    symptoms = tuple(replace(symptom, step=step) for symptom in finding.evidence)
+    return replace(finding, first_step=step, last_step=step, evidence=symptoms)

@@ -20,11 +20,11 @@ from lightning_hooks.callbacks._lightning import Callback, imported
 from lightning_hooks.callbacks._one_batch import OneBatch, precision_arguments, set_counts
 from lightning_hooks.callbacks._silence import silent_lightning
 from lightning_hooks.callbacks._training_step import tensor_loss_of
-from lightning_hooks.engine.recording.examination import Examination, run_step, symptom_without_mode
+from lightning_hooks.engine.recording.bad_tensors import BadTensor, Watched
+from lightning_hooks.engine.recording.examination import Examination, bad_tensor_without_mode, run_step
 from lightning_hooks.engine.recording.explaining import Autopsy
 from lightning_hooks.engine.recording.origins import OriginMap
 from lightning_hooks.engine.recording.provenance import StoppedEarly
-from lightning_hooks.engine.recording.symptoms import Symptom, Watched
 from lightning_hooks.errors import RuleError, shortened, shown
 from lightning_hooks.snapshot.generators import Generators
 
@@ -58,12 +58,12 @@ class Outcome:
     """What one run of the step gave.
 
     Args:
-        symptom: what was not finite, in words; empty if nothing was.
+        noticed: what was not finite, in words; empty if nothing was.
         digest: of the loss, the gradients and the parameters, bit for bit.
         error: the exception that ended the run; empty if there was none.
     """
 
-    symptom: str
+    noticed: str
     digest: str
     error: str
 
@@ -92,7 +92,7 @@ class Replayed:
     @property
     def is_reproduced(self) -> bool:
         """Whether the numbers were bad again, or an exception ended the step."""
-        return bool(self.first.symptom or self.first.error or self.found.reproduced)
+        return bool(self.first.noticed or self.first.error or self.found.reproduced)
 
 
 def replay(model: nn.Module, kept: Kept) -> Replayed:
@@ -166,20 +166,20 @@ class _Observer(_OneStep):
 
     def __init__(self, kept: Kept) -> None:
         super().__init__(kept)
-        self._symptom: Symptom | None = None
+        self._bad_tensor: BadTensor | None = None
         self._digest = ""
 
     @property
     def outcome(self) -> Outcome:
-        return Outcome("" if self._symptom is None else self._symptom.shown, self._digest, self.error)
+        return Outcome("" if self._bad_tensor is None else self._bad_tensor.shown, self._digest, self.error)
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         loss, optimizers = tensor_loss_of(outputs), trainer.optimizers
-        self._symptom = symptom_without_mode(pl_module, optimizers, loss)
-        self._symptom = self._symptom or Watched(pl_module, optimizers).bad_parameters(OriginMap())
+        self._bad_tensor = bad_tensor_without_mode(pl_module, optimizers, loss)
+        self._bad_tensor = self._bad_tensor or Watched(pl_module, optimizers).bad_parameters(OriginMap())
         parameters = list(pl_module.parameters())
         self._digest = _digest([loss, *(each.grad for each in parameters), *parameters])
 
@@ -215,8 +215,8 @@ class _Examiner(_OneStep):
 
     def _conclude(self, loss: Tensor | None) -> None:
         assert self._examination is not None
-        symptom = self._examination.after_step(loss) or self._examination.after_update()
-        self.found = self._examination.autopsy(symptom)
+        bad = self._examination.after_step(loss) or self._examination.after_update()
+        self.found = self._examination.autopsy(bad)
 
 
 Step = TypeVar("Step", bound=_OneStep)

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, get_args
 from lightning_hooks.checks.table import as_table
 from lightning_hooks.errors import listed
 from lightning_hooks.health.finding import Finding, fingerprint_of
-from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.health.rule import Severity, Symptom
 
 Status = Literal["pass", "warn", "fail", "skip"]
 STATUSES: Final = get_args(Status)
@@ -57,11 +57,11 @@ class CheckResult:
     def finding(self) -> Finding:
         """The result as a finding of step 0: critical for `fail`, a warning for `warn`, otherwise information."""
         measured, threshold = (math.nan if each is None else each for each in (self.measured, self.threshold))
-        text = self.message.removeprefix(f"{listed(self.rows, 3)}: ")  # A sign has its row beside the text.
-        sign = Sign(self.rows[0] if self.rows else "", "", 0, measured, threshold, text)
+        text = self.message.removeprefix(f"{listed(self.rows, 3)}: ")  # A symptom has its row beside the text.
+        symptom = Symptom(self.rows[0] if self.rows else "", "", 0, measured, threshold, text)
         severity = _SEVERITIES.get(self.status, Severity.INFO)
         rows = self.rows or ("",)
-        return Finding(self.check, rows, "", 0, 0, severity, (sign,), self.message, self.next_steps, self.fingerprint)
+        return Finding(self.check, rows, "", 0, 0, severity, (symptom,), self.message, self.next_steps, self.fingerprint)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as values that JSON can hold."""

@@ -160,12 +160,12 @@ def _told(record: FlightRecord, replayed: Replayed, source: str, notes: tuple[st
         is_of_scaler = record.verdict is Verdict.SCALER and found.verdict is Verdict.BACKWARD
         lines += _verdict(found, Verdict.SCALER if is_of_scaler else found.verdict)
     else:
-        lines.append(f"{record.verdict.value}: {first.error or first.symptom}")
+        lines.append(f"{record.verdict.value}: {first.error or first.noticed}")
     lines.append(f"The record says: {record.verdict.value}. {record.message}".rstrip())
     runs = (
         "two runs gave the same, bit for bit" if replayed.is_reproducible else "two runs differ: the step is not deterministic"
     )
-    what = first.error or (f"not finite: {first.symptom}" if first.symptom else "all finite")
+    what = first.error or (f"not finite: {first.noticed}" if first.noticed else "all finite")
     lines.append(f"Replayed with the {source}: {what}; {runs}.")
     lines += [f"Note: {note}" for note in (*found.notes, *notes)]
     return lines

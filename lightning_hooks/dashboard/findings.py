@@ -11,7 +11,7 @@ from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.journal import standing
 
 _MOST: Final = 100
-"""The most signs that are listed of a finding."""
+"""The most symptoms that are listed of a finding."""
 
 
 def shown_findings(text: str, tensors: Collection[str] = ()) -> list[Mapping[str, Any]]:
@@ -112,10 +112,10 @@ def _of_finding(finding: Finding, tensors: Collection[str]) -> dict[str, Any]:
         "severity": str(finding.severity),
         "message": finding.message,
         "verdict": f"{finding.rule}. {finding.message}{end}",
-        "why": "; ".join(dict.fromkeys(sign.text for sign in finding.evidence[:3])),
+        "why": "; ".join(dict.fromkeys(symptom.text for symptom in finding.evidence[:3])),
         "next": " ".join(finding.next_steps),
         "next_steps": list(finding.next_steps),
-        "evidence": [{"row": sign.row, "step": sign.step, "text": sign.text} for sign in finding.evidence[:_MOST]],
+        "evidence": [{"row": symptom.row, "step": symptom.step, "text": symptom.text} for symptom in finding.evidence[:_MOST]],
         "source": finding.source,
         "step": finding.first_step,
         "over": finding.is_over,

@@ -54,7 +54,7 @@ def _read(file: str | os.PathLike[str]) -> list[str]:
 
 
 def is_accepted(patterns: Iterable[str], rule: str, row: str) -> bool:
-    """Whether a pattern accepts signs of a rule at a row. `*` stands for any text; a rule alone accepts all its rows.
+    """Whether a pattern accepts symptoms of a rule at a row. `*` stands for any text; a rule alone accepts all its rows.
 
     Example:
         >>> is_accepted(["DeadUnits/encoder.*"], "DeadUnits", "encoder.3"), is_accepted(["LossSpike"], "DeadUnits", "fc")

@@ -17,7 +17,7 @@ class Entry(NamedTuple):
 
     Args:
         rule: the name of the rule.
-        tensor: the tensor of the finding's first row or of one of its signs; None for any.
+        tensor: the tensor of the finding's first row or of one of its symptoms; None for any.
         side: `>` for a measurement above its threshold, `<` for one below; None for either.
     """
 
@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
     def matches(self, finding: Finding) -> bool:
         """Whether a finding is one of these."""
-        tensors = (None, finding.tensor, *(sign.tensor for sign in finding.evidence))
+        tensors = (None, finding.tensor, *(symptom.tensor for symptom in finding.evidence))
         if finding.rule != self.rule or self.tensor not in tensors:
             return False
         if self.side is None or not finding.evidence:

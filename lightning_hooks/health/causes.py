@@ -13,7 +13,7 @@ from lightning_hooks.health.rule import Severity, shown_rows
 __all__ = ["CAUSES", "CauseRule", "explain"]
 
 EARLIER = 40
-"""Steps. If a symptom began earlier than this before the decisive findings, it does not belong to their cause."""
+"""Steps. If a finding began earlier than this before the decisive findings, it does not belong to their cause."""
 
 
 def explain(findings: Sequence[Finding], evidence: Evidence, table: Sequence[CauseRule] = CAUSES) -> list[Cause]:
@@ -25,9 +25,9 @@ def explain(findings: Sequence[Finding], evidence: Evidence, table: Sequence[Cau
         table: the causes; an earlier one takes its findings first.
 
     Example:
-        >>> from lightning_hooks.health.rule import Sign
-        >>> sign = Sign("", "loss", 70, 9.0, 2.0, "the loss is 9, after 2")
-        >>> spike = Finding("LossSpike", ("",), "loss", 70, 70, Severity.WARNING, (sign,), "The loss jumps.", number=1)
+        >>> from lightning_hooks.health.rule import Symptom
+        >>> symptom = Symptom("", "loss", 70, 9.0, 2.0, "the loss is 9, after 2")
+        >>> spike = Finding("LossSpike", ("",), "loss", 70, 70, Severity.WARNING, (symptom,), "The loss jumps.", number=1)
         >>> [(cause.name, cause.findings, cause.confidence) for cause in explain([spike], Evidence())]
         [('BadBatch', ('LossSpike',), 'possible')]
     """

@@ -1,4 +1,4 @@
-"""Diagnosis: runs the rules on the views of a run, and turns their signs into findings and causes."""
+"""Diagnosis: runs the rules on the views of a run, and turns their symptoms into findings and causes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lightning_hooks.health.causes import CAUSES, CauseRule, explain
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import Cause, Event, EventKind, Finding
 from lightning_hooks.health.groups import Groups
-from lightning_hooks.health.rule import HealthRule, Sign
+from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.rules import DEFAULT_RULES
 from lightning_hooks.health.streaks import Streak, Streaks
 from lightning_hooks.health.summary import summary_of
@@ -174,7 +174,11 @@ class Diagnosis:
             self._judged[name] = step
             self.evidence.judge_after(judged)
             reason = rule.can_run(self.evidence) or self._without_loss(rule)
-            signs = [] if reason is not None else [sign for sign in _signs(rule, self.evidence) if self._counts(rule, sign)]
+            symptoms = (
+                []
+                if reason is not None
+                else [symptom for symptom in _symptoms(rule, self.evidence) if self._counts(rule, symptom)]
+            )
         except Exception as error:
             self._failed[name] = shortened(printable(f"{type(error).__name__}: {error}"), 300)
             warnings.warn(f"health rule {name} failed and is switched off: {self._failed[name]}", stacklevel=2)
@@ -184,7 +188,7 @@ class Diagnosis:
             return {}
         self._ran.add(name)
         self._could_not.pop(name, None)
-        change = self._streaks[name].update(signs, self.evidence)
+        change = self._streaks[name].update(symptoms, self.evidence)
         changed = self._groups.confirm(name, change.confirmed)
         for number, kind in self._groups.end(name, change.ended).items():
             changed.setdefault(number, kind)
@@ -195,13 +199,13 @@ class Diagnosis:
         first = self.evidence.start("loss", "mean") if rule.family == "loss" else None
         return "no loss was measured" if first is not None and np.isnan(first).all() else None
 
-    def _counts(self, rule: HealthRule, sign: Sign) -> bool:
-        if not isinstance(sign, Sign):
-            raise _no_signs(rule, sign)
-        if sign.step < rule.warmup:
+    def _counts(self, rule: HealthRule, symptom: Symptom) -> bool:
+        if not isinstance(symptom, Symptom):
+            raise _no_symptoms(rule, symptom)
+        if symptom.step < rule.warmup:
             return False
-        if self.accept and is_accepted(self.accept, rule.name, sign.row):
-            self._accepted.add(f"{rule.name}/{sign.row}" if sign.row else rule.name)
+        if self.accept and is_accepted(self.accept, rule.name, symptom.row):
+            self._accepted.add(f"{rule.name}/{symptom.row}" if symptom.row else rule.name)
             return False
         return True
 
@@ -296,12 +300,12 @@ def _differs(new: Cause, old: Cause | None) -> bool:
     return old is None or (new.numbers, new.confidence) != (old.numbers, old.confidence)
 
 
-def _signs(rule: HealthRule, evidence: Evidence) -> Iterable[Sign]:
-    signs = rule.check(evidence)
-    if not isinstance(signs, Iterable):
-        raise _no_signs(rule, signs)
-    return signs
+def _symptoms(rule: HealthRule, evidence: Evidence) -> Iterable[Symptom]:
+    symptoms = rule.check(evidence)
+    if not isinstance(symptoms, Iterable):
+        raise _no_symptoms(rule, symptoms)
+    return symptoms
 
 
-def _no_signs(rule: HealthRule, result: object) -> RuleError:
-    return RuleError(f"{rule.name}.check must give signs, got {shown(result)}")
+def _no_symptoms(rule: HealthRule, result: object) -> RuleError:
+    return RuleError(f"{rule.name}.check must give symptoms, got {shown(result)}")

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, get_args
 
 from lightning_hooks.errors import RuleError, shown
-from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.health.rule import Severity, Symptom
 
 Confidence = Literal["certain", "likely", "possible"]
 EventKind = Literal["new", "grown", "again", "over", "known", "cause", "withdrawn", "begin", "end"]
@@ -25,7 +25,7 @@ class Finding:
         first_step: the step since which the condition holds.
         last_step: the last step at which it was seen.
         severity: of the rule.
-        evidence: some of the signs, the clearest first.
+        evidence: some of the symptoms, the clearest first.
         message: what follows.
         next_steps: what to try.
         fingerprint: the rule and its rows, the same in every run: `DeadUnits/encoder.*`.
@@ -35,8 +35,8 @@ class Finding:
         number: of the finding in its run; it stays when the finding grows.
 
     Example:
-        >>> sign = Sign("fc", "output", 30, 0.9, 0.5, "90 % of the units are dead")
-        >>> finding = Finding("DeadUnits", ("fc",), "output", 20, 30, Severity.WARNING, (sign,), "fc: 90 % …")
+        >>> symptom = Symptom("fc", "output", 30, 0.9, 0.5, "90 % of the units are dead")
+        >>> finding = Finding("DeadUnits", ("fc",), "output", 20, 30, Severity.WARNING, (symptom,), "fc: 90 % …")
         >>> finding.fingerprint, Finding.from_dict(finding.to_dict()) == finding
         ('DeadUnits/fc', True)
     """
@@ -47,7 +47,7 @@ class Finding:
     first_step: int
     last_step: int
     severity: Severity
-    evidence: tuple[Sign, ...]
+    evidence: tuple[Symptom, ...]
     message: str
     next_steps: tuple[str, ...] = ()
     fingerprint: str = ""
@@ -67,7 +67,7 @@ class Finding:
             "severity": str(self.severity),
             "rows": list(self.rows),
             "next_steps": list(self.next_steps),
-            "evidence": [sign_to_dict(sign) for sign in self.evidence],
+            "evidence": [symptom_to_dict(symptom) for symptom in self.evidence],
         }
 
     @classmethod
@@ -78,7 +78,7 @@ class Finding:
             RuleError: a field is missing or damaged; the message names the field.
         """
         read = _Fields("finding", values)
-        signs = read.of("evidence", list)
+        symptoms = read.of("evidence", list)
         return cls(
             read.of("rule", str),
             read.texts("rows"),
@@ -86,7 +86,7 @@ class Finding:
             read.of("first_step", int),
             read.of("last_step", int),
             read.severity(),
-            tuple(sign_from_dict(sign) for sign in signs),
+            tuple(symptom_from_dict(symptom) for symptom in symptoms),
             read.of("message", str),
             read.texts("next_steps"),
             read.of("fingerprint", str),
@@ -230,18 +230,25 @@ def fingerprint_of(rule: str, rows: Sequence[str]) -> str:
 _NUMBER_WORDS: Final = ("nan", "inf", "-inf")
 
 
-def sign_to_dict(sign: Sign) -> dict[str, Any]:
-    """A sign as plain values. JSON has no numbers that are not finite, so they are words."""
-    words = {name: _as_plain(getattr(sign, name)) for name in ("measured", "threshold")}
-    return {"row": sign.row, "tensor": sign.tensor, "step": sign.step, **words, "text": sign.text, "since": sign.since}
+def symptom_to_dict(symptom: Symptom) -> dict[str, Any]:
+    """A symptom as plain values. JSON has no numbers that are not finite, so they are words."""
+    words = {name: _as_plain(getattr(symptom, name)) for name in ("measured", "threshold")}
+    return {
+        "row": symptom.row,
+        "tensor": symptom.tensor,
+        "step": symptom.step,
+        **words,
+        "text": symptom.text,
+        "since": symptom.since,
+    }
 
 
-def sign_from_dict(values: Any) -> Sign:
-    """The sign of `sign_to_dict`; raises RuleError if a field is damaged."""
-    read = _Fields("sign", values)
+def symptom_from_dict(values: Any) -> Symptom:
+    """The symptom of `symptom_to_dict`; raises RuleError if a field is damaged."""
+    read = _Fields("symptom", values)
     numbers = read.number("measured"), read.number("threshold")
     place = read.of("row", str), read.of("tensor", str), read.of("step", int)
-    return Sign(*place, *numbers, read.of("text", str), read.of("since", int, optional=True))
+    return Symptom(*place, *numbers, read.of("text", str), read.of("since", int, optional=True))
 
 
 def _as_plain(number: float) -> float | str:

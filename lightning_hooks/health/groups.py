@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from lightning_hooks.health.finding import EventKind, Finding
 from lightning_hooks.health.given import Given
-from lightning_hooks.health.rule import HealthRule, Sign
+from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.streaks import Streak
 
 TOGETHER: Final = 20
 """Rows whose streaks begin within so many steps of the first one of a finding belong to the finding."""
-_MOST_SIGNS: Final = 5  # signs that a finding quotes as its evidence
+_MOST_SYMPTOMS: Final = 5  # symptoms that a finding quotes as its evidence
 
 
 class Group:
@@ -56,10 +56,12 @@ class Group:
         """The finding as it stands."""
         streaks = sorted(self.members.values(), key=_by_begin)
         rows = tuple(streak.row for streak in streaks)
-        signs = sorted((sign for streak in streaks for sign in streak.signs), key=lambda s: (-s.excess, s.step, s.row))
+        symptoms = sorted(
+            (symptom for streak in streaks for symptom in streak.symptoms), key=lambda s: (-s.excess, s.step, s.row)
+        )
         # Quote the first row first, because the message begins with its name.
-        signs.sort(key=lambda sign: sign.row != rows[0])
-        evidence = tuple(signs[:1]) + tuple(_one_of_each_row(signs[1:], rows[0]))[: _MOST_SIGNS - 1]
+        symptoms.sort(key=lambda symptom: symptom.row != rows[0])
+        evidence = tuple(symptoms[:1]) + tuple(_one_of_each_row(symptoms[1:], rows[0]))[: _MOST_SYMPTOMS - 1]
         return Finding(
             rule.name,
             rows,
@@ -94,23 +96,23 @@ class Group:
         return group
 
 
-def _message(rule: HealthRule, rows: tuple[str, ...], signs: tuple[Sign, ...]) -> str:
+def _message(rule: HealthRule, rows: tuple[str, ...], symptoms: tuple[Symptom, ...]) -> str:
     try:
-        return str(rule.message(rows, signs))
-    # message() may be a user's code. If it raises, fall back to the default message: the signs are right all the same.
+        return str(rule.message(rows, symptoms))
+    # message() may be a user's code. If it raises, fall back to the default message: the symptoms are right all the same.
     except Exception:
-        return HealthRule.message(rule, rows, signs)
+        return HealthRule.message(rule, rows, symptoms)
 
 
 def _by_begin(streak: Streak) -> tuple[int, float, str]:
     return streak.first, -streak.excess, streak.row
 
 
-def _one_of_each_row(signs: Iterable[Sign], but: str) -> list[Sign]:
-    first: dict[str, Sign] = {}
-    for sign in signs:
-        if sign.row != but:
-            first.setdefault(sign.row, sign)
+def _one_of_each_row(symptoms: Iterable[Symptom], but: str) -> list[Symptom]:
+    first: dict[str, Symptom] = {}
+    for symptom in symptoms:
+        if symptom.row != but:
+            first.setdefault(symptom.row, symptom)
     return list(first.values())
 
 

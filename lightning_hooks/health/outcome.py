@@ -123,7 +123,10 @@ def report_of_run(name: str, known: RunFindings, findings: Iterable[Finding], ru
 
 def outcome_of_finding(finding: Finding, cause: Cause | None = None) -> Outcome:
     """What a finding says; its cause becomes the first reason, and gives the next steps."""
-    reasons = [sign.text if not sign.row else f"{sign.row}, step {sign.step}: {sign.text}" for sign in finding.evidence[:3]]
+    reasons = [
+        symptom.text if not symptom.row else f"{symptom.row}, step {symptom.step}: {symptom.text}"
+        for symptom in finding.evidence[:3]
+    ]
     facts: dict[str, Any] = {"tensor": finding.tensor, "first_step": finding.first_step, "last_step": finding.last_step}
     message = finding.message
     if finding.is_over is not None:

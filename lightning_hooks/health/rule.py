@@ -1,6 +1,6 @@
-"""Health rule: a condition on the evidence, and the sign that the condition holds at one row and step.
+"""Health rule: a condition on the evidence, and the symptom that the condition holds at one row and step.
 
-A rule reads the evidence and returns signs. Patience, warm-up, grouping and the end of a finding are the work of `Diagnosis`.
+A rule reads the evidence and returns symptoms. `Diagnosis` does the rest: patience, warm-up, grouping and the end of a finding.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _as_text(value: object) -> str:
     return str(value)
 
 
-_SIGN_FIELDS: Final[tuple[tuple[str, type, Callable[[Any], object]], ...]] = (
+_SYMPTOM_FIELDS: Final[tuple[tuple[str, type, Callable[[Any], object]], ...]] = (
     ("row", str, _as_text),
     ("tensor", str, _as_text),
     ("step", int, index),
@@ -72,7 +72,7 @@ _KIND_NAMES: Final[dict[type, str]] = {str: "a string", int: "an integer", float
 
 
 @dataclass(frozen=True)
-class Sign:
+class Symptom:
     """The condition of a rule holds at one row and one step.
 
     Args:
@@ -82,8 +82,8 @@ class Sign:
         measured: the number that was measured.
         threshold: the number that it was compared with.
         text: the numbers in words, without a full stop: `update is 18 % of the weight`.
-        since: the step since which the pattern has been there, if that is before this sign: a rule may wait for a second
-            witness. None if the sign is the beginning.
+        since: the step since which the pattern has been there, if that is before this symptom: a rule may wait for a second
+            witness. None if the symptom is the beginning.
     """
 
     row: str
@@ -100,14 +100,14 @@ class Sign:
         Raises:
             RuleError: a field has another type.
         """
-        for name, kind, convert in _SIGN_FIELDS:
+        for name, kind, convert in _SYMPTOM_FIELDS:
             value = getattr(self, name)
             if type(value) is kind or (name == "since" and value is None):
                 continue
             try:
                 object.__setattr__(self, name, convert(value))
             except (TypeError, ValueError):
-                raise RuleError(f"sign.{name} must be {_KIND_NAMES[kind]}, got {shown(value)}") from None
+                raise RuleError(f"symptom.{name} must be {_KIND_NAMES[kind]}, got {shown(value)}") from None
 
     @property
     def excess(self) -> float:
@@ -127,8 +127,8 @@ class HealthRule:
     Args:
         severity: of its findings.
         patience: the number of measured steps in a row at which the condition must hold, and then must not hold for the
-            finding to end. Of signs without a tensor, each look without a sign is one step.
-        warmup: signs before this step do not count.
+            finding to end. Of symptoms without a tensor, each look without a symptom is one step.
+        warmup: symptoms before this step do not count.
         every: the rule looks after each so many steps. With more than 5 it looks half as often from step 200 on; with 5 or less
             it looks at every step while its condition holds somewhere, but not yet for `patience` steps.
         is_on: whether the rule is used.
@@ -153,7 +153,8 @@ class HealthRule:
         ...
         ...     def check(self, evidence):
         ...         track = evidence.track("output", "abs_max")
-        ...         return signs_where(track, track.values > self.most, self.most, lambda value: f"output reaches {value:.3g}")
+        ...         is_huge = track.values > self.most
+        ...         return symptoms_where(track, is_huge, self.most, lambda value: f"output reaches {value:.3g}")
         >>> HugeOutput(most=50)
         HugeOutput(severity='warning', patience=3, warmup=0, every=20, is_on=True, most=50)
     """
@@ -209,19 +210,19 @@ class HealthRule:
         """
         return False
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
-        """The signs at new steps: those of `track.new` or `evidence.new_steps`. Changes neither the rule nor the evidence."""
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
+        """The symptoms at new steps (`track.new`, `evidence.new_steps`). Changes neither the rule nor the evidence."""
         raise NotImplementedError(f"{self.name} has no check")
 
-    def message(self, rows: Sequence[str], signs: Sequence[Sign]) -> str:
+    def message(self, rows: Sequence[str], symptoms: Sequence[Symptom]) -> str:
         """What follows from a finding, in a sentence or two.
 
         Args:
             rows: the names of the rows, the earliest and worst first.
-            signs: some of their signs, the clearest first; at least one.
+            symptoms: some of their symptoms, the clearest first; at least one.
         """
         where = shown_rows(rows)
-        text = f"{where}: {signs[0].text}." if where else f"{signs[0].text}."
+        text = f"{where}: {symptoms[0].text}." if where else f"{symptoms[0].text}."
         # Do not capitalise a sentence that begins with the name of a module or parameter.
         return text if rows and rows[0] else f"{text[:1].upper()}{text[1:]}"
 
@@ -261,14 +262,14 @@ def shown_rows(rows: Sequence[str]) -> str:
     return f"{rows[0] or 'the loss'}, then {len(rows) - 1} more" if len(rows) > 1 else rows[0] if rows else ""
 
 
-def signs_where(
+def symptoms_where(
     track: Track,
     holds: NDArray[np.bool_],
     threshold: ArrayLike,
     text: Callable[[float], str],
     pattern: NDArray[np.bool_] | None = None,
-) -> Iterator[Sign]:
-    """The signs of a condition at the new steps of a track.
+) -> Iterator[Symptom]:
+    """The symptoms of a condition at the new steps of a track.
 
     Args:
         track: the statistic that was compared.
@@ -276,7 +277,7 @@ def signs_where(
         threshold: one number, or one for each row or cell: anything that broadcasts to [window, rows].
         text: makes the words from the measured number.
         pattern: the condition without its second witness, bool [window, rows]. The finding then begins with the pattern, not
-            with the first sign.
+            with the first symptom.
     """
     new = np.asarray(holds, dtype=np.bool_)[track.new] & ~np.isnan(track.values[track.new])
     if not new.any():
@@ -288,7 +289,7 @@ def signs_where(
         since = None
         if pattern is not None and (i == 0 or not new[i - 1, row]):
             since = _begin(track, pattern, row, (track.new.start or 0) + i)
-        yield Sign(track.names[row], track.tensor, int(steps[i]), value, float(thresholds[i, row]), text(value), since)
+        yield Symptom(track.names[row], track.tensor, int(steps[i]), value, float(thresholds[i, row]), text(value), since)
 
 
 def _begin(track: Track, pattern: NDArray[np.bool_], row: int, last: int) -> int:

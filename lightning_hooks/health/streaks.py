@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 
 from lightning_hooks.health.evidence import Evidence, Track
-from lightning_hooks.health.finding import sign_from_dict, sign_to_dict
-from lightning_hooks.health.rule import HealthRule, Sign
+from lightning_hooks.health.finding import symptom_from_dict, symptom_to_dict
+from lightning_hooks.health.rule import HealthRule, Symptom
 
-_MOST_SIGNS: Final = 3  # signs that a streak keeps: the first and the clearest two
+_MOST_SYMPTOMS: Final = 3  # symptoms that a streak keeps: the first and the clearest two
 Place = tuple[str, str]
 """A row and a tensor."""
 
@@ -30,7 +30,7 @@ class Streak:
         misses: the measured steps in a row, up to now, at which it did not hold.
         gone_since: the first of these steps.
         is_confirmed: whether it held for as long as the rule's patience.
-        signs: the first sign and the clearest ones.
+        symptoms: the first symptom and the clearest ones.
         least: the smallest excess of the clearest ones; negative before it is needed.
     """
 
@@ -42,27 +42,27 @@ class Streak:
     misses: int = 0
     gone_since: int = -1
     is_confirmed: bool = False
-    signs: tuple[Sign, ...] = ()
+    symptoms: tuple[Symptom, ...] = ()
     least: float = -1.0
 
     @property
     def excess(self) -> float:
-        """How far the clearest sign is from the threshold."""
-        return max((sign.excess for sign in self.signs), default=0.0)
+        """How far the clearest symptom is from the threshold."""
+        return max((symptom.excess for symptom in self.symptoms), default=0.0)
 
-    def hit(self, sign: Sign) -> None:
+    def hit(self, symptom: Symptom) -> None:
         """The condition holds at one more step."""
-        self.count, self.misses, self.last = self.count + 1, 0, max(self.last, sign.step)
-        if len(self.signs) < _MOST_SIGNS:
-            self.signs = (*self.signs, sign)
+        self.count, self.misses, self.last = self.count + 1, 0, max(self.last, symptom.step)
+        if len(self.symptoms) < _MOST_SYMPTOMS:
+            self.symptoms = (*self.symptoms, symptom)
             return
-        # Sort only if the new sign exceeds the threshold by more than a kept one. In a long streak most signs do not.
-        excess = sign.excess
+        # Sort only if the new symptom exceeds the threshold by more than a kept one. In a long streak most symptoms do not.
+        excess = symptom.excess
         if self.least < 0:
-            self.least = min(each.excess for each in self.signs[1:])
+            self.least = min(each.excess for each in self.symptoms[1:])
         if excess > self.least:
-            clearest = sorted((*self.signs[1:], sign), key=lambda each: (-each.excess, each.step))[: _MOST_SIGNS - 1]
-            self.signs, self.least = (self.signs[0], *clearest), clearest[-1].excess
+            clearest = sorted((*self.symptoms[1:], symptom), key=lambda each: (-each.excess, each.step))[: _MOST_SYMPTOMS - 1]
+            self.symptoms, self.least = (self.symptoms[0], *clearest), clearest[-1].excess
 
     def miss(self, step: int) -> None:
         """The row was measured and the condition does not hold."""
@@ -73,14 +73,14 @@ class Streak:
     def state(self) -> list[Any]:
         """The streak as plain values."""
         numbers = [self.first, self.last, self.count, self.misses, self.gone_since, self.is_confirmed]
-        return [self.row, self.tensor, *numbers, [sign_to_dict(sign) for sign in self.signs]]
+        return [self.row, self.tensor, *numbers, [symptom_to_dict(symptom) for symptom in self.symptoms]]
 
     @classmethod
     def from_state(cls, state: list[Any]) -> Streak:
         """The streak of `state`; raises ValueError or TypeError if the state is damaged."""
-        row, tensor, *numbers, is_confirmed, signs = state
+        row, tensor, *numbers, is_confirmed, symptoms = state
         first, last, count, misses, gone_since = map(int, numbers)
-        kept = tuple(sign_from_dict(sign) for sign in signs)
+        kept = tuple(symptom_from_dict(symptom) for symptom in symptoms)
         return cls(str(row), str(tensor), first, last, count, misses, gone_since, bool(is_confirmed), kept)
 
 
@@ -113,13 +113,13 @@ class Streaks:
         """Whether the condition holds somewhere, but not yet for as long as the rule's patience."""
         return any(not streak.is_confirmed for streak in self._live.values())
 
-    def update(self, signs: Iterable[Sign], evidence: Evidence) -> Change:
-        """Go through the new steps of the evidence with the signs that the rule has given at them."""
-        by_place: dict[Place, dict[int, Sign]] = {}
-        for sign in signs:
-            steps = by_place.setdefault((sign.row, sign.tensor), {})
-            if sign.step not in steps or steps[sign.step].excess < sign.excess:
-                steps[sign.step] = sign
+    def update(self, symptoms: Iterable[Symptom], evidence: Evidence) -> Change:
+        """Go through the new steps of the evidence with the symptoms that the rule has given at them."""
+        by_place: dict[Place, dict[int, Symptom]] = {}
+        for symptom in symptoms:
+            steps = by_place.setdefault((symptom.row, symptom.tensor), {})
+            if symptom.step not in steps or steps[symptom.step].excess < symptom.excess:
+                steps[symptom.step] = symptom
         change = Change()
         if not by_place and not self._live:
             return change
@@ -128,14 +128,14 @@ class Streaks:
             self._go_through(place, by_place.get(place, {}), measured, change)
         return change
 
-    def _go_through(self, place: Place, signs: dict[int, Sign], measured: _MeasuredSteps, change: Change) -> None:
-        for step in measured.of(place, signs):
-            streak, sign = self._live.get(place), signs.get(step)
-            if sign is not None:
+    def _go_through(self, place: Place, symptoms: dict[int, Symptom], measured: _MeasuredSteps, change: Change) -> None:
+        for step in measured.of(place, symptoms):
+            streak, symptom = self._live.get(place), symptoms.get(step)
+            if symptom is not None:
                 if streak is None:
-                    begin = sign.step if sign.since is None else min(sign.since, sign.step)
-                    streak = self._live[place] = Streak(*place, begin, sign.step)
-                streak.hit(sign)
+                    begin = symptom.step if symptom.since is None else min(symptom.since, symptom.step)
+                    streak = self._live[place] = Streak(*place, begin, symptom.step)
+                streak.hit(symptom)
                 if not streak.is_confirmed and streak.count >= self._rule.patience:
                     streak.is_confirmed = True
                     change.confirmed.append(streak)
@@ -171,7 +171,7 @@ class _MeasuredSteps:
                 self._tracks.setdefault(tensor, []).append(track)
         self._columns: dict[str, Mapping[str, int]] = {}
 
-    def of(self, place: Place, signs: Mapping[int, Sign]) -> list[int]:
+    def of(self, place: Place, symptoms: Mapping[int, Symptom]) -> list[int]:
         """The steps to go through for a row, ascending.
 
         A row is measured where all statistics of its tensor that the rule reads have a value. For a row without statistics,
@@ -183,9 +183,9 @@ class _MeasuredSteps:
             self._columns[tensor] = {name: column for column, name in enumerate(tracks[0].names)}
         column = self._columns.get(tensor, {}).get(row)
         if column is None:
-            return sorted(signs) or [self._evidence.step]
+            return sorted(symptoms) or [self._evidence.step]
         new = tracks[0].new
         is_measured = ~np.isnan(np.stack([track.values[new, column] for track in tracks])).any(axis=0)
         steps = tracks[0].steps[new]
         begin = int(steps[0]) if len(steps) else self._evidence.step + 1
-        return sorted({*steps[is_measured].tolist(), *(step for step in signs if step >= begin)})
+        return sorted({*steps[is_measured].tolist(), *(step for step in symptoms if step >= begin)})

@@ -29,7 +29,7 @@ def summary_of(
         ran: the names of the rules that looked.
         could_not: why other rules could not.
         failed: the error of each rule that was switched off.
-        accepted: the rule and row of signs that the user accepts.
+        accepted: the rule and row of symptoms that the user accepts.
         findings: all findings.
         causes: what explains them.
 

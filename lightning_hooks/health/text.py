@@ -75,7 +75,10 @@ def block_of_cause(cause: Cause, findings: Iterable[Finding]) -> Block:
 def block_of_finding(finding: Finding) -> Block:
     """The block of a finding that stands alone."""
     verdict = f"{finding.rule}, since step {finding.first_step}. {finding.message}"
-    why = tuple(f"{'' if not sign.row else f'{sign.row}, '}step {sign.step}: {sign.text}" for sign in finding.evidence[:3])
+    why = tuple(
+        f"{'' if not symptom.row else f'{symptom.row}, '}step {symptom.step}: {symptom.text}"
+        for symptom in finding.evidence[:3]
+    )
     source = (f"threshold from {finding.source}",) if finding.source else ()
     return Block(finding.severity, f"{verdict}{_end(finding)}", why + source, finding.next_steps, numbers=(finding.number,))
 

@@ -18,7 +18,7 @@ from lightning_hooks import HealthMonitor, RuleError, StatsMonitor, assert_no_ho
 from lightning_hooks.cli.main import main
 from lightning_hooks.health import HealthRule
 from lightning_hooks.health.reporter import HealthError
-from lightning_hooks.health.rule import Sign
+from lightning_hooks.health.rule import Symptom
 from tests.callbacks.models import Gan, Net, ValNet, adamw, data, trainer_of
 from tests.conformance.test_precision import scaler
 
@@ -163,11 +163,11 @@ def test_actions_stop_save_call_and_raise(tmp_path: Path) -> None:
 
 
 class From39(HealthRule):
-    """Has a sign from one step on."""
+    """Has a symptom from one step on."""
 
     def check(self, evidence: Any) -> Any:
         if evidence.step >= 39:
-            yield Sign("", "", evidence.step, 1.0, 0.0, "late")
+            yield Symptom("", "", evidence.step, 1.0, 0.0, "late")
 
 
 @pytest.mark.parametrize("beside", [True, False])

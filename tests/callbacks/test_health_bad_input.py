@@ -18,7 +18,7 @@ from lightning_hooks.cli.main import main
 from lightning_hooks.health import HealthRule
 from lightning_hooks.health.journal import read_findings
 from lightning_hooks.health.reporter import HealthError
-from lightning_hooks.health.rule import Sign
+from lightning_hooks.health.rule import Symptom
 from lightning_hooks.health.webhook import Webhook
 from tests.callbacks.health_fits import fit
 from tests.callbacks.models import Net, adamw, data, trainer_of
@@ -47,7 +47,7 @@ class Late(HealthRule):
     """Looks at the end of the fit only."""
 
     def check(self, evidence: Any) -> Any:
-        yield Sign("", "", evidence.step, 1.0, 0.0, "late")
+        yield Symptom("", "", evidence.step, 1.0, 0.0, "late")
 
 
 @pytest.mark.parametrize("order", ["alone", "host first", "host last"])

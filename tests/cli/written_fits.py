@@ -11,16 +11,16 @@ import pytest
 from lightning_hooks.cli.main import main
 from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.journal import Journal
-from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.health.rule import Severity, Symptom
 from lightning_hooks.health.summary import summary_of
 
 BEGIN, END = Event("begin", 0), Event("end", 99)
 
 
 def finding(number: int = 1, rule: str = "DeadUnits", row: str = "fc", first: int = 20, **options: Any) -> Finding:
-    sign = Sign(row, "output", first, 0.9, 0.5, "90 % of the units are dead")
+    symptom = Symptom(row, "output", first, 0.9, 0.5, "90 % of the units are dead")
     fixed = {"severity": Severity.WARNING, "number": number, **options}
-    return Finding(rule, (row,), "output", first, first + 9, evidence=(sign,), message=f"{row}: dead.", **fixed)
+    return Finding(rule, (row,), "output", first, first + 9, evidence=(symptom,), message=f"{row}: dead.", **fixed)
 
 
 def cause(*numbers: int, name: str = "BadBatch", step: int = 20) -> Cause:

@@ -13,7 +13,7 @@ from lightning.pytorch import Callback
 
 from lightning_hooks import HealthMonitor, StatsMonitor
 from lightning_hooks.health import HealthRule
-from lightning_hooks.health.rule import signs_where
+from lightning_hooks.health.rule import symptoms_where
 from tests.callbacks.models import adamw
 from tests.conformance.test_resume import fit, saver
 
@@ -30,7 +30,7 @@ class HasGradient(HealthRule):
 
     def check(self, evidence: Any) -> Any:
         track = evidence.track("grad", "norm")
-        return signs_where(track, track.values >= 0, 0.0, lambda value: "it has a gradient")
+        return symptoms_where(track, track.values >= 0, 0.0, lambda value: "it has a gradient")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,14 +4,14 @@ import json
 
 from lightning_hooks.dashboard.findings import checks_of, has_ended, shown_findings, shown_summary
 from lightning_hooks.health.finding import Cause, Event, Finding
-from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.health.rule import Severity, Symptom
 
-SIGN = Sign("net.0", "grad", 7, 20.0, 10.0, "gradient reaches 20")
+SYMPTOM = Symptom("net.0", "grad", 7, 20.0, 10.0, "gradient reaches 20")
 DEAD = Finding(
-    "DeadUnits", ("net.0", "net.2"), "output", 5, 9, Severity.WARNING, (SIGN,), "net.0, then 1 more: dead.", number=1
+    "DeadUnits", ("net.0", "net.2"), "output", 5, 9, Severity.WARNING, (SYMPTOM,), "net.0, then 1 more: dead.", number=1
 )
 LOSS = Finding(
-    "NonFinite", ("", "net.2"), "loss", 8, 8, Severity.CRITICAL, (SIGN,), "Not finite.", ("Look.", "Stop."), number=2
+    "NonFinite", ("", "net.2"), "loss", 8, 8, Severity.CRITICAL, (SYMPTOM,), "Not finite.", ("Look.", "Stop."), number=2
 )
 CAUSE = Cause(
     "BadBatch", "One batch differs.", ("DeadUnits/net.*",), ("Drop it.",), "possible", ("Or not.",), Severity.WARNING, 5, (1,)

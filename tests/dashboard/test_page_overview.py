@@ -8,7 +8,7 @@ import pytest
 from lightning_hooks.dashboard.report import write_report
 from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.journal import Journal
-from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.health.rule import Severity, Symptom
 from lightning_hooks.health.summary import summary_of
 from tests import forked
 
@@ -22,10 +22,10 @@ MARKUP = "<img src=x onerror=alert(1)>"
 
 
 def finding(number, rule, row, step, severity=Severity.WARNING, **fields):
-    signs = tuple(Sign(row, "grad", step + i, 20.0, 10.0, f"gradient reaches {20 + i}") for i in range(8))
+    symptoms = tuple(Symptom(row, "grad", step + i, 20.0, 10.0, f"gradient reaches {20 + i}") for i in range(8))
     message = f"{row or 'the run'}: see `grad`."
     return Finding(
-        rule, (row,), "grad", step, step, severity, signs, message, ("Look.",), number=number, source="a book", **fields
+        rule, (row,), "grad", step, step, severity, symptoms, message, ("Look.",), number=number, source="a book", **fields
     )
 
 
@@ -205,8 +205,10 @@ def write_many(folder):
     """A cause whose decisive finding has 30 rows, and rules that could not look."""
     write_run(folder, range(20), scalars={"hooks/loss": 0.5})
     rows = tuple(f"layer.{i}" for i in range(30))
-    signs = (Sign(rows[0], "grad", 3, 0.0, 0.0, "no gradient"),)
-    many = Finding("NoGradient", rows, "grad", 3, 3, Severity.WARNING, signs, "layer.0, then 29 more: no gradient.", number=1)
+    symptoms = (Symptom(rows[0], "grad", 3, 0.0, 0.0, "no gradient"),)
+    many = Finding(
+        "NoGradient", rows, "grad", 3, 3, Severity.WARNING, symptoms, "layer.0, then 29 more: no gradient.", number=1
+    )
     loss = Finding("NonFinite", ("", "head"), "", 5, 5, Severity.INFO, (), "The loss, then 1 more: not finite.", number=2)
     cause = Cause(
         "Cut",

@@ -11,7 +11,7 @@ from torch.utils.tensorboard import SummaryWriter
 from lightning_hooks.dashboard import runs
 from lightning_hooks.dashboard.api import Api
 from lightning_hooks.health.finding import Finding
-from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.health.rule import Severity, Symptom
 from lightning_hooks.health.summary import summary_of
 from lightning_hooks.tensorboard import StepEventWriter
 
@@ -76,8 +76,8 @@ def test_a_run_of_a_data_provider_is_followed_and_every_request_is_checked(tmp_p
 def test_findings_are_read_from_the_event_file_where_no_file_is_beside_it(tmp_path, monkeypatch, multiplexer_and_provider):
     multiplexer, provider = multiplexer_and_provider
     monkeypatch.setattr(runs, "_PROVIDER_REFRESH", 0.0)
-    sign = Sign("net.0.bias", "grad", 2, 1.0, 0.0, "a number is not finite")
-    found = Finding("NonFinite", ("net.0.bias",), "grad", 2, 2, Severity.CRITICAL, (sign,), "Not finite.", number=1)
+    symptom = Symptom("net.0.bias", "grad", 2, 1.0, 0.0, "a number is not finite")
+    found = Finding("NonFinite", ("net.0.bias",), "grad", 2, 2, Severity.CRITICAL, (symptom,), "Not finite.", number=1)
     write_run(tmp_path / "run", range(5))
     about = {"could_not": {}, "failed": {}, "accepted": [], "findings": [found], "causes": []}
     with SummaryWriter(tmp_path / "run") as summary_writer:

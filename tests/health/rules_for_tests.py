@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lightning_hooks.health.rule import HealthRule, Sign, signs_where
+from lightning_hooks.health.rule import HealthRule, Symptom, symptoms_where
 
 Needs = ClassVar[tuple[tuple[str, str], ...]]
 
@@ -22,7 +22,7 @@ class Huge(HealthRule):
 
     def check(self, evidence):
         track = evidence.track("grad", "abs_max")
-        return signs_where(track, track.values > self.most, self.most, lambda value: f"gradient reaches {value:g}")
+        return symptoms_where(track, track.values > self.most, self.most, lambda value: f"gradient reaches {value:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class LowScale(HealthRule):
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
             if facts is not None and facts.loss_scale < 1:
-                yield Sign("", "", step, facts.loss_scale, 1.0, "the loss scale is low")
+                yield Symptom("", "", step, facts.loss_scale, 1.0, "the loss scale is low")
 
 
 @dataclass(frozen=True, kw_only=True)

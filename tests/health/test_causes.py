@@ -11,7 +11,7 @@ from lightning_hooks.health.cause_rule import CauseRule, entry_of
 from lightning_hooks.health.causes import CAUSES, EARLIER, explain
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import Finding
-from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.health.rule import Severity, Symptom
 from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFacts, ParameterFacts, StepFacts, Structure
 from lightning_hooks.records.step_view import StepView
@@ -35,8 +35,8 @@ GradientsNotCleared WeightDecayDominates EvaluationMode ReplicasApart DropoutToo
 
 def finding(entry, first=1, rows=("fc",), number=1, severity=Severity.WARNING):
     rule, tensor, side = entry_of(entry)
-    sign = Sign(rows[0], tensor or "", first, 20.0 if side != "<" else 0.1, 2.0, "numbers")
-    return Finding(rule, rows, tensor or "", first, first, severity, (sign,), "message", number=number)
+    symptom = Symptom(rows[0], tensor or "", first, 20.0 if side != "<" else 0.1, 2.0, "numbers")
+    return Finding(rule, rows, tensor or "", first, first, severity, (symptom,), "message", number=number)
 
 
 def findings_of(*entries, **options):

@@ -1,4 +1,4 @@
-"""A diagnosis turns signs into findings: patience, warm-up, hysteresis, grouping, resume, rules that fail."""
+"""A diagnosis turns symptoms into findings: patience, warm-up, hysteresis, grouping, resume, rules that fail."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.engine import Diagnosis
-from lightning_hooks.health.rule import HealthRule, signs_where
+from lightning_hooks.health.rule import HealthRule, symptoms_where
 from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.step_view import StepView
 from tests.health.rules_for_tests import Huge, LowScale, Raises
@@ -108,7 +108,7 @@ def test_a_finding_begins_with_the_pattern_if_its_second_witness_comes_later():
             track = evidence.track("grad", "abs_max")
             pattern = track.values > self.most
             witness = (track.steps >= 13)[:, None]
-            return signs_where(track, pattern & witness, self.most, str, pattern)
+            return symptoms_where(track, pattern & witness, self.most, str, pattern)
 
     series = [20, 20, 1, np.nan, 20, np.nan, 20] + [20] * 13
     for every in (1, 7, 20):
@@ -159,7 +159,7 @@ def test_a_rule_with_a_short_interval_looks_at_each_step_until_it_is_decided():
     assert looks_of(Huge, range(20), lambda step: 20.0 if step == 9 else 1.0, every=5, patience=3) == [4, 9, 10, 14, 19]
 
 
-def test_signs_before_the_warm_up_do_not_count():
+def test_symptoms_before_the_warm_up_do_not_count():
     assert run(one_row([20] * 9), Huge(warmup=7))[0].findings == []
     assert run(one_row([20] * 10), Huge(warmup=7))[0].findings[0].first_step == 7
 
@@ -175,8 +175,8 @@ def test_rows_that_begin_within_twenty_steps_are_one_finding():
     assert [event.kind for event in events if event.finding] == ["new", "grown", "grown", "new"]
 
 
-@pytest.mark.parametrize("turn", [list, lambda signs: list(signs)[::-1]])
-def test_rows_found_at_one_look_are_grouped_from_the_earliest_whatever_the_order_of_signs(turn):
+@pytest.mark.parametrize("turn", [list, lambda symptoms: list(symptoms)[::-1]])
+def test_rows_found_at_one_look_are_grouped_from_the_earliest_whatever_the_order_of_symptoms(turn):
     class Turned(Huge):
         def check(self, evidence):
             return turn(super().check(evidence))
@@ -190,7 +190,10 @@ def test_rows_found_at_one_look_are_grouped_from_the_earliest_whatever_the_order
 
 def test_of_rows_that_begin_together_the_worst_is_first():
     diagnosis, _ = run(views_of([("grad", "a"), ("grad", "b")], [[20, 30]] * 5), Huge())
-    assert diagnosis.findings[0].rows == ("b", "a") and [sign.row for sign in diagnosis.findings[0].evidence] == ["b", "a"]
+    assert diagnosis.findings[0].rows == ("b", "a") and [symptom.row for symptom in diagnosis.findings[0].evidence] == [
+        "b",
+        "a",
+    ]
 
 
 def test_a_finding_that_returns_is_the_same_one():
@@ -221,18 +224,18 @@ def test_a_rule_that_raises_is_switched_off_with_one_warning():
 
 
 @pytest.mark.parametrize("result, shown", [(["a"], "'a'"), (3, "3"), (None, "None")])
-def test_a_rule_that_gives_no_signs_is_switched_off(result, shown):
+def test_a_rule_that_gives_no_symptoms_is_switched_off(result, shown):
     class Wrong(HealthRule):
         def check(self, evidence):
             return result
 
-    with pytest.warns(UserWarning, match=f"Wrong.check must give signs, got {shown}"):
+    with pytest.warns(UserWarning, match=f"Wrong.check must give symptoms, got {shown}"):
         run(one_row([20] * 3), Wrong())
 
 
 def test_words_that_fail_are_replaced_by_the_numbers():
     class Mute(Huge):
-        def message(self, rows, signs):
+        def message(self, rows, symptoms):
             raise KeyError(rows)
 
     assert run(one_row([20] * 5), Mute())[0].findings[0].message == "a: gradient reaches 20."

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.accepting import is_accepted
 from lightning_hooks.health.finding import Cause, Event, Finding, fingerprint_of
-from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.health.rule import Severity, Symptom
 
 steps, texts, numbers = st.integers(0, 10**9), st.text(max_size=9), st.floats()
-signs = st.builds(Sign, texts, texts, steps, numbers, numbers, texts, st.none() | steps)
+symptoms = st.builds(Symptom, texts, texts, steps, numbers, numbers, texts, st.none() | steps)
 severities = st.sampled_from(Severity)
 findings = st.builds(
     Finding,
@@ -23,7 +23,7 @@ findings = st.builds(
     steps,
     steps,
     severities,
-    st.lists(signs, max_size=2).map(tuple),
+    st.lists(symptoms, max_size=2).map(tuple),
     texts,
     cause=st.none() | texts,
     is_over=st.none() | steps,
@@ -50,7 +50,7 @@ def test_an_event_survives_strict_json(event):
     assert repr(Event.from_dict(json.loads(text))) == repr(event)
 
 
-FINDING = Finding("R", ("a",), "grad", 1, 2, Severity.INFO, (Sign("a", "grad", 1, math.inf, 1.0, "t"),), "m").to_dict()
+FINDING = Finding("R", ("a",), "grad", 1, 2, Severity.INFO, (Symptom("a", "grad", 1, math.inf, 1.0, "t"),), "m").to_dict()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ FINDING = Finding("R", ("a",), "grad", 1, 2, Severity.INFO, (Sign("a", "grad", 1
         (FINDING | {"severity": "bad"}, "finding.severity must be info, warning or critical, got 'bad'"),
         (
             FINDING | {"evidence": [{"measured": "much"}]},
-            "sign.measured must be a number, or one of nan, inf, -inf, got",
+            "symptom.measured must be a number, or one of nan, inf, -inf, got",
         ),
     ],
 )

@@ -7,14 +7,14 @@ import pytest
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Finding
-from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.health.rule import Severity, Symptom
 from tests.health.outlets_for_tests import SICK, consume, started, views
 from tests.health.rules_for_tests import Huge
 
 
 def fault(check="InputScale", row="fc", step=0, severity=Severity.WARNING):
-    sign = Sign(row, "", step, 127.0, 10.0, "the input has a mean of 127")
-    return Finding(check, (row,), "", step, step, severity, (sign,), f"{row}: the input has a mean of 127", ("Divide it.",))
+    symptom = Symptom(row, "", step, 127.0, 10.0, "the input has a mean of 127")
+    return Finding(check, (row,), "", step, step, severity, (symptom,), f"{row}: the input has a mean of 127", ("Divide it.",))
 
 
 def kinds(events):

@@ -13,12 +13,12 @@ import pytest
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.journal import Journal, read_events, read_findings
-from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.health.rule import Severity, Symptom
 
 
 def event(number=1, kind="new", rows=("a",), over=None):
-    sign = Sign("a", "grad", 3, 20.0, 10.0, "t")
-    found = Finding("R", rows, "grad", 3, 9, Severity.WARNING, (sign,), "m", is_over=over, number=number)
+    symptom = Symptom("a", "grad", 3, 20.0, 10.0, "t")
+    found = Finding("R", rows, "grad", 3, 9, Severity.WARNING, (symptom,), "m", is_over=over, number=number)
     return Event(kind, 9, found)
 
 

@@ -58,7 +58,7 @@ def test_what_fails_is_what_gives_the_exit_code_1(options: dict[str, Any], statu
     assert outcome.message == ("fc: dead. Over since step 40." if "is_over" in options else "fc: dead.")
 
 
-def test_a_cause_comes_before_the_signs_and_its_steps_before_those_of_the_rule() -> None:
+def test_a_cause_comes_before_the_symptoms_and_its_steps_before_those_of_the_rule() -> None:
     steps = ("Use `LeakyReLU`.", "Lower the rate.")
     why = Cause("LearningRateTooHigh", "Steps are too large.", ("DeadUnits/fc",), ("Lower the rate.",), "likely")
     outcome = outcome_of_finding(finding(next_steps=steps), why)

@@ -9,7 +9,7 @@ import pytest
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.journal import Journal, read_findings
-from lightning_hooks.health.rule import HealthRule, Sign
+from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.records.run_context import checkpoint_name
 from tests.health.outlets_for_tests import HEALTHY, SICK, consume, started, views
 from tests.health.rules_for_tests import Huge, Raises
@@ -175,16 +175,16 @@ def test_a_webhook_that_fails_is_one_warning(tmp_path, status):
 
 
 class Careless(HealthRule):
-    """Makes signs of what NumPy gives, without converting numbers."""
+    """Makes symptoms of what NumPy gives, without converting numbers."""
 
     patience = 1
 
     def check(self, evidence):
         for step in evidence.new_steps:
-            yield Sign("a", "grad", step, np.float32(3.0), np.int64(1), "three")
+            yield Symptom("a", "grad", step, np.float32(3.0), np.int64(1), "three")
 
 
-def test_numbers_of_numpy_in_signs_are_numbers(tmp_path):
+def test_numbers_of_numpy_in_symptoms_are_numbers(tmp_path):
     reporter, outlet, _ = started(tmp_path, Careless(every=1, patience=1))
     consume(reporter, views(SICK))
     assert len(outlet.blocks) == 1 and len(read_findings(tmp_path).findings) == 1
@@ -193,16 +193,16 @@ def test_numbers_of_numpy_in_signs_are_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ((None, "grad", 3, 1.0, 1.0, "t"), "sign.row must be a string, got None"),
-        (("a", "grad", 3.5, 1.0, 1.0, "t"), "sign.step must be an integer, got 3.5"),
-        (("a", "grad", 3, "much", 1.0, "t"), "sign.measured must be a number, got 'much'"),
-        (("a", "grad", 3, 1.0, 1.0, None), "sign.text must be a string, got None"),
+        ((None, "grad", 3, 1.0, 1.0, "t"), "symptom.row must be a string, got None"),
+        (("a", "grad", 3.5, 1.0, 1.0, "t"), "symptom.step must be an integer, got 3.5"),
+        (("a", "grad", 3, "much", 1.0, "t"), "symptom.measured must be a number, got 'much'"),
+        (("a", "grad", 3, 1.0, 1.0, None), "symptom.text must be a string, got None"),
     ],
 )
-def test_a_rule_whose_signs_are_damaged_is_switched_off(tmp_path, values, message):
+def test_a_rule_whose_symptoms_are_damaged_is_switched_off(tmp_path, values, message):
     class Wrong(HealthRule):
         def check(self, evidence):
-            yield Sign(*values)
+            yield Symptom(*values)
 
     reporter, outlet, _ = started(tmp_path, Wrong(every=1, patience=1), Huge())
     with pytest.warns(UserWarning, match=f"health rule Wrong failed and is switched off: RuleError: {message}"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.health.rule import HealthRule, Severity, Sign, shown_rows
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom, shown_rows
 from lightning_hooks.health.rules.nonfinite import NonFinite
 from tests.health.rules_for_tests import Huge
 from tests.health.test_evidence import evidence_of
@@ -31,12 +31,12 @@ def test_an_invalid_option_is_an_error_that_names_it(options, says):
         Huge(**options)
 
 
-def test_signs_are_made_at_new_measured_steps_only():
+def test_symptoms_are_made_at_new_measured_steps_only():
     evidence = evidence_of(views_of([("grad", "a"), ("grad", "b")], [[11, 1], [12, np.nan], [1, 13]]), Huge.needs)
     evidence.judge_after(0)
     assert list(Huge().check(evidence)) == [
-        Sign("a", "grad", 1, 12.0, 10.0, "gradient reaches 12"),
-        Sign("b", "grad", 2, 13.0, 10.0, "gradient reaches 13"),
+        Symptom("a", "grad", 1, 12.0, 10.0, "gradient reaches 12"),
+        Symptom("b", "grad", 2, 13.0, 10.0, "gradient reaches 13"),
     ]
 
 
@@ -46,13 +46,13 @@ def test_a_rule_without_its_numbers_says_which_are_missing():
 
 
 def test_the_message_names_the_rows():
-    signs = [Sign("a", "grad", 1, 12.0, 10.0, "gradient reaches 12")]
-    assert Huge().message(["a", "b", "c"], signs) == "a, then 2 more: gradient reaches 12."
-    assert Huge().message([""], signs) == "Gradient reaches 12."
+    symptoms = [Symptom("a", "grad", 1, 12.0, 10.0, "gradient reaches 12")]
+    assert Huge().message(["a", "b", "c"], symptoms) == "a, then 2 more: gradient reaches 12."
+    assert Huge().message([""], symptoms) == "Gradient reaches 12."
 
 
 def test_the_loss_is_named_among_rows_of_modules_and_parameters():
-    loss = Sign("", "loss", 1, 1.0, 0.0, "the loss is not finite")
+    loss = Symptom("", "loss", 1, 1.0, 0.0, "the loss is not finite")
     assert NonFinite().message(["", "a.weight", "b"], [loss]) == "The loss, then 2 more: the loss is not finite."
     assert shown_rows(["a", ""]) == "a, then 1 more" and shown_rows([""]) == ""
 
@@ -81,6 +81,6 @@ def test_needs_that_nothing_can_measure_are_refused_when_the_class_is_made(needs
 
 
 def test_excess_is_the_distance_from_the_threshold_on_either_side():
-    excess = [Sign("", "", 0, measured, 10.0, "").excess for measured in (10.0, 100.0, 1.0, 0.0, float("inf"))]
+    excess = [Symptom("", "", 0, measured, 10.0, "").excess for measured in (10.0, 100.0, 1.0, 0.0, float("inf"))]
     assert excess == pytest.approx([0, 2.302585, 2.302585, float("inf"), float("inf")])
-    assert Sign("", "", 0, float("nan"), 10.0, "").excess == 0
+    assert Symptom("", "", 0, float("nan"), 10.0, "").excess == 0

@@ -5,7 +5,7 @@ import builtins
 from lightning_hooks.health.causes import explain
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import Finding
-from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.health.rule import Severity, Symptom
 from lightning_hooks.health.text import as_rich, as_text, block_of_finding, blocks_of
 from tests.health.test_causes import finding, findings_of
 
@@ -30,9 +30,9 @@ def test_many_reasons_are_cut():
 
 
 def test_a_finding_without_a_cause_is_a_block_of_its_own():
-    sign = Sign("e.0", "grad", 7, 20.0, 10.0, "gradient reaches 20")
+    symptom = Symptom("e.0", "grad", 7, 20.0, 10.0, "gradient reaches 20")
     rows, words = ("e.0", "e.1"), "e.0, then 1 more: …"
-    alone = Finding("Huge", rows, "grad", 5, 9, Severity.CRITICAL, (sign,), words, ("Clip it.",), source="us", is_over=12)
+    alone = Finding("Huge", rows, "grad", 5, 9, Severity.CRITICAL, (symptom,), words, ("Clip it.",), source="us", is_over=12)
     assert as_text([block_of_finding(alone)]).splitlines() == [
         "CRITICAL: Huge, since step 5. e.0, then 1 more: … Over since step 12.",
         "  Why   e.0, step 7: gradient reaches 20",

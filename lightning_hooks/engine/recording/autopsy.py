@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.recording.examination import Examination, run_step, symptom_without_mode
+from lightning_hooks.engine.recording.examination import Examination, bad_tensor_without_mode, run_step
 from lightning_hooks.engine.recording.explaining import Autopsy as Autopsy
 from lightning_hooks.errors import shortened
 from lightning_hooks.recorder.record import Verdict
@@ -54,11 +54,11 @@ def autopsy(
     loss: list[Tensor | None] = [None]
     with examination.following():
         loss[0] = run_step(step)
-    symptom = examination.after_step(loss[0])
-    if symptom is None and update is not None and not examination.notes:
+    bad = examination.after_step(loss[0])
+    if bad is None and update is not None and not examination.notes:
         with examination.following(is_update=True):
             run_step(update)
-    found = examination.autopsy(symptom or examination.after_update())
+    found = examination.autopsy(bad or examination.after_update())
     if found.reproduced or found.notes or found.seconds > limit / 2:
         return found
     return _run_as_it_is(model, step, optimizers, generators, found.seconds)
@@ -79,18 +79,18 @@ def _run_as_it_is(
     except Exception as error:
         note = f"the step raised {shortened(f'{type(error).__name__}: {error}', 300)}"
         return Autopsy(reproduced=False, notes=(note,), seconds=seconds + time.perf_counter() - began)
-    symptom = symptom_without_mode(model, optimizers, loss)
+    bad = bad_tensor_without_mode(model, optimizers, loss)
     seconds += time.perf_counter() - began
-    if symptom is None:
+    if bad is None:
         return Autopsy(reproduced=False, seconds=seconds)
-    is_loss = symptom.kind == "loss"
+    is_loss = bad.kind == "loss"
     return Autopsy(
         reproduced=True,
         verdict=Verdict.FORWARD if is_loss else Verdict.BACKWARD,
-        symptom=symptom.shown,
+        noticed=bad.shown,
         direction="forward" if is_loss else "backward",
-        tensor=symptom.kind,
-        result=symptom.result,
+        tensor=bad.kind,
+        result=bad.result,
         notes=("the numbers are finite when each operator runs alone, so compiled or nondeterministic code gave the bad ones",),
         seconds=seconds,
     )

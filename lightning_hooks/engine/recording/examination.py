@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lightning_hooks.engine.recording.bad_tensors import BadTensor, Watched, bad_loss, note_bad_leaves
 from lightning_hooks.engine.recording.explaining import Autopsy, explained
 from lightning_hooks.engine.recording.module_calls import ModuleCalls
 from lightning_hooks.engine.recording.origins import Birth, OriginMap
 from lightning_hooks.engine.recording.provenance import Provenance, StoppedEarly
-from lightning_hooks.engine.recording.symptoms import Symptom, Watched, bad_loss, note_bad_leaves
 from lightning_hooks.errors import shortened
 
 
@@ -61,14 +61,14 @@ class Examination:
         except Exception as error:
             self.notes.append(f"the step raised {shortened(f'{type(error).__name__}: {error}', 300)}")
 
-    def after_step(self, loss: Tensor | None) -> Symptom | None:
-        """The symptom of a loss or a gradient that is not finite; None if all are finite."""
+    def after_step(self, loss: Tensor | None) -> BadTensor | None:
+        """The loss or the first gradient that is not finite; None if all are finite."""
         if self.notes:
             return self._unfinished()
-        symptom = bad_loss(loss, self._mode.bad_roots, self._origins) or self._watched.bad_gradients(self._origins)
-        if symptom is not None and symptom.kind == "grad" and symptom.origin is None:
-            return replace(symptom, origin=self._first_of_backward())
-        return symptom
+        bad = bad_loss(loss, self._mode.bad_roots, self._origins) or self._watched.bad_gradients(self._origins)
+        if bad is not None and bad.kind == "grad" and bad.origin is None:
+            return replace(bad, origin=self._first_of_backward())
+        return bad
 
     def _first_of_backward(self) -> Birth | None:
         """The first birth of the backward pass, for a sparse gradient: it has no memory by which its origin could be known."""
@@ -77,25 +77,25 @@ class Examination:
             self._remarks.append("the gradient has no memory of its own; named is the first bad result of the backward pass")
         return first
 
-    def after_update(self) -> Symptom | None:
-        """The symptom of a parameter or an optimizer state that is not finite; None if all are finite."""
+    def after_update(self) -> BadTensor | None:
+        """The first parameter or optimizer state that is not finite; None if all are finite."""
         return self._watched.bad_parameters(self._origins) or self._watched.bad_state(self._origins)
 
-    def autopsy(self, symptom: Symptom | None) -> Autopsy:
-        """The autopsy that follows from a symptom and its origin; without a symptom, that of a step that went well."""
-        found = Autopsy(reproduced=False) if symptom is None else explained(symptom, self._leaves)
+    def autopsy(self, bad: BadTensor | None) -> Autopsy:
+        """The autopsy that follows from a bad tensor and its origin; without a bad tensor, that of a step that went well."""
+        found = Autopsy(reproduced=False) if bad is None else explained(bad, self._leaves)
         unread = [f"the tensors of {name} could not be read ({reason})" for name, reason in self._mode.failures.items()]
         return found.with_notes([*self.notes, *self._remarks, *unread], time.perf_counter() - self._began)
 
-    def _unfinished(self) -> Symptom | None:
+    def _unfinished(self) -> BadTensor | None:
         """The first NaN of a step that did not end; nothing shows whether it would have reached the loss."""
         if self._mode.bad_roots:
-            return Symptom("loss", "", self._mode.bad_roots[0], None)
+            return BadTensor("loss", "", self._mode.bad_roots[0], None)
         first = self._mode.first_nan
         if first is None:
             return None
         self.notes.append("the step did not end: the first NaN is named, whether or not it reaches the loss")
-        return Symptom("", "", first, first.result if isinstance(first, Birth) else first.summary)
+        return BadTensor("", "", first, first.result if isinstance(first, Birth) else first.summary)
 
 
 def run_step(step: Callable[[], object]) -> Tensor | None:
@@ -104,8 +104,8 @@ def run_step(step: Callable[[], object]) -> Tensor | None:
     return loss if isinstance(loss, Tensor) else None
 
 
-def symptom_without_mode(model: nn.Module, optimizers: Sequence[Optimizer], loss: Tensor | None) -> Symptom | None:
-    """The symptom of a step that ran without a dispatch mode, so without an origin; None if loss and gradients are finite."""
+def bad_tensor_without_mode(model: nn.Module, optimizers: Sequence[Optimizer], loss: Tensor | None) -> BadTensor | None:
+    """The bad tensor, without an origin, of a step that ran without a dispatch mode; None if all are finite."""
     return bad_loss(loss, [], OriginMap()) or Watched(model, optimizers).bad_gradients(OriginMap())
 
 

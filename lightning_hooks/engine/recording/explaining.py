@@ -9,8 +9,8 @@ from typing import Final
 
 import torch
 
+from lightning_hooks.engine.recording.bad_tensors import BadTensor
 from lightning_hooks.engine.recording.origins import Birth, Leaf, Origin
-from lightning_hooks.engine.recording.symptoms import Symptom
 from lightning_hooks.recorder.record import Operation, Place, TensorSummary, Verdict
 
 _OF_DIRECTION: Final = {"forward": Verdict.FORWARD, "backward": Verdict.BACKWARD, "update": Verdict.UPDATE}
@@ -27,7 +27,7 @@ class Autopsy:
         reproduced: whether the loss, a gradient or a parameter was not finite.
         verdict: `batch`, `weights`, `forward`, `backward` or `update`; None if nothing was bad.
         operation: the operation that made the first bad number; None if a tensor was bad before, or if it is not known.
-        symptom: where the bad number was noticed: `loss`, `grad of layer.weight`; empty if nothing was bad.
+        noticed: where the bad number was noticed: `loss`, `grad of layer.weight`; empty if nothing was bad.
         module: the dotted name of the module of the operation; for `weights` and `update` that of the parameter.
         type: the class of the module; empty outside all modules, and for a parameter.
         direction: `forward`, `backward` or `update`.
@@ -42,7 +42,7 @@ class Autopsy:
     reproduced: bool
     verdict: Verdict | None = None
     operation: Operation | None = None
-    symptom: str = ""
+    noticed: str = ""
     module: str = ""
     type: str = ""
     direction: str = ""
@@ -65,43 +65,43 @@ class Autopsy:
         return Place(*where, micro_batch, step, rank, world_size, self.result)
 
 
-def explained(symptom: Symptom, leaves: Sequence[Leaf]) -> Autopsy:
-    """The autopsy of a step with a symptom, from the origin that the dispatch mode has followed.
+def explained(bad: BadTensor, leaves: Sequence[Leaf]) -> Autopsy:
+    """The autopsy of a step with a bad tensor, from the origin that the dispatch mode has followed.
 
     Args:
-        symptom: the tensor that is not finite.
+        bad: the tensor that is not finite.
         leaves: all tensors that were not finite when the step began.
     """
     notes = []
-    if symptom.total > 1:
-        notes.append(f"{symptom.kind}: {symptom.count} of {symptom.total} tensors are not finite")
-    origin = symptom.origin
+    if bad.total > 1:
+        notes.append(f"{bad.kind}: {bad.count} of {bad.total} tensors are not finite")
+    origin = bad.origin
     if isinstance(origin, Leaf):
-        return _bad_before(symptom, origin, leaves, notes)
+        return _bad_before(bad, origin, leaves, notes)
     if origin is None:
         notes.append("no operator of torch was seen to make the bad numbers")
-        direction = {"loss": "forward", "grad": "backward"}.get(symptom.kind, "update")
-        found = Autopsy(True, _OF_DIRECTION[direction], None, symptom.shown, symptom.name, direction=direction)
-        return replace(found, tensor=symptom.kind, result=symptom.result, notes=tuple(notes))
-    verdict = Verdict.FORWARD if symptom.kind == "loss" else _OF_DIRECTION[origin.direction]
+        direction = {"loss": "forward", "grad": "backward"}.get(bad.kind, "update")
+        found = Autopsy(True, _OF_DIRECTION[direction], None, bad.shown, bad.name, direction=direction)
+        return replace(found, tensor=bad.kind, result=bad.result, notes=tuple(notes))
+    verdict = Verdict.FORWARD if bad.kind == "loss" else _OF_DIRECTION[origin.direction]
     is_update = verdict is Verdict.UPDATE
     return Autopsy(
         True,
         verdict,
         origin.operation(),
-        symptom.shown,
-        symptom.name if is_update else origin.call.module,
+        bad.shown,
+        bad.name if is_update else origin.call.module,
         "" if is_update else origin.call.type,
         origin.direction,
-        symptom.kind if is_update else _tensor_of(origin),
+        bad.kind if is_update else _tensor_of(origin),
         0 if is_update else origin.call.number,
-        symptom.result if is_update else origin.result,
+        bad.result if is_update else origin.result,
         origin.inputs,
         (*notes, *_remarks(origin)),
     )
 
 
-def _bad_before(symptom: Symptom, leaf: Leaf, leaves: Sequence[Leaf], notes: list[str]) -> Autopsy:
+def _bad_before(bad: BadTensor, leaf: Leaf, leaves: Sequence[Leaf], notes: list[str]) -> Autopsy:
     """The verdict on a tensor that was bad when the step began."""
     same = [each for each in leaves if (each.kind == "batch") is (leaf.kind == "batch")]
     verdict = Verdict.BATCH if leaf.kind == "batch" else Verdict.BACKWARD if leaf.kind == "grad" else Verdict.WEIGHTS
@@ -111,7 +111,7 @@ def _bad_before(symptom: Symptom, leaf: Leaf, leaves: Sequence[Leaf], notes: lis
         True,
         verdict,
         None,
-        symptom.shown,
+        bad.shown,
         "" if leaf.kind == "batch" else leaf.name,
         direction="backward" if leaf.kind == "grad" else "forward",
         tensor=leaf.kind,

@@ -7,7 +7,7 @@ from typing import Final
 
 from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.journal import Journal
-from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.health.rule import Severity, Symptom
 from lightning_hooks.recorder.record import FlightRecord, Verdict
 
 RULE: Final = "NonFinite"
@@ -36,7 +36,9 @@ def finding_of(record: FlightRecord) -> Finding:
     row, tensor = (place.module, place.tensor) if place is not None else ("", "")
     count = float(place.result.nonfinite) if place is not None and place.result is not None else 1.0
     operation = f"; the operation is {record.operation.name}" if record.operation is not None else ""
-    sign = Sign(row, tensor, record.step, count, 0.0, f"the flight record says: {record.verdict.replace('_', ' ')}{operation}")
+    symptom = Symptom(
+        row, tensor, record.step, count, 0.0, f"the flight record says: {record.verdict.replace('_', ' ')}{operation}"
+    )
     return Finding(
         RULE,
         (row,),
@@ -44,7 +46,7 @@ def finding_of(record: FlightRecord) -> Finding:
         record.step,
         record.step,
         Severity.CRITICAL,
-        (sign,),
+        (symptom,),
         record.message,
         _NEXT.get(record.verdict, ()),
     )

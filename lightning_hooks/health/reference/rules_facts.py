@@ -12,7 +12,7 @@ from lightning_hooks.health.reference.rule import RecordRule, ReferenceRule, new
 from lightning_hooks.health.reference.schedule import Schedule
 from lightning_hooks.health.reference.timeline import Timeline
 from lightning_hooks.health.roles import NO_STRUCTURE
-from lightning_hooks.health.rule import Severity, Sign
+from lightning_hooks.health.rule import Severity, Symptom
 from lightning_hooks.records.facts import ModuleFacts, ParameterFacts, StepFacts, Structure
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class ReferenceStructure(ReferenceRule):
             return "the good run does not say what its model is"
         return NO_STRUCTURE if evidence.structure is None else None
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         good, structure = self.reference.structure, evidence.structure
         if good is None or structure is None or not len(evidence.new_steps):
@@ -37,10 +37,10 @@ class ReferenceStructure(ReferenceRule):
         if not _share_names(good, structure):
             # One sentence says more than the names of two whole models.
             text = f"no parameter has the name of one {self.good}: that is a run of another model, or all names have changed"
-            yield Sign("", "", step, 1.0, 0.0, text)
+            yield Symptom("", "", step, 1.0, 0.0, text)
             return
         for name, text in _differences(good, structure, self.good):
-            yield Sign(name, "", step, 1.0, 0.0, text)
+            yield Symptom(name, "", step, 1.0, 0.0, text)
 
 
 def _share_names(good: Structure, structure: Structure) -> bool:
@@ -107,21 +107,21 @@ class ReferenceModes(RecordRule):
         "If the change is meant, accept the finding, or make a new baseline from a run that has it.",
     )
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         known = {each.name for each in self.reference.structure.modules} if self.reference.structure else set()
         for step, facts in new_facts(evidence):
             for name, now in _changed(self.records(), "evaluating", step, facts.evaluating):
                 if name in known or not known:
                     mode, before = ("evaluation", "training") if now else ("training", "evaluation")
-                    yield Sign(name, "", step, 1.0, 0.0, f"this module is in {mode} mode, {self.good} in {before} mode")
+                    yield Symptom(name, "", step, 1.0, 0.0, f"this module is in {mode} mode, {self.good} in {before} mode")
             if facts.validating is None:
                 continue
             for name, now in _changed(self.records(), "validating", step, facts.validating):
                 if name in known or not known:
                     mode, before = ("training", "evaluation") if now else ("evaluation", "training")
                     text = f"in validation this module was in {mode} mode, {self.good} in {before} mode"
-                    yield Sign(name, "", step, 1.0, 0.0, text)
+                    yield Symptom(name, "", step, 1.0, 0.0, text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ class ReferenceTrained(RecordRule):
         "If the change is meant, accept the finding, or make a new baseline from a run that has it.",
     )
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         known = {each.name for each in self.reference.structure.parameters} if self.reference.structure else set()
         if known and evidence.structure is not None:
@@ -146,11 +146,11 @@ class ReferenceTrained(RecordRule):
                 if name in known or not known:
                     text = "is frozen" if now else "is not frozen"
                     before = "it was not" if now else "it was"
-                    yield Sign(name, "", step, 1.0, 0.0, f"this parameter {text}; {self.good} {before} at this step")
+                    yield Symptom(name, "", step, 1.0, 0.0, f"this parameter {text}; {self.good} {before} at this step")
             for name, now in _changed(self.records(), "held", step, held_by(facts)) if facts.optimizers else ():
                 if name in known or not known:
                     text = "is held by an optimizer" if now else "is held by no optimizer"
-                    yield Sign(name, "", step, 1.0, 0.0, f"this parameter {text}, other than {self.good}")
+                    yield Symptom(name, "", step, 1.0, 0.0, f"this parameter {text}, other than {self.good}")
 
 
 def _changed(records: Sequence[Record], timeline: str, step: int, now: Iterable[str]) -> Iterator[tuple[str, bool]]:
@@ -184,7 +184,7 @@ class ReferenceSchedule(RecordRule):
         "If the change is meant, accept the finding, or make a new baseline from a run that has it.",
     )
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         records = self.records()
         for step, facts in new_facts(evidence):
@@ -196,7 +196,7 @@ class ReferenceSchedule(RecordRule):
 
     def _compared(
         self, what: str, schedules: Sequence[Schedule | None], group: str, value: float | None, step: int, facts: StepFacts
-    ) -> Iterator[Sign]:
+    ) -> Iterator[Symptom]:
         pairs = [(each, record) for each, record in zip(schedules, self.records(), strict=True) if each is not None]
         if value is None or not pairs or any(_allows(each, record, step, value) for each, record in pairs):
             return
@@ -207,7 +207,7 @@ class ReferenceSchedule(RecordRule):
         text = f"the {what}{of} is {value:.4g}, {self.good} {good:.4g} at this step"
         if facts.last_step not in ends and facts.last_step is not None and None not in ends:
             text += f"; this run is to end after {facts.last_step} steps, the good one after {max(filter(None, ends))}"
-        yield Sign("", "", step, value, good, text)
+        yield Symptom("", "", step, value, good, text)
 
 
 def _allows(schedule: Schedule, record: Record, step: int, value: float) -> bool:
@@ -221,14 +221,14 @@ def _allows(schedule: Schedule, record: Record, step: int, value: float) -> bool
 class ReferenceSettings(RecordRule):
     """The class of an optimizer, the precision, or the number of batches in a step is another than in the good run."""
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         for step, facts in new_facts(evidence):
             possible = [values for record in self.records() for values in _near(record.settings, record, step)]
             for i, now in enumerate(settings_of(facts)):
                 good = sorted({values[i] for values in possible})
                 if now and good and "" not in good and now not in good:
-                    yield Sign("", "", step, 1.0, 0.0, f"{_SETTINGS[i]} {now}, {self.good} {' or '.join(good)}")
+                    yield Symptom("", "", step, 1.0, 0.0, f"{_SETTINGS[i]} {now}, {self.good} {' or '.join(good)}")
 
 
 _SETTINGS = ("the precision is", "the batches in one step of the optimizer are", "the optimizers are")
@@ -259,13 +259,15 @@ class ReferenceReplicas(RecordRule):
         alone = evidence.facts is not None and evidence.ranks < 2 and not evidence.facts.apart
         return reason or ("there is one rank only" if alone else None)
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         allowed = {name for record in self.records() for name in record.apart}
         for step, facts in new_facts(evidence):
             for name in facts.apart:
                 if name not in allowed:
-                    yield Sign(name, "", step, 1.0, 0.0, f"this parameter is not the same on all ranks, as it was {self.good}")
+                    yield Symptom(
+                        name, "", step, 1.0, 0.0, f"this parameter is not the same on all ranks, as it was {self.good}"
+                    )
 
 
 FACT_RULES: tuple[type[ReferenceRule], ...] = (

@@ -14,7 +14,7 @@ from lightning_hooks.health.reference.bands import EARLY, SHARE, Bands
 from lightning_hooks.health.reference.reference import BAND_KEYS
 from lightning_hooks.health.reference.rule import ReferenceRule, first_run
 from lightning_hooks.health.roles import Mask, columns_of, roles_of
-from lightning_hooks.health.rule import Sign
+from lightning_hooks.health.rule import Symptom
 from lightning_hooks.health.rules.base import Needs
 from lightning_hooks.health.window import Array, Key
 
@@ -65,7 +65,7 @@ class ReferenceNumbers(ReferenceRule):
             return None
         return "this run and the good run have no row in common"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         outside: dict[Key, _Outside] = {}
         for key in self.needs:
@@ -81,7 +81,7 @@ class ReferenceNumbers(ReferenceRule):
                 near = np.abs(each.logs) > self.tolerance * np.log(_WITH_GRADIENTS)
                 holds |= near & self._has_most(outside["grad", "norm"], each)
             for line, row in np.argwhere(holds).tolist():
-                yield self._sign(each, line, row)
+                yield self._symptom(each, line, row)
 
     def _alone(self, key: Key, each: _Outside, evidence: Evidence) -> Mask:
         factors = np.full(each.logs.shape, ALONE[key])
@@ -116,7 +116,7 @@ class ReferenceNumbers(ReferenceRule):
         same: Mask = (most & (np.sign(grads.logs) == np.sign(loss.logs))).any(axis=1, keepdims=True)
         return same
 
-    def _sign(self, each: _Outside, line: int, row: int) -> Sign:
+    def _symptom(self, each: _Outside, line: int, row: int) -> Symptom:
         tensor, stat = each.bands.key
         value, is_above = float(each.values[line, row]), bool(each.logs[line, row] > 0)
         low, high = (each.bands.value(float(edge[line, row])) for edge in (each.low, each.high))
@@ -124,7 +124,7 @@ class ReferenceNumbers(ReferenceRule):
         side = f"{'above' if is_above else 'below'} the {low:.3g} to {high:.3g}"
         text = f"{what} is {value:.3g}, {side} that it had {self.good} around this step"
         # The row of the loss keeps its name, so that the steps at which the loss is inside of its band are counted.
-        return Sign(each.bands.names[row], tensor, int(each.steps[line]), value, high if is_above else low, text)
+        return Symptom(each.bands.names[row], tensor, int(each.steps[line]), value, high if is_above else low, text)
 
 
 @dataclass(frozen=True, eq=False)

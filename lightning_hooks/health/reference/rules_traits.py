@@ -21,7 +21,7 @@ from lightning_hooks.health.reference.traits import (
     repeated,
 )
 from lightning_hooks.health.roles import WEIGHTED, Mask, roles_of
-from lightning_hooks.health.rule import Sign
+from lightning_hooks.health.rule import Symptom
 from lightning_hooks.health.rules.base import Needs, held
 from lightning_hooks.health.window import Array
 
@@ -62,7 +62,7 @@ class ReferenceFlow(TraitRule):
             return None
         return "no row has `output`, `grad` or `update`"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         words = {"output": ("runs", "does not run"), "grad": ("gets a gradient", "gets no gradient")}
         for tensor, (present, absent) in words.items():
@@ -73,7 +73,7 @@ class ReferenceFlow(TraitRule):
         if track is not None:
             yield from self._moves(track)
 
-    def _presence(self, track: Track, due: Mask, present: str, absent: str) -> Iterator[Sign]:
+    def _presence(self, track: Track, due: Mask, present: str, absent: str) -> Iterator[Symptom]:
         traits = self.of(track.tensor).present
         always = np.array([traits.get(name) is True for name in track.names], dtype=np.bool_)
         never = np.array([traits.get(name) is False for name in track.names], dtype=np.bool_)
@@ -84,9 +84,9 @@ class ReferenceFlow(TraitRule):
         for line, row in np.argwhere(lines & ((always & ~measured) | (never & measured))).tolist():
             is_there = bool(measured[line, row])
             text = f"it {present if is_there else absent}; {self.good} it did {'at no' if is_there else 'at every'} step"
-            yield Sign(track.names[row], track.tensor, int(track.steps[line]), float(is_there), float(not is_there), text)
+            yield Symptom(track.names[row], track.tensor, int(track.steps[line]), float(is_there), float(not is_there), text)
 
-    def _moves(self, track: Track) -> Iterator[Sign]:
+    def _moves(self, track: Track) -> Iterator[Symptom]:
         traits = self.of("update").moves
         always = np.array([traits.get(name) is True for name in track.names], dtype=np.bool_)
         never = np.array([traits.get(name) is False for name in track.names], dtype=np.bool_)
@@ -102,7 +102,7 @@ class ReferenceFlow(TraitRule):
                 if moves[line, row]
                 else f"it has stood still for {self.still} steps; {self.good} it moved at every step"
             )
-            yield Sign(track.names[row], "update", int(track.steps[line]), value, 0.0, text)
+            yield Symptom(track.names[row], "update", int(track.steps[line]), value, 0.0, text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ class ReferenceCalls(TraitRule):
     needs: ClassVar[Needs] = (("output", "count"),)
     source: ClassVar[str] = "exact; at 3 steps in a row, because the last batch of an epoch may be smaller"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         track = evidence.track("output", "count")
         if track is None:
@@ -137,19 +137,19 @@ class ReferenceCalls(TraitRule):
                 known = int((np.isfinite(factors[line])).sum())
                 yield from self._odd(measured, line, np.flatnonzero(odd[line]), factors[line], known)
 
-    def _odd(self, track: Track, line: int, rows: NDArray[np.intp], factors: Array, known: int) -> Iterator[Sign]:
-        """The signs of the odd rows of a step: one for the batch, and one for each row that differs by another factor."""
+    def _odd(self, track: Track, line: int, rows: NDArray[np.intp], factors: Array, known: int) -> Iterator[Symptom]:
+        """The symptoms of the odd rows of a step: one for the batch, and one for each row that differs by another factor."""
         common, step = float(np.median(factors[rows])), int(track.steps[line])
         is_batch = np.abs(factors[rows] / common - 1) < 0.01
         if is_batch.sum() <= known / 2:
             is_batch[:] = False
         else:
             since = self._since(track, line, int(rows[is_batch.argmax()]))
-            yield Sign("", "", step, common, 1.0, f"a step has {common:.3g} times as many elements as {self.good}", since)
+            yield Symptom("", "", step, common, 1.0, f"a step has {common:.3g} times as many elements as {self.good}", since)
         for row in rows[~is_batch].tolist():
             factor = float(factors[row])
             text = f"it gives {factor:.3g} times as many elements in a step as {self.good}"
-            yield Sign(track.names[row], "output", step, factor, 1.0, text, self._since(track, line, row))
+            yield Symptom(track.names[row], "output", step, factor, 1.0, text, self._since(track, line, row))
 
     def _since(self, track: Track, line: int, row: int) -> int:
         """The first of the steps in a row at which a row has been odd, at the least."""
@@ -183,7 +183,7 @@ class ReferencePrecision(TraitRule):
     )
     source: ClassVar[str] = "the formats: a bfloat16 has 8 binary digits, a float16 11; a float32 has so few once in 8,000"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         low, high, roles = evidence.track("output", "min"), evidence.track("output", "max"), roles_of(evidence)
         if low is None or high is None or roles is None:
@@ -200,7 +200,7 @@ class ReferencePrecision(TraitRule):
                 good, current = _format(most), _format(now)
                 if (good != "float32" and now > FLOAT16_DIGITS) or (least > FLOAT16_DIGITS and current != "float32"):
                     text = f"its output needs {now} binary digits, {self.good} {most}: it is {current} instead of {good}"
-                    yield Sign(name, "output", int(low.steps[line]), float(now), float(most), text)
+                    yield Symptom(name, "output", int(low.steps[line]), float(now), float(most), text)
 
 
 def _format(digits: int) -> str:
@@ -228,7 +228,7 @@ class ReferenceWeights(TraitRule):
     )
     source: ClassVar[str] = "the triangle inequality: a weight moves at most by the sum of its updates; 4 times: ours"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         tracks: Mapping[str, Track | None] = {stat: evidence.track("param", stat) for _, stat in self.needs[:5]}
         update, update_max = evidence.track("update", "norm"), evidence.track("update", "abs_max")
@@ -250,7 +250,7 @@ class ReferenceWeights(TraitRule):
             text = (
                 f"it moved by at least {value:.3g} times what its updates explain, {self.good} by {good[update.names[row]]:.2g}"
             )
-            yield Sign(update.names[row], "update", int(found.steps[line]), value, float(limits[row]), text)
+            yield Symptom(update.names[row], "update", int(found.steps[line]), value, float(limits[row]), text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +265,7 @@ class ReferenceData(TraitRule):
         "Look at the seeds of workers, at the sampler, and at a generator that is created anew for each batch.",
     )
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         tracks = {stat: evidence.track("input", stat) for _, stat in self.needs}
         known = {stat: track for stat, track in tracks.items() if track is not None}
@@ -284,7 +284,7 @@ class ReferenceData(TraitRule):
         same = same[:, 0] & (np.diff(track.steps[begin:]) == 1) & (later <= self.reference.last)
         for step in later[same].tolist():
             text = f"its input equals that of the step before; {self.good} no two measured steps had equal inputs"
-            yield Sign(track.names[column], "", int(step), 1.0, 0.0, text)
+            yield Symptom(track.names[column], "", int(step), 1.0, 0.0, text)
 
 
 TRAIT_RULES: tuple[type[ReferenceRule], ...] = (

@@ -11,7 +11,7 @@ import numpy as np
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import elements_per_unit, layers_of
 from lightning_hooks.health.roles import Array, Mask, percent, roles_of, stalls
-from lightning_hooks.health.rule import HealthRule, Severity, Sign, signs_where
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, StructureRule, held, is_new
 from lightning_hooks.health.rules.dead import DeadLayer, DeadUnits
 
@@ -50,7 +50,7 @@ class SaturatedActivation(StructureRule):
                 return "the model has no module Sigmoid or Tanh"
         return reason
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         rms, roles = evidence.track("output", "rms"), roles_of(evidence)
         mean, low, high = (evidence.track("output", stat) for stat in ("mean", "min", "max"))
@@ -69,7 +69,7 @@ class SaturatedActivation(StructureRule):
         judged = (tanhs | sigmoids) & layers_of(evidence, roles).are_hidden(rms.names)
         pattern = (slopes < limit) & judged & ~one_sided
         holds = pattern & (began | stalls(evidence))
-        return signs_where(rms._replace(stat="slope", values=slopes), holds, limit, _saturated, pattern)
+        return symptoms_where(rms._replace(stat="slope", values=slopes), holds, limit, _saturated, pattern)
 
 
 def _slopes(rms: Array, mean: Array, sigmoids: Mask) -> Array:
@@ -110,7 +110,7 @@ class ConstantOutput(StructureRule):
         "tried: healthy language models vary by 0.17 % or more while they learn how frequent tokens are, faulty runs by 0.03 %"
     )
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         track, roles, first = (
             evidence.track("output", "unit_variation"),
@@ -125,7 +125,7 @@ class ConstantOutput(StructureRule):
         pattern = (track.values < self.least) & ~roles.have_role(track.names, ("embedding", "dropout", "loss")) & ~few
         is_last = np.array([name == layers.last for name in track.names], dtype=np.bool_)
         holds = held(track, pattern, self.lasting) & (stalls(evidence) | (is_last & (first > 40 * self.least)))
-        return signs_where(track, holds, self.least, _constant, pattern)
+        return symptoms_where(track, holds, self.least, _constant, pattern)
 
 
 def _constant(variation: float) -> str:
@@ -146,10 +146,10 @@ class MassiveActivation(HealthRule):
     )
     source: ClassVar[str] = "Sun et al. 2024 (arXiv 2402.17762): above 100 and above 1000 times the median magnitude"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         track = evidence.track("output", "outlier_units")
-        return () if track is None else signs_where(track, track.values > 0, 0.0, _massive)
+        return () if track is None else symptoms_where(track, track.values > 0, 0.0, _massive)
 
 
 def _massive(units: float) -> str:

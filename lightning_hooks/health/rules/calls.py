@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Mask, roles_of
-from lightning_hooks.health.rule import HealthRule, Severity, Sign
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import Needs
 from lightning_hooks.health.rules.membership import FactRule
 from lightning_hooks.health.usage import gap_at_end, membership_of
@@ -36,7 +36,7 @@ class NotCalledAnyMore(FactRule):
     )
     source: ClassVar[str] = "ours: 30 steps without a gap at any module, so that layers that are dropped at random do not count"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         output, facts = evidence.track("output", "count"), evidence.facts
         if output is None or facts is None or evidence.structure is None or len(output.steps) < self.history + self.least:
@@ -59,7 +59,7 @@ class NotCalledAnyMore(FactRule):
                 continue
             begin = int(output.steps[before])
             text = f"it ran at each of the {before} steps before, and has not run since step {begin}"
-            yield Sign(name, "", evidence.step, float(gap), float(self.least), text, begin)
+            yield Symptom(name, "", evidence.step, float(gap), float(self.least), text, begin)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class NeverCalled(FactRule):
     )
     source: ClassVar[str] = "a definition: no threshold"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         output = evidence.track("output", "count")
         steps = evidence.steps
@@ -94,7 +94,7 @@ class NeverCalled(FactRule):
         for column in np.flatnonzero(~ran).tolist():
             if output.names[column] in unused:
                 text = f"an optimizer holds its parameters, and it has not run in {len(steps)} steps"
-                yield Sign(output.names[column], "", evidence.step, 0.0, 1.0, text, evidence.first_step)
+                yield Symptom(output.names[column], "", evidence.step, 0.0, 1.0, text, evidence.first_step)
 
 
 def _modules_held(evidence: Evidence) -> set[str]:

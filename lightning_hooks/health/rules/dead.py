@@ -11,7 +11,7 @@ import numpy as np
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.layers import Layers, elements_per_unit, layers_of, roots_of_fan_in
 from lightning_hooks.health.roles import NO_STRUCTURE, WEIGHTED, Mask, Roles, columns_of, percent, roles_of, stalls, starts
-from lightning_hooks.health.rule import Severity, Sign, missing, signs_where
+from lightning_hooks.health.rule import Severity, Symptom, missing, symptoms_where
 from lightning_hooks.health.rules.base import Needs, StructureRule, is_new, lasted
 
 
@@ -44,7 +44,7 @@ class DeadLayer(StructureRule):
             return None if roles_of(evidence) is not None else reason
         return reason
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         roles = roles_of(evidence)
         if roles is None or not stalls(evidence):
@@ -58,7 +58,7 @@ class DeadLayer(StructureRule):
                 judged = judged | roles.are_rectifiers(track.names)
             dead = (track.values >= 1.0) & judged
             lasts = lasted(track, dead, self.lasting)
-            yield from signs_where(track, lasts, 1.0, _OF_ZEROS[tensor], dead)
+            yield from symptoms_where(track, lasts, 1.0, _OF_ZEROS[tensor], dead)
 
 
 _OF_ZEROS: Final = {
@@ -118,7 +118,7 @@ class DeadUnits(StructureRule):
         lacks = [stat for stat in ("dead_units", "unit_variation") if evidence.track("output", stat) is None]
         return missing(evidence, "output", lacks[0]) if lacks else None
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         track, roles, first = evidence.track("output", "dead_units"), roles_of(evidence), evidence.start("output", "dead_units")
         zeros, counts = evidence.track("output", "zero_fraction"), evidence.track("output", "count")
@@ -134,11 +134,11 @@ class DeadUnits(StructureRule):
         )
         limit = np.where(began_dead | (track.steps[:, None] <= self.start), self.at_start, self.later)
         rectifiers = roles.are_rectifiers(track.names) & many & self._are_driven(evidence, roles, layers, track)
-        yield from signs_where(track, (track.values >= limit) & rectifiers, limit, _dead)
+        yield from symptoms_where(track, (track.values >= limit) & rectifiers, limit, _dead)
         # `dead_units` also counts units of magnitudes below 1e-5. Require that as large a share of all elements is exactly 0.
         exact = zeros.values >= track.values - 1e-9
         linear = roles.have_role(track.names, WEIGHTED) & _have_weights(evidence, roles, track.names)
-        yield from signs_where(track, (track.values >= self.linear) & exact & linear, self.linear, _dead)
+        yield from symptoms_where(track, (track.values >= self.linear) & exact & linear, self.linear, _dead)
 
     def _began_driven(self, evidence: Evidence, layers: Layers, track: Track) -> Mask:
         """Whether the input of the layer before each module varied at the start, bool [rows].

@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import percent
-from lightning_hooks.health.rule import HealthRule, Severity, Sign
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules import calls, flow, membership, modes
 from lightning_hooks.health.rules.membership import NO_FACTS, NO_OPTIMIZER
 from lightning_hooks.records.facts import GroupFacts, StepFacts
@@ -48,7 +48,7 @@ class LearningRateZero(_OptimizerRule):
     )
     source: ClassVar[str] = "ours: not in the first two steps, since a warm-up may begin at 0; 90 % of the steps of the fit"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
@@ -58,7 +58,7 @@ class LearningRateZero(_OptimizerRule):
                 several = len(facts.optimizers[number].groups) > 1 or len(facts.optimizers) > 1
                 which = f"group {index} of optimizer {number}" if several else "the optimizer"
                 text = f"the learning rate of {which} is 0 ({len(group.params)} parameters, first {group.params[0]})"
-                yield Sign(group.params[0] if several else "", "", step, 0.0, 0.0, text)
+                yield Symptom(group.params[0] if several else "", "", step, 0.0, 0.0, text)
 
     def _is_early(self, evidence: Evidence, facts: StepFacts, step: int) -> bool:
         if facts.last_step is not None:
@@ -98,7 +98,7 @@ class WeightDecayTooLarge(_OptimizerRule):
     )
     source: ClassVar[str] = "ours: 1 % a step halves a weight in 69 steps; healthy trainings have 0.1 % at most"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
@@ -109,7 +109,7 @@ class WeightDecayTooLarge(_OptimizerRule):
                         text = (
                             f"lr {group.lr:.3g} · weight_decay {group.weight_decay:.3g} takes {percent(share)} of the weights"
                         )
-                        yield Sign(group.params[0], "", step, share, self.most, f"{text} away at each step")
+                        yield Symptom(group.params[0], "", step, share, self.most, f"{text} away at each step")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class ScaleCollapse(HealthRule):
         uses_scaler = evidence.facts.precision == "16-mixed" or evidence.facts.loss_scale not in (None, 1.0)
         return None if uses_scaler else "there is no loss scaler"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         known = [(step, _scale(evidence.facts_at(step))) for step in evidence.steps.tolist()]
         first = int(evidence.new_steps[0]) if len(evidence.new_steps) else evidence.step + 1
@@ -149,14 +149,14 @@ class ScaleCollapse(HealthRule):
             if step < first or scale is None:
                 continue
             if scale < 1.0:
-                yield Sign("", "", step, scale, 1.0, f"the loss scale has fallen to {scale:.3g}")
+                yield Symptom("", "", step, scale, 1.0, f"the loss scale has fallen to {scale:.3g}")
                 continue
             before = [each for _, each in known[max(0, i - self.window) : i + 1] if each is not None]
             # The loss scaler lowers the scale after a step that it skips. So a step was taken if the next scale is not smaller.
             good = max((one for one, two in zip(before, before[1:], strict=False) if two >= one), default=0.0)
             if scale < self.share * good:
                 text = f"the loss scale has fallen to {scale:.3g}, after steps with {good:.3g}"
-                yield Sign("", "", step, scale, self.share * good, text)
+                yield Symptom("", "", step, scale, self.share * good, text)
 
 
 def _scale(facts: StepFacts | None) -> float | None:

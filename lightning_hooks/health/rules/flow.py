@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.roles import Mask, aligned, columns_of, roles_of
-from lightning_hooks.health.rule import HealthRule, Sign
+from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.rules.base import Needs
 from lightning_hooks.health.rules.membership import FactRule
 from lightning_hooks.health.usage import gap_at_end, has_any, is_named_copy, membership_of
@@ -57,7 +57,7 @@ class NoGradient(FactRule):
         # Outputs only tell whether a module ran. If a monitor watches parameters alone, the rule runs without this information.
         return None if reason is not None and "output" in reason else reason
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         grad = evidence.track("grad", "abs_max")
         if grad is None or bool((grad.values[grad.new] > 0).all()):
@@ -88,7 +88,7 @@ class NoGradient(FactRule):
             return
         stepped, has = read(slice(None))
         for column in np.flatnonzero(lacks).tolist():
-            yield from self._signs(evidence, grad, column, stepped[:, column], has[:, column])
+            yield from self._symptoms(evidence, grad, column, stepped[:, column], has[:, column])
 
     def _others_have(self, evidence: Evidence, grad: Track) -> Mask:
         """At which steps another parameter of the same optimizer has a gradient other than 0, [steps, rows]."""
@@ -103,7 +103,7 @@ class NoGradient(FactRule):
             found[:, of_optimizer] = some[:, None]
         return found
 
-    def _signs(self, evidence: Evidence, grad: Track, column: int, stepped: Mask, has: Mask) -> Iterator[Sign]:
+    def _symptoms(self, evidence: Evidence, grad: Track, column: int, stepped: Mask, has: Mask) -> Iterator[Symptom]:
         name, facts, structure = grad.names[column], evidence.facts, evidence.structure
         if facts is None or structure is None or name in facts.frozen or name not in membership_of(facts).optimizer_of:
             return
@@ -124,7 +124,7 @@ class NoGradient(FactRule):
         )
         for step in grad.steps[measured[before:]].tolist():
             if step >= int(grad.steps[grad.new.start]):
-                yield Sign(name, "update", step, 0.0, 1.0, f"{text} ({'since the start' if before == 0 else 'lost'})", begin)
+                yield Symptom(name, "update", step, 0.0, 1.0, f"{text} ({'since the start' if before == 0 else 'lost'})", begin)
 
     def _moves(self, evidence: Evidence, name: str, begin: int) -> bool:
         """Whether something else than the optimizer changes the parameter, as with a moving average."""
@@ -154,7 +154,7 @@ class UnchangedParameter(FactRule):
     )
     source: ClassVar[str] = "smdebug UnchangedTensor: 3 steps; here only where the change must be visible in the number format"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         update, structure = evidence.track("update", "abs_max"), evidence.structure
         if update is None or structure is None or not (update.values[update.new] == 0).any():
@@ -180,7 +180,7 @@ class UnchangedParameter(FactRule):
                 expected, visible = rate * min(slope, 1.0), eps.get(name, 1.0) * size
                 if facts.optimizers[number].type not in _COUPLED and expected > 4 * visible:
                     text = f"the step changes nothing of it, although its gradient reaches {slope:.2g}"
-                    yield Sign(name, "update", steps[i], 0.0, visible, text)
+                    yield Symptom(name, "update", steps[i], 0.0, visible, text)
 
 
 def _module_of(evidence: Evidence, parameter: str) -> str:

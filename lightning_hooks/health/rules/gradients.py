@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.roles import Mask, roles_of, steps_lost
-from lightning_hooks.health.rule import HealthRule, Severity, Sign, missing, signs_where
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom, missing, symptoms_where
 from lightning_hooks.health.rules.spikes import SHORT_HISTORY, Array, caution, six_sigma, spikes
 
 _WHOLE: Final = ("", "hooks/grad_norm")
@@ -61,7 +61,7 @@ class GradientSpike(_WeightGradientRule):
         "trainings, with 5 times the largest it did not"
     )
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         track, early = evidence.track("grad", "norm"), evidence.early("grad", "norm")
         if track is None or early is None or not len(track.steps):
             return
@@ -71,7 +71,7 @@ class GradientSpike(_WeightGradientRule):
                 # Ignore a spike up to the early level:
                 # once a model has learned its data, a hard sample has a gradient as at the start.
                 if values[spike.at] > early[column]:
-                    yield _spike_sign(track, column, float(values[spike.at]), spike.at, spike.back, spike.limit)
+                    yield _spike_symptom(track, column, float(values[spike.at]), spike.at, spike.back, spike.limit)
 
     def _candidates(self, track: Track, early: Array, weights: Mask) -> list[int]:
         """The columns in which some recent number exceeds a multiple of the one before it, which is cheap to know."""
@@ -88,10 +88,10 @@ class GradientSpike(_WeightGradientRule):
         return max(float(np.exp(six_sigma(np.log(positive), self.sigmas))), largest)
 
 
-def _spike_sign(track: Track, column: int, value: float, at: int, back: int, limit: float) -> Sign:
+def _spike_symptom(track: Track, column: int, value: float, at: int, back: int, limit: float) -> Symptom:
     step = int(track.steps[at])
     text = f"the norm of the gradient jumps to {value:.3g} at step {step}, where {limit:.3g} would have been unusual"
-    return Sign(track.names[column], "grad", int(track.steps[back]), value, limit, text, since=step)
+    return Symptom(track.names[column], "grad", int(track.steps[back]), value, limit, text, since=step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ class ExplodingGradient(_WeightGradientRule):
     )
     source: ClassVar[str] = "AutoTrainer's ratio of 70 fires on healthy trainings; 50 times a weight's own early level does not"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         track, early = evidence.track("grad", "norm"), evidence.early("grad", "norm")
         whole, early_whole = evidence.track(*_WHOLE), evidence.early(*_WHOLE)
         if track is None or early is None or whole is None or early_whole is None:
@@ -134,7 +134,7 @@ class ExplodingGradient(_WeightGradientRule):
             )
             times = track.values / np.where(early > 0, early, np.nan)
         grown = track._replace(stat="growth", values=times)
-        return signs_where(
+        return symptoms_where(
             grown, holds, self.times, lambda value: f"the gradient is {value:.3g} times as large as in early steps"
         )
 
@@ -161,7 +161,7 @@ class VanishingGradient(_WeightGradientRule):
     )
     source: ClassVar[str] = "AutoTrainer's ratio of 1e-3, and a tenth of it, because a ratio alone says little"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         track, start = evidence.track("grad", "rms"), evidence.start("grad", "rms")
         if track is None or start is None:
             return ()
@@ -177,7 +177,7 @@ class VanishingGradient(_WeightGradientRule):
             share = np.where(largest > 0, track.values / largest, np.nan)
             holds = judged & (share < self.least) & (share > 0) & (track.values < self.most_growth * start)
         shares = track._replace(stat="share", values=share)
-        return signs_where(
+        return symptoms_where(
             shares, holds, self.least, lambda value: f"the gradient is {value:.2g} of the largest weight's (rms)"
         )
 
@@ -222,7 +222,7 @@ class GradientsRepeat(HealthRule):
     def can_run(self, evidence: Evidence) -> str | None:
         return missing(evidence, *_WHOLE) if evidence.track(*_WHOLE) is None else None
 
-    def check(self, evidence: Evidence) -> Iterator[Sign]:
+    def check(self, evidence: Evidence) -> Iterator[Symptom]:
         track, start = evidence.track(*_WHOLE), evidence.start(*_WHOLE)
         if track is None or start is None or not start[0] > 0 or int(track.steps[0]) != evidence.first_step:
             return
@@ -245,7 +245,7 @@ class GradientsRepeat(HealthRule):
         for i in range(track.new.start, min(track.new.stop, len(norms))):
             if holds[i]:
                 text = f"the norm of the gradient has grown evenly to {norms[i]:.3g} times the first in {counts[i]} steps"
-                yield Sign(
+                yield Symptom(
                     "", "", int(track.steps[i]), float(norms[i]), self.least_rate * float(counts[i]), text, evidence.first_step
                 )
 

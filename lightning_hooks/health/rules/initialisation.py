@@ -12,7 +12,7 @@ import numpy as np
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.layers import roots_of_fan_in
 from lightning_hooks.health.roles import WEIGHTED, Array, Mask, Roles, is_weight, roles_of, starts
-from lightning_hooks.health.rule import HealthRule, Sign, signs_where
+from lightning_hooks.health.rule import HealthRule, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, StructureRule
 
 FIRST_STEPS: Final = 3
@@ -61,7 +61,7 @@ class PoorInitialization(_StartRule):
         "output and input in one was 11.7, and 2.8 in a recurrent layer with ReLU that starts as the identity"
     )
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         inputs, outputs, roles = evidence.track("input", "rms"), evidence.track("output", "rms"), roles_of(evidence)
         if inputs is None or outputs is None or roles is None:
@@ -71,14 +71,14 @@ class PoorInitialization(_StartRule):
         # The initialisation is at fault only as long as the output stays at least half as large as it began.
         stays = outputs.values > after / 2
         most = np.where(roles.have_role(outputs.names, ("recurrent",)), self.most_recurrent, self.most_gain)
-        yield from signs_where(_with(outputs, gain), (gain > most) & stays, most, _gain)
+        yield from symptoms_where(_with(outputs, gain), (gain > most) & stays, most, _gain)
         size = np.where(roles.have_role(outputs.names, ("embedding",)), after, np.nan)
-        yield from signs_where(_with(outputs, size), (size > self.most_gain) & stays, self.most_gain, _embedding)
+        yield from symptoms_where(_with(outputs, size), (size > self.most_gain) & stays, self.most_gain, _embedding)
         reach = self._reach(evidence, roles, outputs.names, after)
         least = 1 / self.most_growth
-        yield from signs_where(_with(outputs, reach), (reach > self.most_growth) & stays, self.most_growth, _reach_text)
+        yield from symptoms_where(_with(outputs, reach), (reach > self.most_growth) & stays, self.most_growth, _reach_text)
         faded = (reach < least) & (outputs.values < 2 * after)
-        yield from signs_where(_with(outputs, reach), faded, least, _reach_text)
+        yield from symptoms_where(_with(outputs, reach), faded, least, _reach_text)
 
     def _gains(self, evidence: Evidence, roles: Roles, names: tuple[str, ...], after: Array) -> Array:
         """The output of each layer over its input. If the bias of a layer makes it large, the weights are small."""
@@ -149,7 +149,7 @@ class OddInitialization(_StartRule):
     )
     source: ClassVar[str] = "tried: fresh weights of equal layers differ by less than 1.25, so that 2.5 is no chance"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         track, roles = evidence.track("param", "rms"), roles_of(evidence)
         if track is None or roles is None or not len(evidence.new_steps):
@@ -160,11 +160,11 @@ class OddInitialization(_StartRule):
         large = (rms > self.most * usual) & (now > self.most / 2)
         small = (rms < usual / self.most) & (now < 2 / self.most)
         share = _with(track, rms / usual)
-        yield from signs_where(share, large, self.most, _odd)
-        yield from signs_where(share, small, 1 / self.most, _odd)
+        yield from symptoms_where(share, large, self.most, _odd)
+        yield from symptoms_where(share, small, 1 / self.most, _odd)
         spread = np.divide(std, rms, out=np.full(len(rms), np.nan), where=rms > 0)
         constant = (spread < 1e-6) & _of_layers(roles, track.names) & ~_are_frozen(evidence, track.names)
-        yield from signs_where(_with(track, spread), np.broadcast_to(constant, track.values.shape), 1e-6, _one_number)
+        yield from symptoms_where(_with(track, spread), np.broadcast_to(constant, track.values.shape), 1e-6, _one_number)
 
     def _usual(self, roles: Roles, names: tuple[str, ...], rms: Array) -> Array:
         """The median of the siblings of each odd weight; NaN for all other weights."""
@@ -247,18 +247,18 @@ class InputNotNormalised(_StartRule):
             return "the first module with weights is a norm or an embedding, or its input is not measured"
         return reason
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         rms, mean, std = (evidence.track("input", stat) for stat in ("rms", "mean", "std"))
         column = _first_layer(evidence)
         if rms is None or mean is None or std is None or column is None:
             return
         is_first = np.arange(len(rms.names)) == column
-        yield from signs_where(rms, (rms.values > self.most) & is_first, self.most, _size)
+        yield from symptoms_where(rms, (rms.values > self.most) & is_first, self.most, _size)
         with np.errstate(invalid="ignore", divide="ignore"):
             offset = np.abs(mean.values) / std.values
         far = (offset > self.most_offset) & (np.abs(mean.values) > 3) & (rms.values <= self.most) & is_first
-        yield from signs_where(mean._replace(values=offset), far, self.most_offset, _offset)
+        yield from symptoms_where(mean._replace(values=offset), far, self.most_offset, _offset)
 
 
 def _size(rms: float) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.roles import Array
-from lightning_hooks.health.rule import HealthRule, Severity, Sign
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import WITNESS
 from lightning_hooks.health.rules.spikes import LOCAL, largest_deviation, six_sigma, spikes
 from lightning_hooks.health.witness import falls
@@ -64,7 +64,7 @@ class LossSpike(_LossRule):
         "OLMo-core skips steps at 6 standard deviations of the last 128; 4 times the largest deviation is ours"
     )
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         track, early = evidence.loss(), evidence.early(*LOSS)
         if track is None or early is None or not np.isfinite(early[0]):
@@ -86,7 +86,7 @@ class LossSpike(_LossRule):
         for spike in spikes(values, track.new, [near, usual, limit_of], self.settle):
             value, step = float(values[spike.at]), int(track.steps[spike.at])
             text = f"the loss jumps to {value:.4g} at step {step}, and had stayed below {spike.limit:.4g}"
-            yield Sign("", "", int(track.steps[spike.back]), value, spike.limit, text, since=step)
+            yield Symptom("", "", int(track.steps[spike.back]), value, spike.limit, text, since=step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ class LossDiverged(_LossRule):
         "TheDeepChecker warns at 2 × the minimum, which fires on healthy trainings; 4 × the start at ten steps in a row: ours"
     )
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         values, steps, judged = _known(evidence)
         start = evidence.start("loss", "mean")
@@ -129,7 +129,7 @@ class LossDiverged(_LossRule):
             below = np.flatnonzero(values <= limit)
             since = steps[int(below[-1]) + 1 if len(below) else 0]
             text = f"the loss stays above {lowest:.4g}, and it began at {begin:.4g}"
-            yield Sign("", "", steps[-1], lowest, limit, text, since)
+            yield Symptom("", "", steps[-1], lowest, limit, text, since)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +155,7 @@ class LossUnbounded(_LossRule):
         "an actor whose loss is the negative of a value"
     )
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         values, steps, judged = _known(evidence)
         start = evidence.start("loss", "mean")
@@ -165,7 +165,7 @@ class LossUnbounded(_LossRule):
         limit, highest = self.times * max(abs(begin), 1.0), float(values[-self.last :].max())
         if highest < -limit and evidence.loss_falls(WITNESS):
             text = f"the loss has fallen to {values[-1]:.4g}, began at {begin:.4g}, and still falls"
-            yield Sign("", "", steps[-1], -highest, limit, text)
+            yield Symptom("", "", steps[-1], -highest, limit, text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +203,7 @@ class LossConstant(_LossRule):
             return "several optimizers train with losses that may balance"
         return super().can_run(evidence)
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         values, steps, judged = _known(evidence)
         if len(values) < self.count or judged >= len(values) or int(evidence.steps[0]) != evidence.first_step:
@@ -222,7 +222,7 @@ class LossConstant(_LossRule):
         spread = float(np.std(np.diff(values))) / np.sqrt(2)
         if spread < self.spread * middle:
             text = f"the loss was {first:.5g} in the first {quarter} steps and is {last:.5g} in the last {quarter}"
-            yield Sign("", "", steps[-1], max(0.0, 1 - best / first), self.least, text, steps[0])
+            yield Symptom("", "", steps[-1], max(0.0, 1 - best / first), self.least, text, steps[0])
 
     def _rises(self, evidence: Evidence, steps: list[int]) -> bool:
         """Whether the learning rate has risen in the second half of the steps, as in a warm-up."""
@@ -254,14 +254,14 @@ class LossNotDecreasing(_LossRule):
     next_steps: ClassVar[tuple[str, ...]] = ("Compare with the validation loss: training may simply have converged.",)
     source: ClassVar[str] = "smdebug LossNotDecreasing: 10 steps, 0.1 %"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         values, steps, judged = _known(evidence)
         for i in range(max(judged, self.steps), len(values)):
             before = float(values[i - self.steps])
             fall = (before - float(values[i])) / max(abs(before), 1e-30)
             if fall < self.least:
-                yield Sign("", "", steps[i], fall, self.least, f"the loss fell by {100 * fall:.2g} % in {self.steps} steps")
+                yield Symptom("", "", steps[i], fall, self.least, f"the loss fell by {100 * fall:.2g} % in {self.steps} steps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,14 +281,16 @@ class LossOscillating(_LossRule):
     next_steps: ClassVar[tuple[str, ...]] = ("Use larger batches, or lower the learning rate.",)
     source: ClassVar[str] = "TheDeepChecker: more than 50 % sign changes in 50 steps"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         values, steps, judged = _known(evidence)
         turns = np.diff(np.sign(np.diff(values))) != 0
         for i in range(max(judged, self.steps), len(values)):
             share = float(turns[i - self.steps : i - 1].mean())
             if share > self.most:
-                yield Sign("", "", steps[i], share, self.most, f"the loss turns at {100 * share:.0f} % of {self.steps} steps")
+                yield Symptom(
+                    "", "", steps[i], share, self.most, f"the loss turns at {100 * share:.0f} % of {self.steps} steps"
+                )
 
 
 RULES: Final[tuple[HealthRule, ...]] = (

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 from lightning_hooks.errors import counted
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import NO_STRUCTURE, roles_of
-from lightning_hooks.health.rule import HealthRule, Severity, Sign
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import Needs
 from lightning_hooks.health.usage import has_any, is_named_copy, membership_of, trainable, unheld
 from lightning_hooks.records.facts import StepFacts, Structure
@@ -55,7 +55,7 @@ class NotInOptimizer(FactRule):
     )
     source: ClassVar[str] = "a definition: no threshold"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         structure = evidence.structure
         if structure is None:
@@ -74,7 +74,7 @@ class NotInOptimizer(FactRule):
                     steps = evidence.steps.tolist()
                     reached[module] = {} if above is None else dict(zip(steps, above.tolist(), strict=True))
                 if reached[module].get(step, False):
-                    yield Sign(name, "", step, 0.0, 1.0, "no optimizer holds this parameter, which gets a gradient")
+                    yield Symptom(name, "", step, 0.0, 1.0, "no optimizer holds this parameter, which gets a gradient")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class StrangerInOptimizer(FactRule):
     )
     source: ClassVar[str] = "a definition: no threshold"
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
@@ -104,7 +104,7 @@ class StrangerInOptimizer(FactRule):
             for number, count in enumerate(strangers):
                 is_mixed = facts.precision is not None and number in held.values()
                 if count and (left or is_mixed):
-                    yield Sign("", "", step, float(count), 0.0, _strange(number, facts, count, left))
+                    yield Symptom("", "", step, float(count), 0.0, _strange(number, facts, count, left))
 
 
 def _strange(number: int, facts: StepFacts, count: int, left: int) -> str:
@@ -136,7 +136,7 @@ class FrozenMoves(FactRule):
             return "no parameter is frozen"
         return reason
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         roles, structure, last = roles_of(evidence), evidence.structure, evidence.facts
         if roles is None or structure is None or last is None or not last.written:
@@ -149,7 +149,7 @@ class FrozenMoves(FactRule):
             for name in () if facts is None else facts.written:
                 if families.get(name) in trained and not is_named_copy(name):
                     text = "code writes to this frozen parameter, while layers beside it are trained"
-                    yield Sign(name, "", step, 1.0, 0.0, text)
+                    yield Symptom(name, "", step, 1.0, 0.0, text)
 
 
 def _families(structure: Structure) -> dict[str, tuple[str, str]]:
@@ -178,12 +178,12 @@ class ReplicasDiffer(HealthRule):
             return NO_FACTS
         return "there is one rank only" if evidence.ranks < 2 and not evidence.facts.apart else None
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
             for name in () if facts is None else facts.apart:
-                yield Sign(name, "", step, 1.0, 0.0, "this parameter is not the same on all ranks")
+                yield Symptom(name, "", step, 1.0, 0.0, "this parameter is not the same on all ranks")
 
 
 RULES: Final[tuple[HealthRule, ...]] = (NotInOptimizer(), StrangerInOptimizer(), FrozenMoves(), ReplicasDiffer())

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import layers_of
 from lightning_hooks.health.roles import NO_STRUCTURE, percent, roles_of
-from lightning_hooks.health.rule import HealthRule, Severity, Sign
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import Needs
 from lightning_hooks.health.rules.membership import NO_FACTS, FactRule
 from lightning_hooks.health.usage import is_named_copy, membership_of
@@ -48,7 +48,7 @@ class NormStatistics(FactRule):
             return "the model has no batch norm"
         return None if reason is not None and "output" in reason else reason
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         structure = evidence.structure
         if structure is None:
@@ -62,10 +62,10 @@ class NormStatistics(FactRule):
             for name in norms:
                 if name in evaluating and name in trained and not is_named_copy(name):
                     text = "a batch norm whose parameters are trained is in evaluation mode and uses its stored statistics"
-                    yield Sign(name, "", step, 1.0, 0.0, text)
+                    yield Symptom(name, "", step, 1.0, 0.0, text)
         yield from self._few(evidence, norms)
 
-    def _few(self, evidence: Evidence, norms: dict[str, int]) -> Iterator[Sign]:
+    def _few(self, evidence: Evidence, norms: dict[str, int]) -> Iterator[Symptom]:
         output, facts = evidence.track("output", "count"), evidence.facts
         if output is None or facts is None:
             return
@@ -84,7 +84,7 @@ class NormStatistics(FactRule):
                 text = f"this batch norm takes the mean and variance of {last.max():.3g} numbers in each channel"
                 begin = int(output.steps[counts > 0][-self.steps])
                 for step in evidence.new_steps.tolist():
-                    yield Sign(name, "", step, float(last.max()), self.least, text, min(begin, step))
+                    yield Symptom(name, "", step, float(last.max()), self.least, text, min(begin, step))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,14 +106,14 @@ class EvaluationMode(HealthRule):
             return NO_STRUCTURE
         return NO_FACTS if evidence.facts is None else None
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         structure = evidence.structure
         modes = [] if structure is None else [each.name for each in structure.modules if _has_mode(each)]
         for step, evaluating in _evaluating(evidence) if modes else ():
             for name in modes:
                 if name in evaluating:
-                    yield Sign(name, "", step, 1.0, 0.0, "this module is in evaluation mode during training")
+                    yield Symptom(name, "", step, 1.0, 0.0, "this module is in evaluation mode during training")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +144,7 @@ class DropoutTooHigh(HealthRule):
             return "the model has no dropout"
         return NO_FACTS if evidence.facts is None else None
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         roles, structure = roles_of(evidence), evidence.structure
         high = [] if structure is None else [each for each in structure.modules if (each.drop_rate or 0.0) >= self.most]
@@ -155,7 +155,7 @@ class DropoutTooHigh(HealthRule):
             for each in high:
                 if each.drop_rate is not None and weighted.get(each.name) and each.name not in evaluating:
                     text = f"{percent(each.drop_rate)} of the elements are set to 0 at each step"
-                    yield Sign(each.name, "", step, each.drop_rate, self.most, text)
+                    yield Symptom(each.name, "", step, each.drop_rate, self.most, text)
 
 
 def _evaluating(evidence: Evidence) -> Iterator[tuple[int, set[str]]]:

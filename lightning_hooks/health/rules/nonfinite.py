@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.roles import Mask, columns_of
-from lightning_hooks.health.rule import HealthRule, Severity, Sign
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import Needs
 from lightning_hooks.records.step_view import StepView
 
@@ -81,7 +81,7 @@ class NonFinite(HealthRule):
         """See `HealthRule`: nothing that was measured at this step is NaN or infinite."""
         return view.summaries.get("hooks/nonfinite") == 0
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         total = evidence.track("", "hooks/nonfinite")
         if total is not None and bool((total.values[total.new] == 0).all()):
@@ -106,7 +106,7 @@ class NonFinite(HealthRule):
                         name = counts.track.names[column]
                         row = "" if tensor == "loss" else name
                         is_loss_alone = grad is not None and grad.are_finite(i)
-                        yield Sign(row, tensor, int(steps[i]), count, 0.0, _text(tensor, count, is_loss_alone))
+                        yield Symptom(row, tensor, int(steps[i]), count, 0.0, _text(tensor, count, is_loss_alone))
 
     def _origins(self, evidence: Evidence, bad: dict[str, _Bad], step: int) -> Iterator[tuple[str, int, _Bad]]:
         """The rows that were bad at the first bad step, as (tensor, column, where it is bad); those of activations last."""

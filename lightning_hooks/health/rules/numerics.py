@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Array, Mask, columns_of, percent, roles_of
-from lightning_hooks.health.rule import HealthRule, Sign, signs_where
+from lightning_hooks.health.rule import HealthRule, Symptom, symptoms_where
 from lightning_hooks.health.rules import nonfinite
 from lightning_hooks.health.rules.base import WITNESS, Needs, StructureRule
 
@@ -44,7 +44,7 @@ class Underflow(StructureRule):
         reason = super().can_run(evidence)
         return reason or (None if self._half(evidence).any() else "no parameter is computed in float16")
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         track, half = evidence.track("grad", "abs_max"), self._half(evidence)
         if track is None or not half.any():
@@ -56,7 +56,7 @@ class Underflow(StructureRule):
             # Count a 0 only if another gradient of the step is below the range but above 0.
             is_near = np.any(small & (scaled > 0), axis=1)[:, None]
         text = "the largest element of the gradient, times the loss scale, is {:.2g}"
-        return signs_where(
+        return symptoms_where(
             track._replace(values=scaled), small & ((scaled > 0) | is_near), self.smallest, lambda value: text.format(value)
         )
 
@@ -106,7 +106,7 @@ class LostUpdates(StructureRule):
         """See `HealthRule`."""
         return "no row has `loss`" if evidence.loss() is None else super().can_run(evidence)
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         update, grad, roles = evidence.track(*self.needs[0]), evidence.track(*self.needs[1]), roles_of(evidence)
         if update is None or grad is None or roles is None or evidence.loss_falls(WITNESS) is not False:
@@ -119,7 +119,7 @@ class LostUpdates(StructureRule):
             # The share of elements that the step left unchanged, among those whose gradient is not 0.
             lost = np.where(zeros < 1, (update.values - zeros) / (1 - zeros), np.nan)
             holds = roles.are_weights(update.names) & (lost > self.most) & _has_rate(evidence, update.names)
-        return signs_where(update._replace(values=lost), holds, self.most, _lost, holds)
+        return symptoms_where(update._replace(values=lost), holds, self.most, _lost, holds)
 
 
 def _has_learned(evidence: Evidence) -> bool:

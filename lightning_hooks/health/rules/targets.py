@@ -11,7 +11,7 @@ import numpy as np
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import layers_of
 from lightning_hooks.health.roles import Array, roles_of
-from lightning_hooks.health.rule import HealthRule, Sign, signs_where
+from lightning_hooks.health.rule import HealthRule, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, StructureRule
 
 
@@ -44,7 +44,7 @@ class TargetsOutOfReach(StructureRule):
         """See `HealthRule`."""
         return "no row has `loss`" if evidence.loss() is None else super().can_run(evidence)
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         roles, loss = roles_of(evidence), evidence.loss()
         outputs, counts, slopes = (evidence.track(*need) for need in self.needs)
@@ -62,7 +62,7 @@ class TargetsOutOfReach(StructureRule):
             is_late = outputs.steps - evidence.first_step >= self.after
             holds = is_squared_error & is_late & (residuals > self.most * sizes)
         of_last = outputs._replace(names=(last,), values=residuals[:, None])
-        return signs_where(of_last, holds[:, None], _column(self.most * sizes), _text)
+        return symptoms_where(of_last, holds[:, None], _column(self.most * sizes), _text)
 
 
 def _column(values: Array) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import EXPERT, NO_STRUCTURE, Array, Roles, percent, roles_of
-from lightning_hooks.health.rule import HealthRule, Sign, signs_where
+from lightning_hooks.health.rule import HealthRule, Symptom, symptoms_where
 
 _ROUTER: Final = re.compile(r"router|gate|gating|switch", re.IGNORECASE)
 
@@ -55,7 +55,7 @@ class UnitCollapse(HealthRule):
             return f"the model has no list of at least {self.least_experts} experts and no router"
         return None
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         count, roles = evidence.track("output", "count"), roles_of(evidence)
         if count is None or roles is None or not len(evidence.new_steps):
@@ -67,11 +67,11 @@ class UnitCollapse(HealthRule):
                 shares[:, columns] = loads / loads.sum(axis=1, keepdims=True)
             shares[: self.window - 1] = np.nan
             shares[np.isnan(count.values) | (count.values == 0)] = np.nan
-            yield from signs_where(count._replace(values=shares), shares > self.share, self.share, self._collapsed)
+            yield from symptoms_where(count._replace(values=shares), shares > self.share, self.share, self._collapsed)
         units = evidence.track("output", "effective_units")
         if units is not None:
             holds = (units.values < self.effective) & _routers(roles, units.names)
-            yield from signs_where(units, holds, self.effective, _one_unit)
+            yield from symptoms_where(units, holds, self.effective, _one_unit)
 
     def _collapsed(self, share: float) -> str:
         return f"the expert got {percent(share)} of the elements of all experts in {self.window} steps"

@@ -21,7 +21,7 @@ from lightning_hooks.health.roles import (
     starts,
     steps_lost,
 )
-from lightning_hooks.health.rule import HealthRule, Severity, Sign, signs_where
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, StructureRule
 
 _ZERO_START: Final = 1e-3
@@ -63,14 +63,14 @@ class UpdateTooLarge(_UpdateRule):
         "did not"
     )
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         track, roles = evidence.track("update", "ratio"), roles_of(evidence)
         if track is None or roles is None or evidence.loss_falls() is not False:
             return ()
         holds = (track.values > self.most) & _started_above_zero(evidence, roles, track.names)
         holds &= steps_lost(evidence)[:, None]
-        return signs_where(track, holds, self.most, _of_weight)
+        return symptoms_where(track, holds, self.most, _of_weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class UpdateTooSmall(_UpdateRule):
         "does not fall, did not"
     )
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         track, roles = evidence.track("update", "ratio"), roles_of(evidence)
         early = evidence.early("update", "ratio")
@@ -118,9 +118,9 @@ class UpdateTooSmall(_UpdateRule):
             # a pretrained backbone often has a small learning rate.
             small = (moving < self.least) & always & (largest < self.most_of_others * self.least)
             if evidence.loss_falls() is False:
-                yield from signs_where(track, small, self.least, _of_weight, small)
+                yield from symptoms_where(track, small, self.least, _of_weight, small)
             alone = (moving < self.least_alone) & (moving < self.least_share * largest) & ~(early >= self.least_alone)
-        yield from signs_where(track, alone, np.minimum(self.least_alone, self.least_share * largest), _alone)
+        yield from symptoms_where(track, alone, np.minimum(self.least_alone, self.least_share * largest), _alone)
 
 
 def _of_weight(ratio: float) -> str:
@@ -156,7 +156,7 @@ class WeightGrowth(StructureRule):
         "tried: the head of a healthy LSTM under SGD with a rate of 20 grows 9 times, faulty weights 40 times and more"
     )
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         track, start, roles = evidence.track("param", "rms"), evidence.start("param", "rms"), roles_of(evidence)
         if track is None or start is None or roles is None or not track.new.stop > track.new.start:
@@ -167,7 +167,7 @@ class WeightGrowth(StructureRule):
             growth = np.where(weights, track.values / base, np.nan)
         limit = np.maximum(self.most, self.most_of_median * np.maximum(medians(growth), 1.0))
         grown = track._replace(stat="growth", values=growth)
-        return signs_where(grown, growth > limit[:, None], limit[:, None], _grown)
+        return symptoms_where(grown, growth > limit[:, None], limit[:, None], _grown)
 
 
 def _grown(times: float) -> str:
@@ -204,7 +204,7 @@ class ClippingAlways(HealthRule):
             return "no parameter has both `grad` and `final_grad`"
         return reason
 
-    def check(self, evidence: Evidence) -> Iterable[Sign]:
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
         grad, final = evidence.track("grad", "norm"), evidence.track("final_grad", "norm")
         if grad is None or final is None or not len(evidence.new_steps):
@@ -219,7 +219,7 @@ class ClippingAlways(HealthRule):
         if share >= self.share:
             left = percent(float(np.median(known)))
             text = f"clipping cut the gradient at {percent(share)} of the last {self.window} steps, to {left} of its norm"
-            yield Sign("", "", evidence.step, share, self.share, text, since=int(steps[0]))
+            yield Symptom("", "", evidence.step, share, self.share, text, since=int(steps[0]))
 
 
 def _kept(grad: Track, final: Track) -> Array:

@@ -59,14 +59,14 @@ def test_a_division_by_zero_is_no_lack_of_range() -> None:
 
 def test_a_bad_batch_is_named_with_its_coordinates() -> None:
     found = found_in(faults.batch_with(float("nan")))
-    assert found.symptom == "loss" and found.tensor == "batch"
+    assert found.noticed == "loss" and found.tensor == "batch"
     (bad,) = found.inputs
     assert (bad.name, bad.nan, bad.first) == ("batch", 1, (1, 2))
 
 
 def test_the_infinity_behind_a_gradient_is_told() -> None:
     found = found_in(of_net(faults.where_trap_of_exp))
-    assert found.symptom.startswith("grad of first.") and found.operation is not None
+    assert found.noticed.startswith("grad of first.") and found.operation is not None
     assert found.operation.node == "ExpBackward0"
     (note,) = [note for note in found.notes if "does not contain" in note]
     assert "aten.exp in middle (tests/engine/recording/faults.py:" in note

@@ -32,8 +32,8 @@ def test_the_message_has_the_number_and_the_band() -> None:
     assert finding.message.startswith("two.weight: the norm of its grad is 0.")
     assert "that it had in the good run around this step." in finding.message
     assert finding.fingerprint == "ReferenceNumbers/two.weight"
-    sign = finding.evidence[0]
-    assert sign.measured < sign.threshold / 5
+    symptom = finding.evidence[0]
+    assert symptom.measured < symptom.threshold / 5
 
 
 def test_most_gradients_together_count_at_a_smaller_factor_and_take_the_loss_with_them() -> None:

@@ -42,7 +42,7 @@ def steps_of(changes=None, *, begin=0, steps=30, facts=None, loss=None):
 
 def rows_of(views, **options):
     findings = diagnosed(NonFinite(**options), views).findings
-    return {(sign.tensor, row) for each in findings for row in each.rows for sign in each.evidence if sign.row == row}
+    return {(symptom.tensor, row) for each in findings for row in each.rows for symptom in each.evidence if symptom.row == row}
 
 
 def test_a_loss_that_is_not_finite_is_critical_at_its_step():

@@ -15,7 +15,7 @@ from lightning_hooks.recorder.record import TensorSummary
 
 
 @dataclass(frozen=True)
-class Symptom:
+class BadTensor:
     """The first tensor that is not finite.
 
     Args:
@@ -61,15 +61,15 @@ class Watched:
         yield from (("buffer", name, each) for name, each in self._model.named_buffers())
         yield from self._state()
 
-    def bad_gradients(self, origins: OriginMap) -> Symptom | None:
+    def bad_gradients(self, origins: OriginMap) -> BadTensor | None:
         with_gradient = [("grad", name, each.grad) for name, each in self._updated if each.grad is not None]
-        return _symptom(with_gradient, origins)
+        return _earliest(with_gradient, origins)
 
-    def bad_parameters(self, origins: OriginMap) -> Symptom | None:
-        return _symptom([("param", name, each) for name, each in self._model.named_parameters()], origins)
+    def bad_parameters(self, origins: OriginMap) -> BadTensor | None:
+        return _earliest([("param", name, each) for name, each in self._model.named_parameters()], origins)
 
-    def bad_state(self, origins: OriginMap) -> Symptom | None:
-        return _symptom(list(self._state()), origins)
+    def bad_state(self, origins: OriginMap) -> BadTensor | None:
+        return _earliest(list(self._state()), origins)
 
     def _state(self) -> Iterator[tuple[str, str, Tensor]]:
         for optimizer in self._optimizers:
@@ -97,21 +97,21 @@ def note_bad_leaves(watched: Watched, batch: object, origins: OriginMap) -> list
     return [leaf for leaf in leaves if not leaf.is_intended]
 
 
-def bad_loss(loss: Tensor | None, bad_roots: Sequence[Origin | None], origins: OriginMap) -> Symptom | None:
+def bad_loss(loss: Tensor | None, bad_roots: Sequence[Origin | None], origins: OriginMap) -> BadTensor | None:
     """The loss of a step, or else the tensor from which a backward pass began, if it is not finite."""
     if loss is not None and _is_bad(loss):
-        return Symptom("loss", "", origins.origin_of(loss), summary("loss", loss))
-    return Symptom("loss", "", bad_roots[0], None) if bad_roots else None
+        return BadTensor("loss", "", origins.origin_of(loss), summary("loss", loss))
+    return BadTensor("loss", "", bad_roots[0], None) if bad_roots else None
 
 
-def _symptom(tensors: Sequence[tuple[str, str, Tensor]], origins: OriginMap) -> Symptom | None:
+def _earliest(tensors: Sequence[tuple[str, str, Tensor]], origins: OriginMap) -> BadTensor | None:
     """The bad tensor whose origin is the earliest."""
     bad = [(kind, name, each, origins.origin_of(each)) for kind, name, each in tensors if _is_bad(each)]
     if not bad:
         return None
     known = [entry for entry in bad if entry[3] is not None]
     kind, name, tensor, origin = min(known, key=lambda entry: entry[3].order if entry[3] else 0) if known else bad[0]
-    return Symptom(kind, name, origin, summary(name, tensor), len(bad), len(tensors))
+    return BadTensor(kind, name, origin, summary(name, tensor), len(bad), len(tensors))
 
 
 def _is_bad(tensor: Tensor) -> bool:
