@@ -41,7 +41,7 @@ def measure_with(workload: Workload, layout: Layout, device: str = "cpu") -> dic
     drawn = [replace(rule, stats=("histogram",), every_n_steps=steps_at(_EVERY, "default", layout)) for rule in DEFAULT_WATCH]
     monitors = {
         "scalars": StatsMonitor(watch=rules, every_n_steps=watched_steps("scalars", layout), prefix="scalars/"),
-        "default": StatsMonitor([*rules, *drawn], watched_steps("default", layout), histogram_every_n_steps=1),
+        "default": StatsMonitor([*rules, *drawn], every_n_steps=watched_steps("default", layout), histogram_every_n_steps=1),
     }
     return compared(workload, layout, "scalars", "default", monitors, device)
 

@@ -22,7 +22,7 @@ class LargestSingularValue(Accumulator):
 
     def __init__(self, features, iterations=50):
         self.name, self.statistics = f"gram_{features}", ("largest_singular_value",)
-        self.columns = [Column(f"{i}_{j}", "sum", power=2) for i in range(features) for j in range(features)]
+        self.columns = [Column(f"{i}_{j}", merge="sum", power=2) for i in range(features) for j in range(features)]
         self.features, self.iterations = features, iterations
 
     def measure(self, measurement, row):

@@ -1,5 +1,7 @@
 import ast
+import enum
 import importlib
+import inspect
 import pkgutil
 import subprocess
 import sys
@@ -60,6 +62,21 @@ def test_every_transform_is_public():
                 there.add(name)
     listed = {name for name in transforms.__all__ if issubclass(getattr(transforms, name), transforms.Transform)}
     assert listed == there, "import it in lightning_hooks/transforms/__init__.py, and add it to __all__ there"
+
+
+PUBLIC = {name: getattr(package, name) for package in (lightning_hooks, transforms) for name in package.__all__}
+CALLABLES = {name: each for name, each in PUBLIC.items() if callable(each)}
+# What is checked comes first in both forms: `check(model, batch)` and `check(trainer, module, data)`.
+POSITIONAL = {"check": 3}
+MADE_BY_OTHERS = (Exception, enum.Enum)  # they have the constructors of their bases
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_every_argument_after_the_first_has_to_be_named(name):
+    if isinstance(CALLABLES[name], type) and issubclass(CALLABLES[name], MADE_BY_OTHERS):
+        return
+    kinds = [argument.kind for argument in inspect.signature(CALLABLES[name]).parameters.values()]
+    assert sum(kind in (kind.POSITIONAL_ONLY, kind.POSITIONAL_OR_KEYWORD) for kind in kinds) <= POSITIONAL.get(name, 1)
 
 
 @pytest.mark.parametrize("name", sorted({*lightning_hooks.__all__, *transforms.__all__}))

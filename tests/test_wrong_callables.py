@@ -47,7 +47,7 @@ MADE: list[tuple[Any, str]] = [
     (lambda: Function(nn.Bilinear(2, 2, 2)), "cannot be called with (tensor); it takes (input1: "),
     (lambda: ScaleBySchedule(call=nothing), "ScaleBySchedule.call: "),
     (lambda: ReverseGradient(two), "cannot be called with (step)"),
-    (lambda: When(nothing, Scale(1.0)), "When.condition: "),
+    (lambda: When(nothing, transform=Scale(1.0)), "When.condition: "),
     (lambda: Mask(nothing), "Mask.mask: "),
     (lambda: Mask("tests.test_wrong_callables.three"), "cannot be called with (name, tensor)"),
     (lambda: start(nothing), "watch[0].stats[0]: "),

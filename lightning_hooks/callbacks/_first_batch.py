@@ -104,7 +104,7 @@ class FirstBatch:
         """Show what warns or fails above the progress bar, in a fit in which no health rule looks and tells it."""
         faults = tuple(each for each in self.report or () if each.status in ("fail", "warn"))
         if self.report is not None and faults:
-            text = f"Checks of the first batch: {self.report.verdict}.\n{CheckReport(faults, self.report.notes).table}"
+            text = f"Checks of the first batch: {self.report.verdict}.\n{CheckReport(faults, notes=self.report.notes).table}"
             print_above(trainer, lambda _: text)
 
 

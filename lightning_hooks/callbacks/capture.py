@@ -86,6 +86,7 @@ class ActivationCapture(HooksCallback):
     def __init__(
         self,
         modules: str | Sequence[str],
+        *,
         tensor: str = "output",
         types: str | Sequence[str] | None = None,
         leaves: bool = False,

@@ -85,6 +85,7 @@ class HealthMonitor(StatsMonitor):
     def __init__(
         self,
         rules: Mapping[str, Any] | Sequence[Any] | None = None,
+        *,
         accept: Accept = None,
         actions: Mapping[str, Any] | None = None,
         reference: str | Sequence[str | os.PathLike[str]] | os.PathLike[str] | None = None,

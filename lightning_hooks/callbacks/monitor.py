@@ -107,6 +107,7 @@ class StatsMonitor(WatchingCallback):
     def __init__(
         self,
         watch: Sequence[Mapping[str, Any] | Watch] | None = None,
+        *,
         every_n_steps: int | Sequence[int] | Mapping[str, int] = 1,
         stages: str | Sequence[str] = ("train",),
         scalars: str | Sequence[str] | None = None,

@@ -70,6 +70,7 @@ class FlightRecorder(HooksCallback):
     def __init__(
         self,
         last: int = 200,
+        *,
         on: str | Sequence[str] = EVENTS,
         batch: bool = True,
         weights: bool = False,

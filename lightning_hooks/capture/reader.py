@@ -167,7 +167,7 @@ class Capture(Mapping[str, Entries]):
         infos: the index records of all entries.
     """
 
-    def __init__(self, folder: Path, infos: Sequence[Entry]) -> None:
+    def __init__(self, folder: Path, *, infos: Sequence[Entry]) -> None:
         self.folder = folder
         files = _TensorFiles(folder)
         by_name: dict[str, list[Entry]] = {}
@@ -273,4 +273,4 @@ def load_capture(path: str | os.PathLike[str]) -> Capture:
         nested = sorted({str(index.parent) for index in folder.rglob(PATTERN)})
         hint = f"; there are captures in {', '.join(nested[:5])}" if nested else ""
         raise RuleError(f"no capture in {str(path)!r}: no {PATTERN} in it{hint}")
-    return Capture(folder, [entry for record in records for entry in record.entries])
+    return Capture(folder, infos=[entry for record in records for entry in record.entries])

@@ -107,4 +107,6 @@ class Check:
         names = tuple(dict.fromkeys(row for row in rows if row))
         text = f"{listed(names, 3)}: {message}" if names else message
         next_steps = self.next_steps if status in ("warn", "fail") else ()
-        return CheckResult(self.name, status, names, text, measured, threshold, next_steps)
+        return CheckResult(
+            self.name, status=status, rows=names, message=text, measured=measured, threshold=threshold, next_steps=next_steps
+        )

@@ -38,7 +38,9 @@ def run_checks(
     """
     reason = _why_not(training)
     if reason:
-        return CheckReport(tuple(CheckResult(check.name, "skip", message=reason) for check in checks), tuple(training.notes))
+        return CheckReport(
+            tuple(CheckResult(check.name, status="skip", message=reason) for check in checks), notes=tuple(training.notes)
+        )
     patterns = list(accept)
     notes = [*training.notes, *_notes(training.model)]
     trial = Trial(training)
@@ -53,7 +55,7 @@ def run_checks(
     finally:
         trial.deadline = math.inf
         trial.restore()
-    return CheckReport(tuple(results), tuple(notes))
+    return CheckReport(tuple(results), notes=tuple(notes))
 
 
 def _result(check: Check, trial: Trial, time_limit: float) -> CheckResult:

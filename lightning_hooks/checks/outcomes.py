@@ -27,7 +27,7 @@ def report_of_checks(name: str, report: CheckReport, checks: Iterable[Check]) ->
         checks: whose words are in the report.
 
     Example:
-        >>> report = CheckReport((CheckResult("FrozenStay", "fail", ("fc.bias",), "fc.bias moved"),))
+        >>> report = CheckReport((CheckResult("FrozenStay", status="fail", rows=("fc.bias",), message="fc.bias moved"),))
         >>> report_of_checks("config.yaml", report, []).outcomes[0].status
         'failed'
     """

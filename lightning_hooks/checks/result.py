@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, Final, Literal, get_args
 
 from lightning_hooks.checks.table import as_table
@@ -34,12 +34,16 @@ class CheckResult:
         seconds: that the check took.
 
     Example:
-        >>> result = CheckResult("InputScale", "warn", ("0",), "0: the input has a mean of 127", 127.0, 10.0)
+        >>> message = "0: the input has a mean of 127"
+        >>> result = CheckResult(
+        ...     "InputScale", status="warn", rows=("0",), message=message, measured=127.0, threshold=10.0
+        ... )
         >>> result.fingerprint, result.finding.severity
         ('InputScale/0', 'warning')
     """
 
     check: str
+    _: KW_ONLY
     status: Status
     rows: tuple[str, ...] = ()
     message: str = ""
@@ -58,10 +62,23 @@ class CheckResult:
         """The result as a finding of step 0: critical for `fail`, a warning for `warn`, otherwise information."""
         measured, threshold = (math.nan if each is None else each for each in (self.measured, self.threshold))
         text = self.message.removeprefix(f"{listed(self.rows, 3)}: ")  # A symptom has its row beside the text.
-        symptom = Symptom(self.rows[0] if self.rows else "", "", 0, measured, threshold, text)
+        symptom = Symptom(
+            self.rows[0] if self.rows else "", tensor="", step=0, measured=measured, threshold=threshold, text=text
+        )
         severity = _SEVERITIES.get(self.status, Severity.INFO)
         rows = self.rows or ("",)
-        return Finding(self.check, rows, "", 0, 0, severity, (symptom,), self.message, self.next_steps, self.fingerprint)
+        return Finding(
+            self.check,
+            rows=rows,
+            tensor="",
+            first_step=0,
+            last_step=0,
+            severity=severity,
+            evidence=(symptom,),
+            message=self.message,
+            next_steps=self.next_steps,
+            fingerprint=self.fingerprint,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The result as values that JSON can hold."""
@@ -82,12 +99,13 @@ class CheckReport:
         notes: about the whole check, for example that compiled modules ran eagerly.
 
     Example:
-        >>> report = CheckReport((CheckResult("OutputsFinite", "pass", message="3 outputs are finite"),))
+        >>> report = CheckReport((CheckResult("OutputsFinite", status="pass", message="3 outputs are finite"),))
         >>> bool(report.ok), report["OutputsFinite"].status
         (True, 'pass')
     """
 
     results: tuple[CheckResult, ...]
+    _: KW_ONLY
     notes: tuple[str, ...] = ()
 
     @property
@@ -150,7 +168,7 @@ class Ok:
     """Whether a report has no failure: a boolean whose `repr` says what failed.
 
     Example:
-        >>> CheckReport((CheckResult("FrozenStay", "fail", ("fc.bias",), "fc.bias moved"),)).ok
+        >>> CheckReport((CheckResult("FrozenStay", status="fail", rows=("fc.bias",), message="fc.bias moved"),)).ok
         False: FrozenStay: fc.bias moved
     """
 

@@ -26,8 +26,18 @@ def explain(findings: Sequence[Finding], evidence: Evidence, table: Sequence[Cau
 
     Example:
         >>> from lightning_hooks.health.rule import Symptom
-        >>> symptom = Symptom("", "loss", 70, 9.0, 2.0, "the loss is 9, after 2")
-        >>> spike = Finding("LossSpike", ("",), "loss", 70, 70, Severity.WARNING, (symptom,), "The loss jumps.", number=1)
+        >>> symptom = Symptom("", tensor="loss", step=70, measured=9.0, threshold=2.0, text="the loss is 9, after 2")
+        >>> spike = Finding(
+        ...     "LossSpike",
+        ...     rows=("",),
+        ...     tensor="loss",
+        ...     first_step=70,
+        ...     last_step=70,
+        ...     severity=Severity.WARNING,
+        ...     evidence=(symptom,),
+        ...     message="The loss jumps.",
+        ...     number=1,
+        ... )
         >>> [(cause.name, cause.findings, cause.confidence) for cause in explain([spike], Evidence())]
         [('BadBatch', ('LossSpike',), 'possible')]
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, Final, Literal, get_args
 
 from lightning_hooks.errors import RuleError, shown
@@ -35,13 +35,23 @@ class Finding:
         number: of the finding in its run; it stays when the finding grows.
 
     Example:
-        >>> symptom = Symptom("fc", "output", 30, 0.9, 0.5, "90 % of the units are dead")
-        >>> finding = Finding("DeadUnits", ("fc",), "output", 20, 30, Severity.WARNING, (symptom,), "fc: 90 % …")
+        >>> symptom = Symptom("fc", tensor="output", step=30, measured=0.9, threshold=0.5, text="90 % of the units are dead")
+        >>> finding = Finding(
+        ...     "DeadUnits",
+        ...     rows=("fc",),
+        ...     tensor="output",
+        ...     first_step=20,
+        ...     last_step=30,
+        ...     severity=Severity.WARNING,
+        ...     evidence=(symptom,),
+        ...     message="fc: 90 % …",
+        ... )
         >>> finding.fingerprint, Finding.from_dict(finding.to_dict()) == finding
         ('DeadUnits/fc', True)
     """
 
     rule: str
+    _: KW_ONLY
     rows: tuple[str, ...]
     tensor: str
     first_step: int
@@ -81,19 +91,19 @@ class Finding:
         symptoms = read.of("evidence", list)
         return cls(
             read.of("rule", str),
-            read.texts("rows"),
-            read.of("tensor", str),
-            read.of("first_step", int),
-            read.of("last_step", int),
-            read.severity(),
-            tuple(symptom_from_dict(symptom) for symptom in symptoms),
-            read.of("message", str),
-            read.texts("next_steps"),
-            read.of("fingerprint", str),
-            read.of("source", str),
-            read.of("cause", str, optional=True),
-            read.of("is_over", int, optional=True),
-            read.of("number", int),
+            rows=read.texts("rows"),
+            tensor=read.of("tensor", str),
+            first_step=read.of("first_step", int),
+            last_step=read.of("last_step", int),
+            severity=read.severity(),
+            evidence=tuple(symptom_from_dict(symptom) for symptom in symptoms),
+            message=read.of("message", str),
+            next_steps=read.texts("next_steps"),
+            fingerprint=read.of("fingerprint", str),
+            source=read.of("source", str),
+            cause=read.of("cause", str, optional=True),
+            is_over=read.of("is_over", int, optional=True),
+            number=read.of("number", int),
         )
 
 
@@ -246,9 +256,16 @@ def symptom_to_dict(symptom: Symptom) -> dict[str, Any]:
 def symptom_from_dict(values: Any) -> Symptom:
     """The symptom of `symptom_to_dict`; raises RuleError if a field is damaged."""
     read = _Fields("symptom", values)
-    numbers = read.number("measured"), read.number("threshold")
-    place = read.of("row", str), read.of("tensor", str), read.of("step", int)
-    return Symptom(*place, *numbers, read.of("text", str), read.of("since", int, optional=True))
+    measured, threshold = read.number("measured"), read.number("threshold")
+    return Symptom(
+        read.of("row", str),
+        tensor=read.of("tensor", str),
+        step=read.of("step", int),
+        measured=measured,
+        threshold=threshold,
+        text=read.of("text", str),
+        since=read.of("since", int, optional=True),
+    )
 
 
 def _as_plain(number: float) -> float | str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from enum import StrEnum
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -87,6 +87,7 @@ class Symptom:
     """
 
     row: str
+    _: KW_ONLY
     tensor: str
     step: int
     measured: float
@@ -289,7 +290,15 @@ def symptoms_where(
         since = None
         if pattern is not None and (i == 0 or not new[i - 1, row]):
             since = _begin(track, pattern, row, (track.new.start or 0) + i)
-        yield Symptom(track.names[row], track.tensor, int(steps[i]), value, float(thresholds[i, row]), text(value), since)
+        yield Symptom(
+            track.names[row],
+            tensor=track.tensor,
+            step=int(steps[i]),
+            measured=value,
+            threshold=float(thresholds[i, row]),
+            text=text(value),
+            since=since,
+        )
 
 
 def _begin(track: Track, pattern: NDArray[np.bool_], row: int, last: int) -> int:

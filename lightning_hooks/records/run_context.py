@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from lightning_hooks.errors import RuleError, shown
@@ -24,6 +24,7 @@ class RunFacts:
     """
 
     optimizers: tuple[OptimizerFacts, ...] = ()
+    _: KW_ONLY
     precision: str | None = None
     accumulate: int | None = None
     rank: int = 0

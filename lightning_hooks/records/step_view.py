@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -80,6 +80,7 @@ class StepView:
     """
 
     step: int
+    _: KW_ONLY
     stage: str = "train"
     wall_time: float = 0.0
     rows: RowIndex = NOTHING

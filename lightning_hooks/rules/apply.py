@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
@@ -47,6 +47,7 @@ class Apply:
     """
 
     transform: TransformSpec | Sequence[TransformSpec] | None = None
+    _: KW_ONLY
     params: str | Sequence[str] | None = None
     modules: str | Sequence[str] | None = None
     types: TypeSpec | Sequence[TypeSpec] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
@@ -76,6 +76,7 @@ class Hook:
     """
 
     call: CallSpec | tuple[CallSpec, CallSpec]
+    _: KW_ONLY
     kind: str
     modules: str | Sequence[str] | None = None
     params: str | Sequence[str] | None = None

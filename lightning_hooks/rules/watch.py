@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.rules.fields import (
@@ -62,6 +62,7 @@ class Watch:
     """
 
     modules: str | Sequence[str] | None = None
+    _: KW_ONLY
     params: str | Sequence[str] | None = None
     types: TypeSpec | Sequence[TypeSpec] | None = None
     leaves: bool = False

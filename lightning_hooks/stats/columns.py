@@ -7,6 +7,7 @@ rows that the page folds into one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,7 +20,8 @@ Merge: TypeAlias = Literal["sum", "mean", "m2", "min", "max"]
 Reduce: TypeAlias = Callable[[Any], Any]
 
 
-class Column(NamedTuple):
+@dataclass(frozen=True)
+class Column:
     """One number of a row.
 
     Args:
@@ -31,11 +33,12 @@ class Column(NamedTuple):
             not, one copy counts.
 
     Example:
-        >>> Column("greatest", "max", power=1).neutral
+        >>> Column("greatest", merge="max", power=1).neutral
         -inf
     """
 
     name: str
+    _: KW_ONLY
     merge: Merge
     power: int = 0
     over_rows: Merge | None = None
@@ -127,7 +130,7 @@ def merge_columns(columns: Sequence[Column], values: Any, how: Reduction, *, ove
         over_rows: whether the parts are rows that are displayed as one, to which `Column.over_rows` applies.
 
     Example:
-        >>> columns = (Column("count", "sum"), Column("mean", "mean"), Column("m2", "m2"))
+        >>> columns = (Column("count", merge="sum"), Column("mean", merge="mean"), Column("m2", merge="m2"))
         >>> parts = np.array([[2.0, 1.0, 2.0], [1.0, 4.0, 0.0]])
         >>> merge_columns(columns, parts, by_starts([0], 2)).tolist()
         [[3.0, 2.0, 8.0]]

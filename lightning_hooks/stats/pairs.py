@@ -32,15 +32,15 @@ are the squared norms of the previous and of this gradient. SMALL is the sum of 
 gradients, and PARTS their number. SIGNAL and NOISE are the averages over steps of the estimates of |G|² and S, 0 before the
 first estimate."""
 COLUMNS: Final = (
-    Column("dot", "sum"),
-    Column("before", "sum"),
-    Column("now", "sum"),
+    Column("dot", merge="sum"),
+    Column("before", merge="sum"),
+    Column("now", merge="sum"),
     # Add up the micro-batches of all ranks (`every_rank`): each rank has its own, although all hold the same averaged gradient.
-    Column("small", "sum", power=2, every_rank=True),
-    Column("parts", "sum", every_rank=True, over_rows="max"),
+    Column("small", merge="sum", power=2, every_rank=True),
+    Column("parts", merge="sum", every_rank=True, over_rows="max"),
     # `NoiseHistory` writes the averages over steps after the ranks have been merged.
-    Column("signal", "sum", every_rank=True),
-    Column("noise", "sum", every_rank=True),
+    Column("signal", merge="sum", every_rank=True),
+    Column("noise", merge="sum", every_rank=True),
 )
 AVERAGES: Final = 2  # the number of columns that `NoiseAverage` continues from step to step
 DECAY: Final = 0.95

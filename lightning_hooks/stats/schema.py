@@ -38,15 +38,15 @@ class Statistic(NamedTuple):
 
 
 MOMENTS: Final = (
-    Column("count", "sum"),
-    Column("mean", "mean", power=1),
-    Column("m2", "m2", power=2),  # the sum of squared deviations from the mean
-    Column("abs_sum", "sum", power=1),
-    Column("min", "min", power=1),
-    Column("max", "max", power=1),
-    Column("zeros", "sum"),
-    Column("nonfinite", "sum"),
-    Column("underflow", "sum"),  # magnitudes above zero and below the smallest normal number of the dtype
+    Column("count", merge="sum"),
+    Column("mean", merge="mean", power=1),
+    Column("m2", merge="m2", power=2),  # the sum of squared deviations from the mean
+    Column("abs_sum", merge="sum", power=1),
+    Column("min", merge="min", power=1),
+    Column("max", merge="max", power=1),
+    Column("zeros", merge="sum"),
+    Column("nonfinite", merge="sum"),
+    Column("underflow", merge="sum"),  # magnitudes above zero and below the smallest normal number of the dtype
 )
 NOT_ZERO: Final = tuple((column, moment.neutral) for column, moment in enumerate(MOMENTS) if moment.neutral)
 """The columns whose neutral value is not 0, each with this value."""

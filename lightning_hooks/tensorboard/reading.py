@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +68,7 @@ class Run:
     """
 
     path: Path
+    _: KW_ONLY
     scalars: dict[str, tuple[Steps, Floats]]
     histograms: dict[str, list[tuple[int, Floats, Floats]]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
@@ -201,11 +202,11 @@ def read_run(path: str | Path) -> Run:
                 texts[value.tag] = "\n".join(strings(payload))
     return Run(
         run_path,
-        {tag: _arrays(points) for tag, points in scalars.items()},
-        {tag: [(step, *points[step]) for step in sorted(points)] for tag, points in histograms.items()},
-        texts,
-        index,
-        LocalTables(index),
+        scalars={tag: _arrays(points) for tag, points in scalars.items()},
+        histograms={tag: [(step, *points[step]) for step in sorted(points)] for tag, points in histograms.items()},
+        texts=texts,
+        _index=index,
+        _tables=LocalTables(index),
     )
 
 

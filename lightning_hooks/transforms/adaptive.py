@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import torch
@@ -48,6 +48,7 @@ class AdaptiveClip(Transform):
     needs_params: ClassVar[bool] = True
 
     clipping: float = 0.01
+    _: KW_ONLY
     eps: float = 1e-3
     unit_dim: int = 0
 
@@ -165,6 +166,7 @@ class PerModuleClip(Transform):
     needs_all: ClassVar[bool] = True
 
     max_norm: float
+    _: KW_ONLY
     norm_type: float = 2.0
 
     def __post_init__(self) -> None:

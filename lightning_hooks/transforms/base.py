@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -36,6 +36,7 @@ class Context:
     """
 
     params: list[Tensor | None] = field(default_factory=list)
+    _: KW_ONLY
     names: list[str] = field(default_factory=list)
     step: int = 0
     owned: bool = False

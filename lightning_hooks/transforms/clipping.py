@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import torch
@@ -40,6 +40,7 @@ class ClipByValue(Transform):
     elementwise: ClassVar[bool] = True
 
     min: float | None = None
+    _: KW_ONLY
     max: float | None = None
 
     def __post_init__(self) -> None:
@@ -95,6 +96,7 @@ class ClipByNorm(Transform):
 
     keeps_direction: ClassVar[bool] = True
     max_norm: float
+    _: KW_ONLY
     norm_type: float = 2.0
 
     def __post_init__(self) -> None:
@@ -139,6 +141,7 @@ class ClipByGlobalNorm(Transform):
     needs_all: ClassVar[bool] = True
 
     max_norm: float
+    _: KW_ONLY
     norm_type: float = 2.0
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
@@ -103,12 +103,13 @@ class When(Transform):
 
     Example:
         >>> from lightning_hooks.transforms import FirstSteps, Scale
-        >>> half_at_first = When(FirstSteps(100), Scale(0.5))
+        >>> half_at_first = When(FirstSteps(100), transform=Scale(0.5))
         >>> [half_at_first([torch.tensor([8.0])], Context(step=step))[0].item() for step in (99, 100)]
         [4.0, 8.0]
     """
 
     condition: Any
+    _: KW_ONLY
     transform: Any
     _decide: Callable[[list[Tensor], Context], object] = field(init=False, repr=False, compare=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -87,6 +87,7 @@ class NormAbove:
     needs_all: ClassVar[bool] = True
 
     limit: float
+    _: KW_ONLY
     norm_type: float = 2.0
 
     def __post_init__(self) -> None:

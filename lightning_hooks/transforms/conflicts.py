@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def aggregate_losses(
     losses: Sequence[Tensor],
+    *,
     params: Iterable[Tensor] | None = None,
     aggregator: str | Aggregator = "PCGrad",
-    *,
     retain_graph: bool = False,
     parallel_chunk_size: int | None = 1,
     alone: bool = False,
@@ -66,7 +66,7 @@ def aggregate_losses(
     Example:
         >>> weight = torch.zeros(2, requires_grad=True)
         >>> losses = [weight @ torch.tensor([1.0, 0.0]), weight @ torch.tensor([-1.0, 1.0])]  # they conflict
-        >>> aggregate_losses(losses, [weight], "PCGrad")
+        >>> aggregate_losses(losses, params=[weight], aggregator="PCGrad")
         tensor([2.0000, 1.5000])
         >>> weight.grad
         tensor([0.5000, 1.5000])

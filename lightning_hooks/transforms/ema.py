@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -53,6 +53,7 @@ class EMA(Transform):
     on_activations: ClassVar[bool] = False
 
     decay: float = 0.98
+    _: KW_ONLY
     weight: float = 2.0
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from torch import Tensor
@@ -50,6 +50,7 @@ class Freeze(Transform):
     on_activations: ClassVar[bool] = False
 
     until_step: int | None = None
+    _: KW_ONLY
     from_step: int | None = None
 
     def __post_init__(self) -> None:

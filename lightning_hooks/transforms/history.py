@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -47,6 +47,7 @@ class AutoClip(Transform):
     needs_all: ClassVar[bool] = True
 
     percentile: float = 10.0
+    _: KW_ONLY
     history: int | None = None
 
     def __post_init__(self) -> None:
@@ -107,6 +108,7 @@ class ZClip(Transform):
     needs_all: ClassVar[bool] = True
 
     alpha: float = 0.97
+    _: KW_ONLY
     z_thresh: float = 2.5
     warmup: int = 25
     eps: float = 1e-6

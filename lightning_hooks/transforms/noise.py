@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import torch
@@ -40,6 +40,7 @@ class AddNoise(Transform):
     random: ClassVar[bool] = True
 
     std: float
+    _: KW_ONLY
     decay: float = 0.0
 
     def __post_init__(self) -> None:

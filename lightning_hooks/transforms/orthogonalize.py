@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Final
 
 import torch
@@ -55,6 +55,7 @@ class Orthogonalize(Transform):
     on_activations: ClassVar[bool] = False
 
     steps: int = 5
+    _: KW_ONLY
     coefficients: Sequence[float] = (3.4445, -4.7750, 2.0315)
     eps: float = 1e-7
     flatten: bool = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import torch
@@ -40,6 +40,7 @@ class ZeroNonFinite(Transform):
     repairs_nonfinite: ClassVar[bool] = True
 
     nan: float = 0.0
+    _: KW_ONLY
     inf: float = 0.0
 
     def __post_init__(self) -> None:

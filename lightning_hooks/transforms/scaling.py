@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -76,6 +76,7 @@ class ScaleBySchedule(Transform):
     elementwise: ClassVar[bool] = True
 
     points: Sequence[Sequence[Any]] | None = None
+    _: KW_ONLY
     call: str | Callable[[int], float] | None = None
     _schedule: Callable[[int], float] = field(init=False, repr=False, compare=False)
 
@@ -138,6 +139,7 @@ class NormalizeByNorm(Transform):
     keeps_direction: ClassVar[bool] = True
 
     scale: float = 1.0
+    _: KW_ONLY
     eps: float = 1e-6
     per_tensor: bool = False
 

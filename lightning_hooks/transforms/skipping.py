@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -51,6 +51,7 @@ class SkipStep(Transform):
     on_activations: ClassVar[bool] = False
 
     if_nonfinite: bool = True
+    _: KW_ONLY
     if_norm_above: float | None = None
     max_consecutive: int | None = None
 

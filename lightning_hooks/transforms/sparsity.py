@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import ClassVar
 
@@ -46,6 +46,7 @@ class Zero(Transform):
     """
 
     index: int | Sequence[int] | None = None
+    _: KW_ONLY
     dim: int = 1
 
     def __post_init__(self) -> None:
@@ -156,6 +157,7 @@ class TopK(Transform):
     """
 
     fraction: float | None = None
+    _: KW_ONLY
     k: int | None = None
 
     def __post_init__(self) -> None:

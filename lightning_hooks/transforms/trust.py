@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import torch
@@ -43,6 +43,7 @@ class TrustRatio(Transform):
     needs_params: ClassVar[bool] = True
 
     min_norm: float = 0.0
+    _: KW_ONLY
     trust_coefficient: float = 1.0
     eps: float = 0.0
 

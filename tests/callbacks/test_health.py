@@ -167,7 +167,7 @@ class From39(HealthRule):
 
     def check(self, evidence: Any) -> Any:
         if evidence.step >= 39:
-            yield Symptom("", "", evidence.step, 1.0, 0.0, "late")
+            yield Symptom("", tensor="", step=evidence.step, measured=1.0, threshold=0.0, text="late")
 
 
 @pytest.mark.parametrize("beside", [True, False])

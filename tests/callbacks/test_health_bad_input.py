@@ -47,7 +47,7 @@ class Late(HealthRule):
     """Looks at the end of the fit only."""
 
     def check(self, evidence: Any) -> Any:
-        yield Symptom("", "", evidence.step, 1.0, 0.0, "late")
+        yield Symptom("", tensor="", step=evidence.step, measured=1.0, threshold=0.0, text="late")
 
 
 @pytest.mark.parametrize("order", ["alone", "host first", "host last"])

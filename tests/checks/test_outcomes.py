@@ -12,10 +12,12 @@ from lightning_hooks.health.sarif import sarif_of
 
 RESULTS = CheckReport(
     (
-        CheckResult("StepRuns", "pass", message="a step runs", seconds=0.1),
-        CheckResult("FrozenStay", "fail", ("fc.bias",), "fc.bias moved", next_steps=("Exclude it.",)),
-        CheckResult("InputScale", "warn", ("0",), "the mean is infinite", math.inf, 10.0),
-        CheckResult("SamplesApart", "skip", message="the batch has one sample"),
+        CheckResult("StepRuns", status="pass", message="a step runs", seconds=0.1),
+        CheckResult("FrozenStay", status="fail", rows=("fc.bias",), message="fc.bias moved", next_steps=("Exclude it.",)),
+        CheckResult(
+            "InputScale", status="warn", rows=("0",), message="the mean is infinite", measured=math.inf, threshold=10.0
+        ),
+        CheckResult("SamplesApart", status="skip", message="the batch has one sample"),
     )
 )
 

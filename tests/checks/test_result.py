@@ -4,15 +4,30 @@ import math
 from lightning_hooks import CheckReport, CheckResult
 
 FAIL = CheckResult(
-    "GradientsReachParameters", "fail", ("a.weight", "a.bias"), "a.weight, a.bias: no gradient", 0.0, 0.0, ("Look.",)
+    "GradientsReachParameters",
+    status="fail",
+    rows=("a.weight", "a.bias"),
+    message="a.weight, a.bias: no gradient",
+    measured=0.0,
+    threshold=0.0,
+    next_steps=("Look.",),
 )
-WARN = CheckResult("InputScale", "warn", ("a",), "a: the mean is large", math.inf, 10.0, ("Subtract.",), seconds=0.5)
-PASS = CheckResult("FrozenStay", "pass", message="no parameter is frozen")
-SKIP = CheckResult("InitialLoss", "skip", message="no loss")
+WARN = CheckResult(
+    "InputScale",
+    status="warn",
+    rows=("a",),
+    message="a: the mean is large",
+    measured=math.inf,
+    threshold=10.0,
+    next_steps=("Subtract.",),
+    seconds=0.5,
+)
+PASS = CheckResult("FrozenStay", status="pass", message="no parameter is frozen")
+SKIP = CheckResult("InitialLoss", status="skip", message="no loss")
 
 
 def test_a_report_counts_and_ends_with_its_verdict():
-    report = CheckReport((FAIL, WARN, PASS, SKIP), ("eager",))
+    report = CheckReport((FAIL, WARN, PASS, SKIP), notes=("eager",))
     assert str(report).splitlines() == [
         "FAIL  GradientsReachParameters  a.weight, a.bias: no gradient",
         "                                -> Look.",

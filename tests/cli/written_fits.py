@@ -18,9 +18,18 @@ BEGIN, END = Event("begin", 0), Event("end", 99)
 
 
 def finding(number: int = 1, rule: str = "DeadUnits", row: str = "fc", first: int = 20, **options: Any) -> Finding:
-    symptom = Symptom(row, "output", first, 0.9, 0.5, "90 % of the units are dead")
+    symptom = Symptom(row, tensor="output", step=first, measured=0.9, threshold=0.5, text="90 % of the units are dead")
     fixed = {"severity": Severity.WARNING, "number": number, **options}
-    return Finding(rule, (row,), "output", first, first + 9, evidence=(symptom,), message=f"{row}: dead.", **fixed)
+    return Finding(
+        rule,
+        rows=(row,),
+        tensor="output",
+        first_step=first,
+        last_step=first + 9,
+        evidence=(symptom,),
+        message=f"{row}: dead.",
+        **fixed,
+    )
 
 
 def cause(*numbers: int, name: str = "BadBatch", step: int = 20) -> Cause:

@@ -60,7 +60,7 @@ OURS: dict[str, Callable[[], list[Callback]]] = {
     "AddNoise": lambda: rule(AddNoise(0.1)),
     "Dropout in backward": lambda: rule(Dropout(0.3), when="backward"),
     "Chain": lambda: rule(Chain([EMA(0.5), AddNoise(0.1), ZClip(warmup=2)])),
-    "When": lambda: rule(When(EverySteps(1), EMA(0.5))),
+    "When": lambda: rule(When(EverySteps(1), transform=EMA(0.5))),
     "Halving": lambda: rule(Halving()),
     "ActivationTransforms": lambda: [ActivationTransforms([Apply(AddNoise(0.1), modules="body.0")])],
     "StatsMonitor": monitor,

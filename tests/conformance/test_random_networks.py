@@ -333,8 +333,8 @@ def test_few_rules_see_what_a_rule_for_everything_sees(tmp_path: Path, seed: int
     drawn = [*drawn_rules(draw), Watch(modules="head", tensors="output", stats="mean")]  # validation needs one of outputs
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        first = fit(tmp_path, seed, StatsMonitor(drawn, draw.choice(SCHEDULES), stages, consumers=[few]))
-        second = fit(tmp_path, seed, StatsMonitor(rules, 1, stages, consumers=[everything]))
+        first = fit(tmp_path, seed, StatsMonitor(drawn, every_n_steps=draw.choice(SCHEDULES), stages=stages, consumers=[few]))
+        second = fit(tmp_path, seed, StatsMonitor(rules, every_n_steps=1, stages=stages, consumers=[everything]))
     same_weights(first, second)
     assert few.views
     for key, view in few.views.items():

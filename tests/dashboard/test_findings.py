@@ -6,12 +6,29 @@ from lightning_hooks.dashboard.findings import checks_of, has_ended, shown_findi
 from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.rule import Severity, Symptom
 
-SYMPTOM = Symptom("net.0", "grad", 7, 20.0, 10.0, "gradient reaches 20")
+SYMPTOM = Symptom("net.0", tensor="grad", step=7, measured=20.0, threshold=10.0, text="gradient reaches 20")
 DEAD = Finding(
-    "DeadUnits", ("net.0", "net.2"), "output", 5, 9, Severity.WARNING, (SYMPTOM,), "net.0, then 1 more: dead.", number=1
+    "DeadUnits",
+    rows=("net.0", "net.2"),
+    tensor="output",
+    first_step=5,
+    last_step=9,
+    severity=Severity.WARNING,
+    evidence=(SYMPTOM,),
+    message="net.0, then 1 more: dead.",
+    number=1,
 )
 LOSS = Finding(
-    "NonFinite", ("", "net.2"), "loss", 8, 8, Severity.CRITICAL, (SYMPTOM,), "Not finite.", ("Look.", "Stop."), number=2
+    "NonFinite",
+    rows=("", "net.2"),
+    tensor="loss",
+    first_step=8,
+    last_step=8,
+    severity=Severity.CRITICAL,
+    evidence=(SYMPTOM,),
+    message="Not finite.",
+    next_steps=("Look.", "Stop."),
+    number=2,
 )
 CAUSE = Cause(
     "BadBatch", "One batch differs.", ("DeadUnits/net.*",), ("Drop it.",), "possible", ("Or not.",), Severity.WARNING, 5, (1,)

@@ -22,10 +22,24 @@ MARKUP = "<img src=x onerror=alert(1)>"
 
 
 def finding(number, rule, row, step, severity=Severity.WARNING, **fields):
-    symptoms = tuple(Symptom(row, "grad", step + i, 20.0, 10.0, f"gradient reaches {20 + i}") for i in range(8))
+    symptoms = tuple(
+        Symptom(row, tensor="grad", step=step + i, measured=20.0, threshold=10.0, text=f"gradient reaches {20 + i}")
+        for i in range(8)
+    )
     message = f"{row or 'the run'}: see `grad`."
     return Finding(
-        rule, (row,), "grad", step, step, severity, symptoms, message, ("Look.",), number=number, source="a book", **fields
+        rule,
+        rows=(row,),
+        tensor="grad",
+        first_step=step,
+        last_step=step,
+        severity=severity,
+        evidence=symptoms,
+        message=message,
+        next_steps=("Look.",),
+        number=number,
+        source="a book",
+        **fields,
     )
 
 
@@ -205,11 +219,29 @@ def write_many(folder):
     """A cause whose decisive finding has 30 rows, and rules that could not look."""
     write_run(folder, range(20), scalars={"hooks/loss": 0.5})
     rows = tuple(f"layer.{i}" for i in range(30))
-    symptoms = (Symptom(rows[0], "grad", 3, 0.0, 0.0, "no gradient"),)
+    symptoms = (Symptom(rows[0], tensor="grad", step=3, measured=0.0, threshold=0.0, text="no gradient"),)
     many = Finding(
-        "NoGradient", rows, "grad", 3, 3, Severity.WARNING, symptoms, "layer.0, then 29 more: no gradient.", number=1
+        "NoGradient",
+        rows=rows,
+        tensor="grad",
+        first_step=3,
+        last_step=3,
+        severity=Severity.WARNING,
+        evidence=symptoms,
+        message="layer.0, then 29 more: no gradient.",
+        number=1,
     )
-    loss = Finding("NonFinite", ("", "head"), "", 5, 5, Severity.INFO, (), "The loss, then 1 more: not finite.", number=2)
+    loss = Finding(
+        "NonFinite",
+        rows=("", "head"),
+        tensor="",
+        first_step=5,
+        last_step=5,
+        severity=Severity.INFO,
+        evidence=(),
+        message="The loss, then 1 more: not finite.",
+        number=2,
+    )
     cause = Cause(
         "Cut",
         "Cut: layer.0, then 29 more.",

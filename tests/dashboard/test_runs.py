@@ -76,8 +76,18 @@ def test_a_run_of_a_data_provider_is_followed_and_every_request_is_checked(tmp_p
 def test_findings_are_read_from_the_event_file_where_no_file_is_beside_it(tmp_path, monkeypatch, multiplexer_and_provider):
     multiplexer, provider = multiplexer_and_provider
     monkeypatch.setattr(runs, "_PROVIDER_REFRESH", 0.0)
-    symptom = Symptom("net.0.bias", "grad", 2, 1.0, 0.0, "a number is not finite")
-    found = Finding("NonFinite", ("net.0.bias",), "grad", 2, 2, Severity.CRITICAL, (symptom,), "Not finite.", number=1)
+    symptom = Symptom("net.0.bias", tensor="grad", step=2, measured=1.0, threshold=0.0, text="a number is not finite")
+    found = Finding(
+        "NonFinite",
+        rows=("net.0.bias",),
+        tensor="grad",
+        first_step=2,
+        last_step=2,
+        severity=Severity.CRITICAL,
+        evidence=(symptom,),
+        message="Not finite.",
+        number=1,
+    )
     write_run(tmp_path / "run", range(5))
     about = {"could_not": {}, "failed": {}, "accepted": [], "findings": [found], "causes": []}
     with SummaryWriter(tmp_path / "run") as summary_writer:

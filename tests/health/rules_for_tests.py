@@ -40,7 +40,7 @@ class LowScale(HealthRule):
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
             if facts is not None and facts.loss_scale < 1:
-                yield Symptom("", "", step, facts.loss_scale, 1.0, "the loss scale is low")
+                yield Symptom("", tensor="", step=step, measured=facts.loss_scale, threshold=1.0, text="the loss scale is low")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ def takes_two(finding, more):
 
 
 def finding(rule="DeadUnits", severity=Severity.WARNING):
-    return Finding(rule, ("fc",), "output", 0, 9, severity, (), "m")
+    return Finding(rule, rows=("fc",), tensor="output", first_step=0, last_step=9, severity=severity, evidence=(), message="m")
 
 
 def of(actions, *about):

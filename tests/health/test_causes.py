@@ -35,8 +35,20 @@ GradientsNotCleared WeightDecayDominates EvaluationMode ReplicasApart DropoutToo
 
 def finding(entry, first=1, rows=("fc",), number=1, severity=Severity.WARNING):
     rule, tensor, side = entry_of(entry)
-    symptom = Symptom(rows[0], tensor or "", first, 20.0 if side != "<" else 0.1, 2.0, "numbers")
-    return Finding(rule, rows, tensor or "", first, first, severity, (symptom,), "message", number=number)
+    symptom = Symptom(
+        rows[0], tensor=tensor or "", step=first, measured=20.0 if side != "<" else 0.1, threshold=2.0, text="numbers"
+    )
+    return Finding(
+        rule,
+        rows=rows,
+        tensor=tensor or "",
+        first_step=first,
+        last_step=first,
+        severity=severity,
+        evidence=(symptom,),
+        message="message",
+        number=number,
+    )
 
 
 def findings_of(*entries, **options):

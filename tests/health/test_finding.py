@@ -13,18 +13,20 @@ from lightning_hooks.health.finding import Cause, Event, Finding, fingerprint_of
 from lightning_hooks.health.rule import Severity, Symptom
 
 steps, texts, numbers = st.integers(0, 10**9), st.text(max_size=9), st.floats()
-symptoms = st.builds(Symptom, texts, texts, steps, numbers, numbers, texts, st.none() | steps)
+symptoms = st.builds(
+    Symptom, texts, tensor=texts, step=steps, measured=numbers, threshold=numbers, text=texts, since=st.none() | steps
+)
 severities = st.sampled_from(Severity)
 findings = st.builds(
     Finding,
     st.sampled_from(["DeadUnits", "LossSpike"]),
-    st.lists(texts, min_size=1, max_size=3).map(tuple),
-    texts,
-    steps,
-    steps,
-    severities,
-    st.lists(symptoms, max_size=2).map(tuple),
-    texts,
+    rows=st.lists(texts, min_size=1, max_size=3).map(tuple),
+    tensor=texts,
+    first_step=steps,
+    last_step=steps,
+    severity=severities,
+    evidence=st.lists(symptoms, max_size=2).map(tuple),
+    message=texts,
     cause=st.none() | texts,
     is_over=st.none() | steps,
 )
@@ -50,7 +52,16 @@ def test_an_event_survives_strict_json(event):
     assert repr(Event.from_dict(json.loads(text))) == repr(event)
 
 
-FINDING = Finding("R", ("a",), "grad", 1, 2, Severity.INFO, (Symptom("a", "grad", 1, math.inf, 1.0, "t"),), "m").to_dict()
+FINDING = Finding(
+    "R",
+    rows=("a",),
+    tensor="grad",
+    first_step=1,
+    last_step=2,
+    severity=Severity.INFO,
+    evidence=(Symptom("a", tensor="grad", step=1, measured=math.inf, threshold=1.0, text="t"),),
+    message="m",
+).to_dict()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,18 @@ from tests.health.rules_for_tests import Huge
 
 
 def fault(check="InputScale", row="fc", step=0, severity=Severity.WARNING):
-    symptom = Symptom(row, "", step, 127.0, 10.0, "the input has a mean of 127")
-    return Finding(check, (row,), "", step, step, severity, (symptom,), f"{row}: the input has a mean of 127", ("Divide it.",))
+    symptom = Symptom(row, tensor="", step=step, measured=127.0, threshold=10.0, text="the input has a mean of 127")
+    return Finding(
+        check,
+        rows=(row,),
+        tensor="",
+        first_step=step,
+        last_step=step,
+        severity=severity,
+        evidence=(symptom,),
+        message=f"{row}: the input has a mean of 127",
+        next_steps=("Divide it.",),
+    )
 
 
 def kinds(events):

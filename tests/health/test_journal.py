@@ -17,8 +17,19 @@ from lightning_hooks.health.rule import Severity, Symptom
 
 
 def event(number=1, kind="new", rows=("a",), over=None):
-    symptom = Symptom("a", "grad", 3, 20.0, 10.0, "t")
-    found = Finding("R", rows, "grad", 3, 9, Severity.WARNING, (symptom,), "m", is_over=over, number=number)
+    symptom = Symptom("a", tensor="grad", step=3, measured=20.0, threshold=10.0, text="t")
+    found = Finding(
+        "R",
+        rows=rows,
+        tensor="grad",
+        first_step=3,
+        last_step=9,
+        severity=Severity.WARNING,
+        evidence=(symptom,),
+        message="m",
+        is_over=over,
+        number=number,
+    )
     return Event(kind, 9, found)
 
 

@@ -181,7 +181,7 @@ class Careless(HealthRule):
 
     def check(self, evidence):
         for step in evidence.new_steps:
-            yield Symptom("a", "grad", step, np.float32(3.0), np.int64(1), "three")
+            yield Symptom("a", tensor="grad", step=step, measured=np.float32(3.0), threshold=np.int64(1), text="three")
 
 
 def test_numbers_of_numpy_in_symptoms_are_numbers(tmp_path):
@@ -202,7 +202,8 @@ def test_numbers_of_numpy_in_symptoms_are_numbers(tmp_path):
 def test_a_rule_whose_symptoms_are_damaged_is_switched_off(tmp_path, values, message):
     class Wrong(HealthRule):
         def check(self, evidence):
-            yield Symptom(*values)
+            names = ("row", "tensor", "step", "measured", "threshold", "text")
+            yield Symptom(**dict(zip(names, values, strict=True)))
 
     reporter, outlet, _ = started(tmp_path, Wrong(every=1, patience=1), Huge())
     with pytest.warns(UserWarning, match=f"health rule Wrong failed and is switched off: RuleError: {message}"):

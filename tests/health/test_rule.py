@@ -35,8 +35,8 @@ def test_symptoms_are_made_at_new_measured_steps_only():
     evidence = evidence_of(views_of([("grad", "a"), ("grad", "b")], [[11, 1], [12, np.nan], [1, 13]]), Huge.needs)
     evidence.judge_after(0)
     assert list(Huge().check(evidence)) == [
-        Symptom("a", "grad", 1, 12.0, 10.0, "gradient reaches 12"),
-        Symptom("b", "grad", 2, 13.0, 10.0, "gradient reaches 13"),
+        Symptom("a", tensor="grad", step=1, measured=12.0, threshold=10.0, text="gradient reaches 12"),
+        Symptom("b", tensor="grad", step=2, measured=13.0, threshold=10.0, text="gradient reaches 13"),
     ]
 
 
@@ -46,13 +46,13 @@ def test_a_rule_without_its_numbers_says_which_are_missing():
 
 
 def test_the_message_names_the_rows():
-    symptoms = [Symptom("a", "grad", 1, 12.0, 10.0, "gradient reaches 12")]
+    symptoms = [Symptom("a", tensor="grad", step=1, measured=12.0, threshold=10.0, text="gradient reaches 12")]
     assert Huge().message(["a", "b", "c"], symptoms) == "a, then 2 more: gradient reaches 12."
     assert Huge().message([""], symptoms) == "Gradient reaches 12."
 
 
 def test_the_loss_is_named_among_rows_of_modules_and_parameters():
-    loss = Symptom("", "loss", 1, 1.0, 0.0, "the loss is not finite")
+    loss = Symptom("", tensor="loss", step=1, measured=1.0, threshold=0.0, text="the loss is not finite")
     assert NonFinite().message(["", "a.weight", "b"], [loss]) == "The loss, then 2 more: the loss is not finite."
     assert shown_rows(["a", ""]) == "a, then 1 more" and shown_rows([""]) == ""
 
@@ -81,6 +81,9 @@ def test_needs_that_nothing_can_measure_are_refused_when_the_class_is_made(needs
 
 
 def test_excess_is_the_distance_from_the_threshold_on_either_side():
-    excess = [Symptom("", "", 0, measured, 10.0, "").excess for measured in (10.0, 100.0, 1.0, 0.0, float("inf"))]
+    excess = [
+        Symptom("", tensor="", step=0, measured=measured, threshold=10.0, text="").excess
+        for measured in (10.0, 100.0, 1.0, 0.0, float("inf"))
+    ]
     assert excess == pytest.approx([0, 2.302585, 2.302585, float("inf"), float("inf")])
-    assert Symptom("", "", 0, float("nan"), 10.0, "").excess == 0
+    assert Symptom("", tensor="", step=0, measured=float("nan"), threshold=10.0, text="").excess == 0

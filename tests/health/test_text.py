@@ -30,9 +30,21 @@ def test_many_reasons_are_cut():
 
 
 def test_a_finding_without_a_cause_is_a_block_of_its_own():
-    symptom = Symptom("e.0", "grad", 7, 20.0, 10.0, "gradient reaches 20")
+    symptom = Symptom("e.0", tensor="grad", step=7, measured=20.0, threshold=10.0, text="gradient reaches 20")
     rows, words = ("e.0", "e.1"), "e.0, then 1 more: …"
-    alone = Finding("Huge", rows, "grad", 5, 9, Severity.CRITICAL, (symptom,), words, ("Clip it.",), source="us", is_over=12)
+    alone = Finding(
+        "Huge",
+        rows=rows,
+        tensor="grad",
+        first_step=5,
+        last_step=9,
+        severity=Severity.CRITICAL,
+        evidence=(symptom,),
+        message=words,
+        next_steps=("Clip it.",),
+        source="us",
+        is_over=12,
+    )
     assert as_text([block_of_finding(alone)]).splitlines() == [
         "CRITICAL: Huge, since step 5. e.0, then 1 more: … Over since step 12.",
         "  Why   e.0, step 7: gradient reaches 20",

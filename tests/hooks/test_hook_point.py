@@ -68,7 +68,7 @@ class Blocks(nn.Module):
 def test_patterns_reach_it(where: dict[str, Any], names: list[str]) -> None:
     model = Blocks()
     rules = [Hook(print, kind="forward", **where)]
-    assert match(model, rules).names == names
+    assert match(model, rules=rules).names == names
     seen: list[str] = []
     with instrument(model, hooks=[Hook(lambda name, *args: seen.append(name), kind="forward", named=True, **where)]):
         model(torch.eye(2))

@@ -52,7 +52,7 @@ def test_metrics_losses_and_modules_that_torch_never_calls_are_not_watched_by_de
 
 
 def test_a_rule_names_them_all_the_same():
-    found = match(Model(), [Watch(modules=["criterion", "elbo", "*.out_proj"])])
+    found = match(Model(), rules=[Watch(modules=["criterion", "elbo", "*.out_proj"])])
     assert found.names == ["encoder.self_attn.out_proj", "criterion", "elbo"]
 
 

@@ -134,7 +134,7 @@ def test_one_rule_can_group_the_rows_that_another_rule_writes_alone() -> None:
 )  # fmt: skip
 def test_an_invalid_group_by_is_named(rules: list[Any], message: str) -> None:
     with pytest.raises(RuleError) as caught:
-        match(tower(), rules)
+        match(tower(), rules=rules)
     assert str(caught.value) == message
 
 
@@ -150,7 +150,7 @@ def test_an_invalid_group_by_is_named(rules: list[Any], message: str) -> None:
 )
 def test_two_groups_of_one_name_with_different_elements_are_refused(rules: list[Watch], name: str) -> None:
     with pytest.raises(RuleError, match=rf"^watch\[1\].group_by: {name}, of other elements, and their counts"):
-        match(tower(), rules)
+        match(tower(), rules=rules)
 
 
 def test_two_groups_of_one_name_with_the_same_elements_are_accepted() -> None:
@@ -161,16 +161,16 @@ def test_two_groups_of_one_name_with_the_same_elements_are_accepted() -> None:
 
 def test_a_pattern_of_a_group_that_matches_nothing_offers_the_nearest() -> None:
     with pytest.raises(NoMatchError, match=r"^watch\[0\].group_by: 'bdy.*' matches nothing; the nearest names are 'body"):
-        match(tower(), [{"params": "*", "group_by": ["bdy.*"]}])
+        match(tower(), rules=[{"params": "*", "group_by": ["bdy.*"]}])
 
 
 def test_a_metric_cannot_be_merged() -> None:
     with pytest.raises(RuleError, match=r"^watch\[0\].group_by: the metric 'MeanMetric' of different rows cannot be merged"):
-        match(tower(), [{"params": "*", "tensors": "grad", "stats": "torchmetrics.MeanMetric", "group_by": 1}])
+        match(tower(), rules=[{"params": "*", "tensors": "grad", "stats": "torchmetrics.MeanMetric", "group_by": 1}])
 
 
 def test_match_shows_the_groups_and_their_rows() -> None:
-    found = match(tower(2), [Watch(params="*.weight", tensors="grad", stats="norm", group_by=1)])
+    found = match(tower(2), rules=[Watch(params="*.weight", tensors="grad", stats="norm", group_by=1)])
     lines = [(line.name, line.type, line.statistics, line.tags, line.note) for line in found.lines]
     assert lines == [
         ("body.0.0.weight", "Parameter", "", 0, "merged into body"),

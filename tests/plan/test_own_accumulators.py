@@ -14,7 +14,7 @@ from lightning_hooks.rules.schedule import EveryN
 
 class Extremes(Accumulator):
     name, statistics = "extremes", ("span",)
-    columns = (Column("least", "min", power=1), Column("greatest", "max", power=1))
+    columns = (Column("least", merge="min", power=1), Column("greatest", merge="max", power=1))
 
     def measure(self, measurement, row):
         return torch.stack([measurement.tensor.min(), measurement.tensor.max()]).double()
@@ -68,7 +68,7 @@ def test_under_a_loss_scale_the_numbers_are_divided_by_the_power_of_each_column(
 
 
 class Means(Extremes):
-    name, columns = "means", (Column("mean", "mean"),)
+    name, columns = "means", (Column("mean", merge="mean"),)
 
 
 class Nameless(Extremes):
@@ -84,7 +84,7 @@ class Slash(Extremes):
 
 
 class Powered(Extremes):
-    name, columns = "powered", (Column("greatest", "max", power=10**400),)
+    name, columns = "powered", (Column("greatest", merge="max", power=10**400),)
 
 
 class Empty(Extremes):

@@ -59,7 +59,7 @@ def test_only_a_class_of_the_right_kind_is_called(path, form, monkeypatch):
             f"transform: '{shown}' is not a class of transforms; a function of one tensor goes into",
         ),
         (lambda: Apply([Zero(), item], params="*"), f"transform[1]: '{shown}' is not a class of transforms"),
-        (lambda: When(item, Zero()), f"When.condition: {called}"),
+        (lambda: When(item, transform=Zero()), f"When.condition: {called}"),
         (lambda: Hook(item, kind="forward", modules="*"), f"call: {called}"),
         (lambda: Function(item), f"Function.call: {called}"),
         (lambda: as_callable(item, "x"), f"x: {called}"),

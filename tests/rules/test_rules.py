@@ -294,7 +294,7 @@ def test_classes_and_functions_are_shown_by_their_import_path():
     rule = Watch(modules="*", types=[OrderedDict, "Linear"], stats=[math.sqrt, "norm"])
     assert repr(rule) == "Watch(modules='*', types=('collections.OrderedDict', 'Linear'), stats=('math.sqrt', 'norm'))"
     assert repr(Hook(math.sqrt, kind="output_grad", modules="*")) == "Hook(call='math.sqrt', kind='output_grad', modules='*')"
-    change = Apply([Chain([Function(math.sqrt), Zero()]), When(math.isclose, ReverseGradient(math.sqrt))], params="*")
+    change = Apply([Chain([Function(math.sqrt), Zero()]), When(math.isclose, transform=ReverseGradient(math.sqrt))], params="*")
     assert repr(change) == (
         "Apply(transform=(Chain(transforms=(Function(call='math.sqrt'), Zero(index=None, dim=1))), "
         "When(condition='math.isclose', transform=ReverseGradient(weight='math.sqrt'))), params='*')"

@@ -47,4 +47,4 @@ def test_the_monitor_with_most_of_the_tensors_is_read(tmp_path: Path) -> None:
 
 def test_a_run_without_views_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuleError, match="has no step views"):
-        best_views(Run(tmp_path, {}), ["grad"])
+        best_views(Run(tmp_path, scalars={}), ["grad"])

@@ -63,7 +63,7 @@ def halving(step: int) -> float:
 
 EXAMPLES: list[Transform] = [
     # Clipping.
-    ClipByValue(-0.5, 0.7),
+    ClipByValue(-0.5, max=0.7),
     ClipByValue(max=1e6),
     ClipByNorm(0.9),
     ClipByNorm(0.9, norm_type=math.inf),
@@ -112,10 +112,10 @@ EXAMPLES: list[Transform] = [
     SkipStep(if_norm_above=1.0),
     # Combinators.
     Chain([Scale(2.0), EMA(), AddNoise(0.1), ClipByNorm(1.0)]),
-    When(FirstSteps(9), Dropout(0.5)),
-    When(EverySteps(3), EMA()),
-    When(NormAbove(1.0), Chain([EMA(), ClipByGlobalNorm(1.0)])),
-    When(NormAbove(1.0), SkipStep()),
+    When(FirstSteps(9), transform=Dropout(0.5)),
+    When(EverySteps(3), transform=EMA()),
+    When(NormAbove(1.0), transform=Chain([EMA(), ClipByGlobalNorm(1.0)])),
+    When(NormAbove(1.0), transform=SkipStep()),
     Function("torch.neg"),
 ]
 """Transforms whose `repr` is an expression that creates an equal transform."""

@@ -89,7 +89,7 @@ def test_per_module_is_torch_on_each_module(norm_type: float) -> None:
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     # The parameters of one module need not be next to each other in the list.
     order = [3, 0, 5, 2, 1, 4]
-    result = PerModuleClip(1.5, norm_type)([grads[i] for i in order], Context(names=[names[i] for i in order]))
+    result = PerModuleClip(1.5, norm_type=norm_type)([grads[i] for i in order], Context(names=[names[i] for i in order]))
     for module in net.modules():
         module_params = list(module.parameters(recurse=False))
         if module_params:
@@ -118,7 +118,7 @@ def test_per_module_needs_names() -> None:
         (lambda: AdaptiveClip(unit_dim=-1), "AdaptiveClip.unit_dim must be an integer of at least 0, got -1"),
         (lambda: ClipByBlockRMS(STRING), "ClipByBlockRMS.threshold must be a finite number above 0, got '1e-3'"),
         (lambda: PerModuleClip(math.nan), "PerModuleClip.max_norm must be a finite number above 0, got nan"),
-        (lambda: PerModuleClip(1, -1), "PerModuleClip.norm_type must be a number above 0 or infinity, got -1"),
+        (lambda: PerModuleClip(1, norm_type=-1), "PerModuleClip.norm_type must be a number above 0 or infinity, got -1"),
     ],
 )
 def test_refused(make_it: Callable[[], Transform], message: str) -> None:

@@ -59,7 +59,7 @@ BAD: list[tuple[Transform, dict[str, Any], str]] = [
     (SkipStep(), {"consecutive": True}, f"state['consecutive'] must be an integer from 0 to {2**63 - 1}, got True"),
     (Chain([EMA(), SkipStep()]), {"0": {}}, "state has no '1'"),
     (Chain([EMA(), SkipStep()]), {"0": {}, "1": None}, "state['1'] must be a dictionary, got None"),
-    (When(EverySteps(1), EMA()), {"transform": {"w": 1}}, "in state['transform']: state['w'] must be a dense"),
+    (When(EverySteps(1), transform=EMA()), {"transform": {"w": 1}}, "in state['transform']: state['w'] must be a dense"),
     (Own(), {}, "state has no 'mean'"),
     (
         Own(),

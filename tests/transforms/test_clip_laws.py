@@ -20,7 +20,7 @@ from lightning_hooks.transforms import (
 from tests.transforms._catalogue import context_of, same
 
 CLIPS: list[Transform] = [
-    ClipByValue(-0.5, 0.5),
+    ClipByValue(-0.5, max=0.5),
     ClipByNorm(0.9),
     ClipByNorm(0.9, norm_type=1.0),
     ClipByGlobalNorm(1.1),

@@ -51,7 +51,7 @@ def test_global_norm_is_bit_equal_to_torch(
     gradients = make(shapes, seed)
     parameters = as_parameters(gradients)
     nn.utils.clip_grad_norm_(parameters, limit, norm_type)
-    result = ClipByGlobalNorm(limit, norm_type)(gradients, Context(owned=owned))
+    result = ClipByGlobalNorm(limit, norm_type=norm_type)(gradients, Context(owned=owned))
     for new, parameter in zip(result, parameters, strict=True):
         assert torch.equal(new, gradient(parameter))
 
@@ -73,7 +73,7 @@ def test_value_is_bit_equal_to_torch(shapes: list[tuple[int, ...]], seed: int, l
     gradients = make(shapes, seed)
     parameters = as_parameters(gradients)
     nn.utils.clip_grad_value_(parameters, limit)
-    for new, parameter in zip(ClipByValue(-limit, limit)(gradients, Context()), parameters, strict=True):
+    for new, parameter in zip(ClipByValue(-limit, max=limit)(gradients, Context()), parameters, strict=True):
         assert torch.equal(new, gradient(parameter))
 
 
@@ -157,9 +157,9 @@ def test_not_a_number_spreads_as_in_torch(bad: float) -> None:
 @pytest.mark.parametrize("norm_type", [2.0, math.inf])
 @pytest.mark.parametrize("kind", [ClipByNorm, ClipByGlobalNorm])
 def test_tensors_without_elements(kind: type[ClipByNorm], norm_type: float) -> None:
-    result = kind(1.0, norm_type)([torch.empty(0, 3), torch.tensor([2.0])], Context())
+    result = kind(1.0, norm_type=norm_type)([torch.empty(0, 3), torch.tensor([2.0])], Context())
     assert result[0].shape == (0, 3) and result[1].tolist() == pytest.approx([1.0], rel=1e-6)
-    assert kind(1.0, norm_type)([torch.empty(0)], Context())[0].shape == (0,)
+    assert kind(1.0, norm_type=norm_type)([torch.empty(0)], Context())[0].shape == (0,)
 
 
 def test_complex_norm_counts_both_parts() -> None:
@@ -168,7 +168,7 @@ def test_complex_norm_counts_both_parts() -> None:
 
 
 def test_bound_beyond_the_dtype() -> None:
-    (result,) = ClipByValue(-1e6, 1e6)([torch.tensor([math.inf, 2.0]).half()], Context())
+    (result,) = ClipByValue(-1e6, max=1e6)([torch.tensor([math.inf, 2.0]).half()], Context())
     assert result.tolist() == [65504.0, 2.0]
 
 
@@ -179,12 +179,12 @@ def test_bound_beyond_the_dtype() -> None:
         (lambda: ClipByNorm(math.inf), "ClipByNorm.max_norm must be a finite number above 0, got inf"),
         (lambda: ClipByGlobalNorm(STRING), "ClipByGlobalNorm.max_norm must be a finite number above 0, got '1e-3'"),
         (lambda: ClipByGlobalNorm(0), "ClipByGlobalNorm.max_norm must be a finite number above 0, got 0"),
-        (lambda: ClipByNorm(1, 0), "ClipByNorm.norm_type must be a number above 0 or infinity, got 0"),
-        (lambda: ClipByNorm(1, math.nan), "ClipByNorm.norm_type must be a number above 0 or infinity, got nan"),
+        (lambda: ClipByNorm(1, norm_type=0), "ClipByNorm.norm_type must be a number above 0 or infinity, got 0"),
+        (lambda: ClipByNorm(1, norm_type=math.nan), "ClipByNorm.norm_type must be a number above 0 or infinity, got nan"),
         (lambda: ClipByValue(), "ClipByValue needs min or max, got neither"),
         (lambda: ClipByValue(min=math.nan), "ClipByValue.min must be a finite number, got nan"),
         (lambda: ClipByValue(max=STRING), "ClipByValue.max must be a finite number, got '1e-3'"),
-        (lambda: ClipByValue(2.0, 1.0), "ClipByValue.min must not be above max, got min=2.0 and max=1.0"),
+        (lambda: ClipByValue(2.0, max=1.0), "ClipByValue.min must not be above max, got min=2.0 and max=1.0"),
     ],
 )
 def test_refused(make_it: Callable[[], Transform], message: str) -> None:
@@ -194,5 +194,5 @@ def test_refused(make_it: Callable[[], Transform], message: str) -> None:
 
 
 def test_one_interval_is_allowed_to_be_a_point() -> None:
-    transform: Transform = ClipByValue(1.0, 1.0)
+    transform: Transform = ClipByValue(1.0, max=1.0)
     assert transform([torch.tensor([-3.0, 5.0])], Context())[0].tolist() == [1.0, 1.0]

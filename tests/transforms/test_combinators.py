@@ -109,7 +109,7 @@ def test_equal_random_members_draw_different_numbers() -> None:
     ids=["none", "all", "random", "nested"],
 )
 def test_a_chain_needs_what_any_needs(members: list[Transform], flags: set[str]) -> None:
-    for combined in (Chain(members), When(FirstSteps(1), Chain(members))):
+    for combined in (Chain(members), When(FirstSteps(1), transform=Chain(members))):
         set_flags = {
             f for f in ("needs_all", "repairs_nonfinite", "random", "needs_params", "needs_step") if getattr(combined, f)
         }
@@ -123,8 +123,8 @@ def test_what_a_condition_needs_its_when_needs(flag: str) -> None:
             return True
 
     setattr(Condition, flag, True)
-    assert getattr(When(Condition(), Scale(1.0)), flag)
-    assert not getattr(When(FirstSteps(1), Scale(1.0)), flag)
+    assert getattr(When(Condition(), transform=Scale(1.0)), flag)
+    assert not getattr(When(FirstSteps(1), transform=Scale(1.0)), flag)
 
 
 def test_a_member_asks_to_skip_the_step() -> None:
@@ -156,7 +156,7 @@ def test_what_a_member_returns_is_checked(result: Any, message: str) -> None:
 
 def test_conditions_of_the_step() -> None:
     def acts(condition: object) -> list[bool]:
-        return [When(condition, Zero())([ONES], Context(step=step))[0].sum().item() == 0 for step in range(6)]
+        return [When(condition, transform=Zero())([ONES], Context(step=step))[0].sum().item() == 0 for step in range(6)]
 
     assert acts(FirstSteps(2)) == [True, True, False, False, False, False]
     assert acts(EverySteps(3)) == [False, False, True, False, False, True]
@@ -166,7 +166,7 @@ def test_conditions_of_the_step() -> None:
 @pytest.mark.parametrize("condition", [NormAbove(2.0), f"{__name__}.first_is_positive", first_is_positive])
 def test_the_device_selects_the_result_or_the_original(condition: object, owned: bool) -> None:
     tensors = [torch.full((4,), 3.0), torch.tensor([-0.0])]
-    clip = When(condition, ClipByNorm(1.0))
+    clip = When(condition, transform=ClipByNorm(1.0))
     result = clip(tensors, Context(owned=owned))
     assert result[0].norm().item() == pytest.approx(1.0, rel=1e-6) and (result[0] is tensors[0]) is owned
     small = [torch.full((4,), -0.5), torch.tensor([-0.0])]
@@ -176,9 +176,9 @@ def test_the_device_selects_the_result_or_the_original(condition: object, owned:
 
 def test_a_condition_that_does_not_hold_stops_a_state_or_not() -> None:
     context = Context(names=["w"], step=5)
-    When(FirstSteps(3), EMA())([ONES], context)
+    When(FirstSteps(3), transform=EMA())([ONES], context)
     assert not context.state.get("transform")  # the transform was not called
-    When(NormAbove(100.0), EMA())([ONES], context)
+    When(NormAbove(100.0), transform=EMA())([ONES], context)
     assert "w" in context.state["transform"]  # the transform was called, but its result was not selected
 
 
@@ -192,7 +192,7 @@ def test_norm_above() -> None:
 
 
 def test_a_skip_that_depends_on_a_norm() -> None:
-    transform = When(NormAbove(1.5), SkipStep(if_norm_above=0.1))
+    transform = When(NormAbove(1.5), transform=SkipStep(if_norm_above=0.1))
     for value, reason in ((ONES, "the norm of the gradients is above 0.1"), (ONES / 2, None)):
         context = Context()
         transform([value], context)
@@ -202,9 +202,9 @@ def test_a_skip_that_depends_on_a_norm() -> None:
 def test_conditions_from_mappings() -> None:
     for path in ("FirstSteps", "lightning_hooks.transforms.FirstSteps", "lightning_hooks.transforms.conditions.FirstSteps"):
         mapping = {"class_path": path, "init_args": {"n": 3}}
-        made = When(mapping, {"class_path": "Dropout", "init_args": {"p": 0.5}})
-        assert made == When(FirstSteps(3), Dropout(0.5))
-    assert When({"_target_": "NormAbove", "limit": 2.0}, Zero()).condition == NormAbove(2.0)
+        made = When(mapping, transform={"class_path": "Dropout", "init_args": {"p": 0.5}})
+        assert made == When(FirstSteps(3), transform=Dropout(0.5))
+    assert When({"_target_": "NormAbove", "limit": 2.0}, transform=Zero()).condition == NormAbove(2.0)
 
 
 @pytest.mark.parametrize(
@@ -213,13 +213,22 @@ def test_conditions_from_mappings() -> None:
         (lambda: Chain([]), "Chain.transforms must be a list of at least one transform, got []"),
         (lambda: Chain("Zero"), "Chain.transforms must be a list of at least one transform, got 'Zero'"),
         (lambda: Chain([Zero(), "Zreo"]), "Chain.transforms[1]: unknown transform 'Zreo' (did you mean 'Zero'"),
-        (lambda: When(3, Zero()), "When.condition must be a function, an object that can be called, or the import path of"),
-        (lambda: When(Zero(), Zero()), "When.condition must answer with a bool, and Zero(index=None, dim=1) is a transform"),
         (
-            lambda: When(FirstSteps(1), 3),
+            lambda: When(3, transform=Zero()),
+            "When.condition must be a function, an object that can be called, or the import path of",
+        ),
+        (
+            lambda: When(Zero(), transform=Zero()),
+            "When.condition must answer with a bool, and Zero(index=None, dim=1) is a transform",
+        ),
+        (
+            lambda: When(FirstSteps(1), transform=3),
             "When.transform must be a transform, a class path or a mapping with class_path, got 3",
         ),
-        (lambda: When({"class_path": "FirstStep"}, Zero()), "conditions has no 'FirstStep' (did you mean 'FirstSteps'"),
+        (
+            lambda: When({"class_path": "FirstStep"}, transform=Zero()),
+            "conditions has no 'FirstStep' (did you mean 'FirstSteps'",
+        ),
         (lambda: FirstSteps(0), "FirstSteps.n must be an integer of at least 1, got 0"),
         (lambda: EverySteps(True), "EverySteps.n must be an integer of at least 1, got True"),
         (lambda: NormAbove(-1), "NormAbove.limit must be a finite number of at least 0, got -1"),
@@ -234,7 +243,7 @@ def test_refused(make: Any, message: str) -> None:
 @pytest.mark.parametrize("answer", [1, None, torch.ones(2, dtype=torch.bool), torch.tensor(1.0)], ids=str)
 def test_answers_refused(answer: object) -> None:
     with pytest.raises(TransformError, match="must answer with a bool or a boolean scalar, got "):
-        When(lambda tensors, context: answer, Zero())([ONES], Context())
+        When(lambda tensors, context: answer, transform=Zero())([ONES], Context())
 
 
 def test_a_chain_treats_each_element_by_itself_where_all_of_it_does():

@@ -42,7 +42,7 @@ def test_the_gradient_is_what_the_aggregator_gives(name: str, given: str, chunk:
     expected = getattr(aggregation, name)()(rows)
     torch.manual_seed(1)
     chosen = name if given == "name" else getattr(aggregation, name)()
-    weights = aggregate_losses(losses, model.parameters(), chosen, parallel_chunk_size=chunk)
+    weights = aggregate_losses(losses, params=model.parameters(), aggregator=chosen, parallel_chunk_size=chunk)
     assert torch.allclose(flat_grad(model), expected, rtol=1e-5, atol=1e-7)
     if name == "ConFIG":
         assert weights is None
@@ -66,7 +66,7 @@ def test_sum_is_backward_and_adds_to_what_is_there() -> None:
 def test_only_the_parameters_asked_for_get_gradients() -> None:
     model, losses = model_and_losses()
     first, *rest = model.parameters()
-    aggregate_losses(losses, [first])
+    aggregate_losses(losses, params=[first])
     assert first.grad is not None and all(parameter.grad is None for parameter in rest)
 
 
@@ -82,10 +82,10 @@ def test_transforms_act_on_the_combined_gradient() -> None:
     expected = aggregation.PCGrad()(jacobian(model, losses)).clamp(-0.01, 0.01) * 0.5
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-    with instrument(model, apply=[Apply([ClipByValue(-0.01, 0.01), Scale(0.5)], params="*")], optimizer=optimizer):
+    with instrument(model, apply=[Apply([ClipByValue(-0.01, max=0.01), Scale(0.5)], params="*")], optimizer=optimizer):
         losses = model_and_losses_of(model)
         torch.manual_seed(1)
-        aggregate_losses(losses, model.parameters(), "PCGrad")
+        aggregate_losses(losses, params=model.parameters(), aggregator="PCGrad")
         optimizer.step()
     after = nn.utils.parameters_to_vector(model.parameters()).detach()
     assert torch.allclose(before - after, expected, rtol=1e-4, atol=1e-6)
@@ -95,7 +95,7 @@ def test_backward_hooks_see_one_pass_for_each_loss() -> None:
     model, hook_calls = model_and_losses()[0], []
     with instrument(model, apply=[Apply(Scale(0.0), modules="2")]):
         model[2].register_full_backward_hook(lambda *given: hook_calls.append(1))  # type: ignore[index]
-        aggregate_losses(model_and_losses_of(model), model.parameters(), "Sum")
+        aggregate_losses(model_and_losses_of(model), params=model.parameters(), aggregator="Sum")
     assert len(hook_calls) == 3 and flat_grad(model).abs().max() == 0
 
 
@@ -140,7 +140,7 @@ def test_losses_and_params_refused() -> None:
     ]
     for losses, params, message in cases:
         with pytest.raises(RuleError, match=message):
-            aggregate_losses(losses, params)
+            aggregate_losses(losses, params=params)
 
 
 def test_more_than_one_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

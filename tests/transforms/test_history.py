@@ -33,7 +33,7 @@ NORMS = np.random.default_rng(3).lognormal(1.0, 1.0, 60).tolist()
 @pytest.mark.parametrize("percentile", [0, 10, 37.5, 90, 100])
 @pytest.mark.parametrize("history", [None, 1, 2, 7, 1000])
 def test_autoclip_is_the_percentile_of_numpy(percentile: float, history: int | None) -> None:
-    after = norms_after(AutoClip(percentile, history), NORMS)
+    after = norms_after(AutoClip(percentile, history=history), NORMS)
     for step, (norm, new) in enumerate(zip(NORMS, after, strict=True)):
         kept = NORMS[: step + 1] if history is None else NORMS[max(0, step + 1 - history) : step + 1]
         limit = float(np.percentile(kept, percentile))

@@ -164,7 +164,7 @@ def test_a_chain_of_one_transform_equals_the_transform(transform: Transform) -> 
         assert getattr(chain, flag) == getattr(transform, flag), flag
     steps = [[torch.randn(4, 3), torch.randn(5)] for _ in range(6)]
     alone, chained = context_of(steps[0]), context_of(steps[0])
-    always, conditional = When(FirstSteps(99), transform), context_of(steps[0])
+    always, conditional = When(FirstSteps(99), transform=transform), context_of(steps[0])
     for step, tensors in enumerate(steps):
         for context in (alone, chained, conditional):
             context.step, context.skip_reason = step, None

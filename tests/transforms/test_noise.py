@@ -58,8 +58,10 @@ def test_no_noise() -> None:
     assert torch.equal(AddNoise(0.0)([value], Context())[0], value)
 
 
-@pytest.mark.parametrize(("arguments", "field", "shown"), [((-0.1,), "std", "-0.1"), ((1.0, math.nan), "decay", "nan")])
-def test_refused(arguments: tuple[float, ...], field: str, shown: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "field", "shown"), [({"std": -0.1}, "std", "-0.1"), ({"std": 1.0, "decay": math.nan}, "decay", "nan")]
+)
+def test_refused(arguments: dict[str, float], field: str, shown: str) -> None:
     with pytest.raises(RuleError) as error:
-        AddNoise(*arguments)
+        AddNoise(**arguments)
     assert str(error.value) == f"AddNoise.{field} must be a finite number of at least 0, got {shown}"

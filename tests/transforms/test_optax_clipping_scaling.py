@@ -58,7 +58,7 @@ def compare(
 
 
 def test_clip(optax: Any) -> None:
-    compare(optax.clip(0.4), ClipByValue(-0.4, 0.4))
+    compare(optax.clip(0.4), ClipByValue(-0.4, max=0.4))
 
 
 def test_clip_by_block_rms(optax: Any) -> None:
@@ -125,7 +125,7 @@ def test_scale_by_trust_ratio(optax: Any, min_norm: float, coefficient: float, e
     params = tree(100, 0.5)
     params[2].zero_()
     theirs = optax.scale_by_trust_ratio(min_norm, coefficient, eps)
-    compare(theirs, TrustRatio(min_norm, coefficient, eps), params, alter=alter)
+    compare(theirs, TrustRatio(min_norm, trust_coefficient=coefficient, eps=eps), params, alter=alter)
 
 
 def test_scale_by_param_block_norm(optax: Any) -> None:

@@ -27,7 +27,7 @@ from tests.transforms.test_optax_shaping import GRADS, NAMES, PARAMS, agree, our
 
 
 def test_chain(optax: ModuleType) -> None:
-    members = [ClipByValue(-0.4, 0.4), AddDecayedWeights(0.1), ScaleByParamRMS(), Scale(-0.3)]
+    members = [ClipByValue(-0.4, max=0.4), AddDecayedWeights(0.1), ScaleByParamRMS(), Scale(-0.3)]
     steps = [optax.clip(0.4), optax.add_decayed_weights(0.1), optax.scale_by_param_block_rms(), optax.scale(-0.3)]
     expected = theirs(optax.chain(*steps), GRADS, PARAMS)
     agree(ours(Chain(members), GRADS, PARAMS), expected)
@@ -59,14 +59,14 @@ def test_mask_of_elements_is_a_product(optax: ModuleType) -> None:
 def test_when_is_conditionally_transform(optax: ModuleType) -> None:
     scale = optax.scale(0.1)
     first = optax.conditionally_transform(scale, lambda step, **extra: step < 2)
-    agree(ours(When(FirstSteps(2), Scale(0.1)), GRADS, PARAMS), theirs(first, GRADS, PARAMS))
+    agree(ours(When(FirstSteps(2), transform=Scale(0.1)), GRADS, PARAMS), theirs(first, GRADS, PARAMS))
     every = optax.conditionally_transform(scale, lambda step, **extra: (step + 1) % 3 == 0)
-    agree(ours(When(EverySteps(3), Scale(0.1)), GRADS, PARAMS), theirs(every, GRADS, PARAMS))
+    agree(ours(When(EverySteps(3), transform=Scale(0.1)), GRADS, PARAMS), theirs(every, GRADS, PARAMS))
 
 
 def test_when_differs_from_conditionally_mask(optax: ModuleType) -> None:
     masked = theirs(optax.conditionally_mask(optax.scale(0.1), lambda step, **extra: step < 2), GRADS, PARAMS)
-    results = ours(When(FirstSteps(2), Scale(0.1)), GRADS, PARAMS)
+    results = ours(When(FirstSteps(2), transform=Scale(0.1)), GRADS, PARAMS)
     agree([*results[:2], *results[:2]], [*masked[:2], *masked[:2]])
     assert not masked[2]["fc.weight"].any() and np.array_equal(results[2]["fc.weight"], GRADS[2]["fc.weight"])
 

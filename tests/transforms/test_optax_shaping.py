@@ -119,12 +119,12 @@ def test_ema_is_optax_ema_begun_at_the_first_gradient(optax: ModuleType) -> None
         {name: grads[name] + weight * (average[name] + np.float32(decay**t) * GRADS[0][name]) for name in NAMES}
         for t, (grads, average) in enumerate(zip(GRADS, averages, strict=True), start=1)
     ]
-    agree(ours(EMA(decay, weight), GRADS, PARAMS), expected, rel=2e-6)
+    agree(ours(EMA(decay, weight=weight), GRADS, PARAMS), expected, rel=2e-6)
 
 
 def test_ema_differs_from_the_debiased_one_after_the_first_step(optax: ModuleType) -> None:
     debiased = theirs(optax.ema(0.9), GRADS, PARAMS)
-    results = ours(EMA(0.9, 1.0), GRADS, PARAMS)
+    results = ours(EMA(0.9, weight=1.0), GRADS, PARAMS)
     averages = [{name: out[name] - grads[name] for name in NAMES} for out, grads in zip(results, GRADS, strict=True)]
     np.testing.assert_allclose(averages[0]["fc.weight"], debiased[0]["fc.weight"], rtol=1e-5)
     assert np.abs(averages[1]["fc.weight"] - debiased[1]["fc.weight"]).max() > 0.1 * np.abs(debiased[1]["fc.weight"]).max()

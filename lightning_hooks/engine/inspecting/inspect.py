@@ -110,7 +110,7 @@ def _is_ours(thing: Any) -> bool:
     return isinstance(where, str) and where.partition(".")[0] == "lightning_hooks"
 
 
-def match(model: nn.Module, rules: Sequence[Watch | Apply | Hook | Mapping[str, Any]] | None = None) -> Match:
+def match(model: nn.Module, *, rules: Sequence[Watch | Apply | Hook | Mapping[str, Any]] | None = None) -> Match:
     """The dry run: what rules match in a model; raises the errors that training would raise.
 
     Args:
@@ -122,7 +122,7 @@ def match(model: nn.Module, rules: Sequence[Watch | Apply | Hook | Mapping[str, 
         RuleError: an invalid rule, or one that matches nothing.
 
     Example:
-        >>> print(match(nn.Sequential(nn.Linear(2, 1)), [Watch(params="*.bias", tensors="grad", stats="norm")]).names)
+        >>> print(match(nn.Sequential(nn.Linear(2, 1)), rules=[Watch(params="*.bias", tensors="grad", stats="norm")]).names)
         ['0.bias']
     """
     rules = DEFAULT_WATCH if rules is None else rules

@@ -118,6 +118,7 @@ class Instrument:
     def __init__(
         self,
         model: nn.Module,
+        *,
         watch: Sequence[Watch | Mapping[str, Any]] | None = None,
         apply: Sequence[Apply | Mapping[str, Any]] = (),
         hooks: Sequence[Hook | Mapping[str, Any]] = (),

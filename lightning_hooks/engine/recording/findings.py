@@ -37,18 +37,23 @@ def finding_of(record: FlightRecord) -> Finding:
     count = float(place.result.nonfinite) if place is not None and place.result is not None else 1.0
     operation = f"; the operation is {record.operation.name}" if record.operation is not None else ""
     symptom = Symptom(
-        row, tensor, record.step, count, 0.0, f"the flight record says: {record.verdict.replace('_', ' ')}{operation}"
+        row,
+        tensor=tensor,
+        step=record.step,
+        measured=count,
+        threshold=0.0,
+        text=f"the flight record says: {record.verdict.replace('_', ' ')}{operation}",
     )
     return Finding(
         RULE,
-        (row,),
-        tensor,
-        record.step,
-        record.step,
-        Severity.CRITICAL,
-        (symptom,),
-        record.message,
-        _NEXT.get(record.verdict, ()),
+        rows=(row,),
+        tensor=tensor,
+        first_step=record.step,
+        last_step=record.step,
+        severity=Severity.CRITICAL,
+        evidence=(symptom,),
+        message=record.message,
+        next_steps=_NEXT.get(record.verdict, ()),
     )
 
 

@@ -37,10 +37,10 @@ class ReferenceStructure(ReferenceRule):
         if not _share_names(good, structure):
             # One sentence says more than the names of two whole models.
             text = f"no parameter has the name of one {self.good}: that is a run of another model, or all names have changed"
-            yield Symptom("", "", step, 1.0, 0.0, text)
+            yield Symptom("", tensor="", step=step, measured=1.0, threshold=0.0, text=text)
             return
         for name, text in _differences(good, structure, self.good):
-            yield Symptom(name, "", step, 1.0, 0.0, text)
+            yield Symptom(name, tensor="", step=step, measured=1.0, threshold=0.0, text=text)
 
 
 def _share_names(good: Structure, structure: Structure) -> bool:
@@ -114,14 +114,21 @@ class ReferenceModes(RecordRule):
             for name, now in _changed(self.records(), "evaluating", step, facts.evaluating):
                 if name in known or not known:
                     mode, before = ("evaluation", "training") if now else ("training", "evaluation")
-                    yield Symptom(name, "", step, 1.0, 0.0, f"this module is in {mode} mode, {self.good} in {before} mode")
+                    yield Symptom(
+                        name,
+                        tensor="",
+                        step=step,
+                        measured=1.0,
+                        threshold=0.0,
+                        text=f"this module is in {mode} mode, {self.good} in {before} mode",
+                    )
             if facts.validating is None:
                 continue
             for name, now in _changed(self.records(), "validating", step, facts.validating):
                 if name in known or not known:
                     mode, before = ("training", "evaluation") if now else ("evaluation", "training")
                     text = f"in validation this module was in {mode} mode, {self.good} in {before} mode"
-                    yield Symptom(name, "", step, 1.0, 0.0, text)
+                    yield Symptom(name, tensor="", step=step, measured=1.0, threshold=0.0, text=text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,11 +153,25 @@ class ReferenceTrained(RecordRule):
                 if name in known or not known:
                     text = "is frozen" if now else "is not frozen"
                     before = "it was not" if now else "it was"
-                    yield Symptom(name, "", step, 1.0, 0.0, f"this parameter {text}; {self.good} {before} at this step")
+                    yield Symptom(
+                        name,
+                        tensor="",
+                        step=step,
+                        measured=1.0,
+                        threshold=0.0,
+                        text=f"this parameter {text}; {self.good} {before} at this step",
+                    )
             for name, now in _changed(self.records(), "held", step, held_by(facts)) if facts.optimizers else ():
                 if name in known or not known:
                     text = "is held by an optimizer" if now else "is held by no optimizer"
-                    yield Symptom(name, "", step, 1.0, 0.0, f"this parameter {text}, other than {self.good}")
+                    yield Symptom(
+                        name,
+                        tensor="",
+                        step=step,
+                        measured=1.0,
+                        threshold=0.0,
+                        text=f"this parameter {text}, other than {self.good}",
+                    )
 
 
 def _changed(records: Sequence[Record], timeline: str, step: int, now: Iterable[str]) -> Iterator[tuple[str, bool]]:
@@ -207,7 +228,7 @@ class ReferenceSchedule(RecordRule):
         text = f"the {what}{of} is {value:.4g}, {self.good} {good:.4g} at this step"
         if facts.last_step not in ends and facts.last_step is not None and None not in ends:
             text += f"; this run is to end after {facts.last_step} steps, the good one after {max(filter(None, ends))}"
-        yield Symptom("", "", step, value, good, text)
+        yield Symptom("", tensor="", step=step, measured=value, threshold=good, text=text)
 
 
 def _allows(schedule: Schedule, record: Record, step: int, value: float) -> bool:
@@ -228,7 +249,14 @@ class ReferenceSettings(RecordRule):
             for i, now in enumerate(settings_of(facts)):
                 good = sorted({values[i] for values in possible})
                 if now and good and "" not in good and now not in good:
-                    yield Symptom("", "", step, 1.0, 0.0, f"{_SETTINGS[i]} {now}, {self.good} {' or '.join(good)}")
+                    yield Symptom(
+                        "",
+                        tensor="",
+                        step=step,
+                        measured=1.0,
+                        threshold=0.0,
+                        text=f"{_SETTINGS[i]} {now}, {self.good} {' or '.join(good)}",
+                    )
 
 
 _SETTINGS = ("the precision is", "the batches in one step of the optimizer are", "the optimizers are")
@@ -266,7 +294,12 @@ class ReferenceReplicas(RecordRule):
             for name in facts.apart:
                 if name not in allowed:
                     yield Symptom(
-                        name, "", step, 1.0, 0.0, f"this parameter is not the same on all ranks, as it was {self.good}"
+                        name,
+                        tensor="",
+                        step=step,
+                        measured=1.0,
+                        threshold=0.0,
+                        text=f"this parameter is not the same on all ranks, as it was {self.good}",
                     )
 
 

@@ -124,7 +124,14 @@ class ReferenceNumbers(ReferenceRule):
         side = f"{'above' if is_above else 'below'} the {low:.3g} to {high:.3g}"
         text = f"{what} is {value:.3g}, {side} that it had {self.good} around this step"
         # The row of the loss keeps its name, so that the steps at which the loss is inside of its band are counted.
-        return Symptom(each.bands.names[row], tensor, int(each.steps[line]), value, high if is_above else low, text)
+        return Symptom(
+            each.bands.names[row],
+            tensor=tensor,
+            step=int(each.steps[line]),
+            measured=value,
+            threshold=high if is_above else low,
+            text=text,
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -84,7 +84,14 @@ class ReferenceFlow(TraitRule):
         for line, row in np.argwhere(lines & ((always & ~measured) | (never & measured))).tolist():
             is_there = bool(measured[line, row])
             text = f"it {present if is_there else absent}; {self.good} it did {'at no' if is_there else 'at every'} step"
-            yield Symptom(track.names[row], track.tensor, int(track.steps[line]), float(is_there), float(not is_there), text)
+            yield Symptom(
+                track.names[row],
+                tensor=track.tensor,
+                step=int(track.steps[line]),
+                measured=float(is_there),
+                threshold=float(not is_there),
+                text=text,
+            )
 
     def _moves(self, track: Track) -> Iterator[Symptom]:
         traits = self.of("update").moves
@@ -102,7 +109,9 @@ class ReferenceFlow(TraitRule):
                 if moves[line, row]
                 else f"it has stood still for {self.still} steps; {self.good} it moved at every step"
             )
-            yield Symptom(track.names[row], "update", int(track.steps[line]), value, 0.0, text)
+            yield Symptom(
+                track.names[row], tensor="update", step=int(track.steps[line]), measured=value, threshold=0.0, text=text
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,11 +154,27 @@ class ReferenceCalls(TraitRule):
             is_batch[:] = False
         else:
             since = self._since(track, line, int(rows[is_batch.argmax()]))
-            yield Symptom("", "", step, common, 1.0, f"a step has {common:.3g} times as many elements as {self.good}", since)
+            yield Symptom(
+                "",
+                tensor="",
+                step=step,
+                measured=common,
+                threshold=1.0,
+                text=f"a step has {common:.3g} times as many elements as {self.good}",
+                since=since,
+            )
         for row in rows[~is_batch].tolist():
             factor = float(factors[row])
             text = f"it gives {factor:.3g} times as many elements in a step as {self.good}"
-            yield Symptom(track.names[row], "output", step, factor, 1.0, text, self._since(track, line, row))
+            yield Symptom(
+                track.names[row],
+                tensor="output",
+                step=step,
+                measured=factor,
+                threshold=1.0,
+                text=text,
+                since=self._since(track, line, row),
+            )
 
     def _since(self, track: Track, line: int, row: int) -> int:
         """The first of the steps in a row at which a row has been odd, at the least."""
@@ -200,7 +225,9 @@ class ReferencePrecision(TraitRule):
                 good, current = _format(most), _format(now)
                 if (good != "float32" and now > FLOAT16_DIGITS) or (least > FLOAT16_DIGITS and current != "float32"):
                     text = f"its output needs {now} binary digits, {self.good} {most}: it is {current} instead of {good}"
-                    yield Symptom(name, "output", int(low.steps[line]), float(now), float(most), text)
+                    yield Symptom(
+                        name, tensor="output", step=int(low.steps[line]), measured=float(now), threshold=float(most), text=text
+                    )
 
 
 def _format(digits: int) -> str:
@@ -250,7 +277,14 @@ class ReferenceWeights(TraitRule):
             text = (
                 f"it moved by at least {value:.3g} times what its updates explain, {self.good} by {good[update.names[row]]:.2g}"
             )
-            yield Symptom(update.names[row], "update", int(found.steps[line]), value, float(limits[row]), text)
+            yield Symptom(
+                update.names[row],
+                tensor="update",
+                step=int(found.steps[line]),
+                measured=value,
+                threshold=float(limits[row]),
+                text=text,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +318,7 @@ class ReferenceData(TraitRule):
         same = same[:, 0] & (np.diff(track.steps[begin:]) == 1) & (later <= self.reference.last)
         for step in later[same].tolist():
             text = f"its input equals that of the step before; {self.good} no two measured steps had equal inputs"
-            yield Symptom(track.names[column], "", int(step), 1.0, 0.0, text)
+            yield Symptom(track.names[column], tensor="", step=int(step), measured=1.0, threshold=0.0, text=text)
 
 
 TRAIT_RULES: tuple[type[ReferenceRule], ...] = (

@@ -59,7 +59,9 @@ class NotCalledAnyMore(FactRule):
                 continue
             begin = int(output.steps[before])
             text = f"it ran at each of the {before} steps before, and has not run since step {begin}"
-            yield Symptom(name, "", evidence.step, float(gap), float(self.least), text, begin)
+            yield Symptom(
+                name, tensor="", step=evidence.step, measured=float(gap), threshold=float(self.least), text=text, since=begin
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,15 @@ class NeverCalled(FactRule):
         for column in np.flatnonzero(~ran).tolist():
             if output.names[column] in unused:
                 text = f"an optimizer holds its parameters, and it has not run in {len(steps)} steps"
-                yield Symptom(output.names[column], "", evidence.step, 0.0, 1.0, text, evidence.first_step)
+                yield Symptom(
+                    output.names[column],
+                    tensor="",
+                    step=evidence.step,
+                    measured=0.0,
+                    threshold=1.0,
+                    text=text,
+                    since=evidence.first_step,
+                )
 
 
 def _modules_held(evidence: Evidence) -> set[str]:

@@ -58,7 +58,7 @@ class LearningRateZero(_OptimizerRule):
                 several = len(facts.optimizers[number].groups) > 1 or len(facts.optimizers) > 1
                 which = f"group {index} of optimizer {number}" if several else "the optimizer"
                 text = f"the learning rate of {which} is 0 ({len(group.params)} parameters, first {group.params[0]})"
-                yield Symptom(group.params[0] if several else "", "", step, 0.0, 0.0, text)
+                yield Symptom(group.params[0] if several else "", tensor="", step=step, measured=0.0, threshold=0.0, text=text)
 
     def _is_early(self, evidence: Evidence, facts: StepFacts, step: int) -> bool:
         if facts.last_step is not None:
@@ -109,7 +109,14 @@ class WeightDecayTooLarge(_OptimizerRule):
                         text = (
                             f"lr {group.lr:.3g} · weight_decay {group.weight_decay:.3g} takes {percent(share)} of the weights"
                         )
-                        yield Symptom(group.params[0], "", step, share, self.most, f"{text} away at each step")
+                        yield Symptom(
+                            group.params[0],
+                            tensor="",
+                            step=step,
+                            measured=share,
+                            threshold=self.most,
+                            text=f"{text} away at each step",
+                        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,14 +156,16 @@ class ScaleCollapse(HealthRule):
             if step < first or scale is None:
                 continue
             if scale < 1.0:
-                yield Symptom("", "", step, scale, 1.0, f"the loss scale has fallen to {scale:.3g}")
+                yield Symptom(
+                    "", tensor="", step=step, measured=scale, threshold=1.0, text=f"the loss scale has fallen to {scale:.3g}"
+                )
                 continue
             before = [each for _, each in known[max(0, i - self.window) : i + 1] if each is not None]
             # The loss scaler lowers the scale after a step that it skips. So a step was taken if the next scale is not smaller.
             good = max((one for one, two in zip(before, before[1:], strict=False) if two >= one), default=0.0)
             if scale < self.share * good:
                 text = f"the loss scale has fallen to {scale:.3g}, after steps with {good:.3g}"
-                yield Symptom("", "", step, scale, self.share * good, text)
+                yield Symptom("", tensor="", step=step, measured=scale, threshold=self.share * good, text=text)
 
 
 def _scale(facts: StepFacts | None) -> float | None:

@@ -124,7 +124,15 @@ class NoGradient(FactRule):
         )
         for step in grad.steps[measured[before:]].tolist():
             if step >= int(grad.steps[grad.new.start]):
-                yield Symptom(name, "update", step, 0.0, 1.0, f"{text} ({'since the start' if before == 0 else 'lost'})", begin)
+                yield Symptom(
+                    name,
+                    tensor="update",
+                    step=step,
+                    measured=0.0,
+                    threshold=1.0,
+                    text=f"{text} ({'since the start' if before == 0 else 'lost'})",
+                    since=begin,
+                )
 
     def _moves(self, evidence: Evidence, name: str, begin: int) -> bool:
         """Whether something else than the optimizer changes the parameter, as with a moving average."""
@@ -180,7 +188,7 @@ class UnchangedParameter(FactRule):
                 expected, visible = rate * min(slope, 1.0), eps.get(name, 1.0) * size
                 if facts.optimizers[number].type not in _COUPLED and expected > 4 * visible:
                     text = f"the step changes nothing of it, although its gradient reaches {slope:.2g}"
-                    yield Symptom(name, "update", steps[i], 0.0, visible, text)
+                    yield Symptom(name, tensor="update", step=steps[i], measured=0.0, threshold=visible, text=text)
 
 
 def _module_of(evidence: Evidence, parameter: str) -> str:

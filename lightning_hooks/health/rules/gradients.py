@@ -91,7 +91,9 @@ class GradientSpike(_WeightGradientRule):
 def _spike_symptom(track: Track, column: int, value: float, at: int, back: int, limit: float) -> Symptom:
     step = int(track.steps[at])
     text = f"the norm of the gradient jumps to {value:.3g} at step {step}, where {limit:.3g} would have been unusual"
-    return Symptom(track.names[column], "grad", int(track.steps[back]), value, limit, text, since=step)
+    return Symptom(
+        track.names[column], tensor="grad", step=int(track.steps[back]), measured=value, threshold=limit, text=text, since=step
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +248,13 @@ class GradientsRepeat(HealthRule):
             if holds[i]:
                 text = f"the norm of the gradient has grown evenly to {norms[i]:.3g} times the first in {counts[i]} steps"
                 yield Symptom(
-                    "", "", int(track.steps[i]), float(norms[i]), self.least_rate * float(counts[i]), text, evidence.first_step
+                    "",
+                    tensor="",
+                    step=int(track.steps[i]),
+                    measured=float(norms[i]),
+                    threshold=self.least_rate * float(counts[i]),
+                    text=text,
+                    since=evidence.first_step,
                 )
 
     def _align(self, evidence: Evidence) -> Mask:

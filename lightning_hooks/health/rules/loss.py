@@ -86,7 +86,9 @@ class LossSpike(_LossRule):
         for spike in spikes(values, track.new, [near, usual, limit_of], self.settle):
             value, step = float(values[spike.at]), int(track.steps[spike.at])
             text = f"the loss jumps to {value:.4g} at step {step}, and had stayed below {spike.limit:.4g}"
-            yield Symptom("", "", int(track.steps[spike.back]), value, spike.limit, text, since=step)
+            yield Symptom(
+                "", tensor="", step=int(track.steps[spike.back]), measured=value, threshold=spike.limit, text=text, since=step
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +131,7 @@ class LossDiverged(_LossRule):
             below = np.flatnonzero(values <= limit)
             since = steps[int(below[-1]) + 1 if len(below) else 0]
             text = f"the loss stays above {lowest:.4g}, and it began at {begin:.4g}"
-            yield Symptom("", "", steps[-1], lowest, limit, text, since)
+            yield Symptom("", tensor="", step=steps[-1], measured=lowest, threshold=limit, text=text, since=since)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +167,7 @@ class LossUnbounded(_LossRule):
         limit, highest = self.times * max(abs(begin), 1.0), float(values[-self.last :].max())
         if highest < -limit and evidence.loss_falls(WITNESS):
             text = f"the loss has fallen to {values[-1]:.4g}, began at {begin:.4g}, and still falls"
-            yield Symptom("", "", steps[-1], -highest, limit, text)
+            yield Symptom("", tensor="", step=steps[-1], measured=-highest, threshold=limit, text=text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +224,15 @@ class LossConstant(_LossRule):
         spread = float(np.std(np.diff(values))) / np.sqrt(2)
         if spread < self.spread * middle:
             text = f"the loss was {first:.5g} in the first {quarter} steps and is {last:.5g} in the last {quarter}"
-            yield Symptom("", "", steps[-1], max(0.0, 1 - best / first), self.least, text, steps[0])
+            yield Symptom(
+                "",
+                tensor="",
+                step=steps[-1],
+                measured=max(0.0, 1 - best / first),
+                threshold=self.least,
+                text=text,
+                since=steps[0],
+            )
 
     def _rises(self, evidence: Evidence, steps: list[int]) -> bool:
         """Whether the learning rate has risen in the second half of the steps, as in a warm-up."""
@@ -261,7 +271,14 @@ class LossNotDecreasing(_LossRule):
             before = float(values[i - self.steps])
             fall = (before - float(values[i])) / max(abs(before), 1e-30)
             if fall < self.least:
-                yield Symptom("", "", steps[i], fall, self.least, f"the loss fell by {100 * fall:.2g} % in {self.steps} steps")
+                yield Symptom(
+                    "",
+                    tensor="",
+                    step=steps[i],
+                    measured=fall,
+                    threshold=self.least,
+                    text=f"the loss fell by {100 * fall:.2g} % in {self.steps} steps",
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,7 +306,12 @@ class LossOscillating(_LossRule):
             share = float(turns[i - self.steps : i - 1].mean())
             if share > self.most:
                 yield Symptom(
-                    "", "", steps[i], share, self.most, f"the loss turns at {100 * share:.0f} % of {self.steps} steps"
+                    "",
+                    tensor="",
+                    step=steps[i],
+                    measured=share,
+                    threshold=self.most,
+                    text=f"the loss turns at {100 * share:.0f} % of {self.steps} steps",
                 )
 
 

@@ -74,7 +74,14 @@ class NotInOptimizer(FactRule):
                     steps = evidence.steps.tolist()
                     reached[module] = {} if above is None else dict(zip(steps, above.tolist(), strict=True))
                 if reached[module].get(step, False):
-                    yield Symptom(name, "", step, 0.0, 1.0, "no optimizer holds this parameter, which gets a gradient")
+                    yield Symptom(
+                        name,
+                        tensor="",
+                        step=step,
+                        measured=0.0,
+                        threshold=1.0,
+                        text="no optimizer holds this parameter, which gets a gradient",
+                    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +111,14 @@ class StrangerInOptimizer(FactRule):
             for number, count in enumerate(strangers):
                 is_mixed = facts.precision is not None and number in held.values()
                 if count and (left or is_mixed):
-                    yield Symptom("", "", step, float(count), 0.0, _strange(number, facts, count, left))
+                    yield Symptom(
+                        "",
+                        tensor="",
+                        step=step,
+                        measured=float(count),
+                        threshold=0.0,
+                        text=_strange(number, facts, count, left),
+                    )
 
 
 def _strange(number: int, facts: StepFacts, count: int, left: int) -> str:
@@ -149,7 +163,7 @@ class FrozenMoves(FactRule):
             for name in () if facts is None else facts.written:
                 if families.get(name) in trained and not is_named_copy(name):
                     text = "code writes to this frozen parameter, while layers beside it are trained"
-                    yield Symptom(name, "", step, 1.0, 0.0, text)
+                    yield Symptom(name, tensor="", step=step, measured=1.0, threshold=0.0, text=text)
 
 
 def _families(structure: Structure) -> dict[str, tuple[str, str]]:
@@ -183,7 +197,9 @@ class ReplicasDiffer(HealthRule):
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
             for name in () if facts is None else facts.apart:
-                yield Symptom(name, "", step, 1.0, 0.0, "this parameter is not the same on all ranks")
+                yield Symptom(
+                    name, tensor="", step=step, measured=1.0, threshold=0.0, text="this parameter is not the same on all ranks"
+                )
 
 
 RULES: Final[tuple[HealthRule, ...]] = (NotInOptimizer(), StrangerInOptimizer(), FrozenMoves(), ReplicasDiffer())

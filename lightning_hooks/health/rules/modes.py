@@ -62,7 +62,7 @@ class NormStatistics(FactRule):
             for name in norms:
                 if name in evaluating and name in trained and not is_named_copy(name):
                     text = "a batch norm whose parameters are trained is in evaluation mode and uses its stored statistics"
-                    yield Symptom(name, "", step, 1.0, 0.0, text)
+                    yield Symptom(name, tensor="", step=step, measured=1.0, threshold=0.0, text=text)
         yield from self._few(evidence, norms)
 
     def _few(self, evidence: Evidence, norms: dict[str, int]) -> Iterator[Symptom]:
@@ -84,7 +84,15 @@ class NormStatistics(FactRule):
                 text = f"this batch norm takes the mean and variance of {last.max():.3g} numbers in each channel"
                 begin = int(output.steps[counts > 0][-self.steps])
                 for step in evidence.new_steps.tolist():
-                    yield Symptom(name, "", step, float(last.max()), self.least, text, min(begin, step))
+                    yield Symptom(
+                        name,
+                        tensor="",
+                        step=step,
+                        measured=float(last.max()),
+                        threshold=self.least,
+                        text=text,
+                        since=min(begin, step),
+                    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +121,14 @@ class EvaluationMode(HealthRule):
         for step, evaluating in _evaluating(evidence) if modes else ():
             for name in modes:
                 if name in evaluating:
-                    yield Symptom(name, "", step, 1.0, 0.0, "this module is in evaluation mode during training")
+                    yield Symptom(
+                        name,
+                        tensor="",
+                        step=step,
+                        measured=1.0,
+                        threshold=0.0,
+                        text="this module is in evaluation mode during training",
+                    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +170,7 @@ class DropoutTooHigh(HealthRule):
             for each in high:
                 if each.drop_rate is not None and weighted.get(each.name) and each.name not in evaluating:
                     text = f"{percent(each.drop_rate)} of the elements are set to 0 at each step"
-                    yield Symptom(each.name, "", step, each.drop_rate, self.most, text)
+                    yield Symptom(each.name, tensor="", step=step, measured=each.drop_rate, threshold=self.most, text=text)
 
 
 def _evaluating(evidence: Evidence) -> Iterator[tuple[int, set[str]]]:

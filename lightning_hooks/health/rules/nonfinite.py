@@ -106,7 +106,14 @@ class NonFinite(HealthRule):
                         name = counts.track.names[column]
                         row = "" if tensor == "loss" else name
                         is_loss_alone = grad is not None and grad.are_finite(i)
-                        yield Symptom(row, tensor, int(steps[i]), count, 0.0, _text(tensor, count, is_loss_alone))
+                        yield Symptom(
+                            row,
+                            tensor=tensor,
+                            step=int(steps[i]),
+                            measured=count,
+                            threshold=0.0,
+                            text=_text(tensor, count, is_loss_alone),
+                        )
 
     def _origins(self, evidence: Evidence, bad: dict[str, _Bad], step: int) -> Iterator[tuple[str, int, _Bad]]:
         """The rows that were bad at the first bad step, as (tensor, column, where it is bad); those of activations last."""

@@ -219,7 +219,9 @@ class ClippingAlways(HealthRule):
         if share >= self.share:
             left = percent(float(np.median(known)))
             text = f"clipping cut the gradient at {percent(share)} of the last {self.window} steps, to {left} of its norm"
-            yield Symptom("", "", evidence.step, share, self.share, text, since=int(steps[0]))
+            yield Symptom(
+                "", tensor="", step=evidence.step, measured=share, threshold=self.share, text=text, since=int(steps[0])
+            )
 
 
 def _kept(grad: Track, final: Track) -> Array:

@@ -54,7 +54,7 @@ class Accumulator:
 
     Example:
         >>> class Largest(Accumulator):
-        ...     name, columns, statistics = "largest", (Column("greatest", "max", power=1),), ("largest",)
+        ...     name, columns, statistics = "largest", (Column("greatest", merge="max", power=1),), ("largest",)
         ...
         ...     def measure(self, measurement, row):
         ...         return measurement.tensor.max().double().reshape(1)

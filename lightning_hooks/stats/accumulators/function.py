@@ -18,7 +18,7 @@ from lightning_hooks.stats.stored import function_names
 from lightning_hooks.stats.user_statistics import UserStatistic
 from lightning_hooks.tensor_kinds import whole
 
-_COLUMNS: Final = (Column("weighted", "sum"), Column("weight", "sum"))
+_COLUMNS: Final = (Column("weighted", merge="sum"), Column("weight", merge="sum"))
 
 
 class FunctionMean(Accumulator):

@@ -18,7 +18,7 @@ from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.schema import COUNT, MAX, MIN, NONFINITE
 from lightning_hooks.stats.statistics import needs_histogram
 
-_COLUMNS: Final = tuple(Column(f"bucket{i}", "sum") for i in range(BUCKETS))
+_COLUMNS: Final = tuple(Column(f"bucket{i}", merge="sum") for i in range(BUCKETS))
 
 
 class Histogram(Accumulator):

@@ -15,7 +15,7 @@ from lightning_hooks.stats.columns import Column
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.units.statistics import NAMES
 
-_COLUMNS: Final = (Column("units", "max"), *(Column(name, "max") for name in NAMES))
+_COLUMNS: Final = (Column("units", merge="max"), *(Column(name, merge="max") for name in NAMES))
 
 
 class Units(Accumulator):

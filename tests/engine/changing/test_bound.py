@@ -107,7 +107,7 @@ def function():
 
 @pytest.mark.parametrize(
     "make",
-    [Counts, lambda: Chain([EMA(), Function(function())]), lambda: When(lambda *given: True, EMA())],
+    [Counts, lambda: Chain([EMA(), Function(function())]), lambda: When(lambda *given: True, transform=EMA())],
     ids=["object", "function", "condition"],
 )
 def test_what_has_another_address_in_another_process_continues(make, recwarn):

@@ -27,11 +27,11 @@ def test_the_default_rules_say_what_they_leave_out():
 
 
 def test_the_lines_stand_below_the_table():
-    found = match(nn.Sequential(nn.Sequential(nn.ReLU())), [Watch(modules="*", leaves=True)])
+    found = match(nn.Sequential(nn.Sequential(nn.ReLU())), rules=[Watch(modules="*", leaves=True)])
     line = "watch[0] leaves out 0 (Sequential): has children"
     assert str(found).splitlines()[-1] == line
     assert found.markdown().splitlines()[-2:] == ["", f"- {line}"]
-    found = match(nn.Sequential(nn.ReLU()), [Watch(modules="*", leaves=True)])
+    found = match(nn.Sequential(nn.ReLU()), rules=[Watch(modules="*", leaves=True)])
     assert found.markdown().splitlines()[-1].startswith("| watch[0]")
 
 

@@ -28,13 +28,13 @@ def test_what_cannot_be_traced_is_refused_inside_a_compiled_module(compiled, rul
     compiled(model)
     expected = rf"^{place}\[0\].modules: '0.0' is compiled \(0\), and .* cannot be part of a compiled graph"
     with pytest.raises(UnsupportedError, match=expected):
-        match(model, [rule])
+        match(model, rules=[rule])
 
 
 def test_modules_beside_it_and_parameters_inside_it_are_watched():
     model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.ReLU())
     in_a_part(model)
     rules = [Watch(modules="1", stats="mean"), Watch(params="0.0.weight", tensors="grad", stats="norm")]
-    assert match(model, rules).names == ["1", "0.0.weight"]
+    assert match(model, rules=rules).names == ["1", "0.0.weight"]
     with instrument(model, watch=[Watch(modules="1")]):
         pass

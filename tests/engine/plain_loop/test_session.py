@@ -930,7 +930,7 @@ def test_after_the_block_the_object_has_the_last_step_and_holds_neither_model_no
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if with_optimizer else None
     rules = [Watch(modules="*", tensors=["output", "output_grad"]), Watch(params="*", tensors=["param", "grad"])]
     transforms = [Apply(Scale(0.5), params="*", when="backward")]
-    hooks = [Hook(lambda module, args, output: None, "forward", modules="0")]
+    hooks = [Hook(lambda module, args, output: None, kind="forward", modules="0")]
     with contextlib.suppress(ZeroDivisionError):
         with instrument(model, watch=rules, apply=transforms, hooks=hooks, optimizer=optimizer) as watched:
             model(torch.ones(1, 2)).sum().backward()

@@ -276,7 +276,7 @@ def test_after_a_row_that_fails_the_others_are_looked_at_all_the_same(tmp_path: 
 @pytest.mark.parametrize("stat", STATS)
 def test_they_are_statistics_of_a_gradient(stat: str) -> None:
     with pytest.raises(RuleError, match=rf"^stats\[0\]: '{stat}' is a statistic of 'grad'; the rule watches output$"):
-        match(nn.Sequential(nn.Linear(1, 1)), [Watch(modules="0", tensors="output", stats=stat)])
+        match(nn.Sequential(nn.Linear(1, 1)), rules=[Watch(modules="0", tensors="output", stats=stat)])
 
 
 class Mixed(nn.Module):
