@@ -46,7 +46,7 @@ class Clock(Callback):
         self.batches = batches
         self.device = device
         self.overhead: dict[int, float] = {}
-        """The values of `hooks/overhead` in the event file, by step."""
+        """The values of `run/overhead` in the event file, by step."""
         self.begun: dict[int, float] = {}
         self.ended: dict[int, float] = {}
         self.drained: dict[str, list[float]] = {name: [] for name in layout.modes}
@@ -162,7 +162,7 @@ def fit(
             **options,
         )
         trainer.fit(module, loader, validation)
-        clock.overhead = values_of("watch/hooks/overhead", Path(folder))
+        clock.overhead = values_of("watch/run/overhead", Path(folder))
     return clock
 
 

@@ -75,7 +75,7 @@ def write_run(folder: str) -> None:
         values[2:5] = np.exp(values[2:5] - step / STEPS)
         values[5:] = [[0.0], [1000.0]]
         merged = tags, values[2, : len(tags)].copy()
-        run.write(LogEntry(step, "", headers, values.ravel(), there, {"hooks/grad_norm": float(values[2].max())}, merged))
+        run.write(LogEntry(step, "", headers, values.ravel(), there, {"run/grad_norm": float(values[2].max())}, merged))
     writer.close()
 
 

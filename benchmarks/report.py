@@ -35,7 +35,7 @@ A ratio is the step time with over the step time without. Watched and unwatched 
 step lasts from the beginning of its batch to the beginning of the next. The ratio is the median over rounds of the ratio of the
 blocks' median steps, in brackets its bootstrapped 95 % interval. *mean* is the same with the blocks' mean steps, which hold
 what happens only now and then, and what disturbs the machine. *share* is the part of the watched step that watching took,
-1 − 1/ratio; beside it stands the median of `hooks/overhead` in the event file, and whether both agree within two points. A
+1 − 1/ratio; beside it stands the median of `run/overhead` in the event file, and whether both agree within two points. A
 target is met or missed where the whole interval is on one side of it, and *open* otherwise: the machine was too noisy to tell.
 
 Tables come from several files. Where one was measured otherwise than the head says, a line above it tells when and on what."""
@@ -141,7 +141,7 @@ def _overheads(found: dict[str, Any] | None, kernel: str, name: str, empty: dict
 
 
 def ratios(rows: list[Row], goals: dict[str, float], variant: str, empty: dict[str, float] | None = None) -> str:
-    columns = ["workload", "kernel", "step (ms)", "ratio", "mean", "extra (ms)", "share", "`hooks/overhead`", "target"]
+    columns = ["workload", "kernel", "step (ms)", "ratio", "mean", "extra (ms)", "share", "`run/overhead`", "target"]
     if variant == "every100":
         columns[4] = "unwatched steps"
     if empty:
@@ -173,7 +173,7 @@ def ratios(rows: list[Row], goals: dict[str, float], variant: str, empty: dict[s
 
 
 def _shares(row: Row) -> tuple[str, str]:
-    """The share of the watched step that watching took, and what `hooks/overhead` says of it."""
+    """The share of the watched step that watching took, and what `run/overhead` says of it."""
     if "overhead" not in row:
         return "–", "–"
     share, low, high = (1 - 1 / row[end] for end in ("median", "low", "high"))

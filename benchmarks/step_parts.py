@@ -123,7 +123,7 @@ def measure(workload: Workload, variant: Variant, steps: int) -> list[dict[str, 
     if variant.every == 2 and reported:
         whole_step = next(row for row in rows if row["part"] == WHOLE)
         whole_step["share"] = statistics.median((on - off) / on for off, on in zip(*found[WHOLE], strict=False))
-        # `hooks/overhead` is that of the steps since the last watched one, of two here: of the watched one it is more.
+        # `run/overhead` is that of the steps since the last watched one, of two here: of the watched one it is more.
         both = (whole_step["watched_us"] + whole_step["unwatched_us"]) / whole_step["watched_us"]
         whole_step["overhead"] = statistics.median(reported) * both
     return rows

@@ -89,13 +89,13 @@ def step_parts(found: dict[str, Any]) -> str:
     return (
         "One fit in which every second step is watched, with the rules of *everything*; medians of wall-clock. The parts are "
         f"methods of the monitor, and of the guard that removes its hooks.\n\n{table(columns, lines)}\n\nThe share of "
-        "a watched step that watching takes (the median over neighbours), beside `hooks/overhead`, which is of both steps, "
-        f"as a share of the watched one:\n\n{table(['workload', 'share', '`hooks/overhead`', 'within two points'], shares)}"
+        "a watched step that watching takes (the median over neighbours), beside `run/overhead`, which is of both steps, "
+        f"as a share of the watched one:\n\n{table(['workload', 'share', '`run/overhead`', 'within two points'], shares)}"
     )
 
 
 def agrees(share: float, overhead: float) -> str:
-    """Whether `hooks/overhead` is as near to the measured share as was promised."""
+    """Whether `run/overhead` is as near to the measured share as was promised."""
     return "agrees" if abs(overhead - share) <= targets.OVERHEAD else "**does not agree**"
 
 

@@ -21,7 +21,7 @@ READERS: Final = 1.0
 HEALTH_BESIDE: Final = 1.01
 HEALTH_ALONE: Final[dict[str, float]] = {"A": 1.12, "B": 1.04, "C": 1.04, "D": 1.04}
 UNITS: Final[dict[str, float]] = {"B": 1.01, "C": 1.01, "D": 1.01}
-# How far `hooks/overhead` may be from the measured share of the step.
+# How far `run/overhead` may be from the measured share of the step.
 OVERHEAD: Final = 0.02
 # The histograms that are measured by default, at every fiftieth step, over the same monitor without them. On every workload.
 DEFAULT_HISTOGRAMS: Final = 1.01

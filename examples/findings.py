@@ -34,8 +34,8 @@ def findings(path: str) -> list[str]:
     rows = rows_of(list(scalars))
     targets = {target for _, target in rows}
     lines = [f"tensors logged         {len(rows)} (of {len(targets)} modules and parameters)"]
-    if "hooks/grad_norm" in scalars:
-        steps, norms = (np.asarray(column) for column in scalars["hooks/grad_norm"])
+    if "run/grad_norm" in scalars:
+        steps, norms = (np.asarray(column) for column in scalars["run/grad_norm"])
         lines[0] += f", {len(steps)} steps"
         peak = int(np.nanargmax(norms)) if np.isfinite(norms).any() else 0
         ends = f"first {norms[0]:.4g}, last {norms[-1]:.4g}"
@@ -48,8 +48,8 @@ def findings(path: str) -> list[str]:
     if ratios:
         for word, name in (("smallest", min(ratios, key=ratios.get)), ("largest", max(ratios, key=ratios.get))):
             lines.append(f"{word + ' update ratio':<22} {ratios[name]:.3g} ({safe(name)}; median over the run)")
-    if "hooks/nonfinite" in scalars:
-        total = int(np.nansum(scalars["hooks/nonfinite"][1]))
+    if "run/nonfinite" in scalars:
+        total = int(np.nansum(scalars["run/nonfinite"][1]))
         lines.append(f"non-finite values      {total if total else 'none'}")
     lines.append(f"show all curves        {Path(sys.executable).parent}/tensorboard --logdir {shlex.quote(str(path))}")
     return lines

@@ -21,6 +21,7 @@ OLD_NAMES = {
         rf"from lightning_hooks import \([^)]*\b({MOVED})\b",
     ),
     "Symptom, symptoms_where": (r"\bsigns_where\b", r"\bhealth(\.rule)? import .*\bSign\b", r"\bIter(able|ator)\[Sign\]"),
+    "run/loss": (r"(?<!lightning_)hooks/(loss|(final_)?grad_norm|param_norm|update_ratio|nonfinite|overhead|opened)\b",),
 }
 
 

@@ -106,7 +106,7 @@ def test_each_step_is_measured_with_its_own_batches_and_no_weight_changes(tmp_pa
     for view in seen.views:
         assert counts(view) == {"transformer.h.0.mlp": batches * BATCH * LENGTH * WIDTH}
     values = callback.watched.compute()
-    assert values["hooks/grad_norm"] > 0 and values["update_norm/transformer.wte.weight"] > 0
+    assert values["run/grad_norm"] > 0 and values["update_norm/transformer.wte.weight"] > 0
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
@@ -115,7 +115,7 @@ def test_the_loss_is_that_of_the_trainer(tmp_path: Path, accumulate: int) -> Non
     options = {"gradient_accumulation_steps": accumulate, "logging_strategy": "steps", "logging_steps": 1}
     trainer = train(tmp_path, callback, **options)
     logged = [each["loss"] for each in trainer.state.log_history if "loss" in each]
-    assert [view.summaries["hooks/loss"] for view in seen.views] == pytest.approx(logged, abs=1e-3)
+    assert [view.summaries["run/loss"] for view in seen.views] == pytest.approx(logged, abs=1e-3)
 
 
 def test_a_training_that_resumes_goes_on_with_its_steps(tmp_path: Path) -> None:
@@ -138,8 +138,8 @@ def test_with_a_rule_that_clips_the_gradient_is_read_before_and_after(tmp_path: 
     by_rule, _ = watched(apply=[Apply(ClipByGlobalNorm(0.01), params="*")])
     train(tmp_path / "rule", by_rule, max_grad_norm=0.0, max_steps=1)
     of_trainer, of_rule = clipped.watched.compute(), by_rule.watched.compute()
-    assert of_trainer["hooks/grad_norm"] == pytest.approx(0.01, rel=1e-3)
-    assert of_rule["hooks/grad_norm"] > 1 and of_rule["hooks/final_grad_norm"] == pytest.approx(0.01, rel=1e-3)
+    assert of_trainer["run/grad_norm"] == pytest.approx(0.01, rel=1e-3)
+    assert of_rule["run/grad_norm"] > 1 and of_rule["run/final_grad_norm"] == pytest.approx(0.01, rel=1e-3)
 
 
 def test_an_exception_leaves_hooks_only_until_the_callback_is_closed(tmp_path: Path) -> None:

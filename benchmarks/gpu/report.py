@@ -19,7 +19,7 @@ A ratio is the step time with over the step time without. Watched and unwatched 
 `Trainer.fit` with the TensorBoard logger, in reverse order every other round; the first two steps of a block do not count. The
 counted steps of a block are timed together, between two moments at which the device has nothing left to do. The ratio is the
 median over rounds of the ratio of the blocks' mean steps, in brackets its bootstrapped 95 % interval. Everything is watched at
-every step: outputs and gradients of all leaf modules, parameters and gradients, eight statistics each. `hooks/overhead` is the
+every step: outputs and gradients of all leaf modules, parameters and gradients, eight statistics each. `run/overhead` is the
 time of the host, so it does not agree with the ratio here."""
 _HEADINGS = {
     "everything": "Everything, at every step",

@@ -225,7 +225,7 @@ def refuse_common_tags(monitors: Iterable[Written]) -> None:
             merged |= {f"{start}{tag}" for tag in limits.merged_tags(stage)}
             if (prefix, stage) not in leading:
                 leading.add((prefix, stage))
-                tags.add(f"{start}hooks/nonfinite")  # the only global number that is always written
+                tags.add(f"{start}run/nonfinite")  # the only global number that is always written
         for others, others_merged in earlier:
             common, why = sorted(tags & others), ""
             if not common:

@@ -52,7 +52,7 @@ class OverheadLimit:
         if old.steps is not None:
             change = f"of the {len(old.steps)} steps of every_n_steps {len(new.steps or ())} are left"
         warnings.warn(
-            f"watching takes a larger share of a step than max_overhead={self.limit:g} (`watch/hooks/overhead`): {change}, "
+            f"watching takes a larger share of a step than max_overhead={self.limit:g} (`watch/run/overhead`): {change}, "
             "intervals of individual rules grow by the same factor. They may grow again without another warning",
             stacklevel=2,
         )

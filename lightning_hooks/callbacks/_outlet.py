@@ -44,7 +44,7 @@ class TrainerOutlet:
 
     def show(self, text: str, step: int) -> None:
         """Write all findings to TensorBoard's Text tab."""
-        self._writer.write_text("hooks/findings", text, step)
+        self._writer.write_text("run/findings", text, step)
 
     def keep(self, summary: Mapping[str, Any], step: int) -> None:
         """Write the summary into the event file: a log folder that is remote has no files beside it."""

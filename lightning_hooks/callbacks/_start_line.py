@@ -37,7 +37,7 @@ def start_line(monitor: str, plan: Plan, prefix: str, loggers: Sequence[Any]) ->
         return line
     folder = _folder(loggers)
     seen = "" if folder is None else f" To see it: lightning-hooks view {shlex.quote(folder)}"
-    return f"{line}; {prefix}hooks/overhead is its share of the time.{seen}"
+    return f"{line}; {prefix}run/overhead is its share of the time.{seen}"
 
 
 def _when(schedules: Collection[EveryN]) -> str:

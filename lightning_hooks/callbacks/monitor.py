@@ -76,7 +76,7 @@ class StatsMonitor(WatchingCallback):
             the sanity check before training is skipped.
         scalars: patterns of names that keep their own scalars when others are merged; default: none.
         max_scalars: the maximum number of scalars of rows, over all stages; above it, rows are merged along the module tree and
-            statistics are skipped; default 500. The global numbers (`hooks/…`) are not counted.
+            statistics are skipped; default 500. The global numbers (`run/…`) are not counted.
         max_histograms: the same for histograms, which are added up; default 100.
         histogram_every_n_steps: the least number of steps between two histograms of a row in TensorBoard, and the interval at
             which rules without `stats` measure histograms (except on CUDA, where counting takes longer); default 50.

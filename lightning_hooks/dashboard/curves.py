@@ -9,7 +9,7 @@ from typing import Any, Final
 from lightning_hooks.dashboard.source import RunSource
 
 _ROOT: Final = "watch/"
-_OURS: Final = re.compile(r"(?:.*/)?(val_|test_|predict_)?hooks/([^/]+)", re.DOTALL)
+_OURS: Final = re.compile(r"(?:.*/)?(val_|test_|predict_)?run/([^/]+)", re.DOTALL)
 """A global number of this package: its stage, unless it is of the training, and its name."""
 
 _STATISTICS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -84,7 +84,7 @@ def _curve_of(
 
 def _global(name: str, tags: Sequence[str]) -> str | None:
     """The tag of a global number of ours; None if the run does not have it."""
-    return next((tag for tag in tags if tag.split("/")[-2:] == ["hooks", name]), None)
+    return next((tag for tag in tags if tag.split("/")[-2:] == ["run", name]), None)
 
 
 def _candidates(finding: Mapping[str, Any], rule: str, tables: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
@@ -123,8 +123,8 @@ def offered(tags: Sequence[str], of_rows: Collection[str]) -> list[str]:
         of_rows: the tensors and statistics of which single rows are logged: `grad_norm`.
 
     Example:
-        >>> offered(["grad_norm/fc", "hooks/overhead", "train_loss", "lr-Adam", "hooks/loss"], {"grad_norm"})
-        ['hooks/loss', 'train_loss', 'lr-Adam', 'hooks/overhead']
+        >>> offered(["grad_norm/fc", "run/overhead", "train_loss", "lr-Adam", "run/loss"], {"grad_norm"})
+        ['run/loss', 'train_loss', 'lr-Adam', 'run/overhead']
     """
     global_tags = [tag for tag in tags if "transform_" not in tag and not _is_of_row(tag, of_rows)]
     found = {tag: _OURS.fullmatch(tag) for tag in global_tags}

@@ -97,19 +97,19 @@ EXPLANATIONS: Final[dict[str, dict[str, str]]] = {
         "usual": "One hump on each side of 0, or one side only behind a ReLU.",
         "do": "A hump that splits or wanders shows what one number hides. Look for the step at which it begins.",
     },
-    "hooks/loss": {
+    "run/loss": {
         "what": "The mean of the losses of the step, over backward passes, micro-batches and ranks, without the loss scale.",
         "usual": "Falls, fast at first, with noise from batch to batch.",
         "do": "A jump, or no fall at all: read the findings, and look for the layer where it begins in the heat map.",
     },
-    "hooks/grad_norm": {
+    "run/grad_norm": {
         "what": "The norm of the gradients of all watched parameters together, before Lightning's clipping.",
         "usual": "Rises while the learning rate warms up, then falls.",
         "do": "Jumps of more than a factor of 10: look in the heat map at that step for the layer where they begin.",
     },
-    "hooks/final_grad_norm": {
+    "run/final_grad_norm": {
         "what": "The norm of the gradients that the optimizer uses: after every transform and clipping.",
-        "usual": "Equal to hooks/grad_norm where nothing changes gradients; never above the limit of a clipping.",
+        "usual": "Equal to run/grad_norm where nothing changes gradients; never above the limit of a clipping.",
         "do": "Always at the limit: the clipping sets the size of every step. Raise the limit or lower the learning rate.",
     },
     "dead_units": {
@@ -152,32 +152,32 @@ EXPLANATIONS: Final[dict[str, dict[str, str]]] = {
         "usual": "Above 0.1.",
         "do": "Near 0: the output hardly depends on the input. Look at the layers before it for dead or saturated units.",
     },
-    "hooks/param_norm": {
+    "run/param_norm": {
         "what": "The norm of all watched parameters together.",
         "usual": "Grows slowly.",
         "do": "Steady growth: consider weight decay.",
     },
-    "hooks/update_ratio": {
+    "run/update_ratio": {
         "what": "The norm of the update of all watched parameters divided by the norm of the parameters.",
         "usual": "About 1e-3, following the schedule of the learning rate.",
         "do": "Above 1e-1 the steps are too large; below 1e-4 hardly anything is learned. Adjust the learning rate.",
     },
-    "hooks/nonfinite": {
+    "run/nonfinite": {
         "what": "How many elements of all watched tensors are NaN or infinite.",
         "usual": "0.",
         "do": "The list of rows with NaN names the first step and the first rows.",
     },
-    "hooks/noise_scale": {
+    "run/noise_scale": {
         "what": "The gradient noise scale of all parameters for which it was asked, in micro-batches.",
         "usual": "Grows during training.",
         "do": "Far above the micro-batches of a step: a larger batch makes better steps. Far below: it is wasted.",
     },
-    "hooks/skipped_steps": {
+    "run/skipped_steps": {
         "what": "How many steps the loss scaler or a transform has skipped so far, because a gradient was not finite.",
         "usual": "A few at the beginning in float16; 0 otherwise.",
         "do": "Steady growth: the loss scale never settles, or gradients overflow. Look at nonfinite of grad.",
     },
-    "hooks/overhead": {
+    "run/overhead": {
         "what": "The share of the time of a step that watching takes.",
         "usual": "Some per cent; more where steps take milliseconds.",
         "do": "Watch fewer steps (every_n_steps), or set max_overhead.",

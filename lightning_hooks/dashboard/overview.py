@@ -7,19 +7,26 @@ from typing import Any
 
 import numpy as np
 
+from lightning_hooks.dashboard.explanations import EXPLANATIONS
 from lightning_hooks.dashboard.modes import mode_changes
 from lightning_hooks.dashboard.source import CHUNK, RunSource
 
 
 def overview(run: RunSource) -> Mapping[str, Any]:
-    """The tags of global scalars (`hooks`) and of reports of `transforms`, `nonfinite` rows, and `modes`."""
+    """The tags of global scalars (`run`) and of reports of `transforms`, `nonfinite` rows, and `modes`."""
     tags = run.scalar_tags()
     return {
-        "hooks": [tag for tag in tags if "hooks/" in tag],
+        "run": [tag for tag in tags if _is_global(tag)],
         "transforms": [tag for tag in tags if "transform_" in tag],
         "nonfinite": _nonfinite(run),
         "modes": _modes(run),
     }
+
+
+def _is_global(tag: str) -> bool:
+    """Whether a tag is that of one of our global numbers, whatever its prefix and stage are."""
+    folder, _, name = tag.rpartition("/")
+    return folder.endswith("run") and f"run/{name}" in EXPLANATIONS
 
 
 def _modes(run: RunSource) -> list[dict[str, Any]]:

@@ -49,7 +49,7 @@ USUAL_RANGES: Final = (
         "about 1e-3: CS231n, Neural Networks Part 3, “Ratio of weights:updates”; 1e-4 to 1e-1: TheDeepChecker (settings.yaml)",
     ),
     UsualRange(
-        "hooks/update_ratio",
+        "run/update_ratio",
         (),
         1e-4,
         1e-1,

@@ -171,7 +171,7 @@ def _answers(api: Api, source: RunSource, name: str, room: int) -> dict[str, Any
 
     meta, overview = ask("run"), ask("overview")
     strip, drawn = meta["strip"][:_CURVES], _histograms_that_fit(source, meta["histograms"], room)
-    tags = [*dict.fromkeys([*overview["hooks"], *overview["transforms"], *strip])]
+    tags = [*dict.fromkeys([*overview["run"], *overview["transforms"], *strip])]
     return {
         "name": name,
         "runs": {"runs": [{"name": name, "shown": True, "modified": 0}]},

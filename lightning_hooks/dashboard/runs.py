@@ -26,8 +26,8 @@ _MARKS: Final = (
     f"{TABLE}/".encode(),
     b"transform_norm_before/",
     b"transform_acted/",
-    b"hooks/nonfinite",
-    b"hooks/skipped_steps",
+    b"run/nonfinite",
+    b"run/skipped_steps",
 )
 """Parts of tags. A run that the page can show has at least one: a table, a report of a transform or a global number."""
 _LONGEST: Final = max(map(len, _MARKS))

@@ -177,7 +177,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         required=("ClippingAlways",),
         any_of=("LossConstant", "UpdateTooSmall", "UnchangedParameter"),
         excluding=("UpdateTooLarge", "NoGradient"),
-        next_steps=("Raise gradient_clip_val to about the usual norm of the gradient (`watch/hooks/grad_norm`).",),
+        next_steps=("Raise gradient_clip_val to about the usual norm of the gradient (`watch/run/grad_norm`).",),
         alternatives=("A learning rate that is too low: then the loss does not fall without clipping either.",),
     ),
     CauseRule(

@@ -138,7 +138,7 @@ class HealthRule:
         name: the name of the class.
         family: one of `FAMILIES`.
         needs: the pairs (tensor, statistic) that `check` reads. An empty tensor stands for a number of the whole step, by its
-            tag: `("", "hooks/grad_norm")`. The loss is always there.
+            tag: `("", "run/grad_norm")`. The loss is always there.
         needs_until: the last step at which the rule needs statistics that cost extra, such as `cosine`; None for all steps.
         needs_start: the tensors that must be measured at each of the first 25 steps of a run.
         next_steps: what to try, as imperative sentences.

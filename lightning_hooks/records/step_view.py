@@ -75,7 +75,7 @@ class StepView:
         structure: the modules and parameters of the model; None if nobody knows. The same object in all views of a run.
 
     Example:
-        >>> StepView(3, summaries={"hooks/grad_norm": 2.0}).summaries["hooks/grad_norm"]
+        >>> StepView(3, summaries={"run/grad_norm": 2.0}).summaries["run/grad_norm"]
         2.0
     """
 

@@ -23,11 +23,11 @@ def categories(pairs: Sequence[tuple[str, str]], prefix: str = "", *, transforms
     for tensor, stat in pairs:
         tensors.setdefault(tensor, []).append(stat)
     hooks = [
-        _chart("loss", f"{prefix}hooks/", "loss"),
-        _chart("gradient norms", f"{prefix}hooks/", "(grad_norm|final_grad_norm)"),
-        _chart("update ratio", f"{prefix}hooks/", "update_ratio"),
-        _chart("non-finite elements", f"{prefix}hooks/", "nonfinite"),
-        _chart("share of the time spent on watching", f"{prefix}hooks/", "overhead"),
+        _chart("loss", f"{prefix}run/", "loss"),
+        _chart("gradient norms", f"{prefix}run/", "(grad_norm|final_grad_norm)"),
+        _chart("update ratio", f"{prefix}run/", "update_ratio"),
+        _chart("non-finite elements", f"{prefix}run/", "nonfinite"),
+        _chart("share of the time spent on watching", f"{prefix}run/", "overhead"),
     ]
     if transforms:
         hooks += [

@@ -186,7 +186,7 @@ def _summaries(index: RunIndex, saved: SavedIndex) -> dict[str, dict[int, float]
     summaries: dict[str, dict[int, float]] = {}
     for tag in index.tags("number"):
         name = tag.removeprefix(saved.scalar_prefix)
-        if tag.startswith(saved.scalar_prefix) and name.startswith(("hooks/", "transform_")):
+        if tag.startswith(saved.scalar_prefix) and name.startswith(("run/", "transform_")):
             steps, values = index.numbers(tag)
             summaries[name] = dict(zip(steps.tolist(), values.tolist(), strict=True))
     return summaries

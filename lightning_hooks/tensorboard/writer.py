@@ -93,7 +93,7 @@ class StepEventWriter:
             about: row name to `type` (class of the module), `shape` and `order` (index in the order of execution).
             indices: the row indices of the step views, as JSON.
         """
-        summary = _text_summary(f"{prefix}hooks/rules", markdown)
+        summary = _text_summary(f"{prefix}run/rules", markdown)
         announced = attached_to(self._writer, _Announced)
         written = announced.categories
         for category in categories(pairs, prefix, transforms=transforms):
@@ -170,10 +170,10 @@ def _text_summary(tag: str, markdown: str) -> Any:
 
 def _file_writer_of(writer: SummaryWriter) -> Any:
     """The open file writer of a `SummaryWriter`, which opens a new one after a `close`."""
-    lost = "after a close of the writer its new file begins with a scalar 'watch/hooks/opened'"
+    lost = "after a close of the writer its new file begins with a scalar 'watch/run/opened'"
     opened = attribute(writer, "SummaryWriter._get_file_writer", MethodType, lost)
     if opened is not None:
         return opened()
     if writer.file_writer is None:
-        writer.add_scalar(f"{ROOT}hooks/opened", 1.0, 0)
+        writer.add_scalar(f"{ROOT}run/opened", 1.0, 0)
     return writer.file_writer

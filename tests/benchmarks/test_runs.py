@@ -78,9 +78,9 @@ def test_an_accumulated_step_is_timed_with_all_its_batches() -> None:
 def test_the_scalars_of_a_tag_are_read_from_event_files(tmp_path: Path) -> None:
     with SummaryWriter(tmp_path) as writer:
         for step in range(3):
-            writer.add_scalar("hooks/overhead", step / 4, step)
-            writer.add_scalar("hooks/overhead_of_another", 1.0, step)
-    assert values_of("hooks/overhead", tmp_path) == {0: 0.0, 1: 0.25, 2: 0.5}
+            writer.add_scalar("run/overhead", step / 4, step)
+            writer.add_scalar("run/overhead_of_another", 1.0, step)
+    assert values_of("run/overhead", tmp_path) == {0: 0.0, 1: 0.25, 2: 0.5}
 
 
 def test_hooks_that_do_nothing_are_called_in_their_blocks_only_and_go(monkeypatch: pytest.MonkeyPatch) -> None:

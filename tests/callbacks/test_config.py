@@ -224,9 +224,9 @@ def test_the_users_own_loggers_and_curves_stay_as_they_are(monkeypatch: pytest.M
     assert [path.name for path in (tmp_path / "lightning_hooks_logs").iterdir()] == ["run_0"]
     for folder in (tmp_path / "lightning_hooks_logs/run_0", logger.log_dir):
         run = read_run(folder)
-        assert "watch/environment/grad_norm/layer.weight" in run.scalars and "watch/environment/hooks/grad_norm" in run.scalars
+        assert "watch/environment/grad_norm/layer.weight" in run.scalars and "watch/environment/run/grad_norm" in run.scalars
         assert {tag.partition("/")[0] for tag in run.scalars} <= {"watch", "epoch"}
-        assert "watch/environment/hooks/rules" in run.texts
+        assert "watch/environment/run/rules" in run.texts
 
 
 def test_the_file_may_say_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

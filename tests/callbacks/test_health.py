@@ -106,7 +106,7 @@ def test_findings_are_in_files_in_the_event_file_and_computed_again(tmp_path: Pa
     assert {event["finding"]["rule"] for event in events if "finding" in event} == rules_of(monitor)
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     assert summary["steps"] == 40 and [cause["name"] for cause in summary["causes"]] == ["ParametersForgotten"]
-    assert "ParametersForgotten" in read_run(folder).texts["watch/hooks/findings"]
+    assert "ParametersForgotten" in read_run(folder).texts["watch/run/findings"]
     capsys.readouterr()
     assert main(["findings", str(folder)]) == 1
     assert "ParametersForgotten (certain)" in capsys.readouterr().out

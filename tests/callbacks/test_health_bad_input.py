@@ -145,7 +145,7 @@ def test_names_with_control_characters_are_printed_as_text(
     said = capsys.readouterr()
     main(["findings", logger.log_dir])
     main(["findings", logger.log_dir, "--json"])
-    markdown = read_run(logger.log_dir).texts["watch/health/hooks/findings" if not beside else "watch/hooks/findings"]
+    markdown = read_run(logger.log_dir).texts["watch/health/run/findings" if not beside else "watch/run/findings"]
     texts = [said.out, said.err, markdown, capsys.readouterr().out, *(str(each.message) for each in warned)]
     texts += [record.getMessage() for record in caplog.records]
     assert r"a\x1b[31m\x07b" in said.err and r"a\\x1b\[31m\\x07b" in markdown  # Markdown, in which a backslash escapes

@@ -281,7 +281,7 @@ def test_a_step_that_cannot_be_written_does_not_keep_the_votes_of_the_next_away(
 
 
 def _timeless(numbers: dict[str, float]) -> dict[str, str]:
-    return {tag: repr(value) for tag, value in numbers.items() if tag != "hooks/overhead"}
+    return {tag: repr(value) for tag, value in numbers.items() if tag != "run/overhead"}
 
 
 # -- waiting ---------------------------------------------------------------------------------------------------------------

@@ -141,19 +141,19 @@ def test_tensorboard_gets_exactly_one_event_a_step(tmp_path: Path) -> None:
     assert run.scalars["loss"][0].tolist() == list(range(6))
     for tag, value in monitor.latest.items():
         steps, values = run.scalars[f"watch/{tag}"]
-        assert steps.tolist() == list(range(1 if tag == "hooks/overhead" else 0, 6)), tag
+        assert steps.tolist() == list(range(1 if tag == "run/overhead" else 0, 6)), tag
         assert values[-1] == pytest.approx(value, rel=1e-6, nan_ok=True)
     assert any(tag.startswith("transform_norm_before/0_Scale") for tag in monitor.latest)
     # No event of a scalar alone: all of ours is in these six, and the text and the layout in one before them.
     ours = {f"watch/{tag}" for tag in monitor.latest} | set(run.histograms)
-    ours -= {"watch/hooks/overhead"}  # which the first step does not have
+    ours -= {"watch/run/overhead"}  # which the first step does not have
     seen = Counter(tag for _, tags in events for tag in tags if tag in ours)
     assert set(seen.values()) == {6} and len(seen) == len(ours)
     accumulator = EventAccumulator(logger.log_dir, size_guidance={"scalars": 0, "tensors": 0, "histograms": 0})
     accumulator.Reload()
     tags = accumulator.Tags()
     assert "watch/grad_norm/body.0.weight" in tags["scalars"] and "watch/grad_histogram/body.0.weight" in tags["histograms"]
-    assert "body.0.weight" in run.texts["watch/hooks/rules"]
+    assert "body.0.weight" in run.texts["watch/run/rules"]
 
 
 def test_tensorboard_table_and_scalars_agree(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_tensorboard_table_and_scalars_agree(tmp_path: Path) -> None:
     for tensor, stat in run.tensors():
         table = run.table(tensor, stat)
         for name in table.names if stat != "count" else ():
-            tag = "watch/hooks/loss" if tensor == "loss" else f"watch/{tensor}_{stat}/{name}"
+            tag = "watch/run/loss" if tensor == "loss" else f"watch/{tensor}_{stat}/{name}"
             assert run.scalars[tag][1] == pytest.approx(table[name], rel=1e-6)
 
 
@@ -173,7 +173,7 @@ def test_csv_has_one_row_of_ours_a_step(tmp_path: Path) -> None:
     trainer_of(tmp_path, monitor, logger=logger, max_epochs=2, accumulate_grad_batches=3).fit(model, data())
     with open(Path(logger.log_dir) / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
-    ours = [row for row in rows if row["watch/hooks/grad_norm"]]
+    ours = [row for row in rows if row["watch/run/grad_norm"]]
     assert [int(row["step"]) for row in ours] == [int(row["step"]) for row in rows if row["loss"]] == list(range(4))
     for tag, value in monitor.latest.items():
         assert float(ours[-1][f"watch/{tag}"]) == pytest.approx(value)
@@ -187,7 +187,7 @@ def test_every_logger_gets_the_step(tmp_path: Path) -> None:
     assert memory.steps == list(range(6)) and memory.ours[-1][1] == monitor.latest
     for board in boards:
         assert [step for step, _ in tables(board.log_dir)] == list(range(6))
-        assert "watch/hooks/rules" in read_run(board.log_dir).texts
+        assert "watch/run/rules" in read_run(board.log_dir).texts
     assert (Path(table.log_dir) / "metrics.csv").exists()
 
 
@@ -415,7 +415,7 @@ def test_all_stages_share_the_limit_of_scalars(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="^16 scalars are more than max_scalars=12") as caught:
         trainer_of(tmp_path, monitor, logger=memory, max_epochs=2).fit(ValNet(), data(), data())
     assert len(ours_in(caught)) == 1
-    tags = {tag for _, metrics in memory.ours for tag in metrics if not tag.startswith("hooks/")}
+    tags = {tag for _, metrics in memory.ours for tag in metrics if not tag.startswith("run/")}
     assert len(tags) <= 12
     assert {f"{stage}output_norm/body.{i}" for stage in ("", "val_") for i in range(4)} <= tags
 
@@ -434,7 +434,7 @@ def test_the_page_knows_shapes_merging_idle_modules_and_settings(tmp_path: Path)
     monitor = StatsMonitor([Watch(modules="*", leaves=True, tensors="output", stats=["norm", "mean"])], max_scalars=6)
     with pytest.warns(UserWarning):
         trainer_of(tmp_path, monitor, logger=logger, accumulate_grad_batches=2).fit(Spare(), data())
-    page = read_run(logger.log_dir).texts["watch/hooks/rules"]
+    page = read_run(logger.log_dir).texts["watch/run/rules"]
     lines = page.splitlines()
     assert lines[0] == f"- monitor: `{monitor!r}`" and "max_scalars=6" in lines[0]
     assert lines[1].startswith("- run: precision 32-true, accumulate_grad_batches 2, ")
@@ -450,7 +450,7 @@ def test_the_page_knows_shapes_merging_idle_modules_and_settings(tmp_path: Path)
 def test_the_page_is_written_without_a_watched_step(tmp_path: Path) -> None:
     logger = TensorBoardLogger(tmp_path)
     trainer_of(tmp_path, StatsMonitor(NORMS, every_n_steps=100), logger=logger).fit(Net(), data())
-    assert "body.0.weight" in read_run(logger.log_dir).texts["watch/hooks/rules"]
+    assert "body.0.weight" in read_run(logger.log_dir).texts["watch/run/rules"]
 
 
 @pytest.mark.parametrize("kind", [TensorBoardLogger, CSVLogger])
@@ -524,5 +524,5 @@ def test_values_that_are_not_finite_reach_every_logger(tmp_path: Path) -> None:
     trainer_of(tmp_path, StatsMonitor(), logger=[logger, memory, table]).fit(Bad(), data(2))
     tag = "grad_norm/body.0.weight"
     assert math.isnan(memory.values(tag)[1]) and not math.isnan(memory.values(tag)[0])
-    assert memory.values("hooks/nonfinite")[0] == 0 < memory.values("hooks/nonfinite")[1]
+    assert memory.values("run/nonfinite")[0] == 0 < memory.values("run/nonfinite")[1]
     assert math.isnan(read_run(logger.log_dir).scalars[f"watch/{tag}"][1][1])

@@ -67,7 +67,7 @@ def test_the_loss_of_a_step_is_the_mean_over_its_backwards(tmp_path: Path, modul
     options = {} if module is ByHand else {"accumulate_grad_batches": size}
     trainer_of(tmp_path, StatsMonitor(RULES, consumers=[keeps]), **options).fit(model, data(6))
     assert losses_of(keeps.views) == pytest.approx(means(model.losses, size), rel=1e-6)
-    assert [view.summaries["hooks/loss"] for view in keeps.views] == losses_of(keeps.views)
+    assert [view.summaries["run/loss"] for view in keeps.views] == losses_of(keeps.views)
 
 
 def test_the_loss_has_no_loss_scale_and_an_infinite_one_is_counted(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_validation_within_the_fit_measures_no_loss(tmp_path: Path) -> None:
     monitor = StatsMonitor(rules, stages=["train", "validate"], consumers=[keeps])
     trainer_of(tmp_path, monitor).fit(ValNet(), data(2), data(2))
     stages = {view.stage: view for view in keeps.views}
-    assert "hooks/loss" in stages["train"].summaries and "loss" not in stages["validate"].rows.tensors
+    assert "run/loss" in stages["train"].summaries and "loss" not in stages["validate"].rows.tensors
 
 
 def test_only_watched_steps_have_a_loss(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_the_loss_and_the_facts_of_steps_can_be_read_again(tmp_path: Path) -> No
     run = read_run(logger.log_dir)
     views = [*run.views()]
     assert losses_of(views) == pytest.approx(losses_of(keeps.views), rel=1e-6)
-    assert run.scalars["watch/hooks/loss"][1] == pytest.approx(losses_of(views), rel=1e-6)
+    assert run.scalars["watch/run/loss"][1] == pytest.approx(losses_of(views), rel=1e-6)
     assert [view.facts for view in views] == [view.facts for view in keeps.views]
     assert [view.structure for view in views] == [view.structure for view in keeps.views]
     facts = [view.facts for view in views if view.facts is not None]
@@ -168,8 +168,8 @@ def test_the_loss_is_wherever_a_person_looks(tmp_path: Path, make: Any) -> None:
     monitor, folder = fit("a", 1.0)
     prefix = monitor.prefix
     run = read_run(folder)
-    assert monitor.latest[f"{name_of(prefix)}hooks/loss"] == pytest.approx(run.scalars[f"{prefix}hooks/loss"][1][-1], rel=1e-6)
-    assert f"{prefix}hooks/loss" in overview(LocalRun(folder))["hooks"]
+    assert monitor.latest[f"{name_of(prefix)}run/loss"] == pytest.approx(run.scalars[f"{prefix}run/loss"][1][-1], rel=1e-6)
+    assert f"{prefix}run/loss" in overview(LocalRun(folder))["hooks"]
     found = diff(folder, fit("b", 2.0)[1])
     assert any(part.tensor == f"{name_of(prefix)}loss" and part.name == "loss" and part.step == 0 for part in found.parts)
     assert f"\n  {name_of(prefix)}loss: mean " in str(found)

@@ -72,11 +72,11 @@ def test_parameter_numbers_equal_a_plain_loop(tmp_path: Path, accumulate: int) -
                 assert seen[f"{tensor}_abs_max/{name}"] == pytest.approx(value.abs().max().item(), rel=1e-7)
         for name, update in updates.items():
             assert seen[f"update_ratio/{name}"] == pytest.approx(norm(update) / norm(before[name]), rel=1e-6)
-        assert seen["hooks/grad_norm"] == pytest.approx(norm(*grads.values()), rel=1e-6)
-        assert seen["hooks/final_grad_norm"] == pytest.approx(norm(*final.values()), rel=1e-6)
-        assert seen["hooks/param_norm"] == pytest.approx(norm(*before.values()), rel=1e-6)
-        assert seen["hooks/update_ratio"] == pytest.approx(norm(*updates.values()) / norm(*before.values()), rel=1e-6)
-        assert seen["hooks/nonfinite"] == 0
+        assert seen["run/grad_norm"] == pytest.approx(norm(*grads.values()), rel=1e-6)
+        assert seen["run/final_grad_norm"] == pytest.approx(norm(*final.values()), rel=1e-6)
+        assert seen["run/param_norm"] == pytest.approx(norm(*before.values()), rel=1e-6)
+        assert seen["run/update_ratio"] == pytest.approx(norm(*updates.values()) / norm(*before.values()), rel=1e-6)
+        assert seen["run/nonfinite"] == 0
 
 
 def test_latest_is_the_last_logged_step(tmp_path: Path) -> None:
@@ -423,7 +423,7 @@ def test_more_scalars_than_max_scalars_are_rolled_up_exactly(tmp_path: Path) -> 
     assert sum("max_scalars" in str(w.message) for w in caught) == 1
     step, seen = memory.ours[-1]
     latest = monitor.latest
-    rows = {tag: value for tag, value in seen.items() if not tag.startswith("hooks/")}
+    rows = {tag: value for tag, value in seen.items() if not tag.startswith("run/")}
     assert len(rows) <= 16
     assert {"grad_norm/body.4.weight", "grad_norm/body.4.bias", "grad_abs_max/body.4.weight"} <= set(rows)
     assert sum(tag.startswith("grad_norm/body.") for tag in latest) == 18
@@ -468,7 +468,7 @@ def test_two_monitors_with_the_same_tags_are_refused(tmp_path: Path) -> None:
     assert memory.steps_of("grad_norm/body.0.weight") == memory.steps_of("update_norm/body.0.weight") == list(range(6))
     assert memory.steps_of("b/grad_norm/body.0.weight") == [1, 3, 5]
     assert memory.values("b/grad_norm/body.0.weight") == memory.values("grad_norm/body.0.weight")[1::2]
-    assert memory.steps_of("hooks/nonfinite") == list(range(6))
+    assert memory.steps_of("run/nonfinite") == list(range(6))
     assert_clean(model)
 
 

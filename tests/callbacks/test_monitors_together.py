@@ -34,10 +34,10 @@ def fit(root: Path, *monitors: StatsMonitor) -> dict[str, float]:
     ("first", "second", "tag"),
     [
         ({}, {}, "output_norm/layer"),
-        ({"stages": ["validate"]}, {"prefix": "val_"}, "val_hooks/nonfinite"),
-        ({"stages": ["train", "validate"]}, {"prefix": "val_", "stages": ["train"]}, "val_hooks/nonfinite"),
-        ({"stages": ["train", "test"]}, {"prefix": "test_"}, "test_hooks/nonfinite"),
-        ({"stages": ["validate"], "prefix": "a/"}, {"prefix": "a/val_"}, "a/val_hooks/nonfinite"),
+        ({"stages": ["validate"]}, {"prefix": "val_"}, "val_run/nonfinite"),
+        ({"stages": ["train", "validate"]}, {"prefix": "val_", "stages": ["train"]}, "val_run/nonfinite"),
+        ({"stages": ["train", "test"]}, {"prefix": "test_"}, "test_run/nonfinite"),
+        ({"stages": ["validate"], "prefix": "a/"}, {"prefix": "a/val_"}, "a/val_run/nonfinite"),
         ({"watch": rule("histogram")}, {"watch": rule("histogram")}, "output_histogram/layer"),
         ({"watch": rule(group_by={"layer": "*"})}, {}, "output_norm/layer"),
     ],
@@ -109,16 +109,16 @@ def test_tags_of_merged_rows_that_both_would_write(
 
 def test_one_prefix_for_two_stages(tmp_path: Path) -> None:
     tags = fit(tmp_path, StatsMonitor(rule()), StatsMonitor(rule(), stages="validate"))
-    assert {"output_norm/layer", "val_output_norm/layer", "hooks/nonfinite", "val_hooks/nonfinite"} <= tags.keys()
+    assert {"output_norm/layer", "val_output_norm/layer", "run/nonfinite", "val_run/nonfinite"} <= tags.keys()
 
 
 @pytest.mark.filterwarnings("ignore:.*matches nothing", "ignore:stages. no rule matches anything to watch in 'validate'")
 def test_the_first_that_watches_a_stage_writes_its_global_numbers(tmp_path: Path) -> None:
     stages = ["train", "validate"]
     nothing = StatsMonitor([Watch(params="*", stats="norm"), Watch(modules="nope", strict=False)], stages=stages)
-    assert "val_hooks/nonfinite" in fit(tmp_path, nothing, StatsMonitor(rule(), stages=stages))
+    assert "val_run/nonfinite" in fit(tmp_path, nothing, StatsMonitor(rule(), stages=stages))
 
 
 def test_other_prefixes_and_other_rows_are_fine(tmp_path: Path) -> None:
     tags = fit(tmp_path, StatsMonitor(rule()), StatsMonitor(rule("mean")), StatsMonitor(rule(), prefix="b/"))
-    assert {"output_norm/layer", "output_mean/layer", "b/output_norm/layer", "b/hooks/nonfinite"} <= tags.keys()
+    assert {"output_norm/layer", "output_mean/layer", "b/output_norm/layer", "b/run/nonfinite"} <= tags.keys()

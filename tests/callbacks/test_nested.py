@@ -74,7 +74,7 @@ def validate(root: Path, keepers: list[Keeper], *callbacks: Callback) -> Callabl
 def rows(keeper: Keeper) -> dict[int, dict[str, float]]:
     """What a monitor wrote, without its own cost."""
     return {
-        step: {tag: value for tag, value in line.items() if tag not in ("epoch", "hooks/overhead")}
+        step: {tag: value for tag, value in line.items() if tag not in ("epoch", "run/overhead")}
         for step, line in keeper.lines.items()
     }
 

@@ -46,7 +46,7 @@ def test_the_averages_go_on_after_a_resume(tmp_path: Path) -> None:
         monitor = StatsMonitor([RULE])
         saver = ModelCheckpoint(root, filename="{step}", save_top_k=-1, every_n_epochs=1)
         fit(root, monitor, saver, resume=resume, max_epochs=epochs, enable_checkpointing=True)
-        return monitor.latest["hooks/noise_scale"]
+        return monitor.latest["run/noise_scale"]
 
     whole = run(tmp_path / "whole", 2)
     run(tmp_path / "part", 1)

@@ -1,4 +1,4 @@
-"""`hooks/overhead` and `max_overhead` in a fit, with a clock that goes on only where a test says so."""
+"""`run/overhead` and `max_overhead` in a fit, with a clock that goes on only where a test says so."""
 
 import pytest
 import torch
@@ -52,21 +52,21 @@ def param(clock, seconds, **options):
 
 def test_the_share_of_known_times_with_the_next_watched_step(tmp_path, clock):
     memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor([param(clock, 0.25)]))
-    assert memory.steps_of("hooks/overhead") == [1, 2, 3, 4, 5]
-    assert memory.values("hooks/overhead") == [0.2] * 5
+    assert memory.steps_of("run/overhead") == [1, 2, 3, 4, 5]
+    assert memory.values("run/overhead") == [0.2] * 5
 
 
 def test_what_hooks_do_is_counted_in_every_step(tmp_path, clock):
     rule = Watch(modules="body.0", tensors=["output", "output_grad"], stats=["mean", costly(clock, 0.125)])
     memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor([rule]))
-    assert memory.values("hooks/overhead") == [0.2] * 5
+    assert memory.values("run/overhead") == [0.2] * 5
 
 
 def test_calls_of_hooks_cost_what_torch_takes_for_one(tmp_path, clock, monkeypatch):
     monkeypatch.setattr(_max_overhead, "hook_cost", lambda clock: 0.125)
     rule = Watch(modules=["body.0", "body.3"], tensors=["output", "output_grad"], stats="mean")
     memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor([rule]))
-    assert memory.values("hooks/overhead") == pytest.approx([4 * 0.125] * 5, abs=0.02)  # the kernel has a clock of its own
+    assert memory.values("run/overhead") == pytest.approx([4 * 0.125] * 5, abs=0.02)  # the kernel has a clock of its own
 
 
 @pytest.mark.parametrize("when", ["step", "backward"])
@@ -87,7 +87,7 @@ def test_reports_of_transforms_are_counted_and_transforms_are_not(tmp_path, cloc
     change = GradientTransforms([Apply(Slow(), params="body.0.weight", when=when)])
     memory = Memory()
     trainer_of(tmp_path, monitor, change, logger=memory).fit(timed(Net, clock), data(6))
-    assert memory.values("hooks/overhead") == [0.125] * 5
+    assert memory.values("run/overhead") == [0.125] * 5
 
 
 @pytest.mark.parametrize("every", [1, 3])
@@ -102,12 +102,12 @@ def test_waiting_for_a_device_is_not_counted(tmp_path, clock, monkeypatch, every
 
     monkeypatch.setattr(late_copies.LateCopy, "wait", waits)
     memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor([param(clock, 1.0)], every_n_steps=every), data(7))
-    assert max(memory.values("hooks/overhead")) <= 1.0 / 2.0
+    assert max(memory.values("run/overhead")) <= 1.0 / 2.0
 
 
 def test_unwatched_steps_count(tmp_path, clock):
     memory, _ = watch_fit(tmp_path, timed(Net, clock), StatsMonitor([param(clock, 1.0)], every_n_steps=3))
-    assert memory.steps == [2, 5] and memory.values("hooks/overhead") == [0.0, 0.25]
+    assert memory.steps == [2, 5] and memory.values("run/overhead") == [0.0, 0.25]
 
 
 def test_a_validation_is_no_part_of_a_step(tmp_path, clock):
@@ -121,20 +121,20 @@ def test_a_validation_is_no_part_of_a_step(tmp_path, clock):
         model = timed(Validates, clock)
         trainer = trainer_of(tmp_path, monitor, val_check_interval=2)
         trainer.fit(model, data(6), data(1))
-        assert monitor.latest["hooks/overhead"] == share
+        assert monitor.latest["run/overhead"] == share
 
 
 def test_two_monitors_pay_for_their_own(tmp_path, clock):
     cheap, dear = StatsMonitor([Watch(params="*")], prefix="a/"), StatsMonitor([param(clock, 1.0)], prefix="b/")
     trainer_of(tmp_path, cheap, dear).fit(timed(Net, clock), data(6))
-    assert (cheap.latest["a/hooks/overhead"], dear.latest["b/hooks/overhead"]) == (0.0, 0.5)
+    assert (cheap.latest["a/run/overhead"], dear.latest["b/run/overhead"]) == (0.0, 0.5)
 
 
 def test_of_two_monitors_with_one_prefix_the_first_writes_it(tmp_path, clock):
     cheap, dear = StatsMonitor([Watch(params="body.3.*")]), StatsMonitor([param(clock, 1.0)])
     memory = Memory()
     trainer_of(tmp_path, cheap, dear, logger=memory).fit(timed(Net, clock), data(6))
-    assert memory.values("hooks/overhead") == [0.0] * 5
+    assert memory.values("run/overhead") == [0.0] * 5
 
 
 def test_intervals_widen_until_the_limit_is_kept(tmp_path, clock):
@@ -146,7 +146,7 @@ def test_intervals_widen_until_the_limit_is_kept(tmp_path, clock):
     after = range(10, 80)
     assert memory.steps_of("param_mean/body.0.weight") == [*range(10), *(s for s in after if (s + 1) % 4 == 0)]
     assert memory.steps_of("param_max/body.3.bias") == [4, 9, *(s for s in after if (s + 1) % 20 == 0)]
-    assert memory.values("hooks/overhead")[-1] == pytest.approx(0.25 / 4.25)
+    assert memory.values("run/overhead")[-1] == pytest.approx(0.25 / 4.25)
 
 
 def test_without_a_limit_nothing_widens(tmp_path, clock):

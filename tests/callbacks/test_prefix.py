@@ -38,21 +38,21 @@ def test_every_tag_begins_with_the_prefix(tmp_path: Path, prefix: str | None, st
     assert run.histograms and all(
         tag.startswith(f"{start}grad_hist") or tag.startswith(f"{start}param_hist") for tag in run.histograms
     )
-    assert {"watch/hooks/rules".replace("watch/", start)} <= set(run.texts)
+    assert {"watch/run/rules".replace("watch/", start)} <= set(run.texts)
     head = (tmp_path / "csv" / "metrics.csv").read_text().splitlines()[0].split(",")
     assert {tag for tag in head if not tag.startswith(start)} == {"loss", "epoch", "step"}
-    assert f"{start}hooks/grad_norm" in overview(LocalRun(tmp_path / "board"))["hooks"]
+    assert f"{start}run/grad_norm" in overview(LocalRun(tmp_path / "board"))["hooks"]
 
 
 def test_the_prefix_may_be_empty(tmp_path: Path) -> None:
     run = fit(tmp_path, StatsMonitor(RULES, prefix=""))
-    assert {"loss", "hooks/grad_norm", "grad_norm/body.0.weight"} <= set(run.scalars) and "hooks/rules" in run.texts
+    assert {"loss", "run/grad_norm", "grad_norm/body.0.weight"} <= set(run.scalars) and "run/rules" in run.texts
 
 
 def test_reports_of_transforms_and_findings_are_below_it_too(tmp_path: Path) -> None:
     run = fit(tmp_path, GradientTransforms([Apply(Scale(0.5), params="*")]), HealthMonitor())
     assert {tag.partition("/")[0] for tag in run.scalars} == {"watch", "loss", "epoch"}
-    assert "watch/health/transform_acted/0_Scale" in run.scalars and "watch/health/hooks/loss" in run.scalars
+    assert "watch/health/transform_acted/0_Scale" in run.scalars and "watch/health/run/loss" in run.scalars
     assert {monitor.prefix for monitor in run.monitors()} == {"health/"}
 
 
@@ -65,11 +65,11 @@ def test_tables_latest_and_views_have_it_without_watch(tmp_path: Path, prefix: s
     monitor = StatsMonitor(RULES, prefix=prefix)
     run = fit(tmp_path, monitor)
     assert run.table(f"{name}grad", "norm").names[0] == "body.0.weight"
-    assert f"{name}grad_norm/body.0.weight" in monitor.latest and f"{name}hooks/grad_norm" in monitor.latest
+    assert f"{name}grad_norm/body.0.weight" in monitor.latest and f"{name}run/grad_norm" in monitor.latest
     for given in (name, prefix):
         views = [*run.views(prefix=given)]
-        assert [view.summaries["hooks/grad_norm"] for view in views] == pytest.approx(
-            run.scalars[f"{prefix}hooks/grad_norm"][1].tolist()
+        assert [view.summaries["run/grad_norm"] for view in views] == pytest.approx(
+            run.scalars[f"{prefix}run/grad_norm"][1].tolist()
         )
 
 
@@ -78,10 +78,10 @@ def test_validation_follows_the_prefix(tmp_path: Path) -> None:
     monitor = StatsMonitor([Watch(modules="body.0", tensors="output", stats="norm")], stages=["train", "validate"])
     trainer_of(tmp_path, monitor, logger=board).fit(ValNet(), data(), data())
     run = read_run(board.log_dir)
-    assert {"watch/val_output_norm/body.0", "watch/val_hooks/nonfinite"} <= set(run.scalars)
+    assert {"watch/val_output_norm/body.0", "watch/val_run/nonfinite"} <= set(run.scalars)
     assert run.table("val_output", "norm").names == ("body.0",)
     (view,) = run.views("validate")
-    assert view.summaries["hooks/nonfinite"] == 0
+    assert view.summaries["run/nonfinite"] == 0
 
 
 def test_two_monitors_with_one_table_are_refused(tmp_path: Path) -> None:

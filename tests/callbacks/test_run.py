@@ -132,7 +132,7 @@ def test_the_first_monitor_with_a_prefix_leads_in_each_stage(tmp_path: Path) -> 
             self.tags: dict[str, set[str]] = {}
 
         def consume(self, view: StepView) -> None:
-            self.tags[view.stage] = {tag for tag in view.summaries if tag != "hooks/overhead"}
+            self.tags[view.stage] = {tag for tag in view.summaries if tag != "run/overhead"}
 
     first, second, other = Keeps(), Keeps(), Keeps()
     rules = [Watch(modules="body.3", tensors="output", stats="mean")]
@@ -142,8 +142,8 @@ def test_the_first_monitor_with_a_prefix_leads_in_each_stage(tmp_path: Path) -> 
         StatsMonitor(OUTPUT, prefix="other/", consumers=[other]),
     ]
     trainer_of(tmp_path, *monitors, logger=Memory()).fit(ValNet(), data(2), data(1))
-    assert first.tags == other.tags == {"train": {"hooks/loss", "hooks/nonfinite"}}
-    assert second.tags == {"train": set(), "validate": {"hooks/nonfinite"}}
+    assert first.tags == other.tags == {"train": {"run/loss", "run/nonfinite"}}
+    assert second.tags == {"train": set(), "validate": {"run/nonfinite"}}
 
 
 def test_a_trainer_does_not_name_a_module_twice_that_is_never_called(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_validation_alone(tmp_path: Path) -> None:
     trainer(tmp_path, monitor).fit(model, TRAIN, VALID)
     assert set(monitor.latest) == {
         f"val_{tensor}_{stat}/layer" for tensor in ("input", "output") for stat in ("mean", "std", "max")
-    } | {"val_hooks/nonfinite"}
+    } | {"val_run/nonfinite"}
     assert_no_hooks(model)
 
 

@@ -30,7 +30,7 @@ def test_a_fit_logs_what_is_watched_and_how_to_see_it(tmp_path: Path, caplog: py
     board = TensorBoardLogger(tmp_path, name="my runs")
     (line,) = fit(tmp_path, caplog, StatsMonitor(prefix="w/"), logger=board, max_epochs=2)
     seen = f"'{board.log_dir}'"
-    assert line == f"{WATCHED}; w/hooks/overhead is its share of the time. To see it: lightning-hooks view {seen}"
+    assert line == f"{WATCHED}; w/run/overhead is its share of the time. To see it: lightning-hooks view {seen}"
 
 
 @pytest.mark.parametrize("kind", ["csv", "own", "none"])
@@ -39,8 +39,8 @@ def test_without_a_tensorboard_of_the_trainer(tmp_path: Path, caplog: pytest.Log
     logger = CSVLogger(tmp_path) if kind == "csv" else False
     (line,) = fit(tmp_path, caplog, StatsMonitor(logdir=logdir, prefix="w/"), logger=logger)
     ends = {
-        "csv": "; w/hooks/overhead is its share of the time.",
-        "own": f"; w/hooks/overhead is its share of the time. To see it: lightning-hooks view {tmp_path / 'runs'}",
+        "csv": "; w/run/overhead is its share of the time.",
+        "own": f"; w/run/overhead is its share of the time. To see it: lightning-hooks view {tmp_path / 'runs'}",
         "none": "",
     }
     assert line == f"{WATCHED}{ends[kind]}"

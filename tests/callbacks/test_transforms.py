@@ -424,7 +424,7 @@ def test_reports_do_not_go_on_into_the_space_that_a_monitor_has_left_on_a_full_d
 ) -> None:
     class AlmostFull(Keeper):
         def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-            if "hooks/grad_norm" in map(name_of, metrics) and step == 1:  # an event of transforms alone is smaller
+            if "run/grad_norm" in map(name_of, metrics) and step == 1:  # an event of transforms alone is smaller
                 raise OSError("no space left")
             super().log_metrics(metrics, step)
 
@@ -443,7 +443,7 @@ def test_reports_do_not_go_on_into_the_space_that_a_monitor_has_left_on_a_full_d
 def test_reports_go_on_to_the_loggers_at_which_no_monitor_has_stopped(tmp_path: Path) -> None:
     class Refuses(Keeper):
         def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-            if "hooks/grad_norm" in map(name_of, metrics):
+            if "run/grad_norm" in map(name_of, metrics):
                 raise OSError("refused")
             super().log_metrics(metrics, step)
 

@@ -119,8 +119,8 @@ def test_final_grad_is_after_a_users_own_clipping(tmp_path: Any) -> None:
     model = Clips(dropout=0.0)
     watch = [Watch(params="*", tensors=["grad", "final_grad"], stats="norm")]
     memory, _ = watch_fit(tmp_path, model, StatsMonitor(watch))
-    assert memory.values("hooks/final_grad_norm") == pytest.approx([0.01] * 6, rel=1e-4)
-    assert min(memory.values("hooks/grad_norm")) > 0.01
+    assert memory.values("run/final_grad_norm") == pytest.approx([0.01] * 6, rel=1e-4)
+    assert min(memory.values("run/grad_norm")) > 0.01
     assert_clean(model)
 
 

@@ -291,7 +291,7 @@ def test_the_console_script(folder: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "reached" in done.stderr + done.stdout
-    assert len(read_run(folder / "run").scalars["watch/hooks/grad_norm"][0]) == 2
+    assert len(read_run(folder / "run").scalars["watch/run/grad_norm"][0]) == 2
 
 
 # -- match -----------------------------------------------------------------------------------------------------------------

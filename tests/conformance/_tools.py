@@ -296,7 +296,7 @@ class Book(Callback, StepConsumer):
         self.view = view
         entry = EntryLayout(view.rows, view.due).fill(view)
         # How long something took is all that differs between two runs that do the same.
-        self.rows[view.step] = {tag: value for tag, value in entry.scalars.items() if tag != "hooks/overhead"}
+        self.rows[view.step] = {tag: value for tag, value in entry.scalars.items() if tag != "run/overhead"}
         self.histograms[view.step] = dict(zip(entry.histogram_tags, entry.histogram_counts, strict=True))
 
     def counts(self, tensor: str) -> dict[str, float]:

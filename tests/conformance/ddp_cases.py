@@ -268,7 +268,7 @@ def files(root: Path) -> dict[str, Any]:
     monitor = StatsMonitor(everything())
     fit(root, net(), mine(3), monitor, logger=TensorBoardLogger(root, name="run", version=0))
     dist.barrier()
-    return {"files": sorted(path.name for path in root.rglob("events*")), "latest": monitor.latest["hooks/grad_norm"]}
+    return {"files": sorted(path.name for path in root.rglob("events*")), "latest": monitor.latest["run/grad_norm"]}
 
 
 class Keeps(StepConsumer):
@@ -280,7 +280,7 @@ class Keeps(StepConsumer):
     def consume(self, view: StepView) -> None:
         kept = [view.moments, *(view.kept[name] for name in sorted(view.kept))]
         digest = hashlib.sha256(b"".join(each.tobytes() for each in kept)).hexdigest()
-        summaries = {tag: value for tag, value in view.summaries.items() if tag != "hooks/overhead"}
+        summaries = {tag: value for tag, value in view.summaries.items() if tag != "run/overhead"}
         self.seen.append([view.step, digest, summaries, view.ranks])
 
 
@@ -442,7 +442,7 @@ def one_rank_skips(root: Path) -> dict[str, Any]:
     return {
         "weights": weights,
         "updates": book.steps_of("update_norm/body.0.weight"),
-        "skipped": book.values("hooks/skipped_steps"),
+        "skipped": book.values("run/skipped_steps"),
     }
 
 

@@ -155,7 +155,7 @@ class Records(StepConsumer):
         self.note = note
 
     def consume(self, view: StepView) -> None:
-        record = {tag: value for tag, value in self.note.latest.items() if tag != "hooks/overhead"}  # a time
+        record = {tag: value for tag, value in self.note.latest.items() if tag != "run/overhead"}  # a time
         self.note.records.append(record)
         self.note.graphs.append(counters["stats"]["unique_graphs"])
 
@@ -206,7 +206,7 @@ def fit(
 
 
 def assert_close(got: dict[str, float], expected: dict[str, float], tolerance: float) -> None:
-    got, expected = ({t: v for t, v in each.items() if t != "hooks/overhead"} for each in (got, expected))
+    got, expected = ({t: v for t, v in each.items() if t != "run/overhead"} for each in (got, expected))
     assert set(got) == set(expected)
     for tag, value in expected.items():
         assert got[tag] == pytest.approx(value, rel=tolerance, abs=tolerance, nan_ok=True), tag

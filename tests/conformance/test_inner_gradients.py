@@ -315,7 +315,7 @@ def test_what_counts_in_a_plain_loop(name: str) -> None:
         {**COUNTED, **INNER}[name](net)
         watched.step()
         found = watched.compute()
-    found.pop("hooks/nonfinite", None)
+    found.pop("run/nonfinite", None)
     assert found == (pytest.approx({"output_grad_norm/last": 5**0.5}) if name in COUNTED else {})
     assert grads == ["seen"]  # a hook of the user's runs in every backward
 

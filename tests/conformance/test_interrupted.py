@@ -286,7 +286,7 @@ said = [str(each.message) for each in caught if "stopped watching" in str(each.m
 assert_clean(model)
 (path,) = Path(logger.log_dir).glob("*tfevents*")
 tags = [value.tag for event in LegacyEventFileLoader(str(path)).Load() for value in event.summary.value]
-print(said, trainer.global_step, "logged", tags.count("loss"), "ours", 0 < tags.count("watch/hooks/grad_norm") < 24, flush=True)
+print(said, trainer.global_step, "logged", tags.count("loss"), "ours", 0 < tags.count("watch/run/grad_norm") < 24, flush=True)
 """
 
 

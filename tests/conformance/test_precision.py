@@ -118,15 +118,15 @@ def test_a_step_that_the_scaler_leaves_out_has_no_update_and_counts(tmp_path: Pa
     for tensor in ("param", "grad", "final_grad"):
         assert book.steps_of(f"{tensor}_norm/body.0.weight") == list(steps)
     assert [value > 0 for value in book.values("grad_nonfinite/body.0.weight")] == [step in left_out for step in steps]
-    assert book.values("hooks/skipped_steps") == [float(sum(at <= step for at in left_out)) for step in steps]
-    assert book.steps_of("hooks/update_ratio") == [step for step in steps if step not in left_out]
+    assert book.values("run/skipped_steps") == [float(sum(at <= step for at in left_out)) for step in steps]
+    assert book.steps_of("run/update_ratio") == [step for step in steps if step not in left_out]
     assert_clean(model)
 
 
 def test_without_a_scaler_no_step_is_said_to_be_left_out(tmp_path: Path) -> None:
     monitor = StatsMonitor()
     trainer_of(tmp_path, monitor).fit(Net(), data(2))
-    assert "hooks/skipped_steps" not in monitor.latest
+    assert "run/skipped_steps" not in monitor.latest
 
 
 def test_optimizer_state_has_no_row_where_the_step_was_left_out(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_step_that_both_a_transform_and_the_scaler_skip_counts_once(tmp_path: 
     book = Book(monitor)
     skip = GradientTransforms([Apply(SkipStep(), params="*")])
     trainer_of(tmp_path, monitor, skip, book, plugins=scaler()).fit(Overflows(plain_sgd, (1,)), data(4))
-    assert book.values("hooks/skipped_steps") == [0.0, 1.0, 1.0, 1.0]
+    assert book.values("run/skipped_steps") == [0.0, 1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("optimizer", [plain_sgd, fused_sgd])
@@ -155,7 +155,7 @@ def test_skipped_steps_are_counted_after_the_callback_that_counts_was_removed(tm
     book = Book(monitor)
     trainer = trainer_of(tmp_path, first, monitor, book, Removes(), plugins=scaler())
     trainer.fit(Overflows(optimizer, (0, 2)), data(4))
-    assert book.values("hooks/skipped_steps") == [1.0, 1.0, 2.0, 2.0] and skipped(trainer) == 2.0
+    assert book.values("run/skipped_steps") == [1.0, 1.0, 2.0, 2.0] and skipped(trainer) == 2.0
     assert book.steps_of("update_norm/body.0.weight") == [1, 3]
 
 
@@ -163,12 +163,12 @@ def test_the_count_covers_steps_that_are_not_logged_and_goes_on_after_a_resume(t
     monitor = StatsMonitor(every_n_steps=3)
     trainer = trainer_of(tmp_path, monitor, plugins=scaler())
     trainer.fit(Overflows(plain_sgd, (0, 1, 5)), data(6))
-    assert monitor.latest["hooks/skipped_steps"] == 3.0
+    assert monitor.latest["run/skipped_steps"] == 3.0
     trainer.save_checkpoint(tmp_path / "last.ckpt")
     resumed = StatsMonitor(every_n_steps=3)
     again = trainer_of(tmp_path, resumed, plugins=scaler(), max_epochs=2)
     again.fit(Overflows(plain_sgd, (4,)), data(6), ckpt_path=tmp_path / "last.ckpt")
-    assert resumed.latest["hooks/skipped_steps"] == 4.0
+    assert resumed.latest["run/skipped_steps"] == 4.0
 
 
 def skipped(trainer: Trainer) -> float:
@@ -211,7 +211,7 @@ def test_reports_of_transforms_without_a_monitor_hold_the_count(tmp_path: Path) 
     memory = Memory()
     rules = GradientTransforms([Apply(Scale(1.0), params="*")])
     trainer_of(tmp_path, rules, plugins=scaler(), logger=memory).fit(Overflows(plain_sgd, (1,)), data(3))
-    assert memory.values("hooks/skipped_steps") == [0.0, 1.0, 1.0]
+    assert memory.values("run/skipped_steps") == [0.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("where", [{"params": "*", "when": "backward"}, {"modules": "*"}], ids=["params", "modules"])
@@ -229,7 +229,7 @@ def test_a_second_fit_starts_counting_again(tmp_path: Path) -> None:
     monitor = StatsMonitor()
     for _ in range(2):
         trainer_of(tmp_path, monitor, plugins=scaler()).fit(Overflows(plain_sgd, (1,)), data(3))
-        assert monitor.latest["hooks/skipped_steps"] == 1.0
+        assert monitor.latest["run/skipped_steps"] == 1.0
 
 
 def greatest(tensor: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ def saver(folder: Path) -> ModelCheckpoint:
 
 def exactly(memory: Memory, after: int) -> dict[int, dict[str, str]]:
     """Everything written after a step, to the last bit (as text, so that NaN equals NaN), but for the time that it took."""
-    lines = {step: {tag: float(v).hex() for tag, v in line.items() if tag != "hooks/overhead"} for step, line in memory.ours}
+    lines = {step: {tag: float(v).hex() for tag, v in line.items() if tag != "run/overhead"} for step, line in memory.ours}
     return {step: line for step, line in lines.items() if step >= after}
 
 

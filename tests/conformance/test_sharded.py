@@ -84,7 +84,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str
 
 
 def assert_alike(got: dict[str, float], expected: dict[str, float], *, flowing: bool) -> None:
-    got, expected = ({t: v for t, v in each.items() if t != "hooks/overhead"} for each in (got, expected))  # a time
+    got, expected = ({t: v for t, v in each.items() if t != "run/overhead"} for each in (got, expected))  # a time
     assert set(got) == set(expected)
     for tag, value in expected.items():
         if tag.startswith("transform_") and flowing:

@@ -70,7 +70,7 @@ def test_a_tied_parameter_has_one_row_under_its_first_name_and_any_name_finds_it
         [Watch(params=alias, tensors="grad", stats="norm"), Watch(params="*", tensors="update", stats="norm")]
     )
     trainer_of(tmp_path, monitor).fit(make(), data(2))
-    rows = [tag for tag in monitor.latest if not tag.startswith("hooks/")]
+    rows = [tag for tag in monitor.latest if not tag.startswith("run/")]
     assert f"grad_norm/{name}" in rows and not [tag for tag in rows if tag.endswith(f"/{alias}")]
     assert len([tag for tag in rows if tag.startswith("grad_")]) == 1
 

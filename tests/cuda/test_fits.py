@@ -82,7 +82,7 @@ def test_a_step_that_the_scaler_skips_has_no_update(device: str, tmp_path: Path,
     trainer_of(tmp_path, monitor, logger=memory, accelerator=device, plugins=scaler(device)).fit(model, data(4))
     assert memory.steps_of("update_norm/body.0.weight") == [0, 2, 3]
     assert memory.steps_of("grad_norm/body.0.weight") == [0, 1, 2, 3]
-    assert memory.values("hooks/skipped_steps") == [0, 1, 1, 1]
+    assert memory.values("run/skipped_steps") == [0, 1, 1, 1]
 
 
 def test_steps_are_published_one_step_late_in_order_and_before_a_validation(device: str, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_compiled_modules_have_the_numbers_of_eager_ones(device: str) -> None:
     torch._dynamo.reset()
     assert eager.keys() == compiled.keys() and len(eager) > 20
     for tag, value in eager.items():
-        if not tag.startswith("hooks/"):
+        if not tag.startswith("run/"):
             assert compiled[tag] == pytest.approx(value, rel=1e-4, abs=1e-6), tag
 
 
@@ -218,7 +218,7 @@ def test_gradient_transforms_beside_a_monitor_do_what_they_do_on_the_cpu(device:
     for (_, found), (_, expected) in zip(there.ours, here.ours, strict=True):
         assert found.keys() == expected.keys()
         for tag, value in expected.items():
-            if tag != "hooks/overhead":
+            if tag != "run/overhead":
                 assert found[tag] == pytest.approx(value, rel=1e-3, abs=1e-5, nan_ok=True), tag
 
 

@@ -153,7 +153,7 @@ def write_run(
             headers=headers,
             values=flat,
             measured=measured,
-            summaries={"hooks/grad_norm": float(np.sqrt((values["norm"] ** 2).sum())), **(scalars or {})},
+            summaries={"run/grad_norm": float(np.sqrt((values["norm"] ** 2).sum())), **(scalars or {})},
             histogram_tags=[f"{prefix}{tensor}_histogram/{name}" for name in names] if histograms else [],
             histogram_counts=drawn,
             wall_time=1000.0 + step,

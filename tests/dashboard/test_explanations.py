@@ -19,7 +19,7 @@ def test_every_statistic_says_what_it_is_what_is_usual_and_what_to_do():
         "skipped_steps",
     )
     expected = {each.name for each in STATISTICS} | {*PAIR_STATS, *UNIT_STATS, "count", "ratio", "histogram", "quantile"}
-    assert {*EXPLANATIONS} == expected | {f"hooks/{name}" for name in summaries}
+    assert {*EXPLANATIONS} == expected | {f"run/{name}" for name in summaries}
     for name, each in EXPLANATIONS.items():
         assert [*each] == ["what", "usual", "do"], name
         assert all(text.endswith(".") for text in each.values()), name

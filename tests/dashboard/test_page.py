@@ -64,15 +64,15 @@ def test_the_overview_leads_to_the_layer_and_the_step(browser, url):
         page.wait_for_selector("text=elsewhere is not in this table.")
     with opened(browser, f"{url}#run=good") as page:
         page.wait_for_selector("text=Every element of every row is finite.")
-        assert page.locator(".card h3").first.inner_text().startswith("hooks/grad_norm")
+        assert page.locator(".card h3").first.inner_text().startswith("run/grad_norm")
 
 
 def test_the_loss_is_the_strip_of_the_overview(browser, tmp_path):
-    write_run(tmp_path, range(40), scalars={"hooks/loss": 0.25, "hooks/final_grad_norm": 1.0})
+    write_run(tmp_path, range(40), scalars={"run/loss": 0.25, "run/final_grad_norm": 1.0})
     with serving(tmp_path) as url, opened(browser, url) as page:
         page.wait_for_selector("h2:has-text('Over all layers')")
         titles = [title.partition(" ")[0] for title in page.locator(".card h3").all_inner_texts()]
-        assert titles == ["hooks/grad_norm", "hooks/final_grad_norm"]
+        assert titles == ["run/grad_norm", "run/final_grad_norm"]
         assert page.locator(".strip-readout").inner_text() == "step 39: 0.25"
         page.get_by_role("button", name="What does this curve mean?").click()
         assert page.locator("text=The mean of the losses of the step").is_visible()

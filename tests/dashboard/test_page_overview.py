@@ -72,7 +72,7 @@ def write_journal(folder, events, has_ended=True, ran=("LossSpike", "NonFinite")
 def logdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("logs")
     for name in ("sick", "fine", "going on", "it's not looked at", "nasty", "notes"):
-        write_run(folder / name, range(100), scalars={"hooks/loss": 0.5})
+        write_run(folder / name, range(100), scalars={"run/loss": 0.5})
     write_journal(folder / "sick", sick_events())
     write_journal(folder / "fine", [], could_not={"ReplicasDiffer": "there is one rank only"})
     write_journal(folder / "going on", [], has_ended=False)
@@ -147,7 +147,7 @@ def test_the_curve_beside_a_finding_is_that_of_its_row_with_a_mark_at_its_step(b
     with opened(browser, f"{url}#run=sick", viewport=SIZE) as page:
         page.wait_for_selector(".finding-curve .curve-value >> text=step 30")
         captions = page.locator(".finding-curve figcaption").all_inner_texts()
-        assert captions == [f"grad norm of {NAMES[1]}", f"grad norm of {NAMES[2]}", "hooks/loss", f"grad norm of {NAMES[3]}"]
+        assert captions == [f"grad norm of {NAMES[1]}", f"grad norm of {NAMES[2]}", "run/loss", f"grad norm of {NAMES[3]}"]
         first = page.locator(".finding-curve").first
         assert first.get_by_role("img").get_attribute("aria-label") == f"grad norm of {NAMES[1]}, with a mark at step 30"
         found = colors_of(page, "document.querySelector('.finding-curve canvas')")
@@ -217,7 +217,7 @@ def test_the_sign_of_a_finding_in_the_strip_leads_to_its_card(browser, url):
 
 def write_many(folder):
     """A cause whose decisive finding has 30 rows, and rules that could not look."""
-    write_run(folder, range(20), scalars={"hooks/loss": 0.5})
+    write_run(folder, range(20), scalars={"run/loss": 0.5})
     rows = tuple(f"layer.{i}" for i in range(30))
     symptoms = (Symptom(rows[0], tensor="grad", step=3, measured=0.0, threshold=0.0, text="no gradient"),)
     many = Finding(

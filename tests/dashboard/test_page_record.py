@@ -22,7 +22,7 @@ MARKS = """() => lightningHooks.views.map.panels[0].model.marks.map(({ node, ste
 
 
 def test_a_record_is_a_card_a_mark_and_a_view(browser, tmp_path):
-    write_run(tmp_path, range(20), names=MODULES, tensor="output", scalars={"watch/hooks/loss": 1.0})
+    write_run(tmp_path, range(20), names=MODULES, tensor="output", scalars={"watch/run/loss": 1.0})
     write_record(tmp_path, replace(RECORDED, notes=(HOSTILE,)))
     write_record(tmp_path, ENDED, "flight_record-2")
     with serving(tmp_path) as url, opened(browser, url) as page:
@@ -101,7 +101,7 @@ def test_a_record_is_a_card_a_mark_and_a_view(browser, tmp_path):
 
 
 def test_a_cause_and_the_record_that_named_it_are_one_card(browser, tmp_path):
-    write_run(tmp_path, range(20), names=MODULES, tensor="output", scalars={"watch/hooks/loss": 1.0})
+    write_run(tmp_path, range(20), names=MODULES, tensor="output", scalars={"watch/run/loss": 1.0})
     write_finding(RECORDED, write_record(tmp_path, RECORDED).parent)
     write_record(tmp_path, ENDED, "flight_record-2")
     with serving(tmp_path) as url, opened(browser, url) as page:

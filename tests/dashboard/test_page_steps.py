@@ -56,12 +56,12 @@ def test_what_an_axis_is_of_is_said(browser, tmp_path):
     def wide(step, values):
         values["norm"][:] = 10.0 ** np.arange(len(values["norm"]))
 
-    write_run(tmp_path, range(4), change=wide, scalars={"hooks/overhead": 0.0448})
+    write_run(tmp_path, range(4), change=wide, scalars={"run/overhead": 0.0448})
     with serving(tmp_path) as url, opened(browser, f"{url}#view=step&{TABLE}") as page:
         page.wait_for_selector("text=Height: grad norm (units of the tensor, log)")
         page.evaluate("() => lightningHooks.state.set({ view: 'overview' })")
-        page.wait_for_selector("[role=img][aria-label='hooks/overhead: 4 points, last 4.48 %']")
-        assert page.locator(".card", has_text="hooks/overhead").locator(".value").inner_text() == "4.48 %"
+        page.wait_for_selector("[role=img][aria-label='run/overhead: 4 points, last 4.48 %']")
+        assert page.locator(".card", has_text="run/overhead").locator(".value").inner_text() == "4.48 %"
 
 
 def test_several_steps_are_said_to_be_several(browser, tmp_path):

@@ -75,7 +75,7 @@ def test_a_step_has_one_place_in_strip_and_map_and_one_crosshair(browser, url):
 def test_strip_and_map_are_zoomed_together_and_by_keys(browser, url):
     with opened(browser, f"{url}#run=a&{MAP}") as page:
         drawn(page)
-        pad = page.get_by_role("slider", name="hooks/loss over steps")
+        pad = page.get_by_role("slider", name="run/loss over steps")
         x, y = page.evaluate(STEP_IN_STRIP, [1000])
         page.mouse.move(x, y)
         page.keyboard.down("Control")
@@ -116,9 +116,9 @@ def test_whatever_the_module_logs_can_be_chosen_by_typing(browser, url, logdir, 
         with opened(browser, f"{where}#run=a") as page:
             curve = page.get_by_role("combobox", name="Curve")
             page.wait_for_selector(".strip-readout >> text=1")
-            assert curve.input_value() == "hooks/loss"
+            assert curve.input_value() == "run/loss"
             options = page.locator("datalist option").evaluate_all("(all) => all.map((option) => option.value)")
-            assert {*options[:4]} == {"hooks/loss", "val_accuracy", "lr-Adam", MARKUP} and "hooks/grad_norm" in options
+            assert {*options[:4]} == {"run/loss", "val_accuracy", "lr-Adam", MARKUP} and "run/grad_norm" in options
             curve.focus()
             assert curve.input_value() == ""  # so that the list shows all
             curve.press_sequentially("ACC")
@@ -136,7 +136,7 @@ def test_whatever_the_module_logs_can_be_chosen_by_typing(browser, url, logdir, 
             curve.fill(MARKUP)
             page.wait_for_selector(".strip-readout >> text=2")
             assert page.locator("main img").count() == 0
-            curve.fill("hooks/loss")
+            curve.fill("run/loss")
             page.wait_for_function("() => lightningHooks.state.curve === ''")
 
 

@@ -153,8 +153,8 @@ def test_a_log_directory_that_is_not_local_is_read_through_tensorboard(tmp_path)
         import numpy as np
 
         assert np.frombuffer(cells, "<f4", 20).tolist() == list(range(20))
-        assert "hooks/grad_norm" in json.loads(get(f"{base}run?run={run}"))["scalars"]
-        assert json.loads(get(f"{base}scalar?run={run}&tag=hooks/grad_norm"))["steps"] == list(range(20))
+        assert "run/grad_norm" in json.loads(get(f"{base}run?run={run}"))["scalars"]
+        assert json.loads(get(f"{base}scalar?run={run}&tag=run/grad_norm"))["steps"] == list(range(20))
     finally:
         stop(process)
 

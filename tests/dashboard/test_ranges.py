@@ -126,9 +126,9 @@ def test_the_map_is_coloured_against_the_compared_run(browser, tmp_path):
 @needs_browser
 @pytest.mark.slow
 def test_the_overview_shows_the_usual_range_of_the_update_ratio(browser, tmp_path):
-    write_run(tmp_path, range(20), scalars={"hooks/update_ratio": 0.5})
+    write_run(tmp_path, range(20), scalars={"run/update_ratio": 0.5})
     with serving(tmp_path) as url, opened(browser, url) as page:
-        card = page.locator(".card", has_text="hooks/update_ratio")
+        card = page.locator(".card", has_text="run/update_ratio")
         card.locator("canvas").wait_for()
         assert (
             card.locator(".usual")

@@ -63,7 +63,7 @@ def test_runs_and_what_they_have(client):
     assert run["tensors"] == [{"tensor": "grad", "stats": ["mean", "std", "norm", "zero_fraction", "nonfinite", "count"]}]
     curve = {"tensor": "grad", "stat": "norm", "row": "net.0.bias"}
     assert run["findings"] == [{"rule": "NonFinite", "name": "net.0.bias", "step": 3, "curve": curve, "stat": "norm"}]
-    assert run["strip"] == ["hooks/grad_norm"] and run["checks"] is None
+    assert run["strip"] == ["run/grad_norm"] and run["checks"] is None
     other = ask(client, "run", run="a/version_0").json
     assert other["findings"] is None and other["doctor"].startswith("lightning-hooks doctor /")
 
@@ -102,12 +102,12 @@ def test_whether_folded_parts_are_merged_exactly(tmp_path):
 
 
 def test_scalars_are_reduced_and_hide_no_extreme(client):
-    found = ask(client, "scalar", run="b", tag="hooks/grad_norm", points=3).json
+    found = ask(client, "scalar", run="b", tag="run/grad_norm", points=3).json
     assert found["steps"] == [0, 3, 6] and found["ends"] == [2, 5, 9] and len(found["least"]) == 3
     assert found["nan"] == [1, 2]
     assert found["greatest"][1] == {"float": "nan"}
-    values = ask(client, "scalar", run="a/version_0", tag="hooks/grad_norm", points=10).json
-    joined = ask(client, "scalar", run="a/version_0", tag="hooks/grad_norm", points=2).json
+    values = ask(client, "scalar", run="a/version_0", tag="run/grad_norm", points=10).json
+    joined = ask(client, "scalar", run="a/version_0", tag="run/grad_norm", points=2).json
     assert joined["last"] == values["greatest"][-1] and joined["greatest"][-1] == max(values["greatest"][5:])
 
 
@@ -122,7 +122,7 @@ def test_the_overview_says_where_to_look(client):
     found = ask(client, "overview", run="b").json
     assert found["nonfinite"] == [{"tensor": "grad", "name": "net.0.bias", "first": 3, "steps": 7, "most": 2.0}]
     assert {*found} == {"hooks", "transforms", "nonfinite", "modes"}
-    assert found["hooks"] == ["hooks/grad_norm"]
+    assert found["hooks"] == ["run/grad_norm"]
 
 
 def test_the_page_and_its_files(client):
@@ -215,7 +215,7 @@ def test_invalid_ranges_are_refused(client, wrong, message):
         ("rows", {"run": "b", "tensor": "nope", "stat": "norm"}, 404, "there is no table"),
         ("rows", {"tensor": "grad", "stat": "norm"}, 400, "run: missing"),
         ("scalar", {"run": "b", "tag": "nope"}, 404, "there is no scalar 'nope' in run 'b'"),
-        ("scalar", {"run": "b", "tag": "hooks/grad_norm", "points": 10**6}, 400, "points:"),
+        ("scalar", {"run": "b", "tag": "run/grad_norm", "points": 10**6}, 400, "points:"),
         ("histograms", {"run": "b", "tags": "0"}, 404, "there are no histograms in run 'b'"),
         ("histograms", {"run": "a/version_0", "tags": "1,0"}, 400, "tags: '0' is not a range after the one before"),
         ("histograms", {"run": "a/version_0", "tags": "0", "steps": "1001"}, 400, "steps: '1001' is not a whole number from 1"),
@@ -370,7 +370,7 @@ def test_a_run_that_begins_and_grows_is_followed(tmp_path, monkeypatch):
     # Written after the step that it is about.
     (whole / "findings.jsonl").write_text('{"step": 3, "name": null}\n')
     third = ask(client, "run", run="whole").json
-    assert third["findings"] == [{"step": 3, "curve": {"tag": "hooks/grad_norm"}}] and third["version"] > second["version"]
+    assert third["findings"] == [{"step": 3, "curve": {"tag": "run/grad_norm"}}] and third["version"] > second["version"]
 
 
 def test_of_several_fits_in_a_folder_the_newest_is_shown_and_where_the_one_before_is(tmp_path):

@@ -36,30 +36,30 @@ def test_a_track_holds_the_statistic_of_every_row_at_every_step():
 
 
 def test_a_tensor_without_rows_and_a_statistic_that_is_not_measured_have_no_track():
-    evidence = evidence_of(views_of(ROWS, [[1, 2, 3]]), [("output", "mean"), ("grad", "cosine"), ("", "hooks/grad_norm")])
+    evidence = evidence_of(views_of(ROWS, [[1, 2, 3]]), [("output", "mean"), ("grad", "cosine"), ("", "run/grad_norm")])
     assert evidence.track("output", "mean") is None and evidence.early("output", "mean") is None
-    assert evidence.track("grad", "cosine") is None and evidence.track("", "hooks/grad_norm") is None
+    assert evidence.track("grad", "cosine") is None and evidence.track("", "run/grad_norm") is None
     with pytest.raises(RuleError, match=r"'std' of 'grad' is not collected; add \('grad', 'std'\) to the rule's needs"):
         evidence.track("grad", "std")
 
 
 def test_whether_there_is_a_track_is_known_without_reading_it():
-    needs = [("grad", "norm"), ("output", "mean"), ("grad", "cosine"), ("", "hooks/grad_norm"), ("", "hooks/nonfinite")]
+    needs = [("grad", "norm"), ("output", "mean"), ("grad", "cosine"), ("", "run/grad_norm"), ("", "run/nonfinite")]
     views = [
-        StepView(view.step, rows=view.rows, moments=view.moments, summaries={"hooks/nonfinite": 0.0})
+        StepView(view.step, rows=view.rows, moments=view.moments, summaries={"run/nonfinite": 0.0})
         for view in views_of(ROWS, np.ones((3, 3)))
     ]
     evidence = evidence_of(views, needs)
     for need in needs:
-        assert evidence.has(*need) is (need in [("grad", "norm"), ("", "hooks/nonfinite")])
+        assert evidence.has(*need) is (need in [("grad", "norm"), ("", "run/nonfinite")])
         assert evidence.has(*need) is (evidence.track(*need) is not None)
     with pytest.raises(RuleError, match="'std' of 'grad' is not collected"):
         evidence.has("grad", "std")
 
 
 def test_a_number_of_the_whole_step_is_a_track_by_its_tag():
-    views = [StepView(step, summaries={"hooks/grad_norm": float(step)}) for step in range(3)]
-    track = evidence_of(views, [("", "hooks/grad_norm")]).track("", "hooks/grad_norm")
+    views = [StepView(step, summaries={"run/grad_norm": float(step)}) for step in range(3)]
+    track = evidence_of(views, [("", "run/grad_norm")]).track("", "run/grad_norm")
     assert track.names == ("",) and track.values.ravel().tolist() == [0, 1, 2]
 
 

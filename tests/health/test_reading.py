@@ -63,7 +63,7 @@ def test_units_are_read_from_the_steps_that_measured_them(views):
 
 
 def test_what_is_not_measured_is_none(views):
-    keys = [("state.step", "mean"), ("param", "cosine"), ("grad", "medain"), ("", "hooks/nothing")]
+    keys = [("state.step", "mean"), ("param", "cosine"), ("grad", "medain"), ("", "run/nothing")]
     reader = Reader(views[0].rows, keys)
     assert [reader.read(key, views) for key in keys] == [None] * 4
 

@@ -51,7 +51,7 @@ def brief(rules, **options):
             [("params", "grad", ["norm", "cosine"], None), ("params", "grad", ["norm", "cosine"], FIRST_STEPS)],
         ),
         ((("input", "mean"),), [("modules", "input", ["norm"], RARELY)]),
-        ((("", "hooks/grad_norm"), ("loss", "nonfinite")), []),
+        ((("", "run/grad_norm"), ("loss", "nonfinite")), []),
     ],
     ids=["moments", "ratio", "units alone", "units and moments", "another accumulator", "rare tensor", "no tensor"],
 )

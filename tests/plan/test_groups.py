@@ -54,14 +54,14 @@ def test_a_block_has_the_statistics_of_one_tensor_with_all_its_elements() -> Non
 def test_each_pattern_makes_a_group_the_first_match_counts_and_other_rows_stay_ungrouped() -> None:
     model = tower()
     values = run(model, [Watch(params="*", tensors="grad", stats="norm", group_by=["body.0.*", "body.*"])])
-    assert set(values) - {"hooks/grad_norm", "hooks/nonfinite"} == {
+    assert set(values) - {"run/grad_norm", "run/nonfinite"} == {
         "grad_norm/body.0.*", "grad_norm/body.*", "grad_norm/head.weight", "grad_norm/head.bias",
     }  # fmt: skip
     first = flat([p.grad for p in model["body"][0].parameters()]).norm()
     rest = flat([p.grad for layer in list(model["body"])[1:] for p in layer.parameters()]).norm()
     assert values["grad_norm/body.0.*"] == pytest.approx(first.item(), rel=1e-6)
     assert values["grad_norm/body.*"] == pytest.approx(rest.item(), rel=1e-6)
-    assert values["hooks/grad_norm"] == pytest.approx(flat([p.grad for p in model.parameters()]).norm().item(), rel=1e-6)
+    assert values["run/grad_norm"] == pytest.approx(flat([p.grad for p in model.parameters()]).norm().item(), rel=1e-6)
 
 
 def test_a_mapping_names_the_groups() -> None:

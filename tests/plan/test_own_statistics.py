@@ -26,7 +26,7 @@ class Power:
 
 
 def written(watched):
-    return {tag: value for tag, value in watched.compute().items() if not tag.startswith("hooks/")}
+    return {tag: value for tag, value in watched.compute().items() if not tag.startswith("run/")}
 
 
 def measured(*rules):

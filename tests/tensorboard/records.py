@@ -35,7 +35,7 @@ def record(
         headers=headers_of(names),
         values=np.concatenate([values, counts]),
         measured=np.concatenate([measured, measured]),
-        summaries={"hooks/grad_norm": float(step)},
+        summaries={"run/grad_norm": float(step)},
         merged=None if merged is None else (tuple(merged), np.array([*merged.values()])),
         histogram_tags=[f"{prefix}grad_histogram/{names[0]}"] if histograms else [],
         histogram_counts=drawn[: int(histograms)],

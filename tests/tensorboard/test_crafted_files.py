@@ -174,7 +174,7 @@ def test_messages_that_are_valid_and_wrong_end_in_no_traceback(honest, tmp_path,
         if kind == "tag":
             others = [each.tag for each in holding[0].summary.value]
             value.tag = data.draw(
-                st.sampled_from([*others, "", "x", "table/", "table/a/b", "table/a/b/c", "a/b/c/d", "." * 3000, "hooks/"])
+                st.sampled_from([*others, "", "x", "table/", "table/a/b", "table/a/b/c", "a/b/c/d", "." * 3000, "run/"])
             )
         elif kind == "plugin":
             value.metadata.plugin_data.plugin_name = data.draw(st.sampled_from(["lightning_hooks", "", "scalars", "text"]))
@@ -242,18 +242,18 @@ def test_a_vector_of_another_length_than_its_list_of_rows_is_not_read(honest, tm
 
 def test_of_a_tag_of_two_kinds_the_first_is_read(honest, tmp_path):
     def mixed(event, value):
-        if value.tag == "hooks/grad_norm" and event.step >= 2:
+        if value.tag == "run/grad_norm" and event.step >= 2:
             value.tensor.dtype = 1
             value.tensor.tensor_content = bytes(16)
             value.tensor.tensor_shape.dim.add(size=4)
 
     file = crafted(tmp_path, honest, mixed)
-    said = f"{file}: only the values of the kind that came first are read of 'hooks/grad_norm', which have several kinds"
+    said = f"{file}: only the values of the kind that came first are read of 'run/grad_norm', which have several kinds"
     with pytest.warns(UserWarning, match=said):
         run = read_run(tmp_path)
-    assert run.scalars["hooks/grad_norm"][0].tolist() == [0, 1]
+    assert run.scalars["run/grad_norm"][0].tolist() == [0, 1]
     with pytest.warns(UserWarning, match=said):
-        assert RunIndex(tmp_path).numbers("hooks/grad_norm")[0].tolist() == [0, 1]
+        assert RunIndex(tmp_path).numbers("run/grad_norm")[0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("step", [1 << 62, -(1 << 62), (1 << 63) - 1, -(1 << 63)])

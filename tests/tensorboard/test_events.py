@@ -23,7 +23,7 @@ def test_a_step_holds_the_table_the_scalars_and_the_row_list():
         f"table/grad/count/{digest}",
         "grad_norm/encoder.0.weight",
         "grad_norm/encoder.0.bias",
-        "hooks/grad_norm",
+        "run/grad_norm",
     ]
     assert make_ndarray(values[f"table/rows/{digest}"].tensor).tolist() == [name.encode() for name in NAMES]
     np.testing.assert_array_equal(make_ndarray(values[f"table/grad/norm/{digest}"].tensor), [0.125, 1.125, np.nan])
@@ -74,5 +74,5 @@ def test_an_empty_histogram_is_still_one():
 def test_prefix_comes_before_every_tag_of_the_monitor(prefix):
     tags = [value.tag for value in EventBuilder().summary(record(0, prefix=prefix)).value]
     assert f"{prefix}grad_norm/encoder.0.bias" in tags
-    assert f"{prefix}hooks/grad_norm" in tags
+    assert f"{prefix}run/grad_norm" in tags
     assert any(tag.startswith(f"table/{prefix}grad/norm/") for tag in tags)

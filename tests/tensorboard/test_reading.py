@@ -32,7 +32,7 @@ def test_a_run_comes_back_whole(tmp_path):
     assert np.isnan(table["head"]).all()
     assert (run.table("grad", "count")["head"] == 0).all()
     assert run.tensors() == [("grad", "norm"), ("grad", "count")]
-    assert run.texts == {"hooks/rules": "| rules |"}
+    assert run.texts == {"run/rules": "| rules |"}
     assert len(run.histograms["grad_histogram/encoder.0.weight"]) == 300
     assert repr(run) == f"<Run {str(tmp_path)!r}: 3 scalar tags, 2 tables>"
 
@@ -40,7 +40,7 @@ def test_a_run_comes_back_whole(tmp_path):
 def test_a_single_file_reads_like_its_directory(tmp_path):
     write(tmp_path, range(3))
     (file,) = tmp_path.glob("*tfevents*")
-    assert read_run(file).scalars["hooks/grad_norm"][1].tolist() == [0.0, 1.0, 2.0]
+    assert read_run(file).scalars["run/grad_norm"][1].tolist() == [0.0, 1.0, 2.0]
 
 
 def test_rows_that_changed_at_a_resume_are_joined_by_name(tmp_path):
@@ -96,7 +96,7 @@ def test_a_run_that_was_killed_reads_up_to_its_last_whole_step(tmp_path, cut):
     write(tmp_path, range(4))
     (file,) = tmp_path.glob("*tfevents*")
     file.write_bytes(file.read_bytes()[:-cut])
-    assert read_run(tmp_path).scalars["hooks/grad_norm"][0].tolist() == [0, 1, 2]
+    assert read_run(tmp_path).scalars["run/grad_norm"][0].tolist() == [0, 1, 2]
 
 
 def test_messages(tmp_path):

@@ -139,7 +139,7 @@ def test_a_run_without_step_views_says_so(tmp_path):
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(tmp_path) as writer:
-        StepEventWriter(writer).write(LogEntry(0, summaries={"hooks/grad_norm": 1.0}))
+        StepEventWriter(writer).write(LogEntry(0, summaries={"run/grad_norm": 1.0}))
     with pytest.raises(RuleError, match="there are none: it was written by an older version, or ended before"):
         read_run(tmp_path).views()
     assert read_run(tmp_path).monitors() == []

@@ -49,7 +49,7 @@ def test_one_event_a_step_in_the_file_of_the_logger(run):
 def test_accumulator_reads_every_form(run):
     accumulator = EventAccumulator(str(run), size_guidance={"histograms": 0, "tensors": 0}).Reload()
     tags = accumulator.Tags()
-    assert tags["scalars"] == ["loss", "grad_norm/encoder.0.weight", "grad_norm/encoder.0.bias", "hooks/grad_norm"]
+    assert tags["scalars"] == ["loss", "grad_norm/encoder.0.weight", "grad_norm/encoder.0.bias", "run/grad_norm"]
     assert [point.value for point in accumulator.Scalars("grad_norm/encoder.0.bias")] == [1 + s / 8 for s in range(STEPS)]
     assert tags["histograms"] == ["grad_histogram/encoder.0.weight"]
     drawn = accumulator.Histograms("grad_histogram/encoder.0.weight")
@@ -109,11 +109,11 @@ def test_server_shows_every_form(run, flags):
     server = subprocess.Popen([*command, "--port", str(port), *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         scalars = wait_for(port, "scalars/tags", lambda found: found.get("digits"))
-        assert set(scalars["digits"]) == {"loss", "grad_norm/encoder.0.weight", "grad_norm/encoder.0.bias", "hooks/grad_norm"}
+        assert set(scalars["digits"]) == {"loss", "grad_norm/encoder.0.weight", "grad_norm/encoder.0.bias", "run/grad_norm"}
         points = fetch(port, "scalars/scalars?run=digits&tag=grad_norm%2Fencoder.0.bias")
         assert [(step, value) for _, step, value in points] == [(s, 1 + s / 8) for s in range(STEPS)]
         assert list(fetch(port, "histograms/tags")["digits"]) == ["grad_histogram/encoder.0.weight"]
-        assert "hooks/rules" in fetch(port, "text/tags")["digits"]
+        assert "run/rules" in fetch(port, "text/tags")["digits"]
         shown = fetch(port, "text/text?run=digits&tag=hooks%2Frules")
         assert re.search(r"<table>", shown[0]["text"])
         layout = fetch(port, "custom_scalars/layout")

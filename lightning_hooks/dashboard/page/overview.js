@@ -48,7 +48,7 @@ export class OverviewView {
     if (key !== this.shown) {
       const overview = await source.ask("overview", { run: state.run });
       // Leave out the loss, because the strip shows it.
-      const tags = sorted(overview.hooks).filter((tag) => !tag.endsWith("hooks/loss"));
+      const tags = sorted(overview.run).filter((tag) => !tag.endsWith("run/loss"));
       const charts = await Promise.all(tags.map((tag) => this.chart(tag)));
       const transforms = await Promise.all([...grouped(overview.transforms)].map(([name, names]) => this.transform(name, names)));
       const records = await Promise.all(meta.records.slice(0, RECORDS).map(({ name }) => source.ask("record", { run: state.run, record: name })));
@@ -164,7 +164,7 @@ export class OverviewView {
     const series = (await Promise.all(requests)).filter(Boolean);
     if (!series[0]?.steps.length) return null;
     const text = tag.endsWith("overhead") ? percent : short;
-    const name = tag.slice(tag.indexOf("hooks/"));
+    const name = tag.slice(tag.lastIndexOf("run/"));
     const usual = app.loaded.usual("", name) ?? null;
     return h(
       "div",

@@ -32,7 +32,7 @@ export class Strip {
     this.all = h("button", { onclick: () => state.set({ from: "", to: "" }) }, "all steps");
     this.keys = h("span", {});
     this.readout = h("output", { class: "strip-readout" });
-    const help = helpButton(app, () => this.tag.slice(Math.max(this.tag.indexOf("hooks/"), 0)), "What does this curve mean?");
+    const help = helpButton(app, () => this.tag.slice(Math.max(this.tag.lastIndexOf("run/"), 0)), "What does this curve mean?");
     const choice = h("label", { class: "strip-choice" }, "Curve", this.input);
     const tools = h("div", { class: "strip-tools" }, choice, this.options, help, this.logLabel, this.all, this.keys, this.readout);
     this.columns = h("div", { class: "strip-columns" });

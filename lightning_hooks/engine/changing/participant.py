@@ -171,7 +171,7 @@ class TransformParticipant(Participant):
             for what, value in bound.report.finish().items():
                 out[f"transform_{what}/{bound.index}_{bound.name}"] = value
         if self._may_skip:
-            out["hooks/skipped_steps"] = float(self.skipped_steps)
+            out["run/skipped_steps"] = float(self.skipped_steps)
         return out
 
     def state_dict(self) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class Overhead:
     def report(self) -> dict[str, float]:
         """The share over the steps since the last report; empty if there was no step."""
         reported, self._reported = self._reported, _Time()
-        return {"hooks/overhead": reported.share} if reported.steps else {}
+        return {"run/overhead": reported.share} if reported.steps else {}
 
     def wanted_factor(self, factor: int) -> int:
         """The factor by which intervals should be longer than the rules say. `factor` is the current one."""

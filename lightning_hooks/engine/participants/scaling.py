@@ -86,7 +86,7 @@ class ScalerWatch(Participant):
     def take_reports(self) -> dict[str, float]:
         self._count_open()
         self._count = float(self._count)
-        return {"hooks/skipped_steps": self._count}
+        return {"run/skipped_steps": self._count}
 
     def state_dict(self) -> dict[str, float]:
         self._count_open()

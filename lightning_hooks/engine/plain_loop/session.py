@@ -296,7 +296,7 @@ class Instrument:
         return self._steps.number
 
     def note_loss(self, loss: Tensor) -> None:
-        """Measure the loss of a backward; the losses of a step are merged, and their mean is `hooks/loss`.
+        """Measure the loss of a backward; the losses of a step are merged, and their mean is `run/loss`.
 
         Args:
             loss: any shape, without a loss scale.
@@ -311,7 +311,7 @@ class Instrument:
             ...         watched.note_loss(loss * 0 + 3.0)
             ...         loss.backward()
             ...     watched.step()
-            >>> watched.compute()["hooks/loss"]
+            >>> watched.compute()["run/loss"]
             3.0
         """
         if not isinstance(loss, Tensor):

@@ -13,8 +13,8 @@ from lightning_hooks.stats.schema import COUNT, NONFINITE, squares
 from lightning_hooks.stats.statistics import STATISTICS
 
 Array = NDArray[np.float64]
-_NORMS = {"grad": "hooks/grad_norm", "final_grad": "hooks/final_grad_norm", "param": "hooks/param_norm", "update": None}
-"""Tensors whose norm over all rows is computed, and its tag; None if only `hooks/update_ratio` needs it."""
+_NORMS = {"grad": "run/grad_norm", "final_grad": "run/final_grad_norm", "param": "run/param_norm", "update": None}
+"""Tensors whose norm over all rows is computed, and its tag; None if only `run/update_ratio` needs it."""
 
 
 class GlobalNumbers:
@@ -51,12 +51,12 @@ class GlobalNumbers:
         out = {tag: norms[tensor] for tensor, tag in _NORMS.items() if tag is not None and tensor in norms}
         update, param = norms.get("update"), norms.get("param")
         if update is not None and param is not None:
-            out["hooks/update_ratio"] = update / param if param else (0.0 if update == 0 else float("inf"))
+            out["run/update_ratio"] = update / param if param else (0.0 if update == 0 else float("inf"))
         if not math.isnan(noise_scale):
-            out["hooks/noise_scale"] = noise_scale
+            out["run/noise_scale"] = noise_scale
         if self._loss_row is not None and counts[self._loss_row] > 0:
-            out["hooks/loss"] = float(STATISTICS["mean"](rows[self._loss_row : self._loss_row + 1])[0])
-        out["hooks/nonfinite"] = float(np.add.reduce(rows[:, NONFINITE]))
+            out["run/loss"] = float(STATISTICS["mean"](rows[self._loss_row : self._loss_row + 1])[0])
+        out["run/nonfinite"] = float(np.add.reduce(rows[:, NONFINITE]))
         return out
 
     def _sums(self, of_rows: Array) -> Array:

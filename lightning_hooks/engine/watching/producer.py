@@ -57,7 +57,7 @@ class Producer:
     Args:
         observer: fills the table.
         publisher: passes the views to the consumers.
-        summaries: whether views have the global numbers under `hooks/`, the overhead included.
+        summaries: whether views have the global numbers under `run/`, the overhead included.
         facts: returns the facts of the step that ends, of this rank; None for views without facts.
         structure: of the model; None for views without it.
     """

@@ -13,7 +13,7 @@ from lightning_hooks.health.roles import Mask, roles_of, steps_lost
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom, missing, symptoms_where
 from lightning_hooks.health.rules.spikes import SHORT_HISTORY, Array, caution, six_sigma, spikes
 
-_WHOLE: Final = ("", "hooks/grad_norm")
+_WHOLE: Final = ("", "run/grad_norm")
 _NO_STRUCTURE: Final = "nobody knows which parameters are weights"
 
 

@@ -55,7 +55,7 @@ class NonFinite(HealthRule):
     headroom: float = 1e2
     family: ClassVar[str] = "numerics"
     needs: ClassVar[Needs] = (
-        ("", "hooks/nonfinite"),
+        ("", "run/nonfinite"),
         ("loss", "nonfinite"),
         ("param", "nonfinite"),
         ("grad", "nonfinite"),
@@ -79,11 +79,11 @@ class NonFinite(HealthRule):
 
     def can_skip(self, view: StepView) -> bool:
         """See `HealthRule`: nothing that was measured at this step is NaN or infinite."""
-        return view.summaries.get("hooks/nonfinite") == 0
+        return view.summaries.get("run/nonfinite") == 0
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
-        total = evidence.track("", "hooks/nonfinite")
+        total = evidence.track("", "run/nonfinite")
         if total is not None and bool((total.values[total.new] == 0).all()):
             return
         bad = {tensor: found for tensor in ("loss", "param") if (found := _bad(evidence, tensor)) is not None}

@@ -192,7 +192,7 @@ class ClippingAlways(HealthRule):
     family: ClassVar[str] = "updates"
     needs: ClassVar[Needs] = (("grad", "norm"), ("final_grad", "norm"))
     next_steps: ClassVar[tuple[str, ...]] = (
-        "Compare `watch/hooks/grad_norm` with gradient_clip_val: a limit far below the usual norm replaces the learning rate.",
+        "Compare `watch/run/grad_norm` with gradient_clip_val: a limit far below the usual norm replaces the learning rate.",
     )
     source: ClassVar[str] = "a limit that acts at more than 90 % of the steps is no guard against outliers any more"
 

@@ -108,10 +108,10 @@ def test_the_loss_of_a_plain_loop() -> None:
             watched.note_loss(loss)
             loss.backward()
         optimizer.step()
-        assert watched.record.summaries["hooks/loss"] == 1.5
+        assert watched.record.summaries["run/loss"] == 1.5
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
-        assert "hooks/loss" not in watched.compute()
+        assert "run/loss" not in watched.compute()
         with pytest.raises(RuleError, match=r"^note_loss: loss must be a tensor, got 1\.0$"):
             watched.note_loss(1.0)  # type: ignore[arg-type]
     assert watched.record.facts is not None and watched.record.facts.optimizers[0].groups[0].params == ("weight", "bias")

@@ -82,16 +82,16 @@ def test_the_share_is_that_of_all_steps_since_the_last_report():
     assert costs.report() == {}
     costs.note(1.0, 4.0)
     costs.note(0.0, 4.0)
-    assert costs.report() == {"hooks/overhead": 0.125}
+    assert costs.report() == {"run/overhead": 0.125}
     costs.note(1.0, 2.0)
-    assert costs.report() == {"hooks/overhead": 0.5}
+    assert costs.report() == {"run/overhead": 0.5}
 
 
 def test_what_torch_takes_to_call_hooks_counts_in_every_step():
     costs = overhead(call=0.25)
     for calls in (2, 4, 0):
         costs.note(0.5, 10.0, calls=calls)
-        assert costs.report() == {"hooks/overhead": (0.5 + calls * 0.25) / 10}
+        assert costs.report() == {"run/overhead": (0.5 + calls * 0.25) / 10}
 
 
 @pytest.mark.parametrize(("own", "wanted"), [(0.05, 1), (0.12, 2), (0.25, 4), (1.0, 16), (2.0, 32)])

@@ -96,6 +96,6 @@ def test_its_tags_are_below_the_default_prefix_and_its_tables_are_not(tmp_path):
     views = train(logdir=tmp_path)
     run = read_run(tmp_path / "run_0")
     assert run.scalars and {tag.partition("/")[0] for tag in run.scalars} == {"watch"}
-    assert "watch/hooks/rules" in run.texts and run.table("grad", "norm").steps.tolist() == [0, 1, 2]
-    losses = [view.summaries["hooks/loss"] for view in run.views()]
-    assert losses == pytest.approx([view.summaries["hooks/loss"] for view in views])
+    assert "watch/run/rules" in run.texts and run.table("grad", "norm").steps.tolist() == [0, 1, 2]
+    losses = [view.summaries["run/loss"] for view in run.views()]
+    assert losses == pytest.approx([view.summaries["run/loss"] for view in views])

@@ -525,10 +525,7 @@ def test_a_compiled_step_of_the_optimizer_is_watched():
                 twin(torch.ones(2, 3)).sum().backward()
                 step()
         seen.append(
-            [
-                [view.step, view.summaries["hooks/grad_norm"], *view.stat("update", "norm").values.tolist()]
-                for view in steps.views
-            ]
+            [[view.step, view.summaries["run/grad_norm"], *view.stat("update", "norm").values.tolist()] for view in steps.views]
         )
         seen.append([parameter.flatten().tolist() for parameter in twin.parameters()])
     assert len(seen[0]) == 3

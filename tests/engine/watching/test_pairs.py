@@ -102,7 +102,7 @@ def test_micro_batches_that_agree_cancel_or_are_unrelated() -> None:
 
 def test_of_one_micro_batch_nothing_can_be_said() -> None:
     (values,) = run([[[1.0, 2.0]]], STATS)
-    assert set(values) == {"hooks/grad_norm", "hooks/nonfinite"}
+    assert set(values) == {"run/grad_norm", "run/nonfinite"}
 
 
 def estimates(micro_batches: list[list[float]]) -> tuple[float, float]:
@@ -123,7 +123,7 @@ def test_the_noise_scale_is_the_ratio_of_two_averages() -> None:
         g, s = estimates(micro_batches)
         gradient, noise = DECAY * gradient + (1 - DECAY) * g, DECAY * noise + (1 - DECAY) * s
         assert seen["grad_noise_scale/w"] == pytest.approx(noise / gradient, rel=1e-6)
-        assert seen["hooks/noise_scale"] == pytest.approx(noise / gradient, rel=1e-6)
+        assert seen["run/noise_scale"] == pytest.approx(noise / gradient, rel=1e-6)
 
 
 def test_it_finds_the_scale_that_the_data_was_made_with() -> None:
@@ -154,7 +154,7 @@ def test_of_a_group_it_is_that_of_its_parameters_as_one_vector() -> None:
     gradient, noise = estimates(micro_batches)
     values = watched.compute()
     assert values["grad_noise_scale/all"] == pytest.approx(noise / gradient, rel=1e-6)
-    assert values["hooks/noise_scale"] == pytest.approx(noise / gradient, rel=1e-6)
+    assert values["run/noise_scale"] == pytest.approx(noise / gradient, rel=1e-6)
     assert values["grad_cosine/all"] == pytest.approx(1.0)
     g = torch.tensor(micro_batches, dtype=torch.float64)
     total, small = g.sum(0).square().sum(), g.square().sum()

@@ -18,7 +18,7 @@ def test_rows_follow_what_an_optimizer_holds_and_which_parameters_have_a_gradien
             loss.backward()
             gradients = [None if p.grad is None else p.grad.clone() for p in (model[0].weight, model[1].weight)]
             optimizer.step()
-            values = {tag: value for tag, value in watched.compute().items() if not tag.startswith("hooks/")}
+            values = {tag: value for tag, value in watched.compute().items() if not tag.startswith("run/")}
             return values, gradients
 
         values, (first, _) = step(model(torch.ones(1, 2)).sum())
@@ -47,7 +47,7 @@ def test_only_parameters_that_an_optimizer_still_has_after_its_step_have_an_upda
         handle = optimizer.register_step_pre_hook(hook)  # Torch calls it after the copies are made, as it calls a closure.
         optimizer.step()
         handle.remove()
-        return {tag: value for tag, value in watched.compute().items() if not tag.startswith("hooks/")}
+        return {tag: value for tag, value in watched.compute().items() if not tag.startswith("run/")}
 
     with instrument(model, watch=[Watch(params="*.weight", tensors="update", stats="norm")], optimizer=optimizer) as watched:
         values = step(lambda: model[0].weight.requires_grad_(False))

@@ -78,7 +78,7 @@ def test_a_rule_that_is_not_strict_watches_it_where_there_is_one() -> None:
                 model(torch.randn(4, 3)).square().sum().backward()
                 optimizer.step()
     assert len(w) == 1
-    rows = {tag for tag in watched.compute() if not tag.startswith("hooks/")}
+    rows = {tag for tag in watched.compute() if not tag.startswith("run/")}
     assert rows == {f"{t}_norm/{i}.weight" for t in ("update", "state.momentum_buffer") for i in (0, 1)}
 
 

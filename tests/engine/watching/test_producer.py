@@ -27,17 +27,17 @@ def numbers(*values: float) -> dict[str, float]:
 @pytest.mark.parametrize("values", [(inf,), (inf, 1.0), (-inf, inf, 2.0)])
 def test_the_norm_over_rows_of_which_one_holds_an_infinity_is_infinite(values: tuple[float, ...]) -> None:
     found = numbers(*values)
-    assert found["hooks/param_norm"] == inf
-    assert found["hooks/nonfinite"] == 2 * sum(abs(value) == inf for value in values)
+    assert found["run/param_norm"] == inf
+    assert found["run/nonfinite"] == 2 * sum(abs(value) == inf for value in values)
 
 
 def test_a_nan_in_a_row_makes_the_norm_over_rows_nan() -> None:
-    assert isnan(numbers(float("nan"), inf)["hooks/param_norm"])
+    assert isnan(numbers(float("nan"), inf)["run/param_norm"])
 
 
 def test_squares_that_no_float64_holds_are_infinite_without_a_warning() -> None:
-    assert numbers(1e200, 1.0)["hooks/param_norm"] == inf
+    assert numbers(1e200, 1.0)["run/param_norm"] == inf
 
 
 def test_the_norm_over_rows_is_that_of_all_elements() -> None:
-    assert numbers(3.0, 4.0)["hooks/param_norm"] == pytest.approx(50**0.5, rel=1e-12)
+    assert numbers(3.0, 4.0)["run/param_norm"] == pytest.approx(50**0.5, rel=1e-12)

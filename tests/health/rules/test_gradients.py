@@ -13,7 +13,7 @@ from tests.health.rules.made import diagnosed, noisy, run_of_series, weights_of
 from tests.health.views import moments_of
 
 ROWS = [("grad", "a"), ("grad", "b")]
-TAG = "hooks/grad_norm"
+TAG = "run/grad_norm"
 
 
 def found(rule, a, b, *, whole=None, structure=None, **options):
@@ -175,7 +175,7 @@ def test_between_two_comparisons_the_last_one_counts():
     ("rule", "reason"),
     [
         (GradientSpike(), "nobody knows which parameters are weights"),
-        (GradientsRepeat(), "no step reports `hooks/grad_norm`"),
+        (GradientsRepeat(), "no step reports `run/grad_norm`"),
     ],
     ids=["structure", "norm"],
 )
@@ -186,7 +186,7 @@ def test_a_rule_says_why_it_cannot_run(rule, reason):
 
 def test_a_missing_statistic_is_named():
     diagnosis = diagnosed(ExplodingGradient(), run_of_series(ROWS, np.ones((60, 2)), structure=weights_of("a", "b")))
-    assert diagnosis.summary()["could_not_run"]["ExplodingGradient"] == "no step reports `hooks/grad_norm`"
+    assert diagnosis.summary()["could_not_run"]["ExplodingGradient"] == "no step reports `run/grad_norm`"
 
 
 def test_rules_can_be_typed_back_in():
