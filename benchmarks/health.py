@@ -93,7 +93,7 @@ def measure_units(workload: Workload, seconds: float) -> dict[str, Any]:
         workload: what is trained.
         seconds: about how long it may take were no step watched.
     """
-    units = Watch(modules="*", leaves=True, tensors=("output",), stats=EIGHT, units="auto", every_n_steps=_UNITS_EVERY)
+    units = Watch(modules="*", select="leaves", tensors=("output",), stats=EIGHT, units="auto", every_n_steps=_UNITS_EVERY)
     return _in_windows(workload, "units", StatsMonitor(watch=[*everything(), units]), _UNITS_EVERY, seconds)
 
 

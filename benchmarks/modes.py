@@ -23,7 +23,7 @@ def everything(extra_params: tuple[str, ...] = (), extra_stats: tuple[str, ...] 
     """
     stats = (*EIGHT, *extra_stats)
     return [
-        Watch(modules="*", leaves=True, tensors=("output", "output_grad"), stats=stats),
+        Watch(modules="*", select="leaves", tensors=("output", "output_grad"), stats=stats),
         Watch(params="*", tensors=("param", "grad", *extra_params), stats=stats),
     ]
 

@@ -59,7 +59,7 @@ PICTURES: Final = (
 def write_run(folder: Path, name: str, histograms: bool) -> None:
     """Train one of the trainings of `examples.sick` and leave its files in `folder/name`."""
     torch.manual_seed(0)
-    drawn = Watch(modules="*", leaves=True, tensors="output", stats="histogram", every_n_steps=1)
+    drawn = Watch(modules="*", select="leaves", tensors="output", stats="histogram", every_n_steps=1)
     monitor = StatsMonitor([*DEFAULT_WATCH, drawn], histogram_every_n_steps=1) if histograms else StatsMonitor()
     trainer = Trainer(
         max_steps=STEPS,

@@ -44,12 +44,12 @@ def reader(name: str, layout: Layout, mode: str, folder: Path) -> Callback:
     steps = watched_steps(mode, layout)
     if name == "capture":
         path = folder / mode.replace(" ", "_")
-        return ActivationCapture("*", leaves=True, reduce="norm", every_n_steps=steps, folder=path, strict=False)
+        return ActivationCapture("*", select="leaves", reduce="norm", every_n_steps=steps, folder=path, strict=False)
     if name == "hook":
-        return CustomHooks([Hook(_look, kind="forward", modules="*", leaves=True, every_n_steps=steps)])
+        return CustomHooks([Hook(_look, kind="forward", modules="*", select="leaves", every_n_steps=steps)])
     rules = everything()
     if name == "second monitor":
-        rules = [Watch(modules="*", leaves=True, tensors=("output", "output_grad"), stats=("norm", "mean"))]
+        rules = [Watch(modules="*", select="leaves", tensors=("output", "output_grad"), stats=("norm", "mean"))]
     return StatsMonitor(rules, every_n_steps=steps, prefix=f"{mode}/{name}/".replace(" ", "_"))
 
 

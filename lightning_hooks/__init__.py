@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A a
     from lightning_hooks.records import StepView as StepView
     from lightning_hooks.rules import Apply as Apply
     from lightning_hooks.rules import Hook as Hook
+    from lightning_hooks.rules import Units as Units
     from lightning_hooks.rules import Watch as Watch
     from lightning_hooks.stats.accumulators import Accumulator as Accumulator
     from lightning_hooks.stats.columns import Column as Column
@@ -86,7 +87,7 @@ _PUBLIC = {
     "health": ("Finding", "HealthRule", "Severity", "Symptom"),
     "hooks.hook_point": ("HookPoint",),
     "records": ("RunContext", "RunFacts", "StepConsumer", "StepView"),
-    "rules": ("Apply", "Hook", "Watch"),
+    "rules": ("Apply", "Hook", "Units", "Watch"),
     "stats.accumulators": ("Accumulator",),
     "stats.columns": ("Column",),
     "tensorboard": ("Run", "read_run"),

@@ -22,6 +22,13 @@ OLD_NAMES = {
     ),
     "Symptom, symptoms_where": (r"\bsigns_where\b", r"\bhealth(\.rule)? import .*\bSign\b", r"\bIter(able|ator)\[Sign\]"),
     "run/loss": (r"(?<!lightning_)hooks/(loss|(final_)?grad_norm|param_norm|update_ratio|nonfinite|overhead|opened)\b",),
+    'select="leaves", Units(…)': (
+        r"\b(leaves|layers)=True\b",
+        r"\bunit_vectors\b",
+        r"\bunits=-?\d",
+        r"^ +leaves: true",
+        r"'layers': True|\"(layers|leaves)\": True",
+    ),
 }
 
 

@@ -32,7 +32,8 @@ from lightning_hooks.engine.watching.capture_participant import CaptureParticipa
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
 from lightning_hooks.rules.fields import as_stages, check_flag, check_local
-from lightning_hooks.rules.patterns import Target, named_modules, select
+from lightning_hooks.rules.patterns import Target, named_modules
+from lightning_hooks.rules.patterns import select as matching
 from lightning_hooks.rules.schedule import every_n
 from lightning_hooks.rules.tensors import check_tensor
 from lightning_hooks.tensorboard.own_board import new_folder
@@ -59,7 +60,7 @@ class ActivationCapture(HooksCallback):
         tensor: `output` (default) or `input`, also one part (`output[0]`); in training also `output_grad` and `input_grad`,
             or `inner_output_grad` and `inner_input_grad`: gradients of all backward passes except that of the loss.
         types: only modules of these classes; default: all.
-        leaves: only modules without children; default False.
+        select: as for `Watch`: `all` (default), `leaves` or `layers`.
         every_n_steps: a schedule, as for `StatsMonitor`; in stages other than `train` it counts batches. Default: every step
             if `stages` is given. At least one of the two is required.
         stages: any of `train`, `validate`, `test`, `predict`; default `train`.
@@ -89,7 +90,7 @@ class ActivationCapture(HooksCallback):
         *,
         tensor: str = "output",
         types: str | Sequence[str] | None = None,
-        leaves: bool = False,
+        select: str = "all",
         every_n_steps: int | Sequence[int] | Mapping[str, int] | None = None,
         stages: str | Sequence[str] | None = None,
         reduce: str | None = None,
@@ -104,12 +105,12 @@ class ActivationCapture(HooksCallback):
         if modules is None:
             raise RuleError("modules must be a pattern or a list of patterns, got None")
         check_tensor(tensor, of_module=True, where="tensor")
-        rule = Watch(modules=modules, tensors=[tensor], types=types, leaves=leaves, strict=strict)
+        rule = Watch(modules=modules, tensors=[tensor], types=types, select=select, strict=strict)
         assert rule.modules is not None
         self.modules = (rule.modules,) if isinstance(rule.modules, str) else tuple(rule.modules)
         self.tensor = tensor
         self.types = rule.types
-        self.leaves = leaves
+        self.select = select
         if every_n_steps is None and stages is None:
             raise RuleError("give every_n_steps=… to capture while training, or stages=['predict'], or both")
         self.every_n_steps = every_n_steps
@@ -169,8 +170,8 @@ class ActivationCapture(HooksCallback):
         return capture_report(resolved, self.tensor, f"reduce={self.reduce!r}" if self.reduce else "all of it")
 
     def _targets(self, model: nn.Module) -> Targets:
-        how: dict[str, Any] = {"types": self.types, "leaves": self.leaves, "strict": self.strict}
-        return list(select(named_modules(model), self.modules, **how, where=f"{self._label}modules"))
+        how: dict[str, Any] = {"types": self.types, "among": self.select, "strict": self.strict}
+        return list(matching(named_modules(model), self.modules, **how, where=f"{self._label}modules"))
 
     @property
     @override

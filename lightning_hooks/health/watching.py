@@ -31,7 +31,7 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False, from_s
         ...     needs = (("output", "dead_units"), ("update", "ratio"))
         >>> for fields in fields_of_watch([Dead()]):
         ...     print(fields)
-        {'modules': '*', 'layers': True, 'strict': False, 'tensors': ['output'], 'stats': ['dead_units'], 'units': 'auto'}
+        {'modules': '*', 'select': 'layers', 'strict': False, 'tensors': ['output'], 'stats': ['dead_units'], 'units': 'auto'}
         {'params': '*', 'strict': False, 'tensors': ['update'], 'stats': ['norm', 'ratio']}
     """
     rules = [*rules]
@@ -47,7 +47,7 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False, from_s
     for tensor, wanted in stats.items():
         of_units = [stat for stat in wanted if stat in UNIT_STATS]
         others = [stat for stat in wanted if stat not in UNIT_STATS]
-        target = {"modules": "*", "layers": True} if tensor in MODULE_TENSORS else {"params": "*"}
+        target = {"modules": "*", "select": "layers"} if tensor in MODULE_TENSORS else {"params": "*"}
         common = {**target, "strict": False, "tensors": [tensor]}
         if of_units:
             listed.append({**common, "stats": of_units, "units": "auto"})
@@ -69,7 +69,7 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False, from_s
         elif not is_base or kept:
             listed.append({**common, "stats": kept or ["norm"], "every_n_steps": RARELY})
     for tensor in dict.fromkeys(tensor for rule in rules for tensor in rule.needs_start if rule.is_on):
-        target = {"modules": "*", "layers": True} if tensor in MODULE_TENSORS else {"params": "*"}
+        target = {"modules": "*", "select": "layers"} if tensor in MODULE_TENSORS else {"params": "*"}
         every = {"every": 1, "last": START - 1}
         listed.append({**target, "strict": False, "tensors": [tensor], "stats": ["norm"], "every_n_steps": every})
     return listed

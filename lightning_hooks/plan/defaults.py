@@ -9,7 +9,7 @@ from torch import nn
 from lightning_hooks.rules import Watch
 
 DEFAULT_WATCH: Final = (
-    Watch(modules="*", layers=True, tensors=("output", "output_grad"), strict=False),
+    Watch(modules="*", select="layers", tensors=("output", "output_grad"), strict=False),
     Watch(params="*", tensors=("param", "grad", "update"), strict=False),
 )
 

@@ -8,6 +8,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.rows import Row
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.rules.units import Units
 from lightning_hooks.stats.units.spec import UnitSpec
 
 _MIN_INTERVAL: Final = 10
@@ -30,15 +31,14 @@ def ask_for_units(row: Row, rule: Watch, where: str) -> None:
     Raises:
         RuleError: another rule requests the units of this row with a different dimension or number of heads.
     """
-    axis = None if rule.units in (None, "auto") else int(rule.units)
-    requested = UnitSpec(axis, rule.heads, rule.unit_vectors)
+    units = rule.units if isinstance(rule.units, Units) else Units()
+    requested = UnitSpec(units.axis, units.heads, units.vectors)
     if row.units is None:
         row.units = requested
         return
     if row.units[:2] != requested[:2]:
         raise RuleError(
-            f"{where}.units: another rule measures the units of {row.tensor} of {row.name} with units="
-            f"{'auto' if row.units.axis is None else row.units.axis!r} and heads={row.units.heads}, this one with units="
-            f"{'auto' if axis is None else axis!r} and heads={rule.heads}"
+            f"{where}.units: another rule measures the units of {row.tensor} of {row.name} with axis={row.units.axis} and "
+            f"heads={row.units.heads}, this one with axis={units.axis} and heads={units.heads}"
         )
     row.units = row.units._replace(vectors=row.units.vectors or requested.vectors)

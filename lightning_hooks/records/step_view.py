@@ -68,8 +68,8 @@ class StepView:
             columns]. `state` reads them by the index of the row.
         metrics: the values of your own metrics by (row, name). In a view that was read from a file, also the values of other
             statistics whose states are not in the file.
-        vectors: one number for each unit by (row, name), float64 [units], for rules with `unit_vectors=True`: `abs_max`, `rms`,
-            `mean` and `zero_fraction`.
+        vectors: one number for each unit by (row, name), float64 [units], for rules with `Units(vectors=True)`: `abs_max`,
+            `rms`, `mean` and `zero_fraction`.
         ranks: the number of ranks that were merged.
         facts: how the step trained; None if nobody knows. The same object as in the view before if nothing changed.
         structure: the modules and parameters of the model; None if nobody knows. The same object in all views of a run.

@@ -113,7 +113,7 @@ class TableLayout:
 
 
 class UnitVectors:
-    """The series of units: each row with `unit_vectors` has a table of its own, whose rows are the units."""
+    """The series of units: each row with `Units(vectors=True)` has a table of its own, whose rows are the units."""
 
     def __init__(self, index: RowIndex) -> None:
         self._index = index

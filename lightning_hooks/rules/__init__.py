@@ -15,6 +15,7 @@ from lightning_hooks.rules.tensors import (
     PARAM_TENSORS,
     parse_tensor,
 )
+from lightning_hooks.rules.units import Units
 from lightning_hooks.rules.watch import Watch
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "PARAM_TENSORS",
     "Apply",
     "Hook",
+    "Units",
     "Watch",
     "parse_tensor",
 ]

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 else:
     Statistic: TypeAlias = Callable[..., Any]
 
+SELECT: Final = ("all", "leaves", "layers")
+"""Which of the modules that match a rule selects."""
 STAGES: Final = ("train", "validate", "test", "predict")
 
 StatSpec: TypeAlias = str | Statistic
@@ -99,6 +101,14 @@ def check_flag(name: str, value: Any) -> None:
     """Raise unless the value is True or False."""
     if not isinstance(value, bool):
         raise RuleError(f"{name} must be True or False (in YAML true or false, without quotes), got {shown(value)}")
+
+
+def check_select(rule: Any) -> None:
+    """Raise unless `select` of a rule is `all`, `leaves` or `layers`, and `all` if the rule is not on modules."""
+    if rule.select not in SELECT:
+        raise RuleError(f"select must be one of {', '.join(SELECT)}, got {shown(rule.select)}")
+    if rule.select != "all" and rule.modules is None:
+        raise RuleError(f"select={rule.select!r} goes with modules")
 
 
 def as_count(name: str, value: Any, at_least: int = 0) -> int:

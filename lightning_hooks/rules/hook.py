@@ -13,6 +13,7 @@ from lightning_hooks.rules.fields import (
     CallSpec,
     ScheduleSpec,
     TypeSpec,
+    check_select,
     check_stages,
     normalise,
     short_repr,
@@ -55,7 +56,7 @@ class Hook:
         modules: patterns of module names.
         params: patterns of parameter names.
         types: only modules (or parameters of modules) of these classes; default: all.
-        leaves: only modules without children; default False.
+        select: as for `Watch`: `all` (default), `leaves` or `layers`.
         named: whether the dotted name of the target is passed as the first argument; default False.
         with_kwargs: with `forward_pre` and `forward`: whether keyword arguments follow the positional ones; default False.
         prepend: whether the hook runs before hooks that are already registered; default False. Not with `saved_tensors`,
@@ -81,7 +82,7 @@ class Hook:
     modules: str | Sequence[str] | None = None
     params: str | Sequence[str] | None = None
     types: TypeSpec | Sequence[TypeSpec] | None = None
-    leaves: bool = False
+    select: str = "all"
     named: bool = False
     with_kwargs: bool = False
     prepend: bool = False
@@ -103,8 +104,7 @@ class Hook:
             if (getattr(self, field) is not None) != (field == target):
                 needs = f"needs {target}" if target else "takes neither modules nor params"
                 raise RuleError(f"{field}: a hook of kind {self.kind!r} {needs}")
-        if self.leaves and self.modules is None:
-            raise RuleError("leaves=True goes with modules")
+        check_select(self)
         if self.with_kwargs and self.kind not in ("forward_pre", "forward"):
             raise RuleError(f"with_kwargs goes with forward_pre and forward, not with {self.kind!r}")
         if self.types is not None and not target:

@@ -138,7 +138,7 @@ def select(
     patterns: str | Sequence[str],
     *,
     types: TypeSpec | Sequence[TypeSpec] | None = None,
-    leaves: bool = False,
+    among: str = "all",
     strict: bool = True,
     where: str = "patterns",
     advice: str = ". Set strict=False if this is intended",
@@ -149,7 +149,7 @@ def select(
         targets: the modules or parameters of the model.
         patterns: globs, `re:` regular expressions, `!` exclusions; a list is the union without its exclusions.
         types: classes, class names or import paths, of the module or of the parameter's module; default all.
-        leaves: whether to select only modules without children; default False.
+        among: `all` targets (default), `leaves` (modules without children) or `layers` (of the network).
         strict: whether a rule that matches nothing raises (default) or warns.
         where: the option, for messages: `watch[0].modules`.
         advice: the end of the error's message.
@@ -161,6 +161,9 @@ def select(
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     types = None if types is None else [types] if isinstance(types, (str, type)) else list(types)
     is_named, is_of_type = by_names(patterns, where), by_types(types, where)
+    leaves = among == "leaves"
+    if among == "layers" and isinstance(targets, Modules):
+        targets = targets.layers()
 
     def matches(target: Target[T]) -> bool:
         return is_named(target.aliases) and not (leaves and any(target.owner.children())) and is_of_type(target.owner)
@@ -216,9 +219,8 @@ def matched_by(model: nn.Module, rules: Iterable[R], where: str) -> Iterator[tup
         here, fields, targets = f"{where}[{position}]", cast(Any, rule), []
         for option, all_targets in candidates.items():
             if (patterns := getattr(rule, option)) is not None:
-                how = {"types": fields.types, "leaves": getattr(rule, "leaves", False), "strict": fields.strict}
-                among = modules.layers() if getattr(rule, "layers", False) else all_targets
-                targets = select(among, patterns, **how, where=f"{here}.{option}")
+                how = {"types": fields.types, "among": getattr(rule, "select", "all"), "strict": fields.strict}
+                targets = select(all_targets, patterns, **how, where=f"{here}.{option}")
                 if option == "params":
                     _refuse_flattened(model, targets, f"{here}.{option}")
         yield here, rule, targets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.rules.fields import (
@@ -14,12 +15,14 @@ from lightning_hooks.rules.fields import (
     as_count,
     check_expressions,
     check_one_target,
+    check_select,
     normalise,
     short_repr,
 )
 from lightning_hooks.rules.schedule import every_n
 from lightning_hooks.rules.statistics import UNIT_STATS, check_statistic
 from lightning_hooks.rules.tensors import check_tensor
+from lightning_hooks.rules.units import Units, as_units
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,9 @@ class Watch:
         modules: patterns of module names. Give exactly one of `modules` and `params`.
         params: patterns of parameter names.
         types: only modules (or parameters of modules) of these classes, by class name, import path or class; default: all.
-        leaves: only modules without children; default False.
-        layers: only layers of the network, as the default rules do: modules that have no children or own parameters, without
-            metrics, losses and modules that torch never calls; default False.
+        select: `all` (default); `leaves`, modules without children; or `layers`, the layers of the network, as the default
+            rules do: modules that have no children or own parameters, without metrics, losses and modules that torch never
+            calls.
         tensors: of a module `input`, `output`, `input_grad`, `output_grad` (or one part: `output[0]`, `output.logits`), and
             `inner_input_grad`, `inner_output_grad`: the same gradients in every backward pass except that of the loss;
             of a parameter `param`, `grad`, `final_grad`, `update`, `state.<key>` (an entry of the optimizer's state:
@@ -45,11 +48,9 @@ class Watch:
             patterns makes one group per pattern; a mapping also names the groups. The first matching pattern counts, and a
             target without a match keeps its own row. Default: no groups.
         every_n_steps: the schedule of this rule; default: the schedule of the monitor.
-        units: measure each unit (channel, feature, head, expert) of modules' tensors: `auto`, or the dimension of the units.
-            The statistics of units are then added to `stats`. A statistic of units in `stats` implies `auto`. A rule without
-            `every_n_steps` measures units at every tenth step. Default: no units.
-        heads: merge neighbouring units into this number of groups, such as the heads of an attention layer; default: no groups.
-        unit_vectors: whether each unit has curves of its own on the page; default False.
+        units: measure each unit (channel, feature, head, expert) of modules' tensors: `auto`, or `Units` (a mapping of its
+            fields in YAML). The statistics of units are then added to `stats`. A statistic of units in `stats` implies `auto`.
+            A rule without `every_n_steps` measures units at every tenth step. Default: no units.
         strict: whether a rule that matches nothing, or an optimizer without the key of a `state.<key>`, is an error (default)
             or a warning.
 
@@ -65,16 +66,13 @@ class Watch:
     _: KW_ONLY
     params: str | Sequence[str] | None = None
     types: TypeSpec | Sequence[TypeSpec] | None = None
-    leaves: bool = False
-    layers: bool = False
+    select: str = "all"
     tensors: str | Sequence[str] | None = None
     stats: StatSpec | Sequence[StatSpec] | None = None
     group_by: GroupSpec | None = None
     every_n_steps: ScheduleSpec | None = None
     strict: bool = True
-    units: str | int | None = None
-    heads: int | None = None
-    unit_vectors: bool = False
+    units: str | Units | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Check and normalise the fields."""
@@ -84,9 +82,8 @@ class Watch:
             check_tensor(tensor, self.modules is not None, "tensors")
         for i, stat in enumerate(self.stats if isinstance(self.stats, tuple) else ()):
             check_statistic(stat, self.watched, f"stats[{i}]")
-        for name in ("leaves", "layers"):
-            if getattr(self, name) and self.modules is None:
-                raise RuleError(f"{name}=True goes with modules, not with params")
+        check_select(self)
+        object.__setattr__(self, "units", as_units(self.units))
         if self.group_by is not None:
             _check_groups(self)
         if self.every_n_steps is not None:
@@ -111,15 +108,7 @@ class Watch:
 
 
 def _check_units(rule: Watch) -> None:
-    units = rule.units
-    if units is not None and units != "auto" and (isinstance(units, bool) or not isinstance(units, int)):
-        raise RuleError(f"units must be 'auto' or the dimension of the units, got {shown(units)}")
-    if rule.heads is not None:
-        as_count("heads", rule.heads, 1)
     if not rule.has_units:
-        for name in ("heads", "unit_vectors"):
-            if getattr(rule, name):
-                raise RuleError(f"{name} goes with units; give units='auto', or name a statistic of units in stats")
         return
     if rule.modules is None:
         raise RuleError("units goes with modules, not with params")

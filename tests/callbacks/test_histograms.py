@@ -79,7 +79,7 @@ def test_the_other_numbers_do_not_depend_on_histograms(tmp_path: Path) -> None:
 
 def test_rules_with_schedules_of_their_own_measure_only_the_rows_that_are_due(tmp_path: Path) -> None:
     rules = [
-        Watch(modules="*", layers=True, tensors="output"),
+        Watch(modules="*", select="layers", tensors="output"),
         Watch(modules="body.0", tensors="output", stats=["histogram", "p50"], every_n_steps=2),
     ]
     for view in views_of(tmp_path, Net(dropout=0.0), StatsMonitor(rules, histogram_every_n_steps=3)):

@@ -431,7 +431,7 @@ class Spare(Net):
 
 def test_the_page_knows_shapes_merging_idle_modules_and_settings(tmp_path: Path) -> None:
     logger = TensorBoardLogger(tmp_path)
-    monitor = StatsMonitor([Watch(modules="*", leaves=True, tensors="output", stats=["norm", "mean"])], max_scalars=6)
+    monitor = StatsMonitor([Watch(modules="*", select="leaves", tensors="output", stats=["norm", "mean"])], max_scalars=6)
     with pytest.warns(UserWarning):
         trainer_of(tmp_path, monitor, logger=logger, accumulate_grad_batches=2).fit(Spare(), data())
     page = read_run(logger.log_dir).texts["watch/run/rules"]

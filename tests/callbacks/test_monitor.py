@@ -203,7 +203,7 @@ def test_modules_that_are_never_called_are_named_once_per_trainer_by_class(tmp_p
             super().__init__()
             self.spare = nn.ModuleList([*(nn.Linear(2, 2) for _ in range(12)), nn.Tanh()])
 
-    monitors = StatsMonitor([Watch(modules="*", leaves=True)]), StatsMonitor([Watch(modules="spare.*")], prefix="b/")
+    monitors = StatsMonitor([Watch(modules="*", select="leaves")]), StatsMonitor([Watch(modules="spare.*")], prefix="b/")
     trainer = trainer_of(tmp_path, *monitors)
     with pytest.warns(UserWarning, match="never|not called") as caught:
         for epochs in (1, 2):

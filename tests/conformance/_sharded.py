@@ -92,7 +92,7 @@ class Sharded(LightningModule):
 def monitor(*extra: Any) -> StatsMonitor:
     return StatsMonitor(
         [
-            Watch(modules="*", leaves=True, tensors=["output", "output_grad"], stats=STATS),
+            Watch(modules="*", select="leaves", tensors=["output", "output_grad"], stats=STATS),
             Watch(params="*", tensors=["param", "grad", "final_grad"], stats=[*STATS, greatest]),
             Watch(params="*", tensors=["update", "state.exp_avg_sq", "state.step"], stats=[*STATS, "ratio"]),
             Watch(params="*", tensors="grad", stats=["norm", "cosine"], group_by={"all": "*"}),

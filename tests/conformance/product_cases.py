@@ -98,7 +98,7 @@ def whole_batches(dtype: torch.dtype = torch.float64) -> list[tuple[Tensor, Tens
 def watch() -> list[Watch]:
     stats = [name for name in NAMES if name != "ratio"]
     return [
-        Watch(modules="*", leaves=True, tensors=["input", "output", "input_grad", "output_grad"], stats=stats),
+        Watch(modules="*", select="leaves", tensors=["input", "output", "input_grad", "output_grad"], stats=stats),
         Watch(params="*", tensors=["param", "grad", "final_grad", "update"], stats=list(NAMES)),
     ]
 

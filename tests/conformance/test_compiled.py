@@ -686,7 +686,7 @@ def test_hooks_are_seen_in_every_part_of_a_graph_that_was_traced_before(blocks: 
     net, x = compiled(), torch.randn(4, 8)
     first = net if who == "itself" else compiled()  # of the same classes: torch shares its graphs
     first(x).sum().backward()
-    with instrument(net, watch=[Watch(modules="*", leaves=True, stats="mean")]) as watched:
+    with instrument(net, watch=[Watch(modules="*", select="leaves", stats="mean")]) as watched:
         net(x).sum().backward()
         watched.step()
         rows = watched.compute()

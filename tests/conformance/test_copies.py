@@ -207,7 +207,7 @@ class Meta(Net):
 
 LOOKING: dict[str, Any] = {
     **{name: EACH[name] for name in ("StatsMonitor", "CustomHooks", "ActivationCapture")},
-    "only results": lambda _: [StatsMonitor(watch=Watch(modules="*", leaves=True, tensors=["output", "output_grad"]))],
+    "only results": lambda _: [StatsMonitor(watch=Watch(modules="*", select="leaves", tensors=["output", "output_grad"]))],
 }
 
 

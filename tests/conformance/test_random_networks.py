@@ -271,8 +271,17 @@ def drawn_rules(draw: random.Random) -> list[Watch]:
         if draw.random() < 0.6:
             tensors = draw.sample(MODULE_TENSORS, draw.randint(1, 4))
             names = draw.choice(["*", "body.*", "head", "body.0", "*.0*"])
-            leaves = draw.random() < 0.3
-            rules.append(Watch(names, leaves=leaves, tensors=tensors, stats=stats, every_n_steps=schedule, strict=False))
+            kept = "leaves" if draw.random() < 0.3 else "all"
+            rules.append(
+                Watch(
+                    names,
+                    select=kept,
+                    tensors=tensors,
+                    stats=stats,
+                    every_n_steps=schedule,
+                    strict=False,
+                )
+            )
         else:
             tensors = draw.sample(PARAM_TENSORS, draw.randint(1, 4))
             names = draw.choice(["*", "*.weight", "head.*", "*.bias"])

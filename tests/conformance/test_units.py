@@ -16,7 +16,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from lightning_hooks import StatsMonitor, Watch, instrument
+from lightning_hooks import StatsMonitor, Units, Watch, instrument
 from lightning_hooks.stats.units.statistics import NAMES
 from tests.callbacks.models import trainer_of
 from tests.conformance._tools import loader, randn
@@ -125,7 +125,7 @@ def _fresh_compiler() -> Iterator[None]:
 def test_units_of_compiled_modules_are_those_of_eager_mode(compiles: Callable[[Image, str], None], backend: str) -> None:
     net, keeps = image(), Keeps()
     compiles(net, backend)
-    rule = Watch(modules="*", tensors=["output", "output_grad"], units="auto", unit_vectors=True, every_n_steps=1)
+    rule = Watch(modules="*", tensors=["output", "output_grad"], units=Units(vectors=True), every_n_steps=1)
     steps, graphs = bare(4), []
     with instrument(net, watch=[rule], consumers=[keeps]) as watched:
         for step in range(4):

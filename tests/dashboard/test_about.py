@@ -43,7 +43,7 @@ def rows(folder, tensor, prefix=""):
 def test_types_shapes_and_the_order_of_execution(tmp_path):
     logger = TensorBoardLogger(tmp_path, name="", version="")
     watch = [
-        Watch(modules="*", leaves=True, tensors=["output", "output_grad"], stats=["norm"]),
+        Watch(modules="*", select="leaves", tensors=["output", "output_grad"], stats=["norm"]),
         Watch(params="*", tensors=["grad"], stats=["norm"]),
     ]
     trainer = Trainer(
@@ -74,7 +74,7 @@ def test_types_shapes_and_the_order_of_execution(tmp_path):
 
 def test_what_one_monitor_tells_stays_when_another_of_its_prefix_tells_of_other_rows(tmp_path):
     monitors = [
-        StatsMonitor([Watch(modules="*", leaves=True, tensors="output", stats="norm")]),
+        StatsMonitor([Watch(modules="*", select="leaves", tensors="output", stats="norm")]),
         StatsMonitor([Watch(params="*", tensors="grad", stats="norm")]),
     ]
     trainer = Trainer(
@@ -94,7 +94,7 @@ def test_what_one_monitor_tells_stays_when_another_of_its_prefix_tells_of_other_
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_a_run_without_training_steps(tmp_path, fits):
-    watch = [Watch(modules="*", leaves=True, tensors="output", stats="norm")]
+    watch = [Watch(modules="*", select="leaves", tensors="output", stats="norm")]
     trainer = Trainer(
         max_epochs=1,
         num_sanity_val_steps=0,

@@ -42,7 +42,7 @@ def logs(tmp_path_factory):
     watch = [
         Watch(params=["*", "!sparse.*"], tensors="grad", stats="norm"),
         Watch(params="sparse.*", tensors="grad", stats="norm", every_n_steps=5),
-        Watch(modules="*", leaves=True, tensors="output", stats="norm"),
+        Watch(modules="*", select="leaves", tensors="output", stats="norm"),
     ]
     with pytest.warns(UserWarning, match="unused"):  # the module is never called
         fit(Net(), folder, watch, 20)

@@ -54,7 +54,10 @@ def url(tmp_path_factory):
         values["norm"][-8:] = 1000 + step  # far below what is in sight at first
 
     write_run(folder / "deep", range(3000), names=DEEP, change=change)
-    watch = [Watch(modules="*", leaves=True, tensors="output", stats="norm"), Watch(params="*", tensors="grad", stats="norm")]
+    watch = [
+        Watch(modules="*", select="leaves", tensors="output", stats="norm"),
+        Watch(params="*", tensors="grad", stats="norm"),
+    ]
     fit(Net(), folder / "net", watch, 8)
     with serving(folder) as where:
         yield where

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import StatsMonitor, Watch
+from lightning_hooks import StatsMonitor, Units, Watch
 from tests.callbacks.models import ValNet, data, trainer_of
 
 from .browser import drawn, needs_browser, opened, place, serving
@@ -24,7 +24,7 @@ class HalfDead(ValNet):
 
 def test_dead_units_are_a_row_of_the_page_and_each_unit_has_a_line_in_a_map_of_its_own(browser, tmp_path):
     torch.manual_seed(0)
-    rule = Watch(modules="body.1", tensors="output", units="auto", unit_vectors=True, every_n_steps=1)
+    rule = Watch(modules="body.1", tensors="output", units=Units(vectors=True), every_n_steps=1)
     monitor = StatsMonitor([rule], logdir=str(tmp_path))
     trainer_of(tmp_path, monitor, max_steps=6).fit(HalfDead(), data(6), data(1))
     with serving(tmp_path) as where:

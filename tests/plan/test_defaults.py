@@ -80,8 +80,8 @@ def outputs(net: nn.Module, watch: Watch) -> dict[str, float]:
 @pytest.mark.filterwarnings("ignore:matched modules were not called")
 def test_a_module_that_owns_parameters_has_a_row_beside_those_of_its_children_whose_numbers_stay():
     net = nn.Sequential(Embeddings(), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0))
-    of_layers = outputs(net, Watch(modules="*", layers=True, tensors="output", stats="norm"))
-    of_leaves = outputs(net, Watch(modules="*", leaves=True, tensors="output", stats="norm", strict=False))
+    of_layers = outputs(net, Watch(modules="*", select="layers", tensors="output", stats="norm"))
+    of_leaves = outputs(net, Watch(modules="*", select="leaves", tensors="output", stats="norm", strict=False))
     more = {tag: value for tag, value in of_layers.items() if tag not in of_leaves}
     assert {tag for tag in more if tag.startswith("output")} == {"output_norm/0", "output_norm/1.self_attn"}
     uncalled = {"output_norm/1.self_attn.out_proj"}
@@ -110,7 +110,7 @@ def test_attention_takes_its_fast_path_as_without_a_monitor(monkeypatch):
     net, x = Net().eval(), torch.randn(2, 3, 8)
     with torch.no_grad():
         alone = net(x)
-        rule = Watch(modules="*", layers=True, tensors="output", stats="norm")
+        rule = Watch(modules="*", select="layers", tensors="output", stats="norm")
         with instrument(net, watch=[rule], calls="all") as watched:
             beside = net(x)
             watched.step()

@@ -31,7 +31,7 @@ RULES = [
     Watch(params="*", tensors=["grad", "param"], stats=["mean", "norm"]),
     Watch(params=["1.*", "3.0.bias"], tensors="grad", stats=["max"], every_n_steps=2),
     Watch(params="*weight", tensors="update", stats=["norm", "ratio"], group_by=1),
-    Watch(modules="*", leaves=True, tensors="output", stats=["std"], every_n_steps=3),
+    Watch(modules="*", select="leaves", tensors="output", stats=["std"], every_n_steps=3),
 ]
 
 

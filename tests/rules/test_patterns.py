@@ -74,7 +74,7 @@ def test_types_of_a_parameter_are_those_of_its_module():
 
 
 def test_leaves():
-    assert modules(Net(), "encoder.0*", leaves=True) == ["encoder.0.attn", "encoder.0.mlp.0", "encoder.0.mlp.1"]
+    assert modules(Net(), "encoder.0*", among="leaves") == ["encoder.0.attn", "encoder.0.mlp.0", "encoder.0.mlp.1"]
 
 
 @pytest.mark.parametrize("name", ["embed.weight", "head.weight"])

@@ -29,7 +29,7 @@ class Plain:
     [
         Watch(modules="*"),
         Watch(params=["*.weight", "!head.*"], tensors="grad", stats=["norm", "p99"], every_n_steps=3, strict=False),
-        Watch(modules="*", types=["Linear"], leaves=True),
+        Watch(modules="*", types=["Linear"], select="leaves"),
         Apply(Scale(factor=0.5), params="*"),
         Apply([Zero(), ClipByNorm(max_norm=1.0)], params="*", when="backward"),
         Apply(Zero(), modules="relu", tensor="input_grad"),
@@ -81,8 +81,8 @@ def test_rules_cannot_be_changed():
             "watch[0].strict must be True or False (in YAML true or false, without quotes), got 'false'",
         ),
         (
-            {"modules": "*", "leaves": None},
-            "watch[0].leaves must be True or False (in YAML true or false, without quotes), got None",
+            {"modules": "*", "select": "leafs"},
+            "watch[0].select must be one of all, leaves, layers, got 'leafs'",
         ),
         (
             {"params": "*", "every_n_steps": []},
@@ -99,7 +99,7 @@ def test_rules_cannot_be_changed():
             "watch[0].group_by must be a depth of at least 1, patterns, or a mapping of names to patterns, got True",
         ),
         ({"modules": []}, "watch[0].modules is an empty list; give at least one pattern"),
-        ({"params": "*", "leaves": True}, "watch[0].leaves=True goes with modules, not with params"),
+        ({"params": "*", "select": "leaves"}, "watch[0].select='leaves' goes with modules"),
         (
             {"params": "*", "every_n_steps": 0},
             "watch[0].every_n_steps must be an integer of at least 1, a list of steps, or a mapping with first, every, "
@@ -305,7 +305,7 @@ def test_classes_and_functions_are_shown_by_their_import_path():
     assert "<function" in repr(Watch(modules="*", stats=lambda tensor: tensor.sum()))
 
 
-@pytest.mark.parametrize("flag", ["leaves", "named", "with_kwargs", "prepend", "once", "checked", "strict"])
+@pytest.mark.parametrize("flag", ["named", "with_kwargs", "prepend", "once", "checked", "strict"])
 @pytest.mark.parametrize("value", ["false", None, 1])
 def test_every_flag_of_a_hook_is_true_or_false(flag, value):
     with pytest.raises(RuleError, match=rf"^hooks\[0\]\.{flag} must be True or False .*, got {value!r}$"):
@@ -347,7 +347,7 @@ UNBALANCED = "missing ), unterminated subpattern at position 0"
             {"kind": "optimizer_step_pre", "params": "*"},
             "hooks[0].params: a hook of kind 'optimizer_step_pre' takes neither modules nor params",
         ),
-        (Hook, {"kind": "param_grad", "params": "*", "leaves": True}, "hooks[0].leaves=True goes with modules"),
+        (Hook, {"kind": "param_grad", "params": "*", "select": "leaves"}, "hooks[0].select='leaves' goes with modules"),
         (
             Hook,
             {"kind": "node", "modules": "*", "with_kwargs": True},

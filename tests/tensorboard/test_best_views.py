@@ -35,7 +35,7 @@ def train(folder: Path, *monitors: StatsMonitor) -> Path:
 def test_the_monitor_with_most_of_the_tensors_is_read(tmp_path: Path) -> None:
     few = StatsMonitor(watch=[Watch(params="*", tensors="grad")], logdir=tmp_path)
     many = StatsMonitor(
-        watch=[Watch(params="*", tensors=["param", "update"]), Watch(modules="*", tensors="output", layers=True)],
+        watch=[Watch(params="*", tensors=["param", "update"]), Watch(modules="*", tensors="output", select="layers")],
         prefix="many/",
         logdir=tmp_path,
     )

@@ -9,7 +9,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torchmetrics import MaxMetric
 
 from examples.singular_value import LargestSingularValue
-from lightning_hooks import RuleError, StatsMonitor, Watch, read_run
+from lightning_hooks import RuleError, StatsMonitor, Units, Watch, read_run
 from lightning_hooks.records.layout import EntryLayout, LogEntry
 from lightning_hooks.stats.schema import STATISTICS
 from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
@@ -79,7 +79,7 @@ def test_views_read_back_are_those_of_the_run(tmp_path, prefix):
 
 def test_statistics_of_units_and_the_numbers_of_each_unit_are_read_back(tmp_path):
     keeps = Keeps()
-    rule = Watch(modules="body.*", tensors="output", units="auto", unit_vectors=True, every_n_steps=2)
+    rule = Watch(modules="body.*", tensors="output", units=Units(vectors=True), every_n_steps=2)
     run = fit(tmp_path, StatsMonitor([rule], consumers=[keeps]))
     for mine, theirs in zip(run.views(), keeps.views, strict=True):
         assert_equal(mine, theirs, [("output", stat) for stat in UNIT_STATS])

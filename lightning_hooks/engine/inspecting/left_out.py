@@ -38,7 +38,7 @@ class LeftOut:
 
 
 def left_out_of(model: nn.Module, rules: Iterable[Watch]) -> list[LeftOut]:
-    """The modules that rules with `leaves` or `layers` leave out, by class and reason.
+    """The modules that rules with `select` leave out, by class and reason.
 
     Args:
         model: the root module.
@@ -46,7 +46,7 @@ def left_out_of(model: nn.Module, rules: Iterable[Watch]) -> list[LeftOut]:
 
     Example:
         >>> model = nn.ModuleDict({"net": nn.Sequential(nn.Linear(2, 2)), "loss": nn.MSELoss()})
-        >>> for each in left_out_of(model, [Watch(modules="*", layers=True)]):
+        >>> for each in left_out_of(model, [Watch(modules="*", select="layers")]):
         ...     print(each)
         watch[0] leaves out net (Sequential): has children, which are watched, and no parameters of its own
         watch[0] leaves out loss (MSELoss): a loss, or a part of one
@@ -63,15 +63,17 @@ def left_out_of(model: nn.Module, rules: Iterable[Watch]) -> list[LeftOut]:
 
 def _of_rule(modules: Modules, rule: Watch) -> Iterator[tuple[str, str, str]]:
     """The name, the class and the reason of each module that a rule leaves out."""
-    if rule.modules is None or not (rule.leaves or rule.layers):
+    if rule.modules is None or rule.select == "all":
         return
-    reasons = why_no_layers(target.value for target in modules) if rule.layers else {}
+    reasons = why_no_layers(target.value for target in modules) if rule.select == "layers" else {}
     patterns = [rule.modules] if isinstance(rule.modules, str) else rule.modules
     # The constructor of the rule has normalised `types` to a tuple.
     types = cast(tuple[TypeSpec, ...] | None, rule.types)
     is_named, is_of_type = by_names(patterns, "modules"), by_types(types, "modules")
     for target in modules:
-        reason = reasons.get(id(target.value)) or ("has children" if rule.leaves and any(target.value.children()) else None)
+        reason = reasons.get(id(target.value)) or (
+            "has children" if rule.select == "leaves" and any(target.value.children()) else None
+        )
         if reason is not None and is_named(target.aliases) and is_of_type(target.value):
             yield target.name, type(target.value).__name__, reason
     # `unhooked` has names and reasons only, so a rule with `types` cannot be matched against these modules.

@@ -64,7 +64,7 @@ class Match:
 
     Args:
         lines: the targets.
-        left_out: the modules that rules with `leaves` or `layers` leave out, such as the default rules.
+        left_out: the modules that rules with `select` leave out, such as the default rules.
     """
 
     lines: Sequence[MatchLine]

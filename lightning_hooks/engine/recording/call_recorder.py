@@ -36,7 +36,7 @@ def plan_of(model: nn.Module, label: str = "") -> Plan:
     """
     rules = []
     if any(True for _ in model.children()):
-        rules.append(Watch(modules="*", layers=True, tensors=("output", "output_grad"), stats=_STATS, strict=False))
+        rules.append(Watch(modules="*", select="layers", tensors=("output", "output_grad"), stats=_STATS, strict=False))
     if any(True for _ in model.parameters()):
         rules.append(Watch(params="*", tensors=("grad",), stats=_STATS, strict=False))
     return resolve(model, rules, EveryN(), label, with_loss=True, loss_alone=True, name="the recorder's rules")

@@ -27,11 +27,11 @@ def test_the_default_rules_say_what_they_leave_out():
 
 
 def test_the_lines_stand_below_the_table():
-    found = match(nn.Sequential(nn.Sequential(nn.ReLU())), rules=[Watch(modules="*", leaves=True)])
+    found = match(nn.Sequential(nn.Sequential(nn.ReLU())), rules=[Watch(modules="*", select="leaves")])
     line = "watch[0] leaves out 0 (Sequential): has children"
     assert str(found).splitlines()[-1] == line
     assert found.markdown().splitlines()[-2:] == ["", f"- {line}"]
-    found = match(nn.Sequential(nn.ReLU()), rules=[Watch(modules="*", leaves=True)])
+    found = match(nn.Sequential(nn.ReLU()), rules=[Watch(modules="*", select="leaves")])
     assert found.markdown().splitlines()[-1].startswith("| watch[0]")
 
 
@@ -40,9 +40,9 @@ def test_the_lines_stand_below_the_table():
     [
         (Watch(modules="*"), []),
         (Watch(params="*"), []),
-        (Watch(modules="encoder.layers.?", leaves=True), ["encoder.layers.0", "encoder.layers.1"]),
-        (Watch(modules=["encoder.layers.?", "!*.1"], layers=True), ["encoder.layers.0"]),
-        (Watch(modules="*", types="TransformerEncoder", layers=True), ["encoder"]),
+        (Watch(modules="encoder.layers.?", select="leaves"), ["encoder.layers.0", "encoder.layers.1"]),
+        (Watch(modules=["encoder.layers.?", "!*.1"], select="layers"), ["encoder.layers.0"]),
+        (Watch(modules="*", types="TransformerEncoder", select="layers"), ["encoder"]),
     ],
     ids=["all modules", "parameters", "names", "exclusion", "types"],
 )
@@ -52,7 +52,7 @@ def test_only_what_a_rule_matches_by_name_and_class_is_left_out(rule, names):
 
 
 def test_what_two_rules_leave_out_is_said_once():
-    rules = [Watch(modules="*", layers=True, tensors="output"), Watch(modules="*", layers=True, tensors="input")]
+    rules = [Watch(modules="*", select="layers", tensors="output"), Watch(modules="*", select="layers", tensors="input")]
     (only,) = left_out_of(nn.Sequential(nn.Sequential(nn.ReLU())), rules)
     assert (only.rule, only.names) == ("watch[0]", ("0",))
 

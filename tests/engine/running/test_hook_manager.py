@@ -23,7 +23,7 @@ def plain_hooks(module):
 
 
 RULES = [
-    Watch(modules="*", leaves=True, tensors=["output", "output_grad"], stats=["mean", "norm"]),
+    Watch(modules="*", select="leaves", tensors=["output", "output_grad"], stats=["mean", "norm"]),
     Watch(params="*", tensors=["param", "grad"], stats=["mean", "norm"]),
 ]
 

@@ -375,7 +375,7 @@ def test_types_and_leaves_choose_modules() -> None:
         return seen
 
     assert names(modules="*") == ["0.0", "0.1", "0", "1"]
-    assert names(modules="*", leaves=True) == ["0.0", "0.1", "1"]
+    assert names(modules="*", select="leaves") == ["0.0", "0.1", "1"]
     assert names(modules="*", types="Linear") == ["0.0", "1"]
     assert names(modules=["*", "!0*"], types=["Linear", "ReLU"]) == ["1"]
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import RuleError, Watch, instrument
+from lightning_hooks import RuleError, Units, Watch, instrument
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.units.statistics import NAMES, compute
 from tests.consumers import Keeps
@@ -61,7 +61,7 @@ def train(model, watch, steps=3, **options):
 @pytest.mark.parametrize("heads", [None, 2])
 def test_every_statistic_is_that_of_all_elements_of_the_step(heads):
     model = net()
-    views = train(model, [Watch(modules="*", tensors="output", units="auto", heads=heads, every_n_steps=1)])
+    views = train(model, [Watch(modules="*", tensors="output", units=Units(heads=heads), every_n_steps=1)])
     for step, view in enumerate(views):  # Python measures the first step, the compiled writer the later ones.
         outputs = outputs_of(model, batches_of(step))
         for stat in NAMES:
@@ -104,7 +104,7 @@ def test_gradients_of_outputs_have_units_too():
 def test_numbers_of_each_unit_are_there_where_a_rule_asks():
     model = net()
     rules = [
-        Watch(modules="1", tensors="output", units=1, unit_vectors=True),
+        Watch(modules="1", tensors="output", units=Units(1, vectors=True)),
         Watch(modules="3", tensors="output", units="auto"),
     ]
     view = train(model, [*rules], steps=10)[-1]
@@ -161,7 +161,7 @@ def test_weights_are_the_same_with_and_without_units():
                 optimizer.step()
         return [parameter.clone() for parameter in model.parameters()]
 
-    rule = Watch(modules="*", tensors=["input", "output", "output_grad"], units="auto", unit_vectors=True, every_n_steps=1)
+    rule = Watch(modules="*", tensors=["input", "output", "output_grad"], units=Units(vectors=True), every_n_steps=1)
     for one, other in zip(weights([]), weights([rule]), strict=True):
         assert torch.equal(one, other)
 
@@ -171,11 +171,16 @@ def test_weights_are_the_same_with_and_without_units():
     [
         ({"params": "*", "units": "auto"}, "units goes with modules, not with params"),
         ({"params": "*", "stats": ["dead_units"]}, r"stats\[0\]: 'dead_units' is a statistic of modules' tensors"),
-        ({"modules": "*", "units": "channels"}, "units must be 'auto' or the dimension of the units, got 'channels'"),
-        ({"modules": "*", "units": True}, "units must be 'auto' or the dimension"),
-        ({"modules": "*", "heads": 2}, "heads goes with units; give units='auto'"),
-        ({"modules": "*", "unit_vectors": True}, "unit_vectors goes with units"),
-        ({"modules": "*", "units": "auto", "heads": 0}, "heads must be an integer of at least 1, got 0"),
+        (
+            {"modules": "*", "units": "channels"},
+            "units must be 'auto', Units or a mapping with axis, heads, vectors, got '",
+        ),
+        ({"modules": "*", "units": True}, "units must be 'auto', Units or a mapping with axis, heads, vectors, got True"),
+        ({"modules": "*", "units": 1}, r"got 1; write Units\(axis=1\)"),
+        ({"modules": "*", "units": {"head": 1}}, r"units: unknown key 'head' \(did you mean 'heads'"),
+        ({"modules": "*", "units": {"heads": 0}}, "units.heads must be an integer of at least 1, got 0"),
+        ({"modules": "*", "units": {"axis": "last"}}, "units.axis must be the dimension of the units, got 'last'"),
+        ({"modules": "*", "units": {"vectors": 1}}, "units.vectors must be True or False"),
         ({"modules": "*", "units": "auto", "group_by": 1}, "group_by: units of different rows cannot be merged"),
     ],
 )
@@ -186,10 +191,10 @@ def test_wrong_rules_are_refused_when_they_are_made(fields, message):
 
 def test_heads_that_do_not_divide_the_units_are_named():
     with pytest.raises(RuleError, match="heads=3: the 8 units of output of 0 do not form so many groups"):
-        train(net(), [Watch(modules="0", tensors="output", units="auto", heads=3, every_n_steps=1)])
+        train(net(), [Watch(modules="0", tensors="output", units=Units(heads=3), every_n_steps=1)])
 
 
 def test_two_rules_that_measure_the_units_of_a_row_differently_are_refused():
-    rules = [Watch(modules="0", tensors="output", units=1), Watch(modules="*", tensors="output", units=-1)]
-    with pytest.raises(RuleError, match=r"watch\[1\].units: another rule measures the units of output of 0 with units=1"):
+    rules = [Watch(modules="0", tensors="output", units=Units(1)), Watch(modules="*", tensors="output", units=Units(-1))]
+    with pytest.raises(RuleError, match=r"watch\[1\].units: another rule measures the units of output of 0 with axis=1"):
         instrument(net(), watch=rules)

@@ -490,7 +490,7 @@ def step():
     stats = ["mean", "std", "norm", "min", "max"]
     rules = [
         Watch(params="*", tensors=["param", "grad", "update"], stats=stats),
-        Watch(modules="*", leaves=True, tensors=["output", "output_grad"], stats=stats),
+        Watch(modules="*", select="leaves", tensors=["output", "output_grad"], stats=stats),
     ]
     found = []
     counts = Counter()
