@@ -29,6 +29,7 @@ OLD_NAMES = {
         r"^ +leaves: true",
         r"'layers': True|\"(layers|leaves)\": True",
     ),
+    "enabled, every_n_steps": (r"\bis_on=|\bis_on: bool = (True|False)\b", r"^    every: int = ", r"\bevery=20, "),
 }
 
 

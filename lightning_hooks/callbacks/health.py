@@ -222,7 +222,7 @@ class HealthMonitor(StatsMonitor):
     @property
     @override
     def _watches_loss_alone(self) -> bool:
-        return any(rule.is_on for rule in self._health_rules)
+        return any(rule.enabled for rule in self._health_rules)
 
     @override
     def _limits(self, plan: Plan, plans: dict[str, Plan]) -> Limits:

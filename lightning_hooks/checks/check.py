@@ -22,7 +22,7 @@ class Check:
     thresholds. It may do what it likes with the model: all of it is restored afterwards.
 
     Args:
-        is_on: whether the check is used.
+        enabled: whether the check is used.
 
     Attributes:
         name: the name of the class.
@@ -42,10 +42,10 @@ class Check:
         ...         text = f"an output reaches {large[0].output_max:.3g}"
         ...         return self.warned([each.name for each in large], text, large[0].output_max, self.most)
         >>> OutputIsSmall(most=50)
-        OutputIsSmall(is_on=True, most=50)
+        OutputIsSmall(enabled=True, most=50)
     """
 
-    is_on: bool = True
+    enabled: bool = True
     name: ClassVar[str] = "Check"
     needs: ClassVar[tuple[str, ...]] = ()
     next_steps: ClassVar[tuple[str, ...]] = ()

@@ -48,7 +48,7 @@ def as_checks(checks: Any) -> list[Check]:
     for name in names:
         if names.count(name) > 1:
             raise RuleError(f"checks: {name} is there twice")
-    return [check for check in chosen if check.is_on]
+    return [check for check in chosen if check.enabled]
 
 
 def as_accepted(accept: Accept, checks: Sequence[Check]) -> list[str]:
@@ -70,9 +70,9 @@ def _check(check: Any, known: Mapping[str, Check], where: str) -> Check:
     if isinstance(check, Check):
         return check
     if isinstance(check, type) and issubclass(check, Check):
-        return check(is_on=True)
+        return check(enabled=True)
     if isinstance(check, str):
-        return replace(known[known_name(check, known, where, _WHAT)], is_on=True)
+        return replace(known[known_name(check, known, where, _WHAT)], enabled=True)
     if isinstance(check, Mapping) and len(check) == 1 and "class_path" not in check:
         ((name, changes),) = check.items()
         return with_changes(known[known_name(name, known, where, _WHAT)], changes, f"{where}[{name!r}]")

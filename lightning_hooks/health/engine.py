@@ -156,7 +156,7 @@ class Diagnosis:
         """
         if rule.name in self._failed:
             return _NEVER
-        judged, every = self._judged[rule.name], rule.every
+        judged, every = self._judged[rule.name], rule.every_n_steps
         if every <= _SHORT and self._streaks[rule.name].is_undecided:
             return judged + 1
         if every > _SHORT and judged >= _UNDER_WAY:
@@ -293,7 +293,7 @@ def _checked(rules: Iterable[HealthRule]) -> dict[str, HealthRule]:
         if rule.name in by_name:
             raise RuleError(f"rules: two rules have the name {rule.name}; give one of them, or a subclass with another name")
         by_name[rule.name] = rule
-    return {name: rule for name, rule in by_name.items() if rule.is_on}
+    return {name: rule for name, rule in by_name.items() if rule.enabled}
 
 
 def _differs(new: Cause, old: Cause | None) -> bool:

@@ -130,9 +130,9 @@ class HealthRule:
         patience: the number of measured steps in a row at which the condition must hold, and then must not hold for the
             finding to end. Of symptoms without a tensor, each look without a symptom is one step.
         warmup: symptoms before this step do not count.
-        every: the rule looks after each so many steps. With more than 5 it looks half as often from step 200 on; with 5 or less
-            it looks at every step while its condition holds somewhere, but not yet for `patience` steps.
-        is_on: whether the rule is used.
+        every_n_steps: the rule looks after each so many steps. With more than 5 it looks half as often from step 200 on; with
+            5 or less it looks at every step while its condition holds somewhere, but not yet for `patience` steps.
+        enabled: whether the rule is used.
 
     Attributes:
         name: the name of the class.
@@ -157,14 +157,14 @@ class HealthRule:
         ...         is_huge = track.values > self.most
         ...         return symptoms_where(track, is_huge, self.most, lambda value: f"output reaches {value:.3g}")
         >>> HugeOutput(most=50)
-        HugeOutput(severity='warning', patience=3, warmup=0, every=20, is_on=True, most=50)
+        HugeOutput(severity='warning', patience=3, warmup=0, every_n_steps=20, enabled=True, most=50)
     """
 
     severity: Severity = Severity.WARNING
     patience: int = 10
     warmup: int = 0
-    every: int = 20
-    is_on: bool = True
+    every_n_steps: int = 20
+    enabled: bool = True
     name: ClassVar[str] = "HealthRule"
     family: ClassVar[str] = "numerics"
     needs: ClassVar[tuple[tuple[str, str], ...]] = ()
@@ -188,7 +188,7 @@ class HealthRule:
             raise RuleError(
                 f"{self.name}.severity must be info, warning or critical, got {shown(self.severity)}{hint}"
             ) from None
-        for name, least in (("patience", 1), ("warmup", 0), ("every", 1)):
+        for name, least in (("patience", 1), ("warmup", 0), ("every_n_steps", 1)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise RuleError(f"{self.name}.{name} must be an integer of at least {least}, got {shown(value)}")

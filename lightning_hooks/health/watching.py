@@ -38,7 +38,7 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False, from_s
     # The last step at which each statistic of each tensor is needed; None if all steps need it.
     stats: dict[str, dict[str, int | None]] = {}
     for rule in rules:
-        for tensor, stat in rule.needs if rule.is_on else ():
+        for tensor, stat in rule.needs if rule.enabled else ():
             if tensor in (*MODULE_TENSORS, *PARAM_TENSORS):
                 until = stats.setdefault(tensor, {}).setdefault(stat, rule.needs_until)
                 is_longer = until is not None and (rule.needs_until is None or rule.needs_until > until)
@@ -68,7 +68,7 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False, from_s
                 listed.append({**common, "stats": stats_of_base, "every_n_steps": {"every": 1, "last": START - 1}})
         elif not is_base or kept:
             listed.append({**common, "stats": kept or ["norm"], "every_n_steps": RARELY})
-    for tensor in dict.fromkeys(tensor for rule in rules for tensor in rule.needs_start if rule.is_on):
+    for tensor in dict.fromkeys(tensor for rule in rules for tensor in rule.needs_start if rule.enabled):
         target = {"modules": "*", "select": "layers"} if tensor in MODULE_TENSORS else {"params": "*"}
         every = {"every": 1, "last": START - 1}
         listed.append({**target, "strict": False, "tensors": [tensor], "stats": ["norm"], "every_n_steps": every})

@@ -30,11 +30,11 @@ def known_name(name: Any, known: Iterable[str], where: str, what: str) -> str:
 
 
 def with_changes(item: T, changes: Any, where: str) -> T:
-    """A copy of a frozen dataclass with a field `is_on`, with changed fields.
+    """A copy of a frozen dataclass with a field `enabled`, with changed fields.
 
     Args:
         item: the dataclass.
-        changes: True or False for `is_on`, or fields by name, which also switch it on.
+        changes: True or False for `enabled`, or fields by name, which also switch it on.
         where: a prefix of messages.
 
     Raises:
@@ -42,7 +42,7 @@ def with_changes(item: T, changes: Any, where: str) -> T:
     """
     untyped: Any = item
     if isinstance(changes, bool):
-        changed: T = replace(untyped, is_on=changes)
+        changed: T = replace(untyped, enabled=changes)
         return changed
     if not isinstance(changes, Mapping):
         raise RuleError(f"{where} must be a mapping of fields, True or False, got {shown(changes)}")
@@ -51,7 +51,7 @@ def with_changes(item: T, changes: Any, where: str) -> T:
         if name not in names:
             raise RuleError(f"{where}: unknown field {shown(name)}{did_you_mean(name, names)}; there are {', '.join(names)}")
     try:
-        changed = replace(untyped, **{"is_on": True, **changes})
+        changed = replace(untyped, **{"enabled": True, **changes})
     except RuleError as error:
         raise RuleError(f"{where}: {error}") from error
     return changed

@@ -173,7 +173,7 @@ class From39(HealthRule):
 @pytest.mark.parametrize("beside", [True, False])
 def test_a_focus_measures_every_one_of_the_next_steps(tmp_path: Path, beside: bool) -> None:
     logger = TensorBoardLogger(tmp_path)
-    monitor = HealthMonitor(rules=["DeadUnits", From39(every=1, patience=1)], actions={"From39": {"focus": 7}})
+    monitor = HealthMonitor(rules=["DeadUnits", From39(every_n_steps=1, patience=1)], actions={"From39": {"focus": 7}})
     host = [StatsMonitor(every_n_steps=5)] if beside else []
     trainer_of(tmp_path, *host, monitor, logger=logger).fit(Net(adamw), data(60))
     (found,) = read_run(logger.log_dir).monitors()

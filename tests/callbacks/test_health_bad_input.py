@@ -52,7 +52,7 @@ class Late(HealthRule):
 
 @pytest.mark.parametrize("order", ["alone", "host first", "host last"])
 def test_actions_happen_for_what_is_found_at_the_end(tmp_path: Path, order: str, caplog: pytest.LogCaptureFixture) -> None:
-    monitor = HealthMonitor(rules=[Late(every=1000, patience=1)], actions={"Late": ["stop", "checkpoint", "raise"]})
+    monitor = HealthMonitor(rules=[Late(every_n_steps=1000, patience=1)], actions={"Late": ["stop", "checkpoint", "raise"]})
     host = StatsMonitor(loggers=[])
     callbacks = {"alone": [monitor], "host first": [host, monitor], "host last": [monitor, host]}[order]
     with pytest.raises(HealthError, match="WARNING: Late, since step 9. Late."):
@@ -91,7 +91,7 @@ def test_a_monitor_that_fails_leaves_the_findings_until_then(tmp_path: Path, on_
 
 
 def test_a_rule_that_raises_is_switched_off_and_the_others_look(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    monitor = HealthMonitor(rules=["NotInOptimizer", Fails(every=2)])
+    monitor = HealthMonitor(rules=["NotInOptimizer", Fails(every_n_steps=2)])
     (said,) = fit(tmp_path, monitor)
     assert said == "health rule Fails failed and is switched off: ZeroDivisionError: no luck"
     assert "1 could not run: Fails (ZeroDivisionError: no luck)" in capsys.readouterr().err

@@ -14,7 +14,7 @@ class Huge(HealthRule):
 
     most: float = 10.0
     patience: int = 3
-    every: int = 5
+    every_n_steps: int = 5
     family: ClassVar[str] = "gradients"
     needs: Needs = (("grad", "abs_max"),)
     next_steps: ClassVar[tuple[str, ...]] = ("Clip it.",)
@@ -30,7 +30,7 @@ class LowScale(HealthRule):
     """The loss scale is low: a fact, looked at every step."""
 
     patience: int = 1
-    every: int = 1
+    every_n_steps: int = 1
     family: ClassVar[str] = "facts"
 
     def can_run(self, evidence):
@@ -47,7 +47,7 @@ class LowScale(HealthRule):
 class Raises(HealthRule):
     """A rule with an error."""
 
-    every: int = 2
+    every_n_steps: int = 2
 
     def check(self, evidence):
         raise ZeroDivisionError("no luck")

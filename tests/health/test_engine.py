@@ -58,7 +58,7 @@ values = st.sampled_from([1.0, 20.0, 20.0, float("nan")])
 @settings(deadline=None, derandomize=True)
 @given(st.lists(values, min_size=1, max_size=60), st.integers(1, 5), st.integers(1, 9))
 def test_patience_and_hysteresis_follow_the_law_however_often_a_rule_looks(series, patience, every):
-    diagnosis, events = run(one_row(series), Huge(patience=patience, every=every))
+    diagnosis, events = run(one_row(series), Huge(patience=patience, every_n_steps=every))
     expected = spans(series, patience)
     assert len([event for event in events if event.kind in ("new", "again")]) <= len(expected)
     if expected:
@@ -112,7 +112,7 @@ def test_a_finding_begins_with_the_pattern_if_its_second_witness_comes_later():
 
     series = [20, 20, 1, np.nan, 20, np.nan, 20] + [20] * 13
     for every in (1, 7, 20):
-        assert run(one_row(series), Witnessed(every=every))[0].findings[0].first_step == 4
+        assert run(one_row(series), Witnessed(every_n_steps=every))[0].findings[0].first_step == 4
     assert run(one_row([20] * 20), Witnessed())[0].findings[0].first_step == 0
     assert run(one_row([1] * 13 + [20] * 7), Witnessed())[0].findings[0].first_step == 13
 
@@ -134,19 +134,19 @@ def looks_of(rule_class, steps, values=lambda step: 1.0, **options):
 
 
 def test_a_rule_looks_by_steps_of_the_training_not_of_the_views():
-    assert looks_of(Huge, range(0, 60, 5), every=20) == [20, 40]
-    assert looks_of(Huge, range(0, 60), every=20) == [19, 39, 59]
-    assert looks_of(Huge, range(100, 120), every=5) == [100, 104, 109, 114, 119]
+    assert looks_of(Huge, range(0, 60, 5), every_n_steps=20) == [20, 40]
+    assert looks_of(Huge, range(0, 60), every_n_steps=20) == [19, 39, 59]
+    assert looks_of(Huge, range(100, 120), every_n_steps=5) == [100, 104, 109, 114, 119]
 
 
 def test_a_rule_with_a_long_interval_looks_half_as_often_later():
-    assert looks_of(Huge, range(330), every=20) == [*range(19, 220, 20), 239, 279, 319]
-    assert looks_of(Huge, range(230), every=5)[-4:] == [214, 219, 224, 229]
+    assert looks_of(Huge, range(330), every_n_steps=20) == [*range(19, 220, 20), 239, 279, 319]
+    assert looks_of(Huge, range(230), every_n_steps=5)[-4:] == [214, 219, 224, 229]
 
 
 def test_a_rule_with_a_short_interval_looks_at_each_step_until_it_is_decided():
     huge = range(9, 30)
-    assert looks_of(Huge, range(30), lambda step: 20.0 if step in huge else 1.0, every=5, patience=3) == [
+    assert looks_of(Huge, range(30), lambda step: 20.0 if step in huge else 1.0, every_n_steps=5, patience=3) == [
         4,
         9,
         10,
@@ -156,7 +156,7 @@ def test_a_rule_with_a_short_interval_looks_at_each_step_until_it_is_decided():
         24,
         29,
     ]
-    assert looks_of(Huge, range(20), lambda step: 20.0 if step == 9 else 1.0, every=5, patience=3) == [4, 9, 10, 14, 19]
+    assert looks_of(Huge, range(20), lambda step: 20.0 if step == 9 else 1.0, every_n_steps=5, patience=3) == [4, 9, 10, 14, 19]
 
 
 def test_symptoms_before_the_warm_up_do_not_count():
@@ -184,7 +184,7 @@ def test_rows_found_at_one_look_are_grouped_from_the_earliest_whatever_the_order
     series = np.ones((40, 3))
     for column, begin in enumerate([1, 15, 30]):
         series[begin:, column] = 20
-    diagnosis, _ = run(views_of([("grad", name) for name in "abc"], series), Turned(every=40))
+    diagnosis, _ = run(views_of([("grad", name) for name in "abc"], series), Turned(every_n_steps=40))
     assert [finding.rows for finding in diagnosis.findings] == [("a", "b"), ("c",)]
 
 
@@ -267,7 +267,7 @@ def test_a_cause_that_is_contradicted_is_withdrawn():
 
 def test_training_that_goes_back_is_judged_again():
     views = one_row([1] * 5 + [20] * 2)
-    diagnosis = Diagnosis([Huge(every=1)])
+    diagnosis = Diagnosis([Huge(every_n_steps=1)])
     for view in [*views, *views, *one_row([1] * 5 + [20] * 3)]:
         diagnosis.add(view)
     assert [finding.first_step for finding in diagnosis.findings] == [5]
@@ -278,7 +278,7 @@ def test_wrong_rules_are_errors():
         Diagnosis(["Huge"])
     with pytest.raises(RuleError, match="two rules have the name Huge"):
         Diagnosis([Huge(), Huge(most=3.0)])
-    assert Diagnosis([Huge(is_on=False)]).rules == {}
+    assert Diagnosis([Huge(enabled=False)]).rules == {}
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_a_damaged_state_is_an_error_and_changes_nothing(damage):
 class Skips(Huge):
     """Notes the steps at which it looked."""
 
-    every: int = 1
+    every_n_steps: int = 1
     patience: int = 2
     looks: ClassVar[list[int]] = []
 

@@ -185,7 +185,7 @@ class Careless(HealthRule):
 
 
 def test_numbers_of_numpy_in_symptoms_are_numbers(tmp_path):
-    reporter, outlet, _ = started(tmp_path, Careless(every=1, patience=1))
+    reporter, outlet, _ = started(tmp_path, Careless(every_n_steps=1, patience=1))
     consume(reporter, views(SICK))
     assert len(outlet.blocks) == 1 and len(read_findings(tmp_path).findings) == 1
 
@@ -205,7 +205,7 @@ def test_a_rule_whose_symptoms_are_damaged_is_switched_off(tmp_path, values, mes
             names = ("row", "tensor", "step", "measured", "threshold", "text")
             yield Symptom(**dict(zip(names, values, strict=True)))
 
-    reporter, outlet, _ = started(tmp_path, Wrong(every=1, patience=1), Huge())
+    reporter, outlet, _ = started(tmp_path, Wrong(every_n_steps=1, patience=1), Huge())
     with pytest.warns(UserWarning, match=f"health rule Wrong failed and is switched off: RuleError: {message}"):
         consume(reporter, views(SICK))
     assert [block[:13] for block in outlet.blocks] == ["WARNING: Huge"]
@@ -263,7 +263,7 @@ def test_errors_with_control_characters_are_printed_as_text(tmp_path, monkeypatc
     def fails(finding):
         raise ValueError("\x1b[2J")
 
-    reporter, outlet, context = started(tmp_path, Rude(every=1), Huge(), actions={"warning": [fails, "checkpoint"]})
+    reporter, outlet, context = started(tmp_path, Rude(every_n_steps=1), Huge(), actions={"warning": [fails, "checkpoint"]})
     monkeypatch.setattr(context, "save_checkpoint", lambda name: checkpoint_name("\x1b/"))
     with pytest.warns(UserWarning) as said:
         consume(reporter, views(SICK, "a\x1b[31m"))

@@ -21,7 +21,7 @@ def test_the_repr_of_a_rule_makes_the_same_rule():
     [
         ({"severity": "critcal"}, r"Huge.severity must be info, warning or critical, got 'critcal' \(did you mean 'critical'"),
         ({"patience": 0}, "Huge.patience must be an integer of at least 1, got 0"),
-        ({"every": True}, "Huge.every must be an integer of at least 1, got True"),
+        ({"every_n_steps": True}, "Huge.every_n_steps must be an integer of at least 1, got True"),
         ({"warmup": -1}, "Huge.warmup must be an integer of at least 0, got -1"),
         ({"most": float("nan")}, "Huge.most must be a number, got nan"),
     ],

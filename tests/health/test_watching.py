@@ -63,7 +63,7 @@ def test_needs_become_watch_rules(pairs, expected):
 
 def test_needs_of_several_rules_are_watched_once_and_those_of_rules_that_are_off_are_not():
     grad, update = needing(("grad", "norm")), needing(("update", "norm"))
-    assert brief([grad(), grad(), update(is_on=False)]) == brief([grad()])
+    assert brief([grad(), grad(), update(enabled=False)]) == brief([grad()])
 
 
 def test_beside_a_monitor_only_what_it_does_not_watch_is_added():

@@ -11,7 +11,7 @@ from lightning_hooks.rules.named import known_name, with_changes
 @dataclass(frozen=True)
 class Limit:
     most: int = 3
-    is_on: bool = False
+    enabled: bool = False
 
     def __post_init__(self):
         if self.most < 0:
@@ -19,15 +19,17 @@ class Limit:
 
 
 def test_changes_switch_it_on():
-    assert with_changes(Limit(), {"most": 5}, "x") == Limit(5, is_on=True)
-    assert with_changes(Limit(), {}, "x") == Limit(is_on=True) and with_changes(Limit(), True, "x") == Limit(is_on=True)
-    assert with_changes(Limit(is_on=True), False, "x") == Limit() and with_changes(Limit(), {"is_on": False}, "x") == Limit()
+    assert with_changes(Limit(), {"most": 5}, "x") == Limit(5, enabled=True)
+    assert with_changes(Limit(), {}, "x") == Limit(enabled=True) and with_changes(Limit(), True, "x") == Limit(enabled=True)
+    assert (
+        with_changes(Limit(enabled=True), False, "x") == Limit() and with_changes(Limit(), {"enabled": False}, "x") == Limit()
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"moost": 5}, "x: unknown field 'moost' .did you mean 'most'.*; there are most, is_on"),
+        ({"moost": 5}, "x: unknown field 'moost' .did you mean 'most'.*; there are most, enabled"),
         ({"most": -1}, "x: most must be at least 0, got -1"),
         ("on", "x must be a mapping of fields, True or False, got 'on'"),
     ],

@@ -29,7 +29,7 @@ class GradientsAreRight(Check):
         distance: by how much parameters are moved to each side, as a share of their size.
     """
 
-    is_on: bool = False
+    enabled: bool = False
     most: float = 1e-3
     most_parameters: int = 200
     distance: float = 1e-6

@@ -24,7 +24,7 @@ class OverfitsBatch(Check):
         no_progress: the share above which it fails.
     """
 
-    is_on: bool = False
+    enabled: bool = False
     steps: int = 50
     most: float = 0.5
     no_progress: float = 0.99

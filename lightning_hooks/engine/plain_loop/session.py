@@ -146,7 +146,7 @@ class Instrument:
         self._run.hook_manager.switch.counts = calls
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         refuse_narrow(device)
-        is_diagnosed = any(rule.is_on for rule in health_rules or ())
+        is_diagnosed = any(rule.enabled for rule in health_rules or ())
         draws = None if logdir is None else HISTOGRAM_EVERY_N_STEPS
         self._plan = resolve(model, rules, EveryN(), with_loss=True, loss_alone=is_diagnosed, draws_every=draws)
         if rules or is_diagnosed:

@@ -27,7 +27,7 @@ class ReferenceRule(HealthRule):
     """
 
     patience: int = 1
-    every: int = 5
+    every_n_steps: int = 5
     reference: Reference = field(default=Reference(), repr=False, compare=False)
     family: ClassVar[str] = "facts"
     next_steps: ClassVar[tuple[str, ...]] = (

@@ -28,7 +28,7 @@ class DeadLayer(StructureRule):
     lasting: int = 10
     severity: Severity = Severity.CRITICAL
     patience: int = 2
-    every: int = 20
+    every_n_steps: int = 20
     family: ClassVar[str] = "activations"
     needs: ClassVar[Needs] = (("output", "zero_fraction"), ("input", "zero_fraction"))
     next_steps: ClassVar[tuple[str, ...]] = (

@@ -41,7 +41,7 @@ class LearningRateZero(_OptimizerRule):
     budget: float = 0.9
     patience: int = 2
     warmup: int = 2
-    every: int = 5
+    every_n_steps: int = 5
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the number of steps that the schedule was given, and at how often it is stepped (interval step or epoch).",
         "If the group is frozen on purpose, call `requires_grad_(False)` on its parameters.",
@@ -92,7 +92,7 @@ class WeightDecayTooLarge(_OptimizerRule):
 
     most: float = 0.01
     patience: int = 10
-    every: int = 20
+    every_n_steps: int = 20
     next_steps: ClassVar[tuple[str, ...]] = (
         "Divide weight_decay by 10: in AdamW and SGD the weights shrink by lr · weight_decay at each step.",
     )
@@ -131,7 +131,7 @@ class ScaleCollapse(HealthRule):
     share: float = 0.07
     window: int = 64
     patience: int = 1
-    every: int = 5
+    every_n_steps: int = 5
     family: ClassVar[str] = "facts"
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the first gradient that is not finite at a step that was skipped.",

@@ -44,7 +44,7 @@ class NoGradient(FactRule):
         ("param", "norm"),
         ("output", "count"),
     )
-    every: int = 5
+    every_n_steps: int = 5
     next_steps: ClassVar[tuple[str, ...]] = (
         "Search between the module and the loss for `detach()`, `torch.no_grad()`, `.data`, `.item()` and argmax.",
         "If no gradient is to reach the parameter, call `requires_grad_(False)` on it.",
@@ -154,7 +154,7 @@ class UnchangedParameter(FactRule):
     """
 
     patience: int = 3
-    every: int = 5
+    every_n_steps: int = 5
     needs: ClassVar[Needs] = (("update", "abs_max"), ("grad", "abs_max"), ("param", "abs_max"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Search for code that restores the weight after the step, or that sets its gradient to 0 before it.",

@@ -110,7 +110,7 @@ class ExplodingGradient(_WeightGradientRule):
     severity: Severity = Severity.CRITICAL
     times: float = 50.0
     patience: int = 10
-    every: int = 20
+    every_n_steps: int = 20
     needs: ClassVar[tuple[tuple[str, str], ...]] = (("grad", "norm"), _WHOLE)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Clip the norm of the gradient.",
@@ -209,7 +209,7 @@ class GradientsRepeat(HealthRule):
     until: int = 60
     patience: int = 10
     warmup: int = 12
-    every: int = 20
+    every_n_steps: int = 20
     family: ClassVar[str] = "gradients"
     needs: ClassVar[tuple[tuple[str, str], ...]] = (_WHOLE, ("grad", "cosine"))
     # Comparing a gradient with the previous one takes longer than measuring both, so ask for `cosine` in 200 steps only.

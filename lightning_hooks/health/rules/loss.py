@@ -55,7 +55,7 @@ class LossSpike(_LossRule):
     least_share: float = 0.1
     settle: int = 2
     patience: int = 1
-    every: int = 10
+    every_n_steps: int = 10
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the batch of this step: labels, missing values, and the scale of its inputs.",
         "If spikes become more frequent, lower the learning rate or clip the gradient.",
@@ -107,7 +107,7 @@ class LossDiverged(_LossRule):
     first: int = 5
     last: int = 10
     patience: int = 1
-    every: int = 10
+    every_n_steps: int = 10
     severity: Severity = Severity.CRITICAL
     next_steps: ClassVar[tuple[str, ...]] = (
         "Divide the learning rate by 10, or warm it up; clip the norm of the gradient.",
@@ -147,7 +147,7 @@ class LossUnbounded(_LossRule):
     times: float = 1e3
     last: int = 10
     patience: int = 1
-    every: int = 10
+    every_n_steps: int = 10
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look whether the sign of the loss is right: a log-likelihood is to be maximised, so its negative is the loss.",
         "Give the loss a lower bound.",
@@ -190,7 +190,7 @@ class LossConstant(_LossRule):
     steps: int = 50
     count: int = 32
     patience: int = 1
-    every: int = 10
+    every_n_steps: int = 10
     next_steps: ClassVar[tuple[str, ...]] = (
         "Try to overfit a single batch: if the loss of it does not fall, the model or the loss is at fault, not the data.",
         "Look which layers have small updates, no gradient or constant outputs.",
@@ -259,7 +259,7 @@ class LossNotDecreasing(_LossRule):
     least: float = 1e-3
     steps: int = 10
     patience: int = 1
-    is_on: bool = False
+    enabled: bool = False
     severity: Severity = Severity.INFO
     next_steps: ClassVar[tuple[str, ...]] = ("Compare with the validation loss: training may simply have converged.",)
     source: ClassVar[str] = "smdebug LossNotDecreasing: 10 steps, 0.1 %"
@@ -293,7 +293,7 @@ class LossOscillating(_LossRule):
     most: float = 0.5
     steps: int = 50
     patience: int = 1
-    is_on: bool = False
+    enabled: bool = False
     severity: Severity = Severity.INFO
     next_steps: ClassVar[tuple[str, ...]] = ("Use larger batches, or lower the learning rate.",)
     source: ClassVar[str] = "TheDeepChecker: more than 50 % sign changes in 50 steps"

@@ -33,7 +33,7 @@ class FactRule(HealthRule):
 
     family: ClassVar[str] = "facts"
     patience: int = 1
-    every: int = 5
+    every_n_steps: int = 5
 
     def can_run(self, evidence: Evidence) -> str | None:
         """See `HealthRule`."""
@@ -178,7 +178,7 @@ class ReplicasDiffer(HealthRule):
 
     severity: Severity = Severity.CRITICAL
     patience: int = 1
-    every: int = 5
+    every_n_steps: int = 5
     family: ClassVar[str] = "facts"
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look for a change of weights that only some ranks make, and for branches on the rank in the training step.",

@@ -101,7 +101,7 @@ class EvaluationMode(HealthRule):
 
     severity: Severity = Severity.INFO
     patience: int = 2
-    every: int = 5
+    every_n_steps: int = 5
     family: ClassVar[str] = "facts"
     next_steps: ClassVar[tuple[str, ...]] = (
         "If the module should act as in training, call `train()` on it after the code that evaluates.",
@@ -143,7 +143,7 @@ class DropoutTooHigh(HealthRule):
 
     most: float = 0.9
     patience: int = 2
-    every: int = 5
+    every_n_steps: int = 5
     family: ClassVar[str] = "facts"
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look whether the number was meant as the share to keep: the argument of `Dropout` is the share to drop.",

@@ -50,7 +50,7 @@ class NonFinite(HealthRule):
 
     severity: Severity = Severity.CRITICAL
     patience: int = 1
-    every: int = 1
+    every_n_steps: int = 1
     overflows: int = 4
     headroom: float = 1e2
     family: ClassVar[str] = "numerics"

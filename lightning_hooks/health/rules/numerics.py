@@ -30,7 +30,7 @@ class Underflow(StructureRule):
 
     smallest: float = _SMALLEST
     patience: int = 10
-    every: int = 20
+    every_n_steps: int = 20
     family: ClassVar[str] = "numerics"
     needs: ClassVar[Needs] = (("grad", "abs_max"),)
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -91,7 +91,7 @@ class LostUpdates(StructureRule):
     most: float = 0.5
     patience: int = 10
     warmup: int = 10
-    every: int = 20
+    every_n_steps: int = 20
     family: ClassVar[str] = "numerics"
     needs: ClassVar[Needs] = (("update", "zero_fraction"), ("grad", "zero_fraction"))
     next_steps: ClassVar[tuple[str, ...]] = (

@@ -50,7 +50,7 @@ def _rule(rule: Any, known: Mapping[str, HealthRule], where: str) -> HealthRule:
     if isinstance(rule, type) and issubclass(rule, HealthRule):
         raise RuleError(f"{where} must be a health rule, got a class of one; write {rule.__name__}()")
     if isinstance(rule, str):
-        return replace(known[known_name(rule, known, where, _WHAT)], is_on=True)
+        return replace(known[known_name(rule, known, where, _WHAT)], enabled=True)
     if isinstance(rule, Mapping) and len(rule) == 1 and "class_path" not in rule:
         ((name, changes),) = rule.items()
         return _changed(known[known_name(name, known, where, _WHAT)], changes, f"{where}[{name!r}]")

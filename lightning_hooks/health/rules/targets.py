@@ -32,7 +32,7 @@ class TargetsOutOfReach(StructureRule):
     after: int = 40
     rounding: float = 0.01
     patience: int = 10
-    every: int = 20
+    every_n_steps: int = 20
     family: ClassVar[str] = "loss"
     needs: ClassVar[Needs] = (("output", "rms"), ("output", "count"), ("output_grad", "rms"))
     next_steps: ClassVar[tuple[str, ...]] = (

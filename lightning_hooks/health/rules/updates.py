@@ -53,7 +53,7 @@ class UpdateTooLarge(_UpdateRule):
     most: float = 0.1
     patience: int = 10
     warmup: int = 20
-    every: int = 20
+    every_n_steps: int = 20
     next_steps: ClassVar[tuple[str, ...]] = (
         "Divide the learning rate of the layer by 10, or warm it up over some hundred steps.",
         "Look at the update ratio over time: a ratio that is large only at the start needs a warm-up, not a lower rate.",
@@ -90,7 +90,7 @@ class UpdateTooSmall(_UpdateRule):
     least_share: float = 1e-3
     patience: int = 10
     warmup: int = 20
-    every: int = 20
+    every_n_steps: int = 20
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the learning rate of the parameter group, and at what the schedule does with it.",
         "Compare `grad` with `final_grad`: clipping may leave almost nothing.",
@@ -145,7 +145,7 @@ class WeightGrowth(StructureRule):
     most_of_median: float = 4.0
     patience: int = 10
     warmup: int = 25
-    every: int = 20
+    every_n_steps: int = 20
     family: ClassVar[str] = "updates"
     needs: ClassVar[Needs] = (("param", "rms"),)
     next_steps: ClassVar[tuple[str, ...]] = (

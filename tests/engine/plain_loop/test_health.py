@@ -127,7 +127,7 @@ class Fails(HealthRule):
 def test_a_rule_that_raises_is_switched_off_and_the_loop_goes_on(capsys):
     model = model_of()
     with pytest.warns(UserWarning, match="health rule Fails failed and is switched off: ZeroDivisionError: no luck"):
-        watched = train(model, model[0].parameters(), health=[Fails(every=2), "NotInOptimizer"])
+        watched = train(model, model[0].parameters(), health=[Fails(every_n_steps=2), "NotInOptimizer"])
     assert rules_of(watched) == {"NotInOptimizer"} and "1 could not run: Fails" in capsys.readouterr().err
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 RESULTS = Path(__file__).parent / "results.jsonl"
 PEERS = Path(__file__).parent / "peers.jsonl"
 PAGE = ROOT / "docs" / "health.md"
-_COMMON = {"severity", "patience", "warmup", "every", "is_on"}
+_COMMON = {"severity", "patience", "warmup", "every_n_steps", "enabled"}
 
 
 def main() -> None:
@@ -77,8 +77,8 @@ def rules_table() -> str:
             _first_sentence(rule),
             _thresholds(rule),
             str(rule.patience),
-            str(rule.every),
-            str(rule.severity) if rule.is_on else "off",
+            str(rule.every_n_steps),
+            str(rule.severity) if rule.enabled else "off",
             rule.source,
         ]
         for rule in sorted(DEFAULT_RULES, key=lambda rule: (rule.family, rule.name))

@@ -24,19 +24,19 @@ def test_without_rules_all_default_ones_are_used_as_they_are():
     assert as_health_rules(None) == list(DEFAULT_RULES)
 
 
-@pytest.mark.parametrize(("changes", "is_on"), [(False, False), (True, True), ({"is_on": False}, False)])
-def test_a_mapping_changes_one_rule_and_leaves_all_others(changes, is_on):
+@pytest.mark.parametrize(("changes", "enabled"), [(False, False), (True, True), ({"enabled": False}, False)])
+def test_a_mapping_changes_one_rule_and_leaves_all_others(changes, enabled):
     rules = as_health_rules({"LossSpike": changes})
     (changed,) = (rule for rule in rules if rule.name == "LossSpike")
-    assert changed.is_on is is_on
+    assert changed.enabled is enabled
     others = [rule for rule in rules if rule.name != "LossSpike"]
     assert others == [rule for rule in DEFAULT_RULES if rule.name != "LossSpike"]
 
 
 def test_changed_fields_switch_a_rule_on_and_no_fields_change_nothing():
     by_name = {rule.name: rule for rule in as_health_rules({"LossOscillating": {"most": 0.7}, "LossNotDecreasing": {}})}
-    assert by_name["LossOscillating"].most == 0.7 and by_name["LossOscillating"].is_on
-    assert not by_name["LossNotDecreasing"].is_on
+    assert by_name["LossOscillating"].most == 0.7 and by_name["LossOscillating"].enabled
+    assert not by_name["LossNotDecreasing"].enabled
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_changed_fields_switch_a_rule_on_and_no_fields_change_nothing():
         (LossSpike(patience=2), LossSpike(patience=2)),
         ("LossSpike", LossSpike()),
         ({"LossSpike": {"sigmas": 8.0}}, LossSpike(sigmas=8.0)),
-        ({"LossSpike": False}, LossSpike(is_on=False)),
+        ({"LossSpike": False}, LossSpike(enabled=False)),
         ({"class_path": PATH, "init_args": {"most": 2.0}}, OfUser(most=2.0)),
         ({"class_path": PATH}, OfUser()),
     ],
@@ -57,7 +57,7 @@ def test_a_list_holds_these_rules_and_no_others(rule, expected):
 
 def test_a_name_in_a_list_switches_on_a_rule_that_is_off_by_default():
     (rule,) = as_health_rules(["LossOscillating"])
-    assert rule.is_on
+    assert rule.enabled
 
 
 @pytest.mark.parametrize(
