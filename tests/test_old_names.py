@@ -30,6 +30,7 @@ OLD_NAMES = {
         r"'layers': True|\"(layers|leaves)\": True",
     ),
     "enabled, every_n_steps": (r"\bis_on=|\bis_on: bool = (True|False)\b", r"^    every: int = ", r"\bevery=20, "),
+    'accept=Path("accepted.txt")': (r"FILE\.txt", r"string that ends with `\.txt`"),
 }
 
 

@@ -58,7 +58,7 @@ class HealthMonitor(StatsMonitor):
             off with False: `{"DeadUnits": {"patience": 30}, "LossSpike": False}`. A list uses only its entries: names, objects
             of rules, or mappings with `class_path` and `init_args`.
         accept: findings that are known and no problem: `DeadUnits/encoder.*`, or the name of a rule. `*` stands for any text.
-            A path, or a string that ends with `.txt`, is a file with one of these in each line.
+            A path, in YAML `{file: accepted.txt}`, is a file with one of these in each line.
         reference: good runs to compare with, row by row and step by step: the folder of a run, a list of folders, or a file
             that `lightning-hooks baseline` has written. Its rules are added to `rules`. Default: none.
         actions: what to do about a new finding, by severity or by name of a rule: `log`, `warn`, `stop`, `checkpoint`, `raise`,

@@ -9,7 +9,7 @@ from typing import Any, Final
 from lightning_hooks.checks.catalogue import checks_by_name
 from lightning_hooks.checks.check import Check
 from lightning_hooks.errors import RuleError, did_you_mean, shown
-from lightning_hooks.health.accepting import Accept, accepted_patterns
+from lightning_hooks.health.accepting import FILE_HINT, Accept, accepted_patterns
 from lightning_hooks.rules.named import known_name, with_changes
 from lightning_hooks.rules.reading import as_object
 
@@ -62,7 +62,8 @@ def as_accepted(accept: Accept, checks: Sequence[Check]) -> list[str]:
     for pattern in patterns:
         name = pattern.partition("/")[0]
         if "*" not in name and name not in names:
-            raise RuleError(f"accept: there is no check {shown(name)}{did_you_mean(name, names)}")
+            hint = f"; {FILE_HINT.format(name)}" if name.endswith(".txt") else did_you_mean(name, names)
+            raise RuleError(f"accept: there is no check {shown(name)}{hint}")
     return patterns
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from lightning_hooks.cli.formats import add_format, rendered
@@ -22,9 +23,8 @@ def check(arguments: list[str]) -> int:
     from lightning_hooks.callbacks.check import check as run
 
     checks = {"OverfitsBatch": True} if options.overfit else None
-    report = run(
-        cli.trainer, cli.model, cli.datamodule, checks=checks, accept=options.accept or None, time_limit=options.time_limit
-    )
+    accept = [*options.accept, *options.accept_file] or None
+    report = run(cli.trainer, cli.model, cli.datamodule, checks=checks, accept=accept, time_limit=options.time_limit)
     if options.format in ("sarif", "junit"):
         from lightning_hooks.checks.catalogue import DEFAULT_CHECKS
         from lightning_hooks.checks.outcomes import report_of_checks
@@ -48,7 +48,8 @@ def _read(arguments: list[str]) -> tuple[Any, list[str]]:
     """The options of the command, and the arguments for LightningCLI."""
     parser = argparse.ArgumentParser("lightning-hooks check", add_help=False, allow_abbrev=False)
     add_format(parser, "")
-    parser.add_argument("--accept", action="append")
+    parser.add_argument("--accept", action="append", default=[])
+    parser.add_argument("--accept-file", action="append", default=[], type=Path)
     parser.add_argument("--overfit", action="store_true")
     parser.add_argument("--time-limit", type=float, default=60.0)
     return parser.parse_known_args(arguments)

@@ -28,6 +28,7 @@ check options:
   --format FORMAT       what to print: text, json, sarif or junit; --json is short for --format json
   --location FILE       with sarif, the file at which a code host shows what was found; default the config
   --accept CHECK/ROW    a result that is known and no problem; `*` stands for any text; may be given several times
+  --accept-file FILE    a file with one of these in each line; may be given several times
   --overfit             also check that one batch can be learnt in 50 steps
   --time-limit SECONDS  of each check; default 60
 

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
 from lightning_hooks.rules.fields import as_patterns
 
-Accept = str | Sequence[str | os.PathLike[str]] | os.PathLike[str] | None
+File = Mapping[str, str | os.PathLike[str]]
+"""A file of patterns as YAML names it: `{file: accepted.txt}`."""
+Accept = str | File | Sequence[str | File | os.PathLike[str]] | os.PathLike[str] | None
 """One or several patterns, or files of patterns; None for none.
 
 jsonargparse tries the types in this order. A path takes any value as its text, so it comes after the list.
 """
 
 
+FILE_HINT: Final = "a file of patterns is Path({0!r}), in YAML {{file: {0}}}"
+
+
 def accepted_patterns(accept: Accept) -> list[str]:
     """The patterns of an option `accept`.
 
     Args:
-        accept: patterns such as `DeadUnits/encoder.*`, or files of them: paths, or strings that end with `.txt`. A file has one
-            pattern in each line; empty lines and those that begin with `#` are skipped.
+        accept: patterns such as `DeadUnits/encoder.*`, or files of them: paths, or mappings with the key `file`. A string is
+            always a pattern. A file has one pattern in each line; empty lines and those that begin with `#` are skipped.
 
     Raises:
         RuleError: an entry is no pattern, or a file cannot be read.
@@ -32,14 +37,21 @@ def accepted_patterns(accept: Accept) -> list[str]:
         >>> accepted_patterns(["DeadUnits/encoder.*"])
         ['DeadUnits/encoder.*']
     """
-    entries: Any = [accept] if isinstance(accept, (str, os.PathLike)) else accept
+    entries: Any = [accept] if isinstance(accept, (str, os.PathLike, Mapping)) else accept
     if not isinstance(entries, Sequence) or isinstance(entries, bytes):
         return as_patterns("accept", entries)
-    return as_patterns("accept", [pattern for entry in entries for pattern in (_read(entry) if _is_file(entry) else [entry])])
+    return as_patterns("accept", [pattern for entry in entries for pattern in _patterns_of(entry)])
 
 
-def _is_file(entry: Any) -> bool:
-    return isinstance(entry, os.PathLike) or (isinstance(entry, str) and entry.endswith(".txt"))
+def _patterns_of(entry: Any) -> list[Any]:
+    """The patterns of one entry of `accept`: those of a file, or the entry itself."""
+    if isinstance(entry, os.PathLike):
+        return _read(entry)
+    if not isinstance(entry, Mapping):
+        return [entry]
+    if [*entry] != ["file"] or not isinstance(entry["file"], (str, os.PathLike)):
+        raise RuleError(f"accept: a mapping must be {{file: PATH}}, got {shown(dict(entry))}")
+    return _read(entry["file"])
 
 
 def _read(file: str | os.PathLike[str]) -> list[str]:
@@ -79,6 +91,8 @@ def refuse_unknown_rules(patterns: Iterable[str], rules: Sequence[str], where: s
         name = pattern.partition("/")[0]
         if any(_glob(name, rule) for rule in rules):
             continue
+        if name.endswith(".txt"):
+            raise RuleError(f"{where}: there is no health rule {shown(name)}; {FILE_HINT.format(name)}")
         if "*" in name:
             raise RuleError(f"{where}: no health rule matches {shown(name)}; there are {', '.join(rules)}")
         raise RuleError(f"{where}: there is no health rule {shown(name)}{did_you_mean(name, rules)}")

@@ -71,6 +71,8 @@ def test_a_fault_ends_with_exit_code_1_and_names_the_module_and_what_to_try(conf
 def test_what_is_accepted_does_not_fail(config, capsys):
     assert main(["check", *config, "--model.softmax", "true", "--accept", "ActivationBeforeLoss/net.*"]) == 0
     assert "accepted: net.4: a softmax stands in front" in capsys.readouterr().out
+    Path("accepted.txt").write_text("ActivationBeforeLoss/net.*\n")
+    assert main(["check", *config, "--model.softmax", "true", "--accept-file", "accepted.txt"]) == 0
 
 
 def test_json_has_the_fields_of_each_result(config, capsys):

@@ -13,10 +13,10 @@ from lightning_hooks.health.accepting import accepted_patterns
 def test_a_file_has_a_pattern_in_each_line(tmp_path: Path) -> None:
     file = tmp_path / "accepted.txt"
     file.write_text("# a frozen encoder\nDeadUnits/encoder.*\n\n  LossSpike \n")
-    for accept in (file, str(file), [str(file)], [file]):
+    for accept in (file, {"file": str(file)}, [{"file": file}], [file]):
         assert accepted_patterns(accept) == ["DeadUnits/encoder.*", "LossSpike"]
     assert accepted_patterns(["DeadLayer", file]) == ["DeadLayer", "DeadUnits/encoder.*", "LossSpike"]
-    assert HealthMonitor(accept=str(file)).accept == ["DeadUnits/encoder.*", "LossSpike"]
+    assert HealthMonitor(accept={"file": str(file)}).accept == ["DeadUnits/encoder.*", "LossSpike"]
 
 
 def test_a_file_that_cannot_be_read_or_names_no_rule_is_refused(tmp_path: Path) -> None:
@@ -33,6 +33,26 @@ def test_a_file_that_cannot_be_read_or_names_no_rule_is_refused(tmp_path: Path) 
         accepted_patterns(3)  # type: ignore[arg-type]
     with pytest.raises(RuleError, match=r"^accept\[0\] must be a string, got 3"):
         accepted_patterns([3])  # type: ignore[list-item]
+
+
+def test_a_text_is_always_a_pattern(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("LossSpike")
+    assert accepted_patterns([f"DeadUnits/{tmp_path}/x.txt"]) == [f"DeadUnits/{tmp_path}/x.txt"]
+    with pytest.raises(
+        RuleError, match=r"^accept: there is no health rule 'x.txt'; a file of patterns is Path\('x.txt'\), in YAML"
+    ):
+        HealthMonitor(accept="x.txt")
+    with pytest.raises(RuleError, match=r"^accept: a mapping must be \{file: PATH\}, got \{'path': 'x.txt'\}"):
+        HealthMonitor(accept={"path": "x.txt"})
+
+
+def test_a_config_names_a_file_by_a_mapping(tmp_path: Path) -> None:
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser()
+    parser.add_class_arguments(HealthMonitor, "health")
+    for given in ({"file": "x.txt"}, ["LossSpike", {"file": "x.txt"}]):
+        assert parser.parse_object({"health": {"accept": given}})["health"]["accept"] == given
 
 
 @pytest.mark.parametrize("option", ["accept", "reference"])
