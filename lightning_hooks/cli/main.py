@@ -32,6 +32,8 @@ commands:
 
 `lightning-hooks COMMAND --help` lists the options, `lightning-hooks --version` prints the version.
 """
+_USER_CODE: Final = frozenset({"fit", "match", "check", "replay"})
+"""The commands that import modules of the user's, which may lie in the current folder."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,9 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command not in commands:
         print(f"lightning-hooks: unknown command {command!r}; there are {', '.join(commands)}", file=sys.stderr)
         return 2
-    if os.getcwd() not in sys.path:
-        # A config may name modules in the current folder. Python adds it to the path for `python -m`, but not for this command.
-        sys.path.insert(0, os.getcwd())
+    if command in _USER_CODE:
+        _append_current_folder()
     _write_every_letter()
     try:
         return commands[command](rest) or 0
@@ -78,6 +79,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"lightning-hooks: error: {printable(str(error.filename))}: {error.strerror}", file=sys.stderr)
         return 2
+
+
+def _append_current_folder() -> None:
+    """Let the user's modules be found in the current folder, after all installed ones.
+
+    If the folder came first, a `tensorboard.py` or `numpy.py` in it would run in place of the package of that name.
+    """
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 
 def _write_every_letter() -> None:
