@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 import reprlib
 from collections.abc import Iterable
 from typing import Any, Final
@@ -131,13 +132,13 @@ def counted(number: int, noun: str) -> str:
 
 
 def shown(value: object) -> str:
-    """The `repr` of a value for a message, shortened if it is long.
+    """The `repr` of a value for a message, shortened if it is long, and without secrets in addresses.
 
     Example:
         >>> shown({"params": "*"}), shown([0] * 1000)
         ("{'params': '*'}", '[0, 0, 0, 0, 0, 0, 0, 0, ...]')
     """
-    return shortened(_SHORT.repr(value), 1000)
+    return without_secrets(shortened(_SHORT.repr(value), 1000))
 
 
 def shortened(text: str, most: int = 4000) -> str:
@@ -148,6 +149,19 @@ def shortened(text: str, most: int = 4000) -> str:
         'xxxxxxxxxxxxx...xxxx'
     """
     return text if len(text) <= most else f"{text[: most - most // 5 - 3]}...{text[-(most // 5) :]}"
+
+
+_ADDRESS: Final = re.compile(r"(https?://)([^\s'\"/?#]*)([^\s'\"]*)", re.IGNORECASE)
+
+
+def without_secrets(text: str) -> str:
+    """A text in which every web address ends after its host: who knows the whole address of a webhook may post to it.
+
+    Example:
+        >>> without_secrets("notify: 'https://me:key@hooks.example.org/services/T0/B1?token=2'")
+        "notify: 'https://hooks.example.org/…'"
+    """
+    return _ADDRESS.sub(lambda found: f"{found[1]}{found[2].rpartition('@')[2]}{'/…' if len(found[3]) > 1 else found[3]}", text)
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -255,14 +255,17 @@ def refuse_common_folder(folder: Path | None, known: Collection[Path | None], wh
         raise RuleError(f"{where}: two ActivationCapture would write into {named}; give one another folder=")
 
 
-def options_repr(callback: Any, kind: type, **normalised: Any) -> str:
+def options_repr(callback: Any, kind: type, hidden: Mapping[str, Any] | None = None, **normalised: Any) -> str:
     """The call that creates a callback, with the arguments that differ from their defaults.
 
     Args:
         callback: has an attribute for each argument of `kind`.
         kind: the public class of the callback.
+        hidden: by argument, the value to show instead of an attribute that holds a secret.
         normalised: by argument, the value of the attribute for a default that the constructor converts.
     """
     defaults = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()} | normalised
-    shown = [f"{k}={typed(getattr(callback, k))}" for k, default in defaults.items() if getattr(callback, k) != default]
+    values = {name: getattr(callback, name) for name in defaults}
+    changed = {name: value for name, value in values.items() if value != defaults[name]}
+    shown = [f"{name}={typed((hidden or {}).get(name, value))}" for name, value in changed.items()]
     return f"{kind.__name__}({', '.join(shown)})"

@@ -22,7 +22,7 @@ from lightning_hooks.checks.result import CheckReport
 from lightning_hooks.engine.inspecting.good_runs import rules_of_reference
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.accepting import Accept, accepted_patterns, refuse_unknown_rules
-from lightning_hooks.health.actions import Actions
+from lightning_hooks.health.actions import Actions, without_addresses
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Cause, Finding
 from lightning_hooks.health.reference.causes import CAUSES_WITH_REFERENCE
@@ -115,7 +115,9 @@ class HealthMonitor(StatsMonitor):
 
     @override
     def __repr__(self) -> str:
-        return options_repr(self, HealthMonitor, accept=[], loggers=("all",))
+        # The address of a webhook is a secret, so this `repr` cannot be typed back in if `actions` has one.
+        hidden = {"actions": without_addresses(self.actions)}
+        return options_repr(self, HealthMonitor, hidden, accept=[], loggers=("all",))
 
     @override
     def __getstate__(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Final
 from lightning_hooks.cli.check import check
 from lightning_hooks.cli.info import info, version
 from lightning_hooks.cli.runs import RUN_COMMANDS
-from lightning_hooks.errors import HooksError, printable
+from lightning_hooks.errors import HooksError, printable, without_secrets
 
 _USAGE: Final = """usage: lightning-hooks COMMAND [options]
 
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return commands[command](rest) or 0
     except HooksError as error:
-        print(f"lightning-hooks: error: {printable(str(error), keep=chr(10))}", file=sys.stderr)
+        print(f"lightning-hooks: error: {printable(without_secrets(str(error)), keep=chr(10))}", file=sys.stderr)
         return 2
     except OSError as error:
         # Print a short message only for a file of a run. An error of a training is raised with its traceback.

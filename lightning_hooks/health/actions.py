@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,10 +28,18 @@ class Action:
             fit), `checkpoint` (save one, named after the finding), `raise` (end the fit with an error), `call`, `notify` (post
             to a webhook), or `focus` (measure at every step for a while).
         argument: the function of `call`, the URL of `notify`, the number of steps of `focus`; else None.
+
+    Example:
+        >>> Action("notify", "https://hooks.example.org/services/T0/B1")
+        Action(kind='notify', argument='https://hooks.example.org/…')
     """
 
     kind: str
     argument: Any = None
+
+    def __repr__(self) -> str:
+        argument = without_addresses({self.kind: self.argument})[self.kind]
+        return f"{type(self).__name__}(kind={self.kind!r}, argument={argument!r})"
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,9 @@ class Actions:
         if actions is None:
             return cls(default)
         if not isinstance(actions, Mapping):
-            raise RuleError(f"actions must map severities or rules to actions, as {{'critical': 'stop'}}, got {shown(actions)}")
+            raise RuleError(
+                f"actions must map severities or rules to actions, as {{'critical': 'stop'}}, got {_shown(actions)}"
+            )
         names = [severity.value for severity in Severity] + [*rules]
         for key in actions:
             if not isinstance(key, str) or (rules and key not in names):
@@ -74,11 +85,38 @@ class Actions:
         return self.by_key.get(finding.rule, self.by_key[finding.severity.value])
 
 
+def without_addresses(actions: Any) -> Any:
+    """Actions as a user writes them, in which each URL of a webhook ends after its host.
+
+    Example:
+        >>> without_addresses({"critical": ["stop", {"notify": "https://hooks.example.org/services/T0/B1"}]})
+        {'critical': ['stop', {'notify': 'https://hooks.example.org/…'}]}
+    """
+    if isinstance(actions, Mapping):
+        return {key: _host_of(value) if key == "notify" else without_addresses(value) for key, value in actions.items()}
+    if isinstance(actions, (list, tuple)):
+        hidden = [*map(without_addresses, actions)]
+        return tuple(hidden) if isinstance(actions, tuple) else hidden
+    return actions
+
+
+def _shown(actions: Any) -> str:
+    return shown(without_addresses(actions))
+
+
+def _host_of(address: Any) -> Any:
+    """An address up to its host, with `…` for the rest; an address may lack `https://` by mistake."""
+    parts = re.fullmatch(r"([\w+.-]+://)?([^/?#]*)(.*)", address, re.DOTALL) if isinstance(address, str) else None
+    if parts is None:
+        return address
+    return f"{parts[1] or ''}{parts[2].rpartition('@')[2]}{'/…' if len(parts[3]) > 1 else parts[3]}"
+
+
 def _read_list(value: Any, where: str) -> tuple[Action, ...]:
     if isinstance(value, (str, Mapping)) or callable(value):
         return (_read(value, where),)
     if not isinstance(value, Sequence):
-        raise RuleError(f"{where} must be an action or a list of actions, got {shown(value)}")
+        raise RuleError(f"{where} must be an action or a list of actions, got {_shown(value)}")
     return tuple(_read(each, f"{where}[{i}]") for i, each in enumerate(value))
 
 
@@ -106,7 +144,7 @@ def _read(value: Any, where: str) -> Action:
 def _named(value: Mapping[Any, Any], where: str) -> tuple[Any, Any]:
     """The only key of a mapping, and its value."""
     if len(value) != 1:
-        raise RuleError(f"{where} must name one action, as {{'focus': {_FOCUS}}}, got {shown(value)}; give several as a list")
+        raise RuleError(f"{where} must name one action, as {{'focus': {_FOCUS}}}, got {_shown(value)}; give several as a list")
     return next(iter(value.items()))
 
 
@@ -121,7 +159,9 @@ def _read_call(value: Any, where: str) -> Callable[[Finding], object]:
 
 def _read_url(value: Any, where: str) -> str:
     if not isinstance(value, str) or not _is_url(value):
-        raise RuleError(f"{where} must be the URL of a webhook, https://…, got {shown(value)}")
+        raise RuleError(f"{where} must be the URL of a webhook, https://…, got {shown(_host_of(value))}")
+    if "@" in urlsplit(value).netloc:
+        raise RuleError(f"{where} must be a URL without a user name and a password, got {shown(_host_of(value))}")
     return value
 
 

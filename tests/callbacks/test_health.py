@@ -246,3 +246,10 @@ def test_it_can_be_typed_again_copied_and_pickled() -> None:
     monitor = HealthMonitor(rules={"LossSpike": False}, accept=["DeadUnits"], actions={"critical": "stop"})
     assert repr(eval(repr(monitor))) == repr(copy.deepcopy(monitor)) == repr(pickle.loads(pickle.dumps(monitor)))
     assert "LossSpike" not in monitor.summary["ran"] and monitor.findings == []
+
+
+def test_its_repr_shows_the_host_of_a_webhook_alone() -> None:
+    actions = {"critical": ["stop", {"notify": "https://hooks.example.org/services/T0/B1"}], "LossSpike": ("warn",)}
+    monitor = HealthMonitor(actions=actions)
+    shown = {"critical": ["stop", {"notify": "https://hooks.example.org/…"}], "LossSpike": ("warn",)}
+    assert repr(monitor) == f"HealthMonitor(actions={shown!r})" and monitor.actions == actions

@@ -125,3 +125,37 @@ def test_what_is_no_action_is_refused(actions, message):
 
 def test_without_names_of_rules_every_name_is_allowed():
     assert Actions.read({"Mine": "stop"}).of(finding("Mine")) == (Action("stop"),)
+
+
+ADDRESS = "https://hooks.example.org/services/T0/SECRET?key=SECRET"
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        {"critical": {"notify": "hooks.example.org/services/SECRET"}},
+        {"critical": {"notify": "https://me:SECRET@hooks.example.org/"}},
+        {"critical": {"notify": "https://hooks.example.org/a b/SECRET"}},
+        {"critical": {"notify": ["https://hooks.example.org/SECRET"]}},
+        {"critical": {"notify": ADDRESS, "focus": 3}},
+        {"critical": {"notfy": ADDRESS}},
+        {"critical": {"log": ADDRESS}},
+        {"critical": ADDRESS},
+        {ADDRESS: "stop"},
+        [{"notify": ADDRESS}],
+    ],
+)
+def test_no_error_contains_the_address_of_a_webhook(actions):
+    with pytest.raises(RuleError) as caught:
+        Actions.read(actions, RULES)
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_repr_shows_the_host_of_a_webhook_alone():
+    shown = repr(Actions.read({"critical": {"notify": ADDRESS}}, RULES))
+    assert "SECRET" not in shown and "Action(kind='notify', argument='https://hooks.example.org/…')" in shown
+
+
+def test_a_user_name_in_the_address_of_a_webhook_is_refused():
+    with pytest.raises(RuleError, match="must be a URL without a user name and a password, got 'https://example.org'"):
+        Actions.read({"critical": {"notify": "https://me:secret@example.org"}}, RULES)
