@@ -17,6 +17,7 @@ from lightning_hooks.checks.result import CheckReport
 from lightning_hooks.engine import paused
 from lightning_hooks.errors import RuleError, printable, shown
 from lightning_hooks.health.finding import Finding
+from lightning_hooks.whole_files import write_whole
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
@@ -87,7 +88,7 @@ class FirstBatch:
                 checked = _checked(self.report, current_step(trainer))
                 if folder is not None and not trainer.fast_dev_run:  # type: ignore[attr-defined]
                     folder.mkdir(parents=True, exist_ok=True)
-                    (folder / REPORT).write_text(self.report.to_json(), encoding="utf-8")
+                    write_whole(folder / REPORT, self.report.to_json())
         return trainer.strategy.broadcast(checked) if trainer.world_size > 1 else checked
 
     def _run(self, trainer: Trainer, module: LightningModule, batch: Any) -> CheckReport | None:

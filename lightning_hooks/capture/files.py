@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lightning_hooks.capture.index import Entry, FileRecord, IndexWriter, need_safetensors, rank_and_run, run_of
 from lightning_hooks.capture.temporary import TemporaryFolder, remove_leftovers
+from lightning_hooks.whole_files import create_unfinished, flush
 
 
 class Item(NamedTuple):
@@ -70,21 +71,18 @@ class RankFiles:
             file = f"{stage}-{rank_and_run(self._rank, self._index.run)}-{self._number:06}.safetensors"
             entries = (self._entry(item, file, key) for key, item in zip(tensors, items, strict=True))
             record = FileRecord(file, self._rank, self._index.run, tuple(entries))
-            temporary = folder / file
-            # Create the file by touch(), which sets its mode by the umask, and restore that mode after writing: safetensors
-            # lets only the owner read the file.
-            temporary.touch()
+            temporary = create_unfinished(folder / file)
+            # Restore the mode of the umask after writing: safetensors lets only the owner read the file.
             mode = temporary.stat().st_mode
             self._library.torch.save_file(tensors, temporary, metadata={"lightning_hooks": record.to_line()})
-            temporary.chmod(mode)
             size = temporary.stat().st_size
             if max_bytes is not None and self.size + size > max_bytes:
                 return f"the next file, {size} bytes, would exceed max_bytes={max_bytes}"
-            _flush(temporary)
+            flush(temporary, mode)
             os.rename(temporary, self._folder / file)
             self._number += 1
             self.size += size
-            _flush(self._folder)
+            _flush_names(self._folder)
             self._index.append(record)
         except (OSError, self._library.SafetensorError) as error:
             return f"{file or 'the first file'} could not be written: {error}"
@@ -118,9 +116,9 @@ class RankFiles:
         )
 
 
-def _flush(path: Path) -> None:
-    """Wait until the content of a file, or the list of names in a folder, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+def _flush_names(folder: Path) -> None:
+    """Wait until the list of names in a folder is on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -42,11 +42,13 @@ class TemporaryFolder:
         """Create and lock the folder on the first call.
 
         Raises:
-            OSError: the folder cannot be created, or another process keeps locking or removing it.
+            OSError: the folder cannot be created, or it is a link, or another process keeps locking or removing it.
         """
         attempts = 0
         while not self._exists:
             self.path.mkdir(exist_ok=True)
+            if self.path.is_symlink():
+                raise OSError(f"{self.path} is a link, and no folder of a writer is; remove the link")
             try:
                 self._lock = _locked(self.path)
             except (BlockingIOError, FileNotFoundError) as error:
@@ -94,7 +96,8 @@ def _locked(path: Path) -> int:
     """
     if fcntl is None:
         raise OSError("this system has no locks")
-    descriptor = os.open(path, os.O_RDONLY)
+    # A link would lead into a folder of somebody else's, so it is an error of the operating system.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Check that the locked folder is still at `path`: between open() and flock(), another writer may have replaced it.

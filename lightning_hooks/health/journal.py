@@ -8,7 +8,6 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,6 +17,7 @@ from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.fits import events_in, fits_in, journals_beside
 from lightning_hooks.health.own_file import close_own, numbered, open_own
 from lightning_hooks.health.window import WINDOW
+from lightning_hooks.whole_files import write_whole
 
 FINDINGS: Final = "findings.jsonl"
 SUMMARY: Final = "summary.json"
@@ -84,14 +84,10 @@ class Journal:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json` beside the events; a reader never sees half of it."""
         path = summary_of(self.path)
-        unfinished = path.with_suffix(".json.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(json.dumps(summary, indent=1, allow_nan=False), encoding="utf-8")
-            unfinished.replace(path)
+            write_whole(path, json.dumps(summary, indent=1, allow_nan=False))
         except OSError as error:
-            with suppress(OSError):
-                unfinished.unlink(missing_ok=True)
             warnings.warn(printable(f"{path} cannot be written ({error}); the training goes on"), stacklevel=2)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""`record.json`: a record as JSON, written so that a reader never sees half of it, and read again with checks."""
+"""`record.json`: a record as JSON, and read again with checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import types
 import typing
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -69,25 +68,6 @@ def read_record(path: str | os.PathLike[str]) -> FlightRecord:
         raise RuleError(f"{file}: no flight record can be read ({error.strerror or error})") from None
     except RuleError as error:
         raise RuleError(f"{file}: {error}") from None
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file in one piece: it is there as a whole, or not at all, and on the disk when this returns.
-
-    Raises:
-        OSError: it cannot be written; then nothing is left of it.
-    """
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(unfinished, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except BaseException:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        raise
 
 
 def _plain(value: Any) -> Any:

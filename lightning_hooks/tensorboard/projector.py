@@ -17,6 +17,7 @@ from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules.fields import check_local
+from lightning_hooks.whole_files import write_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,9 +77,9 @@ def write_projector(
     root = Path(logdir)
     folder = f"{FOLDER}/{_folder_name(name)}"
     (root / folder).mkdir(parents=True, exist_ok=True)
-    _write(root / folder / "tensors.tsv", "".join("\t".join(f"{x:.9g}" for x in points[row]) + "\n" for row in kept))
+    write_whole(root / folder / "tensors.tsv", "".join("\t".join(f"{x:.9g}" for x in points[row]) + "\n" for row in kept))
     if columns:
-        _write(root / folder / "metadata.tsv", _table(columns, kept.tolist()))
+        write_whole(root / folder / "metadata.tsv", _table(columns, kept.tolist()))
     return _configure(root, name, folder, (len(kept), points.shape[1]), bool(columns))
 
 
@@ -96,7 +97,7 @@ def _configure(root: Path, name: str, folder: str, shape: tuple[int, int], is_la
     config.embeddings.extend(others)
     metadata = f"{folder}/metadata.tsv" if is_labelled else ""
     config.embeddings.add(tensor_name=name, tensor_path=f"{folder}/tensors.tsv", tensor_shape=shape, metadata_path=metadata)
-    _write(path, text_format.MessageToString(config))
+    write_whole(path, text_format.MessageToString(config))
     return path
 
 
@@ -121,13 +122,3 @@ def _folder_name(name: str) -> str:
     if safe == name and not name.startswith("."):
         return name
     return f"{safe.lstrip('.')}-{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file in one step, since TensorBoard may read the file at any time."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -33,9 +34,13 @@ def test_a_full_disk_under_the_journal_is_one_warning_and_the_summary_has_everyt
     assert [each["rule"] for each in summary["findings"]] == [each.rule for each in monitor.findings]
 
 
-@needs_full
-def test_a_full_disk_under_the_summary_is_a_warning_and_the_journal_has_everything(tmp_path: Path) -> None:
-    (tmp_path / "summary.json.tmp").symlink_to("/dev/full")
+def test_a_full_disk_under_the_summary_is_a_warning_and_the_journal_has_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
     monitor = HealthMonitor()
     (said,) = fit(tmp_path, monitor)
     assert "summary.json cannot be written" in said and "No space left on device" in said

@@ -2,14 +2,13 @@
 
 import json
 import math
-import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.recorder.files import from_json, read_record, to_json, write_atomically
+from lightning_hooks.recorder.files import from_json, read_record, to_json
 from lightning_hooks.recorder.record import (
     Failure,
     FlightRecord,
@@ -81,16 +80,3 @@ def test_no_record(tmp_path):
     (tmp_path / "record.json").write_text("{")
     with pytest.raises(RuleError, match=r"record\.json: this is no flight record"):
         read_record(tmp_path)
-
-
-def test_a_file_is_there_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
-    path = tmp_path / "record.json"
-    write_atomically(path, "first")
-
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_atomically(path, "second")
-    assert path.read_text() == "first" and [each.name for each in tmp_path.iterdir()] == ["record.json"]

@@ -14,10 +14,11 @@ from typing import Any, Final
 from lightning_hooks.engine.recording.batches import KeptBatch
 from lightning_hooks.engine.recording.loop import Loop
 from lightning_hooks.engine.recording.saving import save_batch, save_generators, save_optimizers, save_weights
-from lightning_hooks.recorder.files import FOLDER, RECORD, TEXT, to_json, write_atomically
+from lightning_hooks.recorder.files import FOLDER, RECORD, TEXT, to_json
 from lightning_hooks.recorder.markdown import to_markdown
 from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.snapshot.generators import Generators
+from lightning_hooks.whole_files import write_whole
 
 _CLAIM: Final = "first-rank"
 """The file that the process makes that writes the record."""
@@ -79,7 +80,7 @@ def write_of_rank(record: FlightRecord, folder: Path, rank: int) -> None:
     Raises:
         OSError: the folder cannot be written to.
     """
-    write_atomically(folder / f"rank-{rank}.json", to_json(record))
+    write_whole(folder / f"rank-{rank}.json", to_json(record))
 
 
 def write_texts(record: FlightRecord, folder: Path) -> None:
@@ -89,8 +90,8 @@ def write_texts(record: FlightRecord, folder: Path) -> None:
         OSError: the folder cannot be written to.
     """
     replay = f"lightning-hooks replay {json.dumps(str(folder))}" if "batch" in record.files else ""
-    write_atomically(folder / RECORD, to_json(record))
-    write_atomically(folder / TEXT, to_markdown(record, replay))
+    write_whole(folder / RECORD, to_json(record))
+    write_whole(folder / TEXT, to_markdown(record, replay))
 
 
 def save_beside(

@@ -7,7 +7,6 @@ one piece. Without the package safetensors, `torch.save` writes the tensors, and
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -20,8 +19,8 @@ from torch.optim import Optimizer
 
 from lightning_hooks.engine.recording.structures import Decoder, Encoder
 from lightning_hooks.errors import RuleError
-from lightning_hooks.recorder.files import write_atomically
 from lightning_hooks.snapshot.generators import Generators
+from lightning_hooks.whole_files import whole_file, write_whole
 
 FORMAT: Final = 1
 """The version of these files. A reader accepts this number and lower ones."""
@@ -195,7 +194,7 @@ def _save(value: Any, folder: Path, stem: str) -> Saved:
         file, missing = _write_tensors(encoder.tensors, folder, stem)
         notes += missing
     content = {"format": FORMAT, "tensors": file, "value": encoded}
-    write_atomically(folder / f"{stem}.json", json.dumps(content, allow_nan=False))
+    write_whole(folder / f"{stem}.json", json.dumps(content, allow_nan=False))
     return Saved(f"{stem}.json", tuple(notes))
 
 
@@ -203,21 +202,13 @@ def _write_tensors(tensors: dict[str, Tensor], folder: Path, stem: str) -> tuple
     """Write tensors, and return the name of the file, and notes."""
     library = _safetensors()
     file = f"{stem}.safetensors" if library else f"{stem}.pt"
-    unfinished = folder / f"{file}.{os.getpid()}.tmp"
     try:
-        # Create the file by touch(), which sets its mode by the umask: safetensors lets only the owner read the file.
-        unfinished.touch()
-        mode = unfinished.stat().st_mode
-        if library:
-            library.save_file(tensors, unfinished)
-        else:
-            torch.save(tensors, unfinished)
-        unfinished.chmod(mode)
-        with open(unfinished, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(unfinished, folder / file)
-    except BaseException as error:
-        unfinished.unlink(missing_ok=True)
+        with whole_file(folder / file) as unfinished:
+            if library:
+                library.save_file(tensors, unfinished)
+            else:
+                torch.save(tensors, unfinished)
+    except Exception as error:
         if type(error).__name__ == "SafetensorError":
             raise OSError(f"{folder / file}: {error}") from error
         raise

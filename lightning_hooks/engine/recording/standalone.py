@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from lightning_hooks.recorder.files import write_atomically
+from lightning_hooks.whole_files import write_whole
 
 SCRIPT: Final = "replay.py"
 
@@ -19,5 +19,5 @@ def write_script(folder: Path) -> Path:
     path = folder / SCRIPT
     source = Path(__file__).with_name("replay_script.py").read_bytes()
     if not path.is_file() or path.read_bytes() != source:
-        write_atomically(path, source)
+        write_whole(path, source)
     return path
