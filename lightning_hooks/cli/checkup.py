@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from lightning_hooks.cli.diagnoses import has_journal, read
 from lightning_hooks.cli.progress import Progress, silent
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, counted
 from lightning_hooks.health.finding import Finding, stands
-from lightning_hooks.health.journal import FINDINGS, RunFindings
+from lightning_hooks.health.journal import FINDINGS, SUMMARY, RunFindings
 from lightning_hooks.tensorboard.run_files import PATTERN, event_files
 
 
@@ -32,6 +32,22 @@ class Checkup(NamedTuple):
     def standing(self) -> list[Finding]:
         """The findings that make the run unhealthy."""
         return [finding for finding in self.known.findings if stands(finding)]
+
+    @property
+    def unjudged(self) -> str:
+        """Why nothing can be said of the run, although no finding stands; empty if it is healthy or not."""
+        if self.standing or self.names("ran"):
+            return ""
+        if self.known.damaged:
+            which = f"{counted(self.known.damaged, 'line')} of" if self.known.events else "no line of"
+            return f"{which} its journal {'can' if not self.known.events else 'cannot'} be read"
+        if self.is_recomputed:
+            return "no rule could look at the steps in its event file"
+        if self.known.has_ended:
+            return "no rule looked before the fit ended" if self.summary else f"its {SUMMARY} is missing or damaged"
+        # A rule that has found something has looked. The journal says nothing of rules that have looked and found nothing.
+        has_found = any(event.finding is not None for event in self.known.events)
+        return "" if has_found else "the fit has not ended, or was killed, perhaps before any rule looked"
 
     @property
     def summary(self) -> Mapping[str, Any]:
@@ -58,7 +74,8 @@ class Checkup(NamedTuple):
         """The diagnosis as plain values."""
         return {
             "run": str(self.run),
-            "healthy": not self.standing,
+            "healthy": None if self.unjudged else not self.standing,
+            **({"problem": self.unjudged} if self.unjudged else {}),
             "source": "event file" if self.is_recomputed else "journal",
             "has_ended": self.known.has_ended,
             "fit": self.known.fit,

@@ -23,7 +23,8 @@ Say what is wrong with a training, what most likely causes it, which rules looke
 
 A run with a HealthMonitor is read from its journal. Of another run the default rules read the event file.
 If a folder has several runs, each gets one line. The exit code is 0 if all are healthy, 1 if a warning or
-worse stands, 2 for a usage error or if no run can be diagnosed."""
+worse stands in one, else 2 if one cannot be judged, as a fit that was killed before any rule looked. A usage
+error is 2, too."""
 _LINES: Final = 40
 """The height of a screen that is not known."""
 _MOST_RULES: Final = 3
@@ -34,7 +35,11 @@ _INDENT: Final = " " * 12
 
 
 def doctor(arguments: list[str]) -> int:
-    """Print the diagnosis of runs; returns 1 if a finding of severity warning or critical stands in one of them, else 0."""
+    """Print the diagnosis of runs.
+
+    Returns:
+        1 if a finding of severity warning or critical stands in one of them, else 2 if one cannot be judged, else 0.
+    """
     parser = argparse.ArgumentParser(
         "lightning-hooks doctor", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -52,18 +57,19 @@ def doctor(arguments: list[str]) -> int:
     diagnosed = [checkup for checkup in checkups if isinstance(checkup, Checkup)]
     if not diagnosed:
         raise RuleError("; ".join(map(str, checkups)))
-    is_healthy = not any(checkup.standing for checkup in diagnosed)
+    has_problem = any(checkup.standing for checkup in diagnosed)
+    is_judged = len(diagnosed) == len(runs) and not any(checkup.unjudged for checkup in diagnosed)
     if args.json:
         entries = [
             each.to_dict() if isinstance(each, Checkup) else {"run": str(run), "problem": str(each)}
             for run, each in zip(runs, checkups, strict=True)
         ]
-        print(json.dumps({"healthy": is_healthy, "runs": entries}, indent=1))
+        print(json.dumps({"healthy": False if has_problem else True if is_judged else None, "runs": entries}, indent=1))
     elif len(runs) == 1:
         print("\n".join(_screen(diagnosed[0])))
     else:
         print("\n".join(_table(runs, checkups)))
-    return int(not is_healthy)
+    return 1 if has_problem else 0 if is_judged else 2
 
 
 def _each(runs: Sequence[Path], recompute: bool, progress: Progress) -> Iterator[Checkup | RuleError]:
@@ -83,6 +89,8 @@ def _table(runs: Sequence[Path], checkups: Sequence[Checkup | RuleError]) -> Ite
     for name, checkup in zip(names, checkups, strict=True):
         if isinstance(checkup, RuleError):
             verdict, problem = "not diagnosed", str(checkup)
+        elif checkup.unjudged:
+            verdict, problem = "not judged", checkup.unjudged
         elif not checkup.standing:
             verdict, problem = "healthy", "" if checkup.known.has_ended else "it has not ended, or was killed"
         else:
@@ -124,6 +132,8 @@ def _verdict(checkup: Checkup) -> str:
     steps = "" if checkup.steps is None else f" in {counted(checkup.steps, 'step')}"
     past = sum(finding.severity is not Severity.INFO for finding in known.findings) - len(standing)
     over = f" {counted(past, 'earlier problem')} {'is' if past == 1 else 'are'} over." if past else ""
+    if checkup.unjudged:
+        return printable(f"{run}: not judged{steps}: {checkup.unjudged}.")
     if standing:
         verdict = f"{run}: not healthy, {counted(len(standing), 'problem')}{steps}.{over}"
     else:
@@ -151,7 +161,7 @@ def _what_ran(checkup: Checkup, width: int, most: int = 1000) -> Iterator[str]:
         most: the most rules that are named in each list.
     """
     ran = checkup.names("ran")
-    if not ran and not checkup.known.has_ended:
+    if not ran and not checkup.is_recomputed and (checkup.unjudged or not checkup.known.has_ended):
         yield from wrapped(
             "A fit notes which rules ran when it ends; --recompute lets the default rules read its event file.",
             "Ran         ",

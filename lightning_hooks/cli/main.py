@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TextIO
 
 from lightning_hooks.cli.check import check
 from lightning_hooks.cli.info import info, version
@@ -32,6 +33,8 @@ commands:
 
 `lightning-hooks COMMAND --help` lists the options, `lightning-hooks --version` prints the version.
 """
+_CLOSED_PIPE: Final = 128 + 13
+"""The exit code that a shell shows of a program that SIGPIPE has ended, as it ends `cat`."""
 _USER_CODE: Final = frozenset({"fit", "match", "check", "replay"})
 """The commands that import modules of the user's, which may lie in the current folder."""
 
@@ -43,9 +46,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments without the name of the program; by default those of the process.
 
     Returns:
-        The exit code: 0, or 2 if the command or a rule is invalid; 1 if `diff` found a difference, `doctor`, `findings` or
-        `check` a problem, or if `replay` did not find the problem of its record again.
+        The exit code: 0, or 2 if the command or a rule is invalid or `doctor` cannot judge a run; 1 if `diff` found a
+        difference, `doctor`, `findings` or `check` a problem, or if `replay` did not find the problem of its record again; 141
+        if nobody reads the output any more, as after `| head`.
     """
+    try:
+        try:
+            code = _run(argv)
+        except SystemExit:  # of argparse
+            _flush()
+            raise
+        _flush()
+        return code
+    except BrokenPipeError:
+        # The pipe of a training or of its workers may have broken, which is an error.
+        if not _drop_closed_pipes():
+            raise
+        return _CLOSED_PIPE
+
+
+def _run(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE, end="")
@@ -79,6 +99,41 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"lightning-hooks: error: {printable(str(error.filename))}: {error.strerror}", file=sys.stderr)
         return 2
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            stream.flush()
+
+
+def _drop_closed_pipes() -> bool:
+    """Let what waits for a pipe that nobody reads go nowhere: Python flushes again at its end, and would complain.
+
+    Returns:
+        Whether standard output or standard error is such a pipe.
+    """
+    closed = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and _is_closed_pipe(stream)]
+    for stream in closed:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    return bool(closed)
+
+
+def _is_closed_pipe(stream: TextIO) -> bool:
+    try:
+        stream.flush()
+        if not hasattr(select, "poll"):
+            return False
+        # A stream without a buffer has nothing left to flush, so ask the system.
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    except BrokenPipeError:
+        return True
+    except (OSError, ValueError):  # It is closed, or has no descriptor.
+        return False
 
 
 def _append_current_folder() -> None:

@@ -17,9 +17,11 @@ from lightning_hooks.tensorboard.local_tables import LocalTables
 from lightning_hooks.tensorboard.messages import buckets, strings
 from lightning_hooks.tensorboard.run_index import RunIndex
 from lightning_hooks.tensorboard.tags import ABOUT, FOUND, PLUGIN, TABLE
+from lightning_hooks.untrusted import UnreadableError, read_bytes
 
 _ABOUT: Final = f"{TABLE}/{ABOUT}/"
 _FOUND: Final = f"{FOUND}/"
+_LARGEST: Final = 256_000_000  # bytes of a journal or a summary
 
 
 class LocalRun(LocalTables):
@@ -111,8 +113,8 @@ class LocalRun(LocalTables):
         if self._cached_fits is None or self._cached_fits[0] != written:
             journals = journals_beside(self.path / FINDINGS)
             try:
-                fits = fits_in([(journal, events_in(journal.read_bytes())) for journal in journals])
-            except OSError:
+                fits = fits_in([(journal, events_in(read_bytes(journal, _LARGEST))) for journal in journals])
+            except (OSError, UnreadableError):
                 return []
             self._cached_fits = written, fits
         return self._cached_fits[1]
@@ -143,6 +145,8 @@ class LocalRun(LocalTables):
 def _text_of(file: Path) -> str | None:
     """The text of a file; None if there is no such file."""
     try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return None
+        return read_bytes(file, _LARGEST).decode(errors="replace")
+    except UnreadableError as error:
+        if file.is_dir() or not file.exists():
+            return None
+        raise OSError(str(error)) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.finding import Event
+from lightning_hooks.untrusted import parse_json
 
 
 class Fit(NamedTuple):
@@ -59,8 +59,8 @@ def events_in(content: bytes, ignored: Callable[[int, str], None] | None = None)
         if not line.strip():
             continue
         try:
-            events.append(Event.from_dict(json.loads(line)))
-        except (RuleError, ValueError, RecursionError) as error:
+            events.append(Event.from_dict(parse_json(line)))
+        except RuleError as error:
             if ignored is not None:
                 ignored(number, str(error))
     return events

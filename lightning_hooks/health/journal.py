@@ -17,10 +17,13 @@ from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.fits import events_in, fits_in, journals_beside
 from lightning_hooks.health.own_file import close_own, numbered, open_own
 from lightning_hooks.health.window import WINDOW
+from lightning_hooks.untrusted import MissingError, UnreadableError, read_bytes, read_json
 from lightning_hooks.whole_files import write_whole
 
 FINDINGS: Final = "findings.jsonl"
 SUMMARY: Final = "summary.json"
+_LARGEST: Final = 256_000_000  # bytes of a journal that is read
+_MOST_WARNINGS: Final = 10  # about damaged lines of a journal
 _MOST_WAITING: Final = 10_000  # lines that are kept in memory while the disk takes none; older lines are lost
 
 
@@ -135,6 +138,7 @@ class RunFindings(NamedTuple):
         has_ended: whether the fit has ended. One that was killed has not.
         fit: the number of the fit among those of the folder, from 1 in the order in which they began.
         fits: how many the folder has.
+        damaged: the number of lines of its journal that cannot be read.
     """
 
     findings: list[Finding]
@@ -144,6 +148,7 @@ class RunFindings(NamedTuple):
     has_ended: bool
     fit: int = 1
     fits: int = 1
+    damaged: int = 0
 
 
 def read_events(path: str | os.PathLike[str]) -> list[Event]:
@@ -151,14 +156,29 @@ def read_events(path: str | os.PathLike[str]) -> list[Event]:
 
     Raises:
         FileNotFoundError: there is no such file.
+        RuleError: it is not a regular file, or is larger than 256 MB.
     """
     path = Path(path)
-    path = path / FINDINGS if path.is_dir() else path
+    return _read_journal(path / FINDINGS if path.is_dir() else path)[0]
+
+
+def _read_journal(path: Path) -> tuple[list[Event], int]:
+    """The events of a journal, and the number of damaged lines."""
+    damaged: list[int] = []
 
     def warn(number: int, reason: str) -> None:
-        warnings.warn(printable(f"{path}: line {number} is ignored: {shortened(reason, 200)}"), stacklevel=4)
+        damaged.append(number)
+        if len(damaged) <= _MOST_WARNINGS:
+            warnings.warn(printable(f"{path}: line {number} is ignored: {shortened(reason, 200)}"), stacklevel=5)
 
-    return events_in(path.read_bytes(), warn)
+    try:
+        content = read_bytes(path, _LARGEST)
+    except MissingError:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
+    events = events_in(content, warn)
+    if len(damaged) > _MOST_WARNINGS:
+        warnings.warn(printable(f"{path}: {len(damaged) - _MOST_WARNINGS} more lines are ignored"), stacklevel=3)
+    return events, len(damaged)
 
 
 def read_findings(path: str | os.PathLike[str], fit: int | None = None) -> RunFindings:
@@ -172,7 +192,7 @@ def read_findings(path: str | os.PathLike[str], fit: int | None = None) -> RunFi
 
     Raises:
         FileNotFoundError: the run has no journal, or only a damaged summary.
-        RuleError: there is no fit of this number.
+        RuleError: there is no fit of this number, or a journal is not a regular file or larger than 256 MB.
     """
     path = Path(path)
     first = (path if path.is_dir() else path.parent) / FINDINGS
@@ -180,7 +200,8 @@ def read_findings(path: str | os.PathLike[str], fit: int | None = None) -> RunFi
     if path.is_file() and path not in journals:
         journals = [path]
     # Read the events first. A fit writes its summary before its `end` event, so after an `end` the summary is that of this fit.
-    fits = fits_in([(journal, read_events(journal)) for journal in journals])
+    read = {journal: _read_journal(journal) for journal in journals}
+    fits = fits_in([(journal, events) for journal, (events, _) in read.items()])
     if fit is not None and not 1 <= fit <= len(fits):
         raise RuleError(f"fit must be from 1 to {len(fits)}, the number of fits in {path}, got {fit}")
     if not fits:
@@ -192,7 +213,7 @@ def read_findings(path: str | os.PathLike[str], fit: int | None = None) -> RunFi
     # If the fit has not ended, or another one followed it in its journal, the `summary.json` is that of another fit.
     summary = _read_summary(summary_of(chosen.journal)) if has_ended and chosen.is_last else None
     findings, causes = _of_summary(summary or {}, summary_of(chosen.journal)) or standing(chosen.events)
-    return RunFindings(findings, causes, chosen.events, summary, has_ended, number, len(fits))
+    return RunFindings(findings, causes, chosen.events, summary, has_ended, number, len(fits), read[chosen.journal][1])
 
 
 def _of_summary_alone(path: Path, journal: Path) -> RunFindings:
@@ -240,13 +261,13 @@ def _stands(cause: Cause, findings: Mapping[int, Finding], step: int) -> bool:
 
 def _read_summary(path: Path) -> dict[str, Any] | None:
     try:
-        summary = json.loads(path.read_bytes())
+        summary = read_json(path)
         if isinstance(summary, dict):
             return summary
         reason = f"it must hold an object, got {shown(summary)}"
-    except FileNotFoundError:
+    except MissingError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except UnreadableError as error:
         reason = str(error)
     warnings.warn(printable(f"{path} is ignored: {shortened(reason, 200)}"), stacklevel=3)
     return None

@@ -171,6 +171,75 @@ def test_a_summary_that_somebody_has_changed_is_shown_as_far_as_it_goes(
         assert doctor(tmp_path, *shape)[0] == 1
 
 
+# -- a run of which nothing is known ----
+
+
+def _killed(folder: Path) -> None:
+    write_fit(folder, ends=False)
+
+
+def _unreadable(folder: Path) -> None:
+    (folder / "findings.jsonl").write_bytes(b"\xff\xfe\n{}\nnull\n")
+
+
+def _damaged_in_part(folder: Path) -> None:
+    write_fit(folder, ends=False)
+    with open(folder / "findings.jsonl", "ab") as file:
+        file.write(b'{"event": "new", "fin')
+
+
+def _without_summary(folder: Path) -> None:
+    write_fit(folder)
+    (folder / "summary.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("write", "why"),
+    [
+        (_killed, "the fit has not ended, or was killed, perhaps before any rule looked"),
+        (_unreadable, "no line of its journal can be read"),
+        (_damaged_in_part, "1 line of its journal cannot be read"),
+        (_without_summary, "its summary.json is missing or damaged"),
+        (lambda folder: write_summary(folder, ran=[]), "no rule looked before the fit ended"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*is ignored")
+def test_a_run_of_which_nothing_is_known_is_not_called_healthy(
+    tmp_path: Path, doctor: Doctor, write: Callable[[Path], None], why: str
+) -> None:
+    write(tmp_path)
+    code, out, _ = doctor(tmp_path)
+    assert code == 2 and " ".join(out.split()).startswith(f"{tmp_path}: not judged") and f": {why}." in " ".join(out.split())
+    shown = json.loads(doctor(tmp_path, "--json")[1])
+    assert shown["healthy"] is None and shown["runs"][0]["healthy"] is None and shown["runs"][0]["problem"] == why
+
+
+def test_a_problem_makes_the_exit_code_1_whatever_else_cannot_be_judged(tmp_path: Path, doctor: Doctor) -> None:
+    write_summary(tmp_path / "a", finding())
+    _killed(tmp_path / "b")
+    assert doctor(tmp_path)[0] == 1
+
+
+def test_a_fit_that_goes_on_and_whose_problem_is_over_is_healthy(tmp_path: Path, doctor: Doctor) -> None:
+    write_fit(tmp_path, finding(is_over=40), ends=False)
+    code, out, _ = doctor(tmp_path)
+    assert code == 0 and "healthy, no problem stands. 1 earlier problem is over. The fit has not ended, or was killed." in out
+
+
+@pytest.mark.parametrize("name", ["findings.jsonl", "summary.json"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.filterwarnings("ignore:.*is ignored")
+def test_a_pipe_or_a_device_in_place_of_a_file_is_told_at_once(tmp_path: Path, doctor: Doctor, name: str, kind: str) -> None:
+    write_fit(tmp_path)
+    (tmp_path / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).symlink_to("/dev/zero")
+    code, out, err = doctor(tmp_path)
+    assert code == 2 and (f"{name} is a" in err or f"its {name} is missing or damaged" in out)
+
+
 # -- the height of the screen ----------------------------------------------------------------------------------------------
 
 
@@ -280,12 +349,13 @@ def test_of_several_runs_each_gets_one_line(tmp_path: Path, doctor: Doctor) -> N
     lines = [line.split(maxsplit=1) for line in out.splitlines()]
     assert [Path(name).name for name, _ in lines] == ["version_2", "version_3", "version_4", "version_10"]
     assert lines[0][1].rstrip() == "healthy"
-    assert lines[1][1] == "healthy        it has not ended, or was killed"
+    assert lines[1][1] == "not judged     the fit has not ended, or was killed, perhaps before any rule looked"
     assert lines[2][1].startswith("not diagnosed  ")
     assert lines[3][1] == "not healthy    WARNING: DeadUnits, since step 20. fc: dead."
-    assert doctor(tmp_path / "version_2", tmp_path / "version_3")[0] == 0
+    assert doctor(tmp_path / "version_2", tmp_path / "version_3")[0] == 2
+    assert doctor(tmp_path / "version_2", tmp_path / "version_4")[0] == 2
     entries = json.loads(doctor(tmp_path, "--json")[1])["runs"]
-    assert [entry.get("healthy") for entry in entries] == [True, True, None, False] and "no step views" in entries[2]["problem"]
+    assert [entry.get("healthy") for entry in entries] == [True, None, None, False] and "no step views" in entries[2]["problem"]
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "of another kind"])

@@ -167,7 +167,7 @@ def test_a_damaged_last_line_is_named_and_the_others_count(tmp_path: Path, run: 
     write_fit(tmp_path, finding(1), finding(2, "LossSpike", ""))
     with open(tmp_path / "findings.jsonl", "ab") as file:
         file.write(b'{"event": "new", "st')
-    with pytest.warns(UserWarning, match=r"findings.jsonl: line 5 is ignored: Unterminated string"):
+    with pytest.warns(UserWarning, match=r"findings.jsonl: line 5 is ignored: it is not JSON: Unterminated string"):
         code, out, _ = run(*options)
     assert code == 1 and out.count("WARNING:") == 2
 
@@ -232,12 +232,12 @@ def test_a_damaged_summary_without_a_journal_is_an_error(tmp_path: Path, run: Ru
 def test_a_file_that_cannot_be_read_is_a_short_error(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     write_fit(tmp_path, finding())
 
-    def refuse(path: Path) -> bytes:
+    def refuse(path: Path, *options: int) -> int:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     code, _, err = run()
-    assert code == 2 and err == f"lightning-hooks: error: {tmp_path / 'findings.jsonl'}: Permission denied\n"
+    assert code == 2 and err == f"lightning-hooks: error: {tmp_path / 'findings.jsonl'} cannot be read: Permission denied\n"
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)

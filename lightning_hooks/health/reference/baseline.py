@@ -18,11 +18,13 @@ from lightning_hooks.health.reference.reference import Reference
 from lightning_hooks.health.reference.traits import Traits
 from lightning_hooks.health.window import Array
 from lightning_hooks.records.saved_facts import structure_from_json, structure_to_json
+from lightning_hooks.untrusted import UnreadableError, decompress, read_json
 
 FORMAT: Final = "lightning_hooks baseline"
 VERSION: Final = 1
 _UNITS: Final = 512.0  # numbers are kept as integers of 1/512, so that a factor is exact to 0.2 %
 _NOTHING: Final = -32768
+_BUCKETS: Final = 2 * 65_536  # bytes of each row; a run has fewer buckets, whose width grows with the steps
 
 
 def write_baseline(reference: Reference, path: Path) -> int:
@@ -39,8 +41,8 @@ def read_baseline(path: Path) -> Reference:
         RuleError: the file is missing, is no baseline, is damaged, or has another version.
     """
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        saved = read_json(path)
+    except UnreadableError as error:
         raise RuleError(f"{path} is not a baseline: {error}") from error
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         raise RuleError(f"{path} is not a baseline; `lightning-hooks baseline RUN -o {path.name}` writes one")
@@ -51,7 +53,7 @@ def read_baseline(path: Path) -> Reference:
         )
     try:
         return from_json(saved)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, zlib.error) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise RuleError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
 
@@ -114,7 +116,7 @@ def _packed(units: Array) -> str:
 
 
 def _unpacked(text: str, rows: int) -> Array:
-    whole = np.frombuffer(zlib.decompress(base64.b64decode(text, validate=True)), dtype="<i2").astype(np.float64)
+    whole = np.frombuffer(decompress(base64.b64decode(text, validate=True), _BUCKETS * rows), dtype="<i2").astype(np.float64)
     if rows == 0 or len(whole) % rows:
         raise ValueError(f"{len(whole)} numbers do not belong to {rows} rows")
     numbers: Array = np.where(whole == _NOTHING, np.nan, whole).reshape(rows, -1).T

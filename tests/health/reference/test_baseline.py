@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +70,9 @@ def test_a_thousand_rows_take_at_most_a_megabyte(tmp_path: Path, steps: int) -> 
     assert write_baseline(reference, tmp_path / "baseline.json") <= 1_000_000
 
 
+BOMB = base64.b64encode(zlib.compress(bytes(50_000_000))).decode()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -76,10 +81,14 @@ def test_a_thousand_rows_take_at_most_a_megabyte(tmp_path: Path, steps: int) -> 
         (lambda saved: saved.pop("runs"), "baseline.json is damaged: KeyError: 'runs'"),
         (lambda saved: saved["bands"][0].update(low="!"), "baseline.json is damaged"),
         (lambda saved: saved["bands"][0].update(rows=[0, 1]), "baseline.json is damaged"),
+        (
+            lambda saved: saved["bands"][0].update(low=BOMB),
+            "baseline.json is damaged: UnreadableError: its compressed part is larger",
+        ),
         (lambda saved: saved["traits"]["grad"].update(present=[["yes", [0]]]), "present must be true, false or null"),
         (lambda saved: saved["runs"][0].update(observed=[[5, 1, 1]]), "ranges of steps must ascend"),
     ],
-    ids=["format", "version", "missing", "packed", "rows", "traits", "steps"],
+    ids=["format", "version", "missing", "packed", "rows", "bomb", "traits", "steps"],
 )
 def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path, change: object, message: str) -> None:
     saved = to_json(reference_of(0))
@@ -106,7 +115,7 @@ def test_a_reference_that_is_missing_or_mixed_is_refused(tmp_path: Path) -> None
         read_reference(str(tmp_path / "nowhere"), none)
     with pytest.raises(RuleError, match=r"b.json is a baseline, which stands for all its runs; give it alone"):
         read_reference([tmp_path / "b.json", tmp_path], none)
-    with pytest.raises(RuleError, match="b.json is not a baseline: .*No such file"):
+    with pytest.raises(RuleError, match="b.json is not a baseline: .*does not exist"):
         read_reference(tmp_path / "b.json", none)
     for value in (3, [], [3]):
         with pytest.raises(RuleError, match="reference must be the folder of a good run, a list of folders"):
