@@ -2,7 +2,8 @@
 
 The compiled part knows no torch and uses the stable interface of Python, so one wheel for each platform serves every Python
 from 3.11 on. It needs GCC or Clang, on Windows clang-cl beside Microsoft's build tools. Without it plain torch and Python
-serve, so it is optional, unless the environment variable LIGHTNING_HOOKS_BUILD says what is wanted:
+serve, so it is optional; where it cannot be built, the wheel is py3-none-any. The environment variable LIGHTNING_HOOKS_BUILD
+says whether it is wanted:
 
     compiled    an error where it cannot be built, as for the wheels of a release
     pure        without it: the wheel py3-none-any
@@ -39,6 +40,21 @@ class Build(build_ext):
             self.compiler.initialize()
             self.compiler.cc = CLANG_CL
         super().build_extensions()
+
+    def build_extension(self, ext: Extension) -> None:
+        """Called for the extension; after an error, setuptools goes on if the extension is optional."""
+        try:
+            super().build_extension(ext)
+        except Exception:
+            self._build_without()
+            raise
+
+    def _build_without(self) -> None:
+        """Make the wheel the pure one: with the tag of a platform, it would be taken for a compiled one."""
+        self.distribution.ext_modules = []
+        wheel = self.distribution.command_obj.get("bdist_wheel")
+        if wheel is not None:
+            wheel.root_is_pure = True
 
 
 NATIVE = Extension(

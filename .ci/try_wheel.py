@@ -3,6 +3,7 @@
 Argument: `compiled` or `pure`, the wheel that is installed. Prints what ran, and fails where the other one serves.
 """
 
+import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -32,6 +33,14 @@ def check_backends(compiled: bool) -> None:
     assert (hooks.serves, events.serves) == (("native", "native") if compiled else ("python", "numpy")), (hooks, events)
     if events.module is not None:
         assert events.module.record(b"hooks") == RECORD, events.module.record(b"hooks").hex()
+
+
+def check_tag(compiled: bool) -> None:
+    """A wheel has the tag of a platform if, and only if, it has the compiled part."""
+    about = importlib.metadata.distribution("lightning-hooks").read_text("WHEEL") or ""
+    # auditwheel may add further tags of the same platform.
+    tags = [line.removeprefix("Tag: ") for line in about.splitlines() if line.startswith("Tag: ")]
+    assert tags and all(tag.startswith("cp311-abi3-") if compiled else tag == "py3-none-any" for tag in tags), tags
 
 
 def check_fit(compiled: bool) -> None:
@@ -94,6 +103,7 @@ if __name__ == "__main__":
     os.environ.pop("LIGHTNING_HOOKS_KERNEL", None)
     compiled = {"compiled": True, "pure": False}[sys.argv[1]]
     check_backends(compiled)
+    check_tag(compiled)
     if importlib.util.find_spec("torch") and importlib.util.find_spec("lightning"):
         check_fit(compiled)
     else:

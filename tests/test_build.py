@@ -1,5 +1,7 @@
 """What setup.py builds for each value of LIGHTNING_HOOKS_BUILD."""
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -53,3 +55,68 @@ def test_a_wheel_has_every_file_but_sources_of_the_extension(tmp_path):
     subprocess.run(command, cwd=tmp_path, env={"LIGHTNING_HOOKS_BUILD": "pure"}, capture_output=True, check=True)
     (wheel,) = tmp_path.glob("dist/*-py3-none-any.whl")
     assert {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("lightning_hooks/")} == expected
+
+
+def copy_of_sources(folder, extension):
+    """What a wheel is built from, with a source of the extension that compiles in a moment, or does not."""
+    made = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd", "src")
+    shutil.copytree(ROOT / "lightning_hooks", folder / "lightning_hooks", ignore=made)
+    (folder / "lightning_hooks/backends/src").mkdir()
+    (folder / "lightning_hooks/backends/src/native.cpp").write_text(extension)
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+
+
+MODULE = """
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native"};
+PyMODINIT_FUNC PyInit__native() { return PyModule_Create(&module); }
+"""
+WITHOUT_COMPILER = {"CC": "false", "CXX": "false"}
+BUILDERS = {
+    "setup.py": ["setup.py", "bdist_wheel"],
+    "pip": ["-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--disable-pip-version-check", "-w", "dist", "."],
+}
+
+
+def wheel_of(folder, builder, **environment):
+    """The tag of a wheel that is built, and its compiled files."""
+    given = {"PATH": os.environ["PATH"], "HOME": str(folder), **environment}
+    subprocess.run([sys.executable, *BUILDERS[builder]], cwd=folder, env=given, capture_output=True, check=True)
+    (wheel,) = folder.glob("dist/*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "lightning_hooks/__init__.py" in names and not [name for name in names if ".data/" in name]
+    return wheel.name.partition("-0.1.0-")[2], [name for name in names if name.endswith((".so", ".pyd"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_without_a_compiler_the_wheel_is_the_pure_one(tmp_path, builder):
+    copy_of_sources(tmp_path, MODULE)
+    assert wheel_of(tmp_path, builder, **WITHOUT_COMPILER) == ("py3-none-any.whl", [])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no compiler")
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_with_a_compiler_the_wheel_is_of_the_platform_and_of_every_python(tmp_path, builder):
+    copy_of_sources(tmp_path, MODULE)
+    tag, compiled = wheel_of(tmp_path, builder)
+    assert tag.startswith("cp311-abi3-") and compiled == ["lightning_hooks/backends/_native.abi3.so"]
+
+
+@pytest.mark.slow
+def test_a_wheel_that_must_be_compiled_is_not_built_without_a_compiler(tmp_path):
+    copy_of_sources(tmp_path, MODULE)
+    with pytest.raises(subprocess.CalledProcessError):
+        wheel_of(tmp_path, "setup.py", LIGHTNING_HOOKS_BUILD="compiled", **WITHOUT_COMPILER)
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob(".github/workflows/*.yml")), ids=lambda path: path.name)
+def test_workflows_name_what_they_run_exactly(path):
+    text = path.read_text(encoding="utf-8")
+    actions = re.findall(r"uses: (?!\./)(.*)", text)
+    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", action) for action in actions), actions
+    tools = re.findall(r"pipx run (\S+)", text)
+    assert all(re.fullmatch(r"[\w-]+==\d+(\.\d+)+", tool) for tool in tools), tools
