@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import lightning_hooks
-from lightning_hooks import RuleError, transforms
+from lightning_hooks import HooksError, RuleError, transforms
 from lightning_hooks.transforms import Scale
 
 NEEDED: dict[str, dict[str, Any]] = {
@@ -138,3 +139,86 @@ def test_a_path_that_no_folder_can_have_is_refused(name: str, argument: str) -> 
 def test_a_path_that_no_run_can_have_is_refused(read: Any, path: Any) -> None:
     with pytest.raises(RuleError, match="^path must be a path"):
         read(path)
+
+
+WRONG = [5, 1.5, "x", b"x", None, object(), torch.nn.Linear, [None], [5], {"a": 1}, {5}, True, lambda: 0]
+"""Values of many types. An argument may accept some of them."""
+
+
+def model() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(2, 1))
+
+
+def right(name: str) -> dict[str, Any]:
+    """Arguments with which a function may be called."""
+    fixed: dict[str, Any] = {"model": model()}
+    if name == "aggregate_losses":
+        fixed = {"losses": [model()(torch.ones(2)).sum()]}
+    if name == "check":
+        fixed |= {"batch": (torch.ones(4, 2), torch.ones(4, 1)), "loss": torch.nn.MSELoss(), "checks": ["StepRuns"]}
+    return fixed
+
+
+FUNCTIONS = ["aggregate_losses", "assert_no_hooks", "check", "instrument", "match", "paused"]
+READY = {"breakpoint_if_nonfinite", "print_shapes", "print_stats", "save_to"}  # hooks, which torch calls
+BY_NAME = {"load_capture", "read_run"}  # above
+
+
+def arguments_of_functions() -> list[tuple[str, str]]:
+    signatures = {name: inspect.signature(getattr(lightning_hooks, name)) for name in FUNCTIONS}
+    return [(name, argument) for name, signature in signatures.items() for argument in signature.parameters]
+
+
+def test_every_function_is_covered() -> None:
+    public = {name for name in lightning_hooks.__all__ if not isinstance(getattr(lightning_hooks, name), type)}
+    assert public - READY - BY_NAME <= {*FUNCTIONS}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "argument"), [*arguments_of_functions(), *arguments()])
+def test_a_value_of_another_type_is_refused_by_name_or_works(
+    name: str, argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if name == "CheckReport":
+        pytest.skip("made by the package")
+    for value in WRONG:
+        try:
+            if name not in FUNCTIONS:
+                make(name, argument, value)
+                continue
+            made = getattr(lightning_hooks, name)(**{**right(name), argument: value})
+            if name == "instrument":
+                with made:
+                    pass
+        except HooksError as error:
+            assert len(str(error)) < 2000
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("match", {"model": None}, "match: model must be a torch.nn.Module, got None"),
+        ("match", {"model": torch.nn.Linear}, "; give an object of the class"),
+        ("match", {"rules": 5}, "match: rules must be a list of Watch, Apply, Hook or mappings, got 5"),
+        ("match", {"rules": "x"}, "match: rules must be a list of Watch, Apply, Hook or mappings, got 'x'"),
+        ("paused", {"model": None}, "paused: model must be a torch.nn.Module, got None"),
+        ("assert_no_hooks", {"model": None}, "assert_no_hooks: model must be a torch.nn.Module, got None"),
+        ("check", {"model": 5}, "check: the model must be a torch.nn.Module, or the first argument a Trainer, got 5"),
+        ("instrument", {"optimizer": 5}, "optimizer must be a torch optimizer, or a list of them, got int"),
+        ("instrument", {"optimizer": [None]}, "optimizer must be a torch optimizer, or a list of them, got NoneType: None"),
+        (
+            "instrument",
+            {"optimizer": torch.optim.SGD},
+            "optimizer must be a torch optimizer, got the class SGD; construct one of it",
+        ),
+        ("aggregate_losses", {"losses": 5}, "losses must be a list of at least one scalar, got 5"),
+        ("aggregate_losses", {"params": 5}, "params must be tensors, as model.parameters(), or None for all leaves, got 5"),
+        ("aggregate_losses", {"params": [5]}, "params[0] must be a tensor, got 5"),
+        ("aggregate_losses", {"retain_graph": "x"}, "retain_graph must be True or False, got 'x'"),
+        ("aggregate_losses", {"parallel_chunk_size": 0}, "parallel_chunk_size must be a whole number from 1"),
+    ],
+)
+def test_what_a_function_says_of_an_argument_of_another_type(name: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(RuleError, match=re.escape(message)):
+        getattr(lightning_hooks, name)(**{**right(name), **given})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean
+from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean, shown
 
 if TYPE_CHECKING:
     from torchjd.aggregation import Aggregator
@@ -61,7 +61,7 @@ def aggregate_losses(
     Raises:
         UnsupportedError: if TorchJD, or a package that the aggregator needs, is not installed; if there is a process group of
             more than one process, unless `alone`.
-        RuleError: if the aggregator is unknown, or a loss is not a scalar with a graph.
+        RuleError: if the aggregator is unknown, a loss is not a scalar with a graph, or an argument is of another type.
 
     Example:
         >>> weight = torch.zeros(2, requires_grad=True)
@@ -73,6 +73,7 @@ def aggregate_losses(
     """
     aggregation, autojac = _torchjd()
     chosen = _aggregator(aggregation, aggregator)
+    _check_options(retain_graph, parallel_chunk_size)
     _check_losses(losses)
     has_group = not alone and torch.distributed.is_available() and torch.distributed.is_initialized()
     if has_group and torch.distributed.get_world_size() > 1:
@@ -81,16 +82,27 @@ def aggregate_losses(
             "would drift apart. Train on one process, or add the losses up and call backward. If this process trains by itself "
             "and the process group is left from an earlier run, give alone=True"
         )
+    if isinstance(params, (Tensor, str)) or not isinstance(params, (Iterable, type(None))):
+        raise RuleError(f"params must be tensors, as model.parameters(), or None for all leaves, got {shown(params)}")
     leaves = None if params is None else list(params)
     targets = _leaves(losses) if leaves is None else leaves
     if not targets:
         raise RuleError("params is empty; give the parameters that share the losses, or omit it")
     for index, target in enumerate(targets):
+        if not isinstance(target, Tensor):
+            raise RuleError(f"params[{index}] must be a tensor, got {shown(target)}")
         if not (target.requires_grad and target.is_leaf):
             raise RuleError(f"params[{index}] must be a leaf that requires a gradient; its shape is {tuple(target.shape)}")
     autojac.backward(list(losses), inputs=targets, retain_graph=retain_graph, parallel_chunk_size=parallel_chunk_size)
     weights: Tensor | None = autojac.jac_to_grad(targets, chosen)
     return weights
+
+
+def _check_options(retain_graph: Any, parallel_chunk_size: Any) -> None:
+    if not isinstance(retain_graph, bool):
+        raise RuleError(f"retain_graph must be True or False, got {shown(retain_graph)}")
+    if parallel_chunk_size is not None and (type(parallel_chunk_size) is not int or parallel_chunk_size < 1):
+        raise RuleError(f"parallel_chunk_size must be a whole number from 1, or None for all, got {shown(parallel_chunk_size)}")
 
 
 def _torchjd() -> tuple[Any, Any]:
@@ -137,13 +149,14 @@ def _required_arguments(kind: type) -> list[str]:
 
 
 def _check_losses(losses: Any) -> None:
-    if isinstance(losses, Tensor) or not losses:
-        got = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else "none"
+    if isinstance(losses, (Tensor, str)) or not isinstance(losses, Sequence) or not losses:
+        given = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else shown(losses)
+        got = "none" if isinstance(losses, Sequence) and not losses else given
         raise RuleError(f"losses must be a list of at least one scalar, got {got}")
     for index, loss in enumerate(losses):
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            shown = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
-            raise RuleError(f"losses[{index}] must be a scalar tensor, got {shown}")
+            got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else shown(loss)
+            raise RuleError(f"losses[{index}] must be a scalar tensor, got {got}")
         if not loss.requires_grad:
             raise RuleError(f"losses[{index}] has no graph: it depends on nothing that requires a gradient")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
@@ -16,7 +16,7 @@ from lightning_hooks.engine.inspecting.left_out import left_out_of
 from lightning_hooks.engine.inspecting.match_report import Match, hooks_report, plan_report, transforms_report
 from lightning_hooks.engine.running.run import runs_on
 from lightning_hooks.engine.user_hooks.participant import resolve_hooks
-from lightning_hooks.errors import HooksLeftError
+from lightning_hooks.errors import HooksLeftError, RuleError, shown
 from lightning_hooks.hooks import for_each
 from lightning_hooks.plan.defaults import DEFAULT_WATCH
 from lightning_hooks.plan.resolve import resolve
@@ -39,17 +39,25 @@ _DICTS = (
 )
 
 
-@contextmanager
-def paused(model: nn.Module) -> Iterator[None]:
+def paused(model: nn.Module) -> AbstractContextManager[None]:
     """Context manager: remove every hook of this package from a model, for export, scripting or profiling.
 
     Args:
         model: the watched model, a submodule of it, or a module that contains it.
 
+    Raises:
+        RuleError: `model` is not a module.
+
     Example:
         >>> with paused(nn.Linear(1, 1)):
         ...     pass
     """
+    _refuse_other(model, "paused")
+    return _paused(model)
+
+
+@contextmanager
+def _paused(model: nn.Module) -> Iterator[None]:
     hook_managers = [run.hook_manager for run in runs_on(model)]
     pause = object()
     try:
@@ -68,16 +76,24 @@ def assert_no_hooks(model: nn.Module) -> None:
 
     Raises:
         HooksLeftError: with the names of the modules and parameters that have one.
+        RuleError: `model` is not a module.
 
     Example:
         >>> assert_no_hooks(nn.Linear(1, 1))
     """
+    _refuse_other(model, "assert_no_hooks")
     left = [f"module {name or '(root)'}" for name, module in model.named_modules() if _carries(module)]
     tensors: list[tuple[str, str, Any]] = [("parameter", *named) for named in model.named_parameters()]
     tensors += [("buffer", *named) for named in model.named_buffers()]
     left += [f"{kind} {name}" for kind, name, tensor in tensors if _carries(tensor)]
     if left:
         raise HooksLeftError(f"hooks of lightning_hooks are left on {', '.join(left)}")
+
+
+def _refuse_other(model: Any, function: str) -> None:
+    if not isinstance(model, nn.Module):
+        advice = "; give an object of the class" if isinstance(model, type) else ""
+        raise RuleError(f"{function}: model must be a torch.nn.Module, got {shown(model)}{advice}")
 
 
 def _carries(holder: Any) -> bool:
@@ -119,16 +135,15 @@ def match(model: nn.Module, *, rules: Sequence[Watch | Apply | Hook | Mapping[st
             Default: the rules of `StatsMonitor()`.
 
     Raises:
-        RuleError: an invalid rule, or one that matches nothing.
+        RuleError: `model` is not a module, or a rule is invalid or matches nothing.
 
     Example:
         >>> print(match(nn.Sequential(nn.Linear(2, 1)), rules=[Watch(params="*.bias", tensors="grad", stats="norm")]).names)
         ['0.bias']
     """
-    rules = DEFAULT_WATCH if rules is None else rules
-    rules = [rules] if isinstance(rules, (Watch, Apply, Hook, Mapping)) else list(rules)
+    _refuse_other(model, "match")
     by_kind: dict[type, list[Any]] = {Watch: [], Apply: [], Hook: []}
-    for rule in rules:
+    for rule in _listed(DEFAULT_WATCH if rules is None else rules):
         by_kind[_kind_of(rule)].append(rule)
     watch = as_rules(Watch, by_kind[Watch], "watch")
     interval = HISTOGRAM_EVERY_N_STEPS
@@ -139,6 +154,14 @@ def match(model: nn.Module, *, rules: Sequence[Watch | Apply | Hook | Mapping[st
     lines += transforms_report(transforms)
     lines += hooks_report(resolve_hooks(model, as_rules(Hook, by_kind[Hook], "hooks")))
     return Match(lines, left_out_of(model, watch))
+
+
+def _listed(rules: Any) -> list[Any]:
+    if isinstance(rules, (Watch, Apply, Hook, Mapping)):
+        return [rules]
+    if isinstance(rules, (str, bytes)) or not isinstance(rules, Iterable):
+        raise RuleError(f"match: rules must be a list of Watch, Apply, Hook or mappings, got {shown(rules)}")
+    return list(rules)
 
 
 def _kind_of(rule: Any) -> type:

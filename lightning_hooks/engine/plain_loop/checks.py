@@ -28,6 +28,8 @@ def as_optimizers(given: Any) -> list[Any]:
     alone = hasattr(given, "step") or not isinstance(given, Iterable)
     several = [given] if alone else list(given)
     for each in several:
+        if isinstance(each, type):
+            raise RuleError(f"optimizer must be a torch optimizer, got the class {each.__name__}; construct one of it")
         if not hasattr(each, "step"):
             raise RuleError(f"optimizer must be a torch optimizer, or a list of them, got {type(each).__name__}: {each!r}")
     return list({id(each): each for each in map(unwrapped_optimizer, several)}.values())
