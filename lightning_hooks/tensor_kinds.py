@@ -186,6 +186,17 @@ def local_part(tensor: Tensor) -> Tensor:
     return local if not any(replica_indices) else local.new_empty(0)
 
 
+def held_part(tensor: Tensor) -> Tensor:
+    """The elements of a sharded tensor (`DTensor`) that this rank holds, without waiting for other ranks.
+
+    They may be a shard, a copy, or one summand of a sum that the ranks have not formed yet. Any other tensor is returned
+    unchanged.
+    """
+    dtensor: Any = tensor
+    held: Tensor = dtensor.to_local() if is_sharded(tensor) else tensor
+    return held
+
+
 def kind_of(tensor: Tensor) -> str:
     """A few words that name the kind of a tensor, for a warning."""
     if is_transformed(tensor):

@@ -20,6 +20,7 @@ from lightning_hooks.callbacks._trainer import batch_number, current_step, in_fi
 from lightning_hooks.callbacks.monitor import Resolved, StatsMonitor
 from lightning_hooks.checks.result import CheckReport
 from lightning_hooks.engine.inspecting.good_runs import rules_of_reference
+from lightning_hooks.engine.participants.shards import has_units
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.accepting import Accept, accepted_patterns, refuse_unknown_rules
 from lightning_hooks.health.actions import Actions, without_addresses
@@ -166,7 +167,7 @@ class HealthMonitor(StatsMonitor):
             return Guest((), partial(self._start_reporter, trainer))
         if monitor is not host:
             return None
-        rules = [Watch(**fields) for fields in fields_of_watch(self._health_rules, beside=True)]
+        rules = [Watch(**fields) for fields in fields_of_watch(self._health_rules, beside=True, has_units=_has_units(trainer))]
         return Guest(rules, partial(self._start_as_guest, trainer))
 
     @override
@@ -213,7 +214,8 @@ class HealthMonitor(StatsMonitor):
 
     @override
     def _watched(self, trainer: Trainer | None) -> Sequence[Watch]:
-        return [Watch(**fields) for fields in fields_of_watch(self._health_rules, from_start=True)]
+        listed = fields_of_watch(self._health_rules, from_start=True, has_units=_has_units(trainer))
+        return [Watch(**fields) for fields in listed]
 
     @override
     def _resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:
@@ -326,3 +328,8 @@ class HealthMonitor(StatsMonitor):
     @override
     def _rules(self) -> str:
         return "the health rules"
+
+
+def _has_units(trainer: Trainer | None) -> bool:
+    """Whether units can be measured, as far as is known before a run."""
+    return trainer is None or not is_under_way(trainer) or has_units(trainer.lightning_module)

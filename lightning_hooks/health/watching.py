@@ -17,13 +17,16 @@ START: Final = 25
 """The steps at the start of a run that are all watched: rules compare later steps with them."""
 
 
-def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False, from_start: bool = False) -> list[dict[str, Any]]:
+def fields_of_watch(
+    rules: Iterable[HealthRule], *, beside: bool = False, from_start: bool = False, has_units: bool = True
+) -> list[dict[str, Any]]:
     """The fields of the watch rules that the needs of health rules come to.
 
     Args:
         rules: the health rules.
         beside: only what a monitor with the default rules does not watch.
         from_start: also watch each of the first steps, for a monitor that later watches fewer.
+        has_units: whether units can be measured. If not, the rules that need them say that they could not look.
 
     Example:
         >>> from lightning_hooks.health.rule import HealthRule
@@ -49,7 +52,7 @@ def fields_of_watch(rules: Iterable[HealthRule], *, beside: bool = False, from_s
         others = [stat for stat in wanted if stat not in UNIT_STATS]
         target = {"modules": "*", "select": "layers"} if tensor in MODULE_TENSORS else {"params": "*"}
         common = {**target, "strict": False, "tensors": [tensor]}
-        if of_units:
+        if of_units and has_units:
             listed.append({**common, "stats": of_units, "units": "auto"})
         is_base = tensor in BASE
         extra = [stat for stat in others if not _is_plain(stat)]

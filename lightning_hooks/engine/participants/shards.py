@@ -33,6 +33,11 @@ def tensor_parallel_place(targets: Iterable[Target[Any]]) -> tuple[int, int]:
     return 0, 1
 
 
+def has_units(model: nn.Module) -> bool:
+    """Whether units can be measured: with tensor parallelism a rank holds some units of a tensor, or copies of all."""
+    return tensor_parallel_place([Target("", model, model)])[1] == 1
+
+
 def shards_of(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The shard of each tensor that this rank holds, as a view; a tensor that is not sharded is returned itself."""
     return [tensor.to_local() if is_sharded(tensor) else tensor for tensor in tensors]  # type: ignore[attr-defined]

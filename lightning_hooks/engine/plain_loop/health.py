@@ -66,9 +66,9 @@ def loop_rules(health: Any, reference: Any = None) -> list[HealthRule] | None:
     return as_health_rules(None if health is True else health, rules_of_reference(reference))
 
 
-def watch_rules(rules: list[HealthRule], *, has_optimizer: bool) -> list[Watch]:
+def watch_rules(rules: list[HealthRule], *, has_optimizer: bool, has_units: bool) -> list[Watch]:
     """What a loop has to watch for health rules; `final_grad` and `update` only where an optimizer is known."""
-    listed = fields_of_watch(rules)
+    listed = fields_of_watch(rules, has_units=has_units)
     return [Watch(**fields) for fields in listed if has_optimizer or _OF_OPTIMIZER.isdisjoint(fields["tensors"])]
 
 

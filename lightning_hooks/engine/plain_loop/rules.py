@@ -24,7 +24,15 @@ class LoopRules(NamedTuple):
 
 
 def read_rules(
-    watch: Any, apply: Any, hooks: Any, health: Any, reference: Any = None, *, has_optimizer: bool, writes: bool
+    watch: Any,
+    apply: Any,
+    hooks: Any,
+    health: Any,
+    reference: Any = None,
+    *,
+    has_optimizer: bool,
+    writes: bool,
+    has_units: bool = True,
 ) -> LoopRules:
     """Read the rules of a plain loop.
 
@@ -35,6 +43,7 @@ def read_rules(
         health: as of `instrument`.
         reference: as of `instrument`.
         has_optimizer: whether optimizers are given.
+        has_units: whether units can be measured.
         writes: whether an event file is written.
 
     Raises:
@@ -51,7 +60,7 @@ def read_rules(
     if not has_optimizer:
         rules = without_optimizer(rules, applies, hook_rules)
     if health_rules is not None:
-        rules = [*rules, *watch_rules(health_rules, has_optimizer=has_optimizer)]
+        rules = [*rules, *watch_rules(health_rules, has_optimizer=has_optimizer, has_units=has_units)]
     return LoopRules(rules, applies, hook_rules, health_rules)
 
 

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.facts import ModelFacts
 from lightning_hooks.engine.participants.participant import Participant
+from lightning_hooks.engine.participants.shards import has_units
 from lightning_hooks.engine.plain_loop.board import LoopBoard
 from lightning_hooks.engine.plain_loop.changing import changing_participants
 from lightning_hooks.engine.plain_loop.checks import (
@@ -140,7 +141,14 @@ class Instrument:
         refuse_foreign(model, self.optimizers)
         check_calls(calls)
         rules, applies, hook_rules, health_rules = read_rules(
-            watch, apply, hooks, health, reference, has_optimizer=bool(self.optimizers), writes=logdir is not None
+            watch,
+            apply,
+            hooks,
+            health,
+            reference,
+            has_optimizer=bool(self.optimizers),
+            writes=logdir is not None,
+            has_units=has_units(model),
         )
         self._run = Run(model)
         self._run.hook_manager.switch.counts = calls

@@ -19,11 +19,16 @@ from lightning_hooks.recorder.calls import Calls
 from lightning_hooks.recorder.gaps import between
 from lightning_hooks.recorder.record import FlightRecord, Gap, Growth, Place, TensorSummary, TrailEntry, Verdict
 from lightning_hooks.recorder.verdicts import Sight, message_of, verdict_of
+from lightning_hooks.tensor_kinds import held_part, is_sharded
 
 _FORWARD: Final = ("output", "loss")
 _BACKWARD: Final = ("output_grad",)
 _ROOTS: Final = ("exp_avg_sq", "square_avg", "sum")
 """The entries of an optimizer's state of which it takes a square root."""
+_UNSEEN: Final = (
+    "The parameters are sharded: this rank has looked at what it holds itself, and a number may have been bad on another rank "
+    "before, which rank-*.json tell."
+)
 
 
 def seen(
@@ -61,6 +66,7 @@ def seen(
         inputs=inputs.get(verdict, ()),
         trail=calls.named(end - most, end),
         context=loop.context(),
+        notes=(_UNSEEN,) if any(map(is_sharded, loop.model.parameters())) else (),
     )
     return replace(record, growth=growth_of(record, recorder))
 
@@ -184,9 +190,9 @@ def _place(verdict: Verdict, sight: Sight, recorder: CallRecorder, loop: Loop) -
 
 
 def _bad(tensors: Iterable[tuple[str, Tensor]]) -> list[TensorSummary]:
-    """The summaries of tensors that are not finite."""
+    """The summaries of tensors that are not finite, of sharded ones on this rank."""
     named = ((name, each.detach()) for name, each in tensors if each.is_floating_point() or each.is_complex())
-    return [summary(name, each) for name, each in named if not bool(torch.isfinite(each).all())]
+    return [summary(name, each) for name, each in named if not bool(torch.isfinite(held_part(each)).all())]
 
 
 def _state_of(optimizer: Any, parameters: dict[str, Any]) -> Iterable[tuple[str, Tensor]]:

@@ -24,6 +24,7 @@ from lightning_hooks.recorder.options import RecorderOptions
 from lightning_hooks.recorder.record import FlightRecord, Verdict
 from lightning_hooks.recorder.verdicts import message_of
 from lightning_hooks.snapshot.generators import Generators
+from lightning_hooks.tensor_kinds import is_sharded
 
 _UNKNOWN_PARAMETERS: Final = (
     "The update, run again, gave finite numbers. The parameters that it read are gone: those that are not finite now were 0."
@@ -215,7 +216,8 @@ class Flight:
         if record.verdict is Verdict.ALL_REDUCE:
             return "each gradient that this rank computed is finite"
         if moment == "parameters":
-            return ""
+            parameters = self._loop.model.parameters()
+            return "an update of sharded parameters may wait for other ranks" if any(map(is_sharded, parameters)) else ""
         refused = self._loop.refuses()
         if refused:
             return refused

@@ -21,6 +21,7 @@ from lightning_hooks.recorder.calls import Calls, Mark
 from lightning_hooks.stats.host_copy import HostCopy, begin_copy
 from lightning_hooks.stats.kernels.trail import Order
 from lightning_hooks.stats.schema import MAX, MIN, NONFINITE, TRAIL_ENTRY
+from lightning_hooks.tensor_kinds import held_part
 
 Array = NDArray[np.float64]
 
@@ -93,7 +94,9 @@ class LateRecorder(CallRecorder):
 
     def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         Observer.after_update(self, optimizer, memo)
-        parameters = [each.detach() for group in optimizer.param_groups for each in group["params"]]
+        held = [held_part(each.detach()) for group in optimizer.param_groups for each in group["params"]]
+        # A shard may be empty, and torch computes no largest magnitude of an empty tensor.
+        parameters = [each for each in held if each.numel()]
         if parameters:
             largest = get_total_norm(parameters, float("inf")).double()
             self._largest = largest if self._largest is None else torch.maximum(self._largest, largest)

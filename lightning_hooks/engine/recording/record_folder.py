@@ -19,6 +19,7 @@ from lightning_hooks.recorder.markdown import to_markdown
 from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.snapshot.generators import Generators
 from lightning_hooks.whole_files import write_whole
+from lightning_hooks.tensor_kinds import is_sharded
 
 _CLAIM: Final = "first-rank"
 """The file that the process makes that writes the record."""
@@ -134,7 +135,9 @@ def save_beside(
             save("batch", lambda: save_batch(kept.batch, folder))
         if generators is not None:
             save("generators", lambda: save_generators(folder, generators))
-    if "weights" in keeps:
+    if "weights" in keeps and any(map(is_sharded, loop.model.parameters())):
+        notes.append("The weights are not kept: they are sharded, and gathering them would wait for other ranks.")
+    elif "weights" in keeps:
         save("weights", lambda: save_weights(loop.model, folder))
         save("optimizers", lambda: save_optimizers(loop.optimizers(), folder))
     return replace(record, files=files, notes=(*record.notes, *notes))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.recorder.record import TensorSummary
-from lightning_hooks.tensor_kinds import elements, is_dense
+from lightning_hooks.tensor_kinds import elements, held_part, is_dense
 
 _WIDE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -42,6 +42,8 @@ def range_of(tensor: Tensor) -> Range | None:
 
 def summary(name: str, tensor: Tensor) -> TensorSummary:
     """The numbers of a tensor; without a range if its elements cannot be read.
+
+    Of a sharded tensor they are those that this rank holds: a record is made by one rank, for which no other waits.
 
     Args:
         name: what the tensor is, for the record.
@@ -84,6 +86,8 @@ def _first(finite: Tensor, shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def _values(tensor: Tensor) -> Tensor | None:
+    """The real numbers of a tensor, of a sharded one those that this rank holds; None if there are none to read."""
+    tensor = held_part(tensor)
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta:
         return None
     if not is_dense(tensor) or tensor.is_complex():

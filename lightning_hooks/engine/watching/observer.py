@@ -45,10 +45,12 @@ class Observer(Participant):
         stage: `train`, or another stage; then the plan has rows of `input` and `output` only.
         on_error: `raise`, or `warn`: stop watching, say so once, and let training continue.
         device: the device of the table.
-        alone: whether this process is the only one, even if a process group exists.
+        alone: whether the table is not merged over ranks, even if a process group exists. Then of a sharded tensor what this
+            rank holds is measured, and no other rank is waited for.
         label: how error messages name the callback; empty if they need no name.
 
     Attributes:
+        alone: as given.
         factor: how many times longer intervals are than the rules say.
         schedules: the schedules that are due in the current step.
         uncalled: the watched modules that the first watched step did not call, with their classes; None before that step.
@@ -73,6 +75,7 @@ class Observer(Participant):
         self.factor = 1
         self.overhead: Overhead | None = None
         self.uncalled: dict[str, str] | None = None
+        self.alone = alone
         self._label = label
         self.absent = AbsentParts()
         index = plan.index
@@ -89,7 +92,7 @@ class Observer(Participant):
         )
         self.pairs = PairWatch(plan, self.table)
         self.fallback = RowFallback(self)
-        self._reader = ParamReader(plan, self.table)
+        self._reader = ParamReader(plan, self.table, alone)
         self.acts_before = "before_step" in self._reader.phases
         self.reads_final = "final" in self._reader.phases
         self.reads_updates = "after_update" in self._reader.phases

@@ -22,7 +22,7 @@ from lightning_hooks.rules import parse_tensor
 from lightning_hooks.stats.measurement import Measurement, UnscaledMeasurement, measure_all
 from lightning_hooks.stats.row_offsets import RowOffsets
 from lightning_hooks.stats.table import Table
-from lightning_hooks.tensor_kinds import is_sharded
+from lightning_hooks.tensor_kinds import held_part, is_sharded
 
 Unwritten = list[tuple[int, Measurement]]
 """Rows that the kernel did not write, with their measurements."""
@@ -47,10 +47,17 @@ class TensorRows(NamedTuple):
 
 
 class ParamReader:
-    """Reads tensors of an optimizer's parameters into the rows of a table; `phases` are those in which anything is read."""
+    """Reads tensors of an optimizer's parameters into the rows of a table; `phases` are those in which anything is read.
 
-    def __init__(self, plan: Plan, table: Table) -> None:
+    Args:
+        plan: the rows.
+        table: is written.
+        alone: whether of a sharded tensor what this rank holds is read, without waiting for another rank.
+    """
+
+    def __init__(self, plan: Plan, table: Table, alone: bool = False) -> None:
         self._plan = plan
+        self._alone = alone
         self._table = table
         kinds = {tensor: PARAM_TENSORS.get(parse_tensor(tensor)[0]) for tensor in plan.tensors}
         self._kinds = {tensor: kind for tensor, kind in kinds.items() if kind is not None}
@@ -116,7 +123,7 @@ class ParamReader:
             # Every rank holds a scalar such as Adam's `step` for the whole parameter: do not add it up over ranks.
             if value is not None and value.dim() == 0:
                 self._table.hold_alone(due.offsets.rows[i])
-        tensors = [value for value in values if value is not None]
+        tensors = [held_part(value) if self._alone else value for value in values if value is not None]
         is_complete = len(tensors) == len(values)
         indices = due.offsets.rows
         rows = indices if is_complete else [row for row, value in zip(indices, values, strict=True) if value is not None]
@@ -139,8 +146,9 @@ class ParamReader:
         if not left:
             return []
         with torch.no_grad():
-            changes = [due.kind.value(optimizer, parameters[i], copies[i], "") for i in left]
-        return self._put([rows[i] for i in left], measure_all([change for change in changes if change is not None]))
+            found = [due.kind.value(optimizer, parameters[i], copies[i], "") for i in left]
+        changes = [held_part(change) if self._alone else change for change in found if change is not None]
+        return self._put([rows[i] for i in left], measure_all(changes))
 
     def _values(self, due: TensorRows, optimizer: Optimizer) -> list[Tensor | None]:
         value, key = due.kind.value, due.tensor.partition(".")[2]

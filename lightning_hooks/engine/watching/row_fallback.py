@@ -17,7 +17,7 @@ from lightning_hooks.stats.kernels import FallbackWriter
 from lightning_hooks.stats.kernels.trail import Order
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, UnscaledMeasurement
 from lightning_hooks.stats.schema import MAX, MIN, NONFINITE
-from lightning_hooks.tensor_kinds import TRANSFORMED, inside_transform, is_sharded
+from lightning_hooks.tensor_kinds import TRANSFORMED, held_part, inside_transform, is_sharded
 
 if TYPE_CHECKING:
     from lightning_hooks.engine.watching.observer import Observer
@@ -50,6 +50,8 @@ class RowFallback(FallbackWriter):
     def merge(self, row: int, measurement: Measurement) -> None:
         """Merge a measurement into a row: one of several calls or micro-batches of the step."""
         observer = self._watching
+        if observer.alone and is_sharded(measurement.tensor):
+            measurement = Measurement(held_part(measurement.tensor))
         with self._merging:
             self.calls += 1
             if self._order is not None:

@@ -23,6 +23,7 @@ from lightning_hooks.stats.kernels import numpy_kernel, reference
 from lightning_hooks.stats.kernels.writers import DeviceWriter, SharedDeviceWriter
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.units import reference as units
+from lightning_hooks.tensor_kinds import held_part
 
 __all__ = [
     "NO_HISTOGRAM",
@@ -82,13 +83,16 @@ def measure_many(several: Sequence[Tensor]) -> Tensor:
 
 
 def are_finite(several: Sequence[Tensor]) -> bool:
-    """Whether all elements of all tensors are finite. Waits for the device of a tensor that is not in host memory.
+    """Whether all elements of all tensors are finite, of sharded tensors those that this rank holds.
+
+    Waits for the device of a tensor that is not in host memory, and for no other rank.
 
     Example:
         >>> are_finite([torch.ones(2), torch.tensor([1.0, torch.nan])])
         False
     """
-    several = [torch.view_as_real(each.detach()) if each.is_complex() else each for each in several]
+    held = [held_part(each) for each in several]
+    several = [torch.view_as_real(each.detach()) if each.is_complex() else each for each in held]
     packed = host.read_many(several)
     # Numbers in host memory need no operation of torch, which takes some microseconds each.
     rows = np.frombuffer(b"".join([row for row in packed if row is not None])).reshape(-1, MOMENTS)
