@@ -42,7 +42,7 @@ def leave_report(run: Path, out: Path, loggers: Iterable[Any]) -> None:
     """
     try:
         write_report(run, out)
-    except RuleError as error:
+    except (RuleError, OSError) as error:
         warnings.warn(f"there is no report of this fit: {error}", stacklevel=2)
         return
     for logger in loggers:

@@ -159,13 +159,11 @@ class LoggerWriter(StepConsumer):
             text: as Markdown.
             step: the x-axis of `self.log`.
         """
-        for writer in self._boards():
-            writer.write_text(f"{self._prefix}{name}", text, step)
+        self._on_boards(lambda writer: writer.write_text(f"{self._prefix}{name}", text, step))
 
     def write_findings(self, summary: Mapping[str, Any], step: int) -> None:
         """Write what health rules have found to each TensorBoard."""
-        for writer in self._boards():
-            writer.write_findings(summary, step, self._prefix)
+        self._on_boards(lambda writer: writer.write_findings(summary, step, self._prefix))
 
     def skip_failed(self, failed: Sequence[tuple[Any, Exception]]) -> list[Exception]:
         """Skip loggers that raised when a monitor wrote to them: on a full disk, leave the rest to the module's own logs.
@@ -211,8 +209,8 @@ class LoggerWriter(StepConsumer):
             about: by name of a row, facts such as its type and shape.
             indices: the row indices of the step views, as JSON.
         """
-        for writer in self._boards():
-            writer.write_start(markdown, charts, step, self._prefix, transforms=transforms, about=about, indices=indices)
+        options: dict[str, Any] = {"transforms": transforms, "about": about, "indices": indices}
+        self._on_boards(lambda writer: writer.write_start(markdown, charts, step, self._prefix, **options))
 
     def write_capture(self, tensors: Mapping[str, tuple[Tensor, Sequence[int] | None]], folder: str, step: int) -> None:
         """Show tensors of a batch in each TensorBoard: feature maps as images, vectors [N, D] in the projector.
@@ -252,9 +250,21 @@ class LoggerWriter(StepConsumer):
         folder = board_folder(self.loggers)
         return "path" if folder is None else repr(folder)
 
-    def _boards(self) -> list[StepEventWriter]:
-        writers = map(self._writer, self.loggers)
-        return [writer for writer in writers if writer is not None]
+    def _on_boards(self, write: Callable[[StepEventWriter], None]) -> None:
+        """Write to each TensorBoard but those that have failed, of which a warning has told; then raise the first error."""
+        lost = [logger for logger, _ in self._failed]
+
+        def attempt(logger: Any) -> None:
+            if any(logger is each for each in lost):
+                return
+            try:
+                if (writer := self._writer(logger)) is not None:
+                    write(writer)
+            except Exception as error:
+                self._failed.append((logger, error))
+                raise
+
+        for_each(attempt, self.loggers)
 
     def _writer(self, logger: Any) -> StepEventWriter | None:
         """The writer of a logger that is a TensorBoard; None for other loggers."""

@@ -30,7 +30,8 @@ _MOST_WAITING: Final = 10_000  # lines that are kept in memory while the disk ta
 class Journal:
     """Appends events to `findings.jsonl`. Each line is with the operating system when `write` returns, so it survives SIGKILL.
 
-    An error of the disk is a warning. The lines wait, and are written as soon as the disk takes them again.
+    An error of the disk is one warning. The lines wait, and are written as soon as the disk takes them again. If the file is
+    removed, that is a warning too, and a new file takes what follows.
     If another fit writes into the folder at the same time, this one gets a file of its own, `findings-2.jsonl`, with a warning.
 
     Args:
@@ -59,9 +60,15 @@ class Journal:
         try:
             self._write_waiting()
         except OSError as error:
-            self._warn_once(f"{self.path} cannot be written ({error}); findings wait in memory until it can")
+            self._warn_once(
+                f"{self.path} cannot be written ({error}); findings wait in memory until it can, and are lost if it cannot "
+                "before the training ends"
+            )
 
     def _write_waiting(self) -> None:
+        if self._waiting and self._is_removed:
+            self._close_file()
+            self._warn_once(f"{self.path} was removed while the fit ran; what follows is in a new file")
         if self._waiting and self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file, number = open_own(self.path)
@@ -91,16 +98,22 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, json.dumps(summary, indent=1, allow_nan=False))
         except OSError as error:
-            warnings.warn(printable(f"{path} cannot be written ({error}); the training goes on"), stacklevel=2)
+            self._warn_once(f"{path} cannot be written ({error}); the training goes on")
 
     def close(self) -> None:
         """Write what waits and close the file."""
         self.write(())
-        if self._waiting:
-            warnings.warn(printable(f"{self.path}: the last {len(self._waiting)} events could not be written"), stacklevel=2)
-        if self._file is not None:
-            close_own(self._file)
-            self._file = None
+        self._close_file()
+
+    @property
+    def _is_removed(self) -> bool:
+        """Whether the open file has no name any more, so that what is written is lost."""
+        return self._file is not None and not os.fstat(self._file.fileno()).st_nlink and not self.path.exists()
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            close_own(file)
 
     def _warn_once(self, message: str) -> None:
         if not self._has_warned:

@@ -56,7 +56,9 @@ def _appender_to_file(events: Any, file: GFile, to_record: Callable[[bytes], byt
         before = _size(file.filename)
         try:
             file.write(record)
-        except OSError:
+        except OSError as error:
+            if error.filename is None:
+                error.filename = os.fsdecode(file.filename)
             _remove_partial_record(file.filename, before, len(record))
             raise
 

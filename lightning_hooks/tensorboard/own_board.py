@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, printable
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -54,8 +55,14 @@ class OwnBoard:
     def remove(self) -> None:
         """Close the event file. Called when the handles of the run are closed; a second call does nothing."""
         writer, self._writer = self._writer, None
-        if writer is not None:
+        if writer is None:
+            return
+        try:
             writer.close()
+        # The disk may be full. Every event of this package is in the file already, and the run must end as usual.
+        except Exception as error:
+            message = f"the event file in {writer.log_dir} failed when it was closed: {type(error).__name__}: {error}"
+            warnings.warn(printable(message), stacklevel=2)
 
 
 def checked_logdir(logdir: str | os.PathLike[str]) -> Path:

@@ -158,7 +158,9 @@ class StepEventWriter:
         return file_writer
 
     def _add(self, summary: Any, step: int) -> None:
-        self._current().add_event(Event(summary=summary), step)
+        self._current()
+        # Do not pass the event to the logger's thread: a full disk ends the thread, and only the close of the file raises.
+        self._append(Event(summary=summary, step=step, wall_time=time.time()).SerializeToString())
 
 
 def _text_summary(tag: str, markdown: str) -> Any:

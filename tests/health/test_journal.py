@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -230,12 +231,22 @@ def test_nothing_is_lost_if_the_disk_is_full_for_a_while(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path):
     (tmp_path / "file").write_text("")
     journal = Journal(tmp_path / "file")
-    with pytest.warns(UserWarning, match="cannot be written"):
+    with pytest.warns(UserWarning, match="cannot be written") as said:
         journal.write([event()])
-    with pytest.warns(UserWarning, match="the last 1 events could not be written"):
-        journal.close()
-    with pytest.warns(UserWarning, match="summary.json cannot be written"):
         journal.write_summary({})
+        journal.close()
+    assert len(said) == 1
+
+
+def test_a_journal_that_is_removed_is_one_warning_and_what_follows_is_in_a_new_one(tmp_path):
+    journal = Journal(tmp_path / "run")
+    journal.write([event(1)])
+    shutil.rmtree(tmp_path / "run")
+    with pytest.warns(UserWarning, match="findings.jsonl was removed while the fit ran; what follows is in a new file") as said:
+        journal.write([event(2)])
+        journal.write([event(3)])
+    journal.close()
+    assert len(said) == 1 and [each.finding.number for each in read_events(tmp_path / "run")] == [2, 3]
 
 
 def test_a_summary_for_which_there_is_no_space_is_a_warning_and_leaves_the_earlier_one(tmp_path, monkeypatch):

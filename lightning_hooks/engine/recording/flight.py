@@ -135,13 +135,17 @@ class Flight:
         self._explains_later = False
         if self.record is not None and moment is not None:
             self._guarded(lambda: self._explain(moment, optimizer))
-        if self.record is not None and not self._is_second:
-            self._tell(self.record, self.path)
+        record = self.record
+        if record is not None and not self._is_second:
+            self._guarded(lambda: self._tell(record, self.path))
 
     def _guarded(self, does: Callable[[], None]) -> None:
         try:
             does()
         except Exception as error:
+            if isinstance(error, OSError):
+                # The disk is full or gone. Write nothing more, so that one warning tells of it.
+                self._folder = self.path = None
             said = f"the flight record is not complete: {type(error).__name__}: {error}; training continues"
             warnings.warn(printable(said), stacklevel=2)
 
