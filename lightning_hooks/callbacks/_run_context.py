@@ -122,6 +122,16 @@ def folder_of_run(trainer: Trainer, loggers: Sequence[Any], *, has_own: bool) ->
     return folder
 
 
+def leaves_files(trainer: Trainer, loggers: Sequence[Any]) -> bool:
+    """Whether a run is asked to leave files: by a logger, a `logdir`, or a `default_root_dir` that is not the current folder.
+
+    Args:
+        trainer: the Trainer of the run.
+        loggers: the loggers that the monitor writes to, among them an event file of this package.
+    """
+    return bool(trainer.loggers or loggers) or Path(trainer.default_root_dir).resolve() != Path.cwd()
+
+
 def _is_local(folder: str) -> bool:
     try:
         check_local("folder", folder, "")

@@ -16,6 +16,7 @@ from lightning_hooks.callbacks._ours import Guest, OurCallback, our_callbacks
 from lightning_hooks.callbacks._outlet import TrainerOutlet
 from lightning_hooks.callbacks._replicas import compare_replicas
 from lightning_hooks.callbacks._run import run_of
+from lightning_hooks.callbacks._run_context import leaves_files
 from lightning_hooks.callbacks._trainer import batch_number, current_step, in_fit, is_under_way
 from lightning_hooks.callbacks.monitor import Resolved, StatsMonitor
 from lightning_hooks.checks.result import CheckReport
@@ -51,8 +52,9 @@ class HealthMonitor(StatsMonitor):
     """Say what is wrong with a training: in which layer, since which step, why, and what to try.
 
     Findings appear in the terminal, in TensorBoard's Text tab, and in `findings.jsonl` beside the event file; `summary.json`
-    says at the end which rules ran. A healthy run prints one line at its end. Beside a `StatsMonitor` with the default rules,
-    the health rules read its rows; otherwise the monitor watches what they need, and writes tables without scalars.
+    says at the end which rules ran. Without a logger, `logdir` and `Trainer(default_root_dir=…)` no file is written. A healthy
+    run prints one line at its end. Beside a `StatsMonitor` with the default rules, the health rules read its rows; otherwise
+    the monitor watches what they need, and writes tables without scalars.
 
     Args:
         rules: which health rules to use; default all that are on. A mapping changes fields of default rules, or turns a rule
@@ -112,6 +114,7 @@ class HealthMonitor(StatsMonitor):
         self._reporter: Reporter | None = None
         self._requests: TrainerContext | None = None  # During a fit, it takes what actions request: stop, save.
         self._is_guest = False
+        self._writes = False  # whether the current run leaves files
         self._new_diagnosis()  # Refuse two rules with one name now, not when a fit begins.
 
     @override
@@ -194,7 +197,8 @@ class HealthMonitor(StatsMonitor):
 
     def _start_reporter(self, trainer: Trainer, writer: Any, context: Any) -> Reporter:
         outlet, self._requests = TrainerOutlet(trainer, writer, context), context
-        writes = not trainer.fast_dev_run  # type: ignore[attr-defined]
+        writes = not trainer.fast_dev_run and leaves_files(trainer, writer.loggers)  # type: ignore[attr-defined]
+        self._writes = writes
         reporter = self._reporter = Reporter(self._new_diagnosis(), self._actions, outlet, writes=writes)
         saved = self._saved.pop("diagnosis", None)
         if saved is not None:
@@ -284,8 +288,8 @@ class HealthMonitor(StatsMonitor):
 
     @property
     def _folder(self) -> Path | None:
-        """The folder of the run; None if it has none, or nothing may be written."""
-        return None if self._requests is None else self._requests.folder
+        """The folder of the run; None if it has none, or nothing is to be written."""
+        return None if self._requests is None or not self._writes else self._requests.folder
 
     @override
     def on_train_batch_end(
