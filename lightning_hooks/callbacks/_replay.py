@@ -117,9 +117,7 @@ def _package_of(model: nn.Module) -> ModuleType:
     for module in imported().values():
         if isinstance(model, module.LightningModule):
             return module
-    raise RuleError(
-        f"replay needs a LightningModule, got {shown(type(model))}; the script replay.py takes any module with a training_step"
-    )
+    raise RuleError(f"replay needs a LightningModule, got {shown(type(model))}")
 
 
 class _OneStep(Callback):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HELP: Final = """\
 Run the step of a flight record again, twice as it is and once operator by operator, and name the operation that made the
 first number that is not finite. The module is the one that the record names, built with its recorded hyperparameters, unless
-an option names another. Also write replay.py into the folder of the record: a script that does the same without this package.
+an option names another.
 The exit code is 0 if the step goes wrong again, and 1 if it does not.
 """
 _AFTER_UPDATE: Final = " after the update, with 0 in place of what is not finite"
@@ -48,22 +48,18 @@ def replay(arguments: list[str]) -> int:
     from lightning_hooks.callbacks._replay import Kept
     from lightning_hooks.callbacks._replay import replay as run
     from lightning_hooks.engine.recording.saving import load_batch, load_generators
-    from lightning_hooks.engine.recording.standalone import write_script
 
     model = _model(record, args)
     batch, notes = load_batch(folder, record.files["batch"])
     generators = load_generators(folder, record.files["generators"]) if "generators" in record.files else None
     load, optimizers, source = _weights(record, folder, args.checkpoint)
     replayed = run(model, Kept(batch, record.context, generators, load, optimizers, args.limit))
-    script = write_script(folder)
     notes = (
         *notes,
         *([] if generators else ["the states of the generators were not kept: random numbers differ"]),
         *replayed.notes,
     )
-    print(
-        printable("\n".join([*_told(record, replayed, source, notes), f"The same without this package: python {script}"]), "\n")
-    )
+    print(printable("\n".join(_told(record, replayed, source, notes)), "\n"))
     return 0 if replayed.is_reproduced else 1
 
 
