@@ -16,12 +16,12 @@ from typing import Final
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_whole(path: Path, *parts: str | bytes | memoryview) -> None:
     """Write a file, which a reader finds as a whole or not at all.
 
     Args:
         path: of the file. If it is a link, the link is replaced.
-        content: bytes, or a text that is written as UTF-8.
+        parts: its content, one after another; a text is written as UTF-8.
 
     Raises:
         OSError: the file cannot be written; nothing is left of it.
@@ -34,7 +34,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
         ('{}', ['summary.json'])
     """
     with whole_file(path) as unfinished, open(unfinished, "wb", opener=_open_no_link) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        for part in parts:
+            file.write(part.encode() if isinstance(part, str) else part)
 
 
 @contextmanager

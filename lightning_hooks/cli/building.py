@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lightning_hooks.cli.given import module_classes
 from lightning_hooks.errors import HooksError, RuleError, shortened, shown
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ def built(path: str, values: Mapping[str, Any], advice: str, *, recorded: bool =
         path: of a class, of a function that returns a module, or of a module that is built already.
         values: the arguments by name. A mapping with `class_path` and `init_args` stands for an object.
         advice: what a user can do if the module cannot be built, for the message.
-        recorded: whether path and values come from a flight record. Then values that the module does not take are dropped, and
-            nothing but classes of modules is called, since the record may come from a stranger.
+        recorded: whether the values come from a flight record. Then values that the module does not take are dropped. Since
+            the record may come from a stranger, the path must be that of a class of modules, and its values may name only
+            classes of modules that the code of this class brings in.
 
     Raises:
         RuleError: there is no such path, the module cannot be built, or a record names something other than a module.
@@ -37,13 +39,15 @@ def built(path: str, values: Mapping[str, Any], advice: str, *, recorded: bool =
     if isinstance(kind, nn.Module) and (recorded or not values):
         return kind
     if recorded:
-        _refuse_other_than_module(kind, path, advice)
+        if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+            raise RuleError(f"module: {path} is not a class of modules, and is not called with values of a record; {advice}")
         values = _taken(kind, values)
     elif not callable(kind):
         raise RuleError(f"module: {path} is {shown(kind)}; name a class of modules, or a function that returns a module")
     given = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
+    class_at = _of_record(module_classes([kind]), advice) if recorded else _imported
     try:
-        model = kind(**{name: _object(value, advice if recorded else None) for name, value in values.items()})
+        model = kind(**{name: _object(value, class_at) for name, value in values.items()})
     except HooksError:
         raise
     except Exception as error:
@@ -93,33 +97,38 @@ def _read(argument: str) -> tuple[str, Any]:
         ) from error
 
 
-def _object(value: Any, advice: str | None) -> Any:
+def _object(value: Any, class_at: Callable[[str], Any]) -> Any:
     """A value in which mappings with a `class_path` are replaced by the objects that they stand for.
 
     Args:
         value: of an argument.
-        advice: for values of a flight record, which may name modules only; None for values of the command line.
+        class_at: gives the class of a path.
     """
-    from lightning_hooks.rules.importing import import_object
-
     if isinstance(value, list):
-        return [_object(each, advice) for each in value]
+        return [_object(each, class_at) for each in value]
     if not isinstance(value, Mapping):
         return value
     if "class_path" not in value:
-        return {name: _object(each, advice) for name, each in value.items()}
-    path = str(value["class_path"])
-    kind = import_object(path, "class_path")
-    if advice is not None:
-        _refuse_other_than_module(kind, path, advice)
-    return kind(**_object(value.get("init_args") or {}, advice))
+        return {name: _object(each, class_at) for name, each in value.items()}
+    return class_at(str(value["class_path"]))(**_object(value.get("init_args") or {}, class_at))
 
 
-def _refuse_other_than_module(kind: Any, path: str, advice: str) -> None:
-    from torch import nn
+def _imported(path: str) -> Any:
+    from lightning_hooks.rules.importing import import_object
 
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        raise RuleError(f"module: the record names {path}, which is not a class of modules and is not called; {advice}")
+    return import_object(path, "class_path")
+
+
+def _of_record(classes: Mapping[str, type], advice: str) -> Callable[[str], type]:
+    def class_at(path: str) -> type:
+        if path not in classes:
+            raise RuleError(
+                f"module: the record names {path}, which is not a class of modules that the code of the module imports, and is "
+                f"not called; {advice}"
+            )
+        return classes[path]
+
+    return class_at
 
 
 def _signature(kind: Any) -> str:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from lightning_hooks.cli.building import built, values_of
-from lightning_hooks.errors import RuleError, printable, shortened
+from lightning_hooks.cli.given import container_classes
+from lightning_hooks.errors import RuleError, listed, printable, shortened
+from lightning_hooks.recorder.command import checkpoint_of, module_of, replay_command
+from lightning_hooks.recorder.context import check_context
 from lightning_hooks.recorder.files import read_record
 from lightning_hooks.recorder.record import FlightRecord, TensorSummary, Verdict
+from lightning_hooks.rules.importing import import_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,8 +25,8 @@ if TYPE_CHECKING:
 
 _HELP: Final = """\
 Run the step of a flight record again, twice as it is and once operator by operator, and name the operation that made the
-first number that is not finite. The module is the one that the record names, built with its recorded hyperparameters, unless
-an option names another.
+first number that is not finite. A record is data and may come from a stranger: name the module yourself, as record.md does.
+Without values it is built with the hyperparameters of the record.
 The exit code is 0 if the step goes wrong again, and 1 if it does not.
 """
 _AFTER_UPDATE: Final = " after the update, with 0 in place of what is not finite"
@@ -33,6 +38,14 @@ def replay(arguments: list[str]) -> int:
     parser.add_argument("record", type=Path, help="the folder of the record, or its record.json")
     parser.add_argument("values", nargs="*", metavar="name=value", help="arguments of the module, with --module")
     parser.add_argument("--module", metavar="PATH", help="the import path of the module, or of a function that builds it")
+    parser.add_argument(
+        "--class",
+        dest="classes",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="the import path of a class of the batch that the code of the module does not import; may be given several times",
+    )
     parser.add_argument("--config", action="append", metavar="FILE", help="a config of LightningCLI that has the module")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="take weights and optimizers from this checkpoint")
     parser.add_argument("--limit", type=float, default=600.0, metavar="SECONDS", help="for the slow run; default 600")
@@ -49,12 +62,20 @@ def replay(arguments: list[str]) -> int:
     from lightning_hooks.callbacks._replay import replay as run
     from lightning_hooks.engine.recording.saving import load_batch, load_generators
 
-    model = _model(record, args)
-    batch, notes = load_batch(folder, record.files["batch"])
+    try:
+        check_context(record.context)
+    except RuleError as error:
+        raise RuleError(f"{folder}: {error}") from None
     generators = load_generators(folder, record.files["generators"]) if "generators" in record.files else None
-    load, optimizers, source = _weights(record, folder, args.checkpoint)
+    model, kinds = _model(record, folder, args)
+    classes = container_classes(kinds, args.classes)
+    batch, notes, replaced = load_batch(folder, record.files["batch"], classes)
+    load, optimizers, source = _weights(record, folder, args.checkpoint, classes)
     replayed = run(model, Kept(batch, record.context, generators, load, optimizers, args.limit))
+    if replaced and replayed.first.error:
+        raise RuleError(f"{folder}: the step ends with {replayed.first.error}. {_told_replaced(replaced)}")
     notes = (
+        *([_told_replaced(replaced)] if replaced else []),
         *notes,
         *([] if generators else ["the states of the generators were not kept: random numbers differ"]),
         *replayed.notes,
@@ -63,36 +84,44 @@ def replay(arguments: list[str]) -> int:
     return 0 if replayed.is_reproduced else 1
 
 
-def _model(record: FlightRecord, args: argparse.Namespace) -> nn.Module:
-    """The module as it is built, in training mode."""
+def _model(record: FlightRecord, folder: Path, args: argparse.Namespace) -> tuple[nn.Module, list[Any]]:
+    """The module as it is built, in training mode, and the classes and functions that the user has named."""
     if args.config:
         from lightning_hooks.cli.training import lightning_cli
 
-        options = [part for file in args.config for part in ("--config", file)]
-        model: nn.Module = lightning_cli("replay", options).model
-        return model
-    path = args.module or record.context.get("module")
-    if not isinstance(path, str) or not path:
-        raise RuleError("the record does not name the module; give --module package.Module or --config FILE")
-    if path.partition(".")[0] == "__main__":
-        name = path.partition(".")[2]
-        raise RuleError(f"the record names {path}, a class of the script that was run; give --module FILE_WITHOUT_PY.{name}")
+        cli = lightning_cli("replay", [part for file in args.config for part in ("--config", file)])
+        return cli.model, [type(each) for each in (cli.model, cli.datamodule) if each is not None]
+    path = args.module
+    if not path:
+        named = module_of(record)
+        if not named:
+            raise RuleError("the record does not name the module; give --module package.Module or --config FILE")
+        raise RuleError(
+            f"the record names the module {named}, but a record may come from a stranger, so it imports nothing; name the "
+            f"module yourself: {replay_command(record, folder)}"
+        )
     advice = f"give them as `--module {path} name=value`, or give --config FILE"
-    if args.module and args.values:
-        return built(path, values_of(args.values), advice)
-    recorded = record.context.get("hyperparameters") or {}
-    return built(path, recorded, f"the values are the hyperparameters of the record: {advice}", recorded=True)
+    if args.values:
+        model = built(path, values_of(args.values), advice)
+    else:
+        recorded = record.context.get("hyperparameters") or {}
+        model = built(path, recorded, f"the values are the hyperparameters of the record: {advice}", recorded=True)
+    kind = import_object(path, "module")
+    return model, [type(model), *([kind] if isinstance(kind, FunctionType) else [])]
 
 
 def _weights(
-    record: FlightRecord, folder: Path, checkpoint: Path | None
+    record: FlightRecord, folder: Path, checkpoint: Path | None, classes: Mapping[str, type]
 ) -> tuple[Callable[[nn.Module], None], list[Mapping[str, Any]], str]:
     """What writes the weights into a module, the states of the optimizers, and where both come from."""
     from lightning_hooks.engine.recording.saving import load_optimizers, load_weights
 
     if checkpoint is None and "weights" in record.files:
         file = record.files["weights"]
-        states = load_optimizers(folder, record.files["optimizers"]).value if "optimizers" in record.files else []
+        saved = record.files.get("optimizers")
+        states, _, replaced = ([], (), ()) if saved is None else load_optimizers(folder, saved, classes)
+        if replaced:
+            raise RuleError(f"{folder}: {_told_replaced(replaced)}")
 
         is_after_update = record.place is not None and record.place.direction == "update" or record.verdict is Verdict.UPDATE
 
@@ -102,13 +131,14 @@ def _weights(
                 _make_finite(model)
 
         return load, states, f"weights of the record ({file}){_AFTER_UPDATE if is_after_update else ''}"
-    named = checkpoint or record.context.get("checkpoint")
-    if not named:
+    if checkpoint is None:
+        last = checkpoint_of(record)
+        known = f"the last checkpoint of the run was {last}" if last else "the run had no checkpoint"
         raise RuleError(
-            f"{folder}: the record has no weights and the run had no checkpoint; give --checkpoint FILE, or record with "
+            f"{folder}: the record has no weights and {known}; give --checkpoint {last or 'FILE'}, or record with "
             "FlightRecorder(weights=True)"
         )
-    return _from_checkpoint(Path(named), record)
+    return _from_checkpoint(checkpoint, record)
 
 
 def _make_finite(model: nn.Module) -> None:
@@ -138,6 +168,13 @@ def _from_checkpoint(path: Path, record: FlightRecord) -> tuple[Callable[[nn.Mod
     step = content.get("global_step")
     source = f"checkpoint {path} of step {step}; the record is of step {record.step}"
     return load, list(content.get("optimizer_states") or []), source
+
+
+def _told_replaced(paths: Sequence[str]) -> str:
+    """Which classes of a record the user has not named, and how to name them."""
+    known = [path.replace("__main__.", "FILE_WITHOUT_PY.") for path in paths if "<locals>" not in path]
+    advice = f"; name them with {' '.join(f'--class {path}' for path in known)}" if known else ""
+    return f"The code of the module does not import the classes {listed(paths)}, so plain values stand for them{advice}"
 
 
 def _reasons(record: FlightRecord) -> str:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from lightning_hooks.dashboard.facts import time_and_size
 from lightning_hooks.errors import RuleError
+from lightning_hooks.recorder.command import replay_command
 from lightning_hooks.recorder.files import FOLDER, RECORD, from_json
 from lightning_hooks.recorder.markdown import LARGEST, noticed
 from lightning_hooks.recorder.record import FlightRecord, Operation, Place, TensorSummary, Verdict
@@ -132,9 +132,7 @@ def whole(name: str, record: FlightRecord, folder: str | None) -> dict[str, Any]
         else {**_bounded(vars(record.failure)), "traceback": record.failure.traceback[-_LONGEST:]},
         "notes": [_text(each) for each in record.notes[:_MOST]],
         # A record without a batch cannot be replayed, so it has no command here, as it has none in `record.md`.
-        "replay": f"lightning-hooks replay {shlex.quote(str(Path(folder, name)))}"
-        if "batch" in record.files and folder is not None
-        else None,
+        "replay": None if folder is None else _text(replay_command(record, Path(folder, name))) or None,
     }
 
 

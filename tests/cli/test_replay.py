@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from lightning_hooks import FlightRecorder
 from lightning_hooks.cli.main import main
 from lightning_hooks.engine.recording.saving import save_batch, save_generators, save_optimizers, save_weights
-from lightning_hooks.recorder.files import RECORD, to_json
+from lightning_hooks.recorder.files import RECORD, read_record, to_json
 from lightning_hooks.recorder.record import FlightRecord, Verdict
 from lightning_hooks.rules.importing import import_object
 
@@ -127,6 +127,8 @@ def written(
 
 def replayed(folder: Path, capsys: pytest.CaptureFixture[str], *options: str, code: int = 0) -> list[str]:
     capsys.readouterr()
+    if not {"--module", "--config"} & {*options}:
+        options = ("--module", read_record(folder).context["module"], *options)
     assert main(["replay", str(folder), *options]) == code
     return capsys.readouterr().out.splitlines()
 
@@ -223,9 +225,9 @@ def test_an_exception_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_weights_come_from_a_checkpoint_if_the_record_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = written(tmp_path, weights=False)
-    assert main(["replay", str(folder)]) == 2
+    assert main(["replay", str(folder), "--module", "replayed_modules.Net"]) == 2
     assert "the record has no weights and the run had no checkpoint; give --checkpoint FILE" in capsys.readouterr().err
-    assert main(["replay", str(folder), "--checkpoint", "none.ckpt"]) == 2
+    assert main(["replay", str(folder), "--module", "replayed_modules.Net", "--checkpoint", "none.ckpt"]) == 2
     assert "none.ckpt: there is no such checkpoint" in capsys.readouterr().err
     model: Any = import_object("replayed_modules.Net", "module")()
     nan_in_weight(model, None, None)
@@ -238,7 +240,9 @@ def test_weights_come_from_a_checkpoint_if_the_record_has_none(tmp_path: Path, c
 def test_the_module_is_that_of_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = written(tmp_path, module="__main__.Net")
     assert main(["replay", str(folder)]) == 2
-    assert "the record names __main__.Net, a class of the script that was run; give --module" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "the record names the module FILE_WITHOUT_PY.Net, but a record may come from a stranger" in said
+    assert said.endswith(f"name the module yourself: lightning-hooks replay {folder} --module FILE_WITHOUT_PY.Net\n")
     lines = replayed(folder, capsys, "--module", "replayed_modules.Net", "fault=forward")
     assert lines[0].startswith("forward: aten.log in the model itself")
     assert main(["replay", str(folder), "--module", "replayed_modules.Net", "width=5"]) == 2
@@ -247,7 +251,7 @@ def test_the_module_is_that_of_an_option(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_module_that_cannot_be_built_names_the_option_that_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = written(tmp_path, module="torch.nn.Linear")
-    assert main(["replay", str(folder)]) == 2
+    assert main(["replay", str(folder), "--module", "torch.nn.Linear"]) == 2
     said = capsys.readouterr().err
     assert (
         "module: torch.nn.Linear() raises TypeError: " in said and "the values are the hyperparameters of the record: " in said

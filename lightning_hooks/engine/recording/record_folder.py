@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any, Final
 from lightning_hooks.engine.recording.batches import KeptBatch
 from lightning_hooks.engine.recording.loop import Loop
 from lightning_hooks.engine.recording.saving import save_batch, save_generators, save_optimizers, save_weights
+from lightning_hooks.recorder.command import replay_command
 from lightning_hooks.recorder.files import FOLDER, RECORD, TEXT, to_json
 from lightning_hooks.recorder.markdown import to_markdown
 from lightning_hooks.recorder.record import FlightRecord
@@ -90,9 +90,8 @@ def write_texts(record: FlightRecord, folder: Path) -> None:
     Raises:
         OSError: the folder cannot be written to.
     """
-    replay = f"lightning-hooks replay {json.dumps(str(folder))}" if "batch" in record.files else ""
     write_whole(folder / RECORD, to_json(record))
-    write_whole(folder / TEXT, to_markdown(record, replay))
+    write_whole(folder / TEXT, to_markdown(record, replay_command(record, folder)))
 
 
 def save_beside(

@@ -1,15 +1,14 @@
 """The files beside a flight record, from which its step is replayed: batch, weights, optimizers, generators.
 
 Each is a file of JSON with the structure, and a file of safetensors with the tensors, which the JSON names. All are written in
-one piece. Without the package safetensors, `torch.save` writes the tensors, and `torch.load(weights_only=True)` reads them.
+one piece. The files that are read may come from a stranger: they are data, name no file outside their folder, and run no code.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,15 +17,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.recording.structures import Decoder, Encoder
-from lightning_hooks.errors import RuleError
+from lightning_hooks.engine.recording.tensor_file import read_tensors, write_tensors
+from lightning_hooks.errors import RuleError, shortened, shown
 from lightning_hooks.snapshot.generators import Generators
-from lightning_hooks.whole_files import whole_file, write_whole
+from lightning_hooks.untrusted import UnreadableError, path_inside, read_json
+from lightning_hooks.whole_files import write_whole
 
 FORMAT: Final = 1
 """The version of these files. A reader accepts this number and lower ones."""
-WITHOUT_SAFETENSORS: Final = (
-    "safetensors is not installed, so torch.save has written the tensors; pip install 'lightning-hooks[recorder]' brings it"
-)
+MAX_BYTES: Final = 256_000_000
+"""The limit of a file of JSON; files of tensors have none."""
 
 
 class Saved(NamedTuple):
@@ -47,10 +47,12 @@ class Loaded(NamedTuple):
     Args:
         value: the loaded batch or state.
         notes: how the loaded value differs from the saved one.
+        replaced: the import paths of classes that were not given; a plain value stands for each.
     """
 
     value: Any
     notes: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
 
 
 def save_batch(batch: Any, folder: Path) -> Saved:
@@ -73,13 +75,19 @@ def save_batch(batch: Any, folder: Path) -> Saved:
     return _save(batch, folder, "batch")
 
 
-def load_batch(folder: Path, file: str = "batch.json") -> Loaded:
+def load_batch(folder: Path, file: str = "batch.json", classes: Mapping[str, type] | None = None) -> Loaded:
     """The batch of `save_batch`, in host memory.
 
+    Args:
+        folder: of the record.
+        file: its name in the folder.
+        classes: the classes of containers that the batch may have, by their import paths. A plain value with the same
+            attributes stands for any other.
+
     Raises:
-        RuleError: it is missing, damaged or of a later format; the message names the file.
+        UnreadableError: it is missing, damaged, of a later format, or outside the folder; the message names the file.
     """
-    return _load(folder, file)
+    return _load(folder, file, classes)
 
 
 def save_weights(model: nn.Module, folder: Path) -> Saved:
@@ -102,6 +110,11 @@ def load_weights(model: nn.Module, folder: Path, file: str = "weights.json") -> 
         RuleError: the file is missing, damaged or of a later format, or a tensor has another shape; the message names it.
     """
     loaded = _load(folder, file)
+    if not isinstance(loaded.value, dict) or not all(
+        isinstance(name, str) and isinstance(each, Tensor) and each.layout is torch.strided
+        for name, each in loaded.value.items()
+    ):
+        raise UnreadableError(f"{folder / file} is damaged: it must hold dense tensors by their names")
     saved: dict[str, Tensor] = {_uncompiled(name): each for name, each in loaded.value.items()}
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     own = {_uncompiled(name): each for name, each in named}
@@ -109,8 +122,8 @@ def load_weights(model: nn.Module, folder: Path, file: str = "weights.json") -> 
         for name, tensor in own.items():
             if name not in saved:
                 continue
-            if saved[name].shape != tensor.shape:
-                shapes = f"{tuple(saved[name].shape)} in {file} and {tuple(tensor.shape)} in the module"
+            if saved[name].shape != tensor.shape or saved[name].is_complex() != tensor.is_complex():
+                shapes = f"{_shape(saved[name])} in {file} and {_shape(tensor)} in the module"
                 raise RuleError(f"{name} has the shape {shapes}: the module is not the one that was recorded")
             tensor.copy_(saved[name])
     notes = [f"{name} is not in {file}" for name in own if name not in saved]
@@ -126,13 +139,16 @@ def save_optimizers(optimizers: Sequence[Optimizer], folder: Path) -> Saved:
     return _save([optimizer.state_dict() for optimizer in optimizers], folder, "optimizers")
 
 
-def load_optimizers(folder: Path, file: str = "optimizers.json") -> Loaded:
+def load_optimizers(folder: Path, file: str = "optimizers.json", classes: Mapping[str, type] | None = None) -> Loaded:
     """The list of state dictionaries of `save_optimizers`; an optimizer that loads one takes over its tensors.
 
     Raises:
-        RuleError: it is missing, damaged or of a later format; the message names the file.
+        UnreadableError: it is missing, damaged or of a later format; the message names the file.
     """
-    return _load(folder, file)
+    loaded = _load(folder, file, classes)
+    if not isinstance(loaded.value, list) or not all(isinstance(each, dict) for each in loaded.value):
+        raise UnreadableError(f"{folder / file} is damaged: it must hold a list of the states of optimizers")
+    return loaded
 
 
 def save_generators(folder: Path, generators: Generators | None = None) -> Saved:
@@ -159,14 +175,32 @@ def load_generators(folder: Path, file: str = "generators.json") -> Generators:
     """The states of `save_generators`; `restore()` sets the generators to them.
 
     Raises:
-        RuleError: the file is missing, damaged or of a later format; the message names it.
+        UnreadableError: the file is missing, damaged or of a later format; the message names it.
     """
     states = _load(folder, file).value
-    generators = Generators()
-    generators.torch = _bytes(states["torch"])
-    generators.cuda = [_bytes(each) for each in states["cuda"]] if torch.cuda.is_available() else []
-    generators.python, generators.numpy = states["python"], states["numpy"]
+    present, generators = Generators(), Generators()
+    try:
+        generators.torch = _bytes(states["torch"])
+        generators.cuda = [_bytes(each) for each in states["cuda"]] if torch.cuda.is_available() else []
+        generators.python, generators.numpy = states["python"], states["numpy"]
+        _check_positions(generators.numpy)
+        # The libraries check a state when a generator is set to it.
+        generators.restore()
+    except Exception as error:
+        reason = shortened(f"{type(error).__name__}: {error}", 300)
+        raise UnreadableError(f"{folder / file} is damaged: no generator has this state ({reason})") from error
+    finally:
+        present.restore()
     return generators
+
+
+def _check_positions(state: Any) -> None:
+    """Raise if NumPy would read beyond the words of a generator: it does not check the position in them."""
+    positions = {"pos": 624, "buffer_pos": 4}
+    found = {"pos": state[2]} if isinstance(state, tuple) else {**state, **state["state"]}
+    for name, last in positions.items():
+        if name in found and not (type(found[name]) is int and 0 <= found[name] <= last):
+            raise ValueError(f"{name} must be an integer from 0 to {last}, got {shown(found[name])}")
 
 
 def _plain(state: Any) -> Any:
@@ -181,6 +215,10 @@ def _bytes(content: bytes) -> Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
+def _shape(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)}{' of complex numbers' if tensor.is_complex() else ''}"
+
+
 def _uncompiled(name: str) -> str:
     """The name of a tensor without the wrapper that `torch.compile` puts around a module."""
     return name.replace("_orig_mod.", "")
@@ -189,67 +227,24 @@ def _uncompiled(name: str) -> str:
 def _save(value: Any, folder: Path, stem: str) -> Saved:
     encoder = Encoder()
     encoded = encoder.encode(value, "" if isinstance(value, dict) else stem)
-    file, notes = "", list(encoder.notes)
-    if encoder.tensors:
-        file, missing = _write_tensors(encoder.tensors, folder, stem)
-        notes += missing
+    file = f"{stem}.safetensors" if encoder.tensors else ""
+    if file:
+        write_tensors(encoder.tensors, folder / file)
     content = {"format": FORMAT, "tensors": file, "value": encoded}
     write_whole(folder / f"{stem}.json", json.dumps(content, allow_nan=False))
-    return Saved(f"{stem}.json", tuple(notes))
+    return Saved(f"{stem}.json", tuple(encoder.notes))
 
 
-def _write_tensors(tensors: dict[str, Tensor], folder: Path, stem: str) -> tuple[str, list[str]]:
-    """Write tensors, and return the name of the file, and notes."""
-    library = _safetensors()
-    file = f"{stem}.safetensors" if library else f"{stem}.pt"
+def _load(folder: Path, file: str, classes: Mapping[str, type] | None = None) -> Loaded:
+    path = path_inside(folder, file)
+    content = read_json(path, MAX_BYTES)
     try:
-        with whole_file(folder / file) as unfinished:
-            if library:
-                library.save_file(tensors, unfinished)
-            else:
-                torch.save(tensors, unfinished)
-    except Exception as error:
-        if type(error).__name__ == "SafetensorError":
-            raise OSError(f"{folder / file}: {error}") from error
-        raise
-    return file, [] if library else [WITHOUT_SAFETENSORS]
-
-
-def _load(folder: Path, file: str) -> Loaded:
-    path = folder / file
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] > FORMAT:
-            raise RuleError(f"{path} has format {content['format']}, and this version reads formats up to {FORMAT}")
-        decoder = Decoder(_read_tensors(folder / content["tensors"]) if content["tensors"] else {})
-        return Loaded(decoder.decode(content["value"]), tuple(decoder.notes))
-    except OSError as error:
-        raise RuleError(f"{path} cannot be read: {error.strerror or error}") from None
-    except RuleError as error:
-        raise RuleError(f"{path}: {error}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise RuleError(f"{path} is damaged: {type(error).__name__}: {error}") from error
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    if path.suffix == ".pt":
-        read: dict[str, Tensor] = torch.load(path, weights_only=True)
-        return read
-    library = _safetensors()
-    if library is None:
-        raise RuleError(f"{path.name} needs safetensors: pip install 'lightning-hooks[recorder]'")
-    try:
-        tensors: dict[str, Tensor] = library.load_file(path)
-    except Exception as error:
-        if isinstance(error, OSError):
-            raise
-        raise RuleError(f"{path.name} is damaged: {error}") from error
-    return tensors
-
-
-def _safetensors() -> ModuleType | None:
-    try:
-        import safetensors.torch
-    except ImportError:
-        return None
-    return safetensors.torch
+        match content:
+            case {"format": int(version)} if version > FORMAT:
+                raise UnreadableError(f"it has format {version}, and this version reads formats up to {FORMAT}")
+            case {"format": int(), "tensors": str(tensors), "value": value}:
+                decoder = Decoder(read_tensors(path_inside(folder, tensors)) if tensors else {}, classes)
+                return Loaded(decoder.decode(value), tuple(decoder.notes), tuple(decoder.replaced))
+        raise UnreadableError("it is damaged: it must have a format, the name of a file of tensors, and a value")
+    except UnreadableError as error:
+        raise UnreadableError(f"{path}: {error}") from error

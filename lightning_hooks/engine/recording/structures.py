@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, Final
@@ -12,10 +12,12 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
-from lightning_hooks.errors import RuleError
-from lightning_hooks.rules.importing import import_object
+from lightning_hooks.engine.recording.tensor_file import DTYPES, METADATA
+from lightning_hooks.errors import shortened, shown
 from lightning_hooks.tensor_kinds import is_dense, with_memory
+from lightning_hooks.untrusted import UnreadableError
 
 _DEPTH: Final = 16
 
@@ -89,10 +91,11 @@ class Encoder:
                 return self._lost(tensor, name)
             is_complex = plain.is_complex()
             dense = torch.view_as_real(plain.resolve_conj()) if is_complex else plain
-            # safetensors refuses tensors that share memory, as tied weights do.
+            if dense.dtype not in DTYPES.values():
+                return self._lost(tensor, name)
             copy = dense.resolve_neg().to("cpu", copy=True).contiguous()
         key = name
-        while key in self.tensors:
+        while key in self.tensors or key == METADATA:
             key += "'"
         self.tensors[key] = copy
         encoded: dict[str, Any] = {"tensor": key}
@@ -110,32 +113,41 @@ class Encoder:
 class Decoder:
     """Turns the JSON of an `Encoder` back into values.
 
+    The JSON is data of somebody else: the decoder imports nothing, and calls no class but those it is given.
+
     Args:
         tensors: by name.
+        classes: the classes of containers that the JSON may name, by their import paths, beside those of `_KNOWN`.
 
     Attributes:
-        notes: what could not be decoded as it was.
+        notes: how values differ from the saved ones.
+        replaced: the import paths of classes that are not given. A plain value with the same attributes stands for each.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], classes: Mapping[str, type] | None = None) -> None:
         self.notes: list[str] = []
+        self.replaced: list[str] = []
         self._tensors = tensors
+        self._classes = {**_KNOWN, **(classes or {})}
 
     def decode(self, value: Any) -> Any:
         """The value.
 
         Raises:
-            RuleError: it is damaged.
+            UnreadableError: it is damaged.
         """
-        if not isinstance(value, dict):
+        if value is None or isinstance(value, (bool, int, float, str)):
             return value
-        kind = next(iter(value), "")
+        kind = next(iter(value), "") if isinstance(value, dict) else "list without a kind"
         if kind not in _DECODED:
-            raise RuleError(f"the saved value is damaged: it has a {kind!r}")
+            raise UnreadableError(f"the saved value is damaged: it has a {shown(kind)}")
         try:
             return _DECODED[kind](self, value)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RuleError(f"the saved value is damaged: {type(error).__name__}: {error}") from error
+        except UnreadableError:
+            raise
+        except Exception as error:
+            reason = shortened(f"{type(error).__name__}: {error}", 300)
+            raise UnreadableError(f"the saved value is damaged: {reason}") from error
 
     def _tensor_of(self, value: dict[str, Any]) -> Tensor:
         tensor = self._tensors[value["tensor"]]
@@ -146,13 +158,25 @@ class Decoder:
         indices, values = map(self.decode, value["sparse"])
         return torch.sparse_coo_tensor(indices, values, value["shape"], is_coalesced=True, check_invariants=True)
 
+    def _array(self, value: dict[str, Any]) -> np.ndarray[Any, Any]:
+        array: np.ndarray[Any, Any] = self.decode(value["array"]).numpy()
+        return array
+
+    def _dtype(self, value: dict[str, Any]) -> torch.dtype:
+        dtype = getattr(torch, value["dtype"], None)
+        if not isinstance(dtype, torch.dtype):
+            raise UnreadableError(f"the saved value is damaged: {shown(value['dtype'])} is not a dtype")
+        return dtype
+
     def _dict(self, value: dict[str, Any]) -> Any:
         items = {self.decode(key): self.decode(each) for key, each in value["dict"]}
-        kind = self._class(value.get("type"), lambda kind: issubclass(kind, Mapping))
+        if value.get("type") is None:
+            return items
+        kind: Any = self._class(value["type"], lambda kind: issubclass(kind, Mapping))
         try:
-            return items if kind is None else kind(items)
+            return Attributes(items) if kind is None else kind(items)
         except Exception as error:
-            self.notes.append(f"{value['type']} cannot be built of its items ({error}); it is a dict")
+            self.notes.append(f"{value['type']} cannot be built of its items ({shortened(str(error), 300)}); it is a dict")
             return items
 
     def _namedtuple(self, value: dict[str, Any]) -> Any:
@@ -163,39 +187,54 @@ class Decoder:
 
     def _dataclass(self, value: dict[str, Any]) -> Any:
         fields = {name: self.decode(each) for name, each in value["fields"].items()}
-        kind = self._class(value["dataclass"], dataclasses.is_dataclass)
+        kind: Any = self._class(value["dataclass"], dataclasses.is_dataclass)
         if kind is None:
             return SimpleNamespace(**fields)
+        own = {field.name for field in dataclasses.fields(kind)}
         # `__post_init__` has changed the fields already.
         instance: Any = object.__new__(kind)
         for name, each in fields.items():
+            if name not in own:
+                raise UnreadableError(f"the saved value is damaged: {value['dataclass']} has no field {shown(name)}")
             object.__setattr__(instance, name, each)
         return instance
 
     def _lost(self, value: dict[str, Any]) -> None:
         self.notes.append(f"a {value['lost']} was not saved; it is None")
 
-    def _class(self, path: str | None, fits: Callable[[type], bool]) -> type | None:
-        """The class at an import path; None without a path, and with a note if it cannot be imported."""
-        if path is None:
-            return None
-        try:
-            kind = import_object(path, "type")
-            if isinstance(kind, type) and fits(kind):
-                return kind
-        except RuleError:
-            pass
-        self.notes.append(f"{path} cannot be imported; a plain value stands for it")
+    def _class(self, path: str, fits: Callable[[type], bool]) -> type | None:
+        """The given class of an import path; None if there is none of the right kind."""
+        kind = self._classes.get(path)
+        if kind is not None and fits(kind):
+            return kind
+        if path not in self.replaced:
+            self.replaced.append(path)
         return None
 
 
+class Attributes(dict[Any, Any]):
+    """A dictionary whose items are also attributes, as in the batches of most libraries; it stands for one of their classes."""
+
+    def __getattr__(self, name: str) -> Any:
+        """The item of that name."""
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the saved mapping has no {name!r}") from None
+
+
+_KNOWN: Final[Mapping[str, type]] = {
+    "collections.OrderedDict": OrderedDict,
+    "torch.nn.utils.rnn.PackedSequence": PackedSequence,
+}
+"""Containers of Python and torch that hold what they are given, and run nothing else."""
 _DECODED: Final[Mapping[str, Callable[[Decoder, dict[str, Any]], Any]]] = {
     "float": lambda decoder, value: float(value["float"]),
     "tensor": Decoder._tensor_of,
     "sparse": Decoder._sparse_of,
-    "array": lambda decoder, value: decoder.decode(value["array"]).numpy(),
+    "array": Decoder._array,
     "bytes": lambda decoder, value: bytes.fromhex(value["bytes"]),
-    "dtype": lambda decoder, value: getattr(torch, value["dtype"]),
+    "dtype": Decoder._dtype,
     "device": lambda decoder, value: torch.device(value["device"]),
     "dict": Decoder._dict,
     "namedtuple": Decoder._namedtuple,

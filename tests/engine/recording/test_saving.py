@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import json
 import random
 import sys
@@ -16,7 +17,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.engine.recording import saving
 from lightning_hooks.engine.recording.saving import (
     load_batch,
     load_generators,
@@ -29,6 +29,7 @@ from lightning_hooks.engine.recording.saving import (
 )
 from lightning_hooks.errors import RuleError
 from lightning_hooks.snapshot.generators import Generators
+from lightning_hooks.untrusted import UnreadableError
 
 Pair = namedtuple("Pair", "first second")
 
@@ -57,6 +58,7 @@ BATCHES: dict[str, Any] = {
     "ordered": collections.OrderedDict(x=torch.ones(1)),
     "array": {"x": np.arange(3, dtype=np.int64), "y": np.float32(0.5)},
     "floats": [float("inf"), float("-inf"), 0.1, -0.0],
+    "packed": nn.utils.rnn.pack_sequence([torch.ones(2), torch.zeros(1)]),
     "others": (b"\x00\xff", torch.float16, torch.device("cpu"), {1, 2}),
 }
 
@@ -84,20 +86,15 @@ def assert_same(first: Any, second: Any) -> None:
         assert first == second
 
 
-@pytest.mark.parametrize("library", ["safetensors", "torch"])
 @pytest.mark.parametrize("name", BATCHES)
-def test_a_batch_is_read_back_as_it_was(name: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    notes: tuple[str, ...] = ()
-    if library == "torch":
-        monkeypatch.setattr(saving, "_safetensors", lambda: None)
-        notes = (saving.WITHOUT_SAFETENSORS,) if name != "floats" and name != "others" else ()
+def test_a_batch_is_read_back_as_it_was(name: str, tmp_path: Path) -> None:
     saved = save_batch(BATCHES[name], tmp_path)
-    assert saved == ("batch.json", notes)
+    assert saved == ("batch.json", ())
     batch = BATCHES[name]
     expected = {**batch, "y": 0.5} if name == "array" else batch
-    loaded = load_batch(tmp_path, saved.file)
+    loaded = load_batch(tmp_path, saved.file, {f"{__name__}.Pair": Pair, f"{__name__}.Sample": Sample})
     assert_same(loaded.value, expected)
-    assert loaded.notes == ()
+    assert loaded.notes == loaded.replaced == ()
     assert not list(tmp_path.glob("*.tmp"))
 
 
@@ -122,14 +119,49 @@ def test_what_cannot_be_saved_is_named(tmp_path: Path) -> None:
     assert loaded.notes[0] == "a builtins.object was not saved; it is None"
 
 
-def test_a_class_that_is_gone_is_replaced_by_a_plain_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_batch([Pair(1, torch.ones(1)), Sample(torch.ones(1))], tmp_path)
-    monkeypatch.delattr(sys.modules[__name__], "Pair")
-    monkeypatch.delattr(sys.modules[__name__], "Sample")
+class Batch(dict[str, Any]):
+    """The batch class of a library."""
+
+
+def test_a_plain_value_with_the_same_attributes_stands_for_a_class_that_is_not_given(tmp_path: Path) -> None:
+    save_batch([Pair(1, torch.ones(1)), Sample(torch.ones(1)), Batch(x=7)], tmp_path)
     loaded = load_batch(tmp_path)
-    pair, sample = loaded.value
+    pair, sample, batch = loaded.value
     assert pair._fields == ("first", "second") and pair.first == 1 and sample.label == 3
-    assert loaded.notes[0] == f"{__name__}.Pair cannot be imported; a plain value stands for it"
+    assert batch == {"x": 7} and batch.x == 7 and copy.deepcopy(batch) == batch and type(batch) is not Batch
+    with pytest.raises(AttributeError, match="the saved mapping has no 'y'"):
+        _ = batch.y
+    assert loaded.replaced == (f"{__name__}.Pair", f"{__name__}.Sample", f"{__name__}.Batch")
+    given = load_batch(tmp_path, classes={f"{__name__}.Batch": Batch, f"{__name__}.Pair": Batch})
+    assert given.replaced == (f"{__name__}.Pair", f"{__name__}.Sample") and type(given.value[2]) is Batch
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"dict": [], "type": "imported_by_a_record.Mapping"},
+        {"dict": [["filename", "x"]], "type": "shelve.DbfilenameShelf"},
+        {"namedtuple": "imported_by_a_record.Pair", "fields": {"a": 1}},
+        {"dataclass": "imported_by_a_record.Sample", "fields": {"a": 1}},
+    ],
+)
+def test_no_name_in_a_file_is_imported(value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "imported_by_a_record.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "batch.json").write_text(json.dumps({"format": 1, "tensors": "", "value": value}))
+    assert len(load_batch(tmp_path).replaced) == 1
+    assert "imported_by_a_record" not in sys.modules
+
+
+def test_no_file_outside_the_folder_is_read(tmp_path: Path) -> None:
+    save_batch(torch.ones(1), tmp_path)
+    folder = tmp_path / "flight_record"
+    folder.mkdir()
+    (folder / "linked.json").symlink_to(tmp_path / "batch.json")
+    (folder / "batch.json").write_text('{"format": 1, "tensors": "../batch.safetensors", "value": {"tensor": "batch"}}')
+    for file in ("../batch.json", str(tmp_path / "batch.json"), "linked.json", "batch.json"):
+        with pytest.raises(UnreadableError, match=f"leads out of the folder {folder} and is not read"):
+            load_batch(folder, file)
 
 
 def model() -> nn.Module:
@@ -188,12 +220,16 @@ def test_generators_draw_the_same_numbers_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is damaged"),
-        ("[]", "is damaged"),
+        ("{", "it is not JSON"),
+        ("[]", "it is damaged: it must have a format, the name of a file of tensors, and a value"),
+        ("[" * 100_000, "nested deeper than 100 levels"),
         ('{"format": 9, "tensors": "", "value": 1}', "has format 9, and this version reads formats up to 1"),
         ('{"format": 1, "tensors": "", "value": {"tensor": "x"}}', "damaged: KeyError: 'x'"),
         ('{"format": 1, "tensors": "", "value": {"wrong": 1}}', "it has a 'wrong'"),
-        ('{"format": 1, "tensors": "none.safetensors", "value": 1}', "cannot be read"),
+        ('{"format": 1, "tensors": "", "value": [1]}', "it has a 'list without a kind'"),
+        ('{"format": 1, "tensors": "", "value": {"dtype": "load"}}', "'load' is not a dtype"),
+        ('{"format": 1, "tensors": "", "value": {"set": [{"list": []}]}}', "damaged: TypeError: unhashable type"),
+        ('{"format": 1, "tensors": "none.safetensors", "value": 1}', "none.safetensors does not exist"),
     ],
 )
 def test_a_damaged_file_is_refused(content: str, message: str, tmp_path: Path) -> None:
@@ -201,8 +237,38 @@ def test_a_damaged_file_is_refused(content: str, message: str, tmp_path: Path) -
     with pytest.raises(RuleError, match=message) as raised:
         load_batch(tmp_path)
     assert str(tmp_path / "batch.json") in str(raised.value)
-    with pytest.raises(RuleError, match="cannot be read"):
+    with pytest.raises(UnreadableError, match="missing.json does not exist"):
         load_batch(tmp_path, "missing.json")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("torch", b"short"),
+        ("torch", 5),
+        ("python", (3, (1,), None)),
+        ("numpy", ("MT19937", [0] * 624, 10**6, 0, 0.0)),
+        ("numpy", {"bit_generator": "Philox", "state": {}, "buffer_pos": -1}),
+    ],
+)
+def test_a_damaged_state_of_a_generator_is_refused_and_sets_none(key: str, value: Any, tmp_path: Path) -> None:
+    save_generators(tmp_path)
+    states = load_batch(tmp_path, "generators.json").value
+    save_batch({**states, key: value}, tmp_path)
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    with pytest.raises(UnreadableError, match="batch.json is damaged: no generator has this state"):
+        load_generators(tmp_path, "batch.json")
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]
+
+
+@pytest.mark.parametrize("value", [[1], {"weight": 1}, {"weight": torch.eye(2).to_sparse()}, {1: torch.ones(1)}])
+def test_weights_and_optimizers_of_another_kind_are_refused(value: Any, tmp_path: Path) -> None:
+    save_batch(value, tmp_path)
+    with pytest.raises(UnreadableError, match="batch.json is damaged: it must hold dense tensors by their names"):
+        load_weights(nn.Linear(1, 1), tmp_path, "batch.json")
+    with pytest.raises(UnreadableError, match="batch.json is damaged: it must hold a list of the states of optimizers"):
+        load_optimizers(tmp_path, "batch.json")
 
 
 def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
