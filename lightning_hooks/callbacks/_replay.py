@@ -38,7 +38,7 @@ class Kept:
 
     Args:
         batch: the batch.
-        context: of the record: precision, clipping, the indices of the batch and the epoch.
+        context: of the record: precision, clipping, the indices of the batch and the epoch; `check_context` has checked it.
         generators: the states of the generators when the step began; None if they were not kept.
         load_weights: writes parameters and buffers into the module; called when the Trainer has made the optimizers.
         optimizers: the state of each optimizer; empty if it was not kept.
@@ -226,7 +226,24 @@ def _run(package: ModuleType, model: Any, step: Step, notes: list[str]) -> Step:
     model.on_before_batch_transfer = model.on_after_batch_transfer = lambda batch, dataloader_idx: batch
     model.configure_callbacks, model.prepare_data = list, lambda: None
     with tempfile.TemporaryDirectory() as folder, silent_lightning():
-        trainer = package.Trainer(
+        trainer = _trainer(package, step, folder, notes)
+        set_counts(trainer, context.get("epoch") or 0, context.get("global_step") or 0)
+        data = OneBatch(step.kept.batch, context.get("batch_idx") or 0)
+        data.trainer = trainer
+        try:
+            run_step(lambda: trainer.fit(model, train_dataloaders=data))
+        except (Exception, StoppedEarly, SystemExit) as error:
+            if not step.has_begun:
+                raise _not_set_up(error) from error
+            step.fit_raised(error)
+    notes += step.notes
+    return step
+
+
+def _trainer(package: ModuleType, step: _OneStep, folder: str, notes: list[str]) -> Any:
+    context = step.kept.context
+    try:
+        return package.Trainer(
             callbacks=[step],
             default_root_dir=folder,
             devices=1,
@@ -237,23 +254,14 @@ def _run(package: ModuleType, model: Any, step: Step, notes: list[str]) -> Step:
             limit_val_batches=0,
             num_sanity_val_steps=0,
             log_every_n_steps=1,
-            max_epochs=int(context.get("epoch") or 0) + 1,
+            max_epochs=(context.get("epoch") or 0) + 1,
             gradient_clip_val=context.get("gradient_clip_val"),
             gradient_clip_algorithm=context.get("gradient_clip_algorithm"),
-            accumulate_grad_batches=int(context.get("accumulate_grad_batches") or 1),
+            accumulate_grad_batches=context.get("accumulate_grad_batches") or 1,
             **precision_arguments(package, context, notes),
         )
-        set_counts(trainer, int(context.get("epoch") or 0), int(context.get("global_step") or 0))
-        data = OneBatch(step.kept.batch, int(context.get("batch_idx") or 0))
-        data.trainer = trainer
-        try:
-            run_step(lambda: trainer.fit(model, train_dataloaders=data))
-        except (Exception, StoppedEarly, SystemExit) as error:
-            if not step.has_begun:
-                raise _not_set_up(error) from error
-            step.fit_raised(error)
-    notes += step.notes
-    return step
+    except Exception as error:
+        raise _not_set_up(error) from error
 
 
 def _not_set_up(error: BaseException) -> RuleError:

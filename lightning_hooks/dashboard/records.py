@@ -17,6 +17,7 @@ from lightning_hooks.recorder.command import replay_command
 from lightning_hooks.recorder.files import FOLDER, RECORD, from_json
 from lightning_hooks.recorder.markdown import LARGEST, noticed
 from lightning_hooks.recorder.record import FlightRecord, Operation, Place, TensorSummary, Verdict
+from lightning_hooks.untrusted import read_bytes
 
 MAX_RECORDS: Final = 20
 """The most records of a run: the first ones, because the first fault is the cause of later ones."""
@@ -159,14 +160,9 @@ def _record(file: Path, size: int) -> FlightRecord | str:
     if size > MAX_BYTES:
         return f"{size:,} bytes are more than the {MAX_BYTES:,} that are read"
     try:
-        record = from_json(file.read_text(encoding="utf-8", errors="replace"))
-    except OSError as error:
-        return f"the file cannot be read ({error.strerror or error})"
+        record = from_json(read_bytes(file, MAX_BYTES))
     except RuleError as error:
         return str(error)[:_LONG]
-    # Deep nesting, and a whole number that is no float.
-    except (RecursionError, OverflowError) as error:
-        return f"this is no flight record: {error}"
     steps = (record.step, *(record.growth.steps if record.growth is not None else ()))
     return record if all(abs(step) < _FARTHEST for step in steps) else "a step is beyond any run"
 

@@ -15,10 +15,12 @@ from typing import Any, Final
 
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.recorder.record import FORMAT, FlightRecord
+from lightning_hooks.untrusted import MissingError, UnreadableError, parse_json, read_bytes
 
 FOLDER: Final = "flight_record"
 RECORD: Final = "record.json"
 TEXT: Final = "record.md"
+_MOST: Final = 2**63  # the first count that no record has reached
 
 
 def to_json(record: FlightRecord) -> str:
@@ -26,11 +28,11 @@ def to_json(record: FlightRecord) -> str:
     return json.dumps(_plain(asdict(record)), indent=1, allow_nan=False) + "\n"
 
 
-def from_json(text: str) -> FlightRecord:
+def from_json(text: str | bytes) -> FlightRecord:
     """The record of `to_json`. Fields that a later version of the package has added are ignored.
 
     Raises:
-        RuleError: it is no record, is of a later format, or a field is missing or damaged; the message names it.
+        RuleError: it is no record, is of a later format, or a field is missing or damaged; the message names the field.
 
     Example:
         >>> from lightning_hooks.recorder.record import Verdict
@@ -39,11 +41,11 @@ def from_json(text: str) -> FlightRecord:
         True
     """
     try:
-        values = json.loads(text)
-    except ValueError as error:
-        raise RuleError(f"this is no flight record: {error}") from None
-    if not isinstance(values, dict) or not isinstance(values.get("format"), int):
-        raise RuleError("this is no flight record: it has no number `format`")
+        values = parse_json(text)
+    except UnreadableError as error:
+        raise UnreadableError(f"this is no flight record: {error}") from None
+    if not isinstance(values, dict) or type(values.get("format")) is not int:
+        raise UnreadableError("this is no flight record: it has no number `format`")
     if values["format"] > FORMAT:
         raise RuleError(
             f"the flight record has format {values['format']}, and this version of lightning_hooks reads formats up to "
@@ -63,9 +65,9 @@ def read_record(path: str | os.PathLike[str]) -> FlightRecord:
     file = Path(path)
     file = file / RECORD if file.is_dir() else file
     try:
-        return from_json(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RuleError(f"{file}: no flight record can be read ({error.strerror or error})") from None
+        return from_json(read_bytes(file))
+    except MissingError:
+        raise MissingError(f"{file}: there is no flight record") from None
     except RuleError as error:
         raise RuleError(f"{file}: {error}") from None
 
@@ -100,20 +102,22 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         return tuple(_read(arguments[0], each, f"{where}[{i}]") for i, each in enumerate(_checked(value, list, where)))
     if origin is not None:  # a mapping
-        return _checked(value, dict, where)
+        return {key: _read(arguments[1], each, f"{where}.{key}") for key, each in _checked(value, dict, where).items()}
     if kind is float and isinstance(value, str) and value in ("nan", "inf", "-inf"):
         return float(value)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         try:
             return kind(value)
-        except ValueError:
+        except (ValueError, TypeError):
             raise RuleError(f"{where}: {shown(value)} is none of {', '.join(map(str, kind))}") from None
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return float(_checked(value, int, where))
     return value if kind is Any else _checked(value, kind, where)
 
 
 def _checked(value: Any, kind: type, where: str) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise RuleError(f"{where}: expected {kind.__name__}, got {shown(value)}")
+    if isinstance(value, int) and abs(value) >= _MOST:
+        raise RuleError(f"{where}: expected a number below 2**63, got {shown(value)}")
     return value

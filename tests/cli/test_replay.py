@@ -271,7 +271,7 @@ def test_the_module_is_that_of_a_config(tmp_path: Path, capsys: pytest.CaptureFi
 def test_what_is_missing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "flight_record").mkdir()
     assert main(["replay", "flight_record"]) == 2
-    assert "no flight record can be read" in capsys.readouterr().err
+    assert "there is no flight record" in capsys.readouterr().err
     record = FlightRecord(Verdict.FORWARD, 3, notes=("The batch is not kept: batch['x'] was changed in place.",))
     (tmp_path / "flight_record" / RECORD).write_text(to_json(record))
     assert main(["replay", "flight_record"]) == 2

@@ -104,7 +104,7 @@ def test_a_file_is_read_again_only_if_it_has_changed(tmp_path):
         (
             '{"format": 1, "verdict": "forward", "step": 1, "growth": {"name": "", "tensor": "", "steps": [], "abs_max": [%s]}}'
             % ("9" * 400),
-            "this is no flight record: ",
+            "record.growth.abs_max[0]: expected a number below 2**63",
         ),
         ('{"format": 1, "verdict": "forward", "step": 9007199254740992}', "a step is beyond any run"),
         (" " * 8_000_001, "8,000,001 bytes are more than the 8,000,000 that are read"),

@@ -138,4 +138,5 @@ def _tensor(file: BinaryIO, dtype: torch.dtype, shape: tuple[int, ...], name: st
 
 def _bytes_of(tensor: Tensor) -> memoryview:
     """The elements of a contiguous tensor, which share its memory."""
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    elements: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(elements)
