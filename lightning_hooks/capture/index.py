@@ -14,16 +14,21 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from lightning_hooks.errors import RuleError, UnsupportedError
+import torch
+
+from lightning_hooks.errors import RuleError, UnsupportedError, shown
+from lightning_hooks.untrusted import UnreadableError, open_regular, parse_json, path_inside, read_bytes
 
 VERSION: Final = 1
 PATTERN: Final = "index-rank*.jsonl"
+_MAX_INDEX: Final = 2_000_000_000  # bytes
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,29 +103,74 @@ class FileRecord:
             RuleError: a later version of this package wrote the line, or its file is outside the folder of the capture.
             ValueError: the line is not one that `to_line` returns.
         """
-        data = json.loads(line)
+        try:
+            data = parse_json(line)
+        except UnreadableError as error:
+            raise ValueError(str(error)) from error
         if not isinstance(data, dict):
             raise ValueError("not a JSON object")
-        if data.get("version", 0) > VERSION:
-            raise RuleError(f"the index has version {data['version']}, this lightning_hooks reads up to version {VERSION}")
-        try:
-            file, rank, run = data["file"], data["rank"], data["run"]
-            record = cls(file, rank, run, tuple(_entry(entry, file, rank, run) for entry in data["entries"]))
-            # Refuse a name with a folder, as Linux or Windows writes it: PureWindowsPath splits at slashes and at backslashes.
-            is_name = file == PureWindowsPath(file).name and file != ".."
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"a field is missing or has the wrong type: {error!r}") from error
-        if not is_name:
+        version = _integer(data.get("version", 0), "version")
+        if version > VERSION:
+            raise RuleError(f"the index has version {version}, this lightning_hooks reads up to version {VERSION}")
+        file, rank, run = (_field(data, "file", _text), _field(data, "rank", _integer), _field(data, "run", _integer))
+        entries = _field(data, "entries", _items)
+        record = cls(file, rank, run, tuple(_entry(entry, file, rank, run) for entry in entries))
+        # Refuse a name with a folder, as Linux or Windows writes it: PureWindowsPath splits at slashes and at backslashes.
+        if file != PureWindowsPath(file).name or file == "..":
             entry = f"the entry {record.entries[0].name!r}" if record.entries else "the line"
             raise RuleError(f"{entry} leads to {file!r}; a capture reads only files in its own folder")
         return record
 
 
-def _entry(data: Mapping[str, Any], file: str, rank: int, run: int) -> Entry:
-    fields = {key: data[key] for key in Entry.__slots__ if key in data}
-    samples = data["sample_indices"]
-    fields |= {"shape": tuple(data["shape"]), "sample_indices": None if samples is None else tuple(samples)}
+def _entry(data: Any, file: str, rank: int, run: int) -> Entry:
+    if not isinstance(data, Mapping):
+        raise ValueError(f"an entry must be an object, got {shown(data)}")
+    fields = {key: _field(data, key, read) for key, read in _READERS.items()}
     return Entry(file=file, rank=rank, run=run, **fields)
+
+
+def _field(data: Mapping[str, Any], key: str, read: Callable[[Any, str], _T]) -> _T:
+    if key not in data:
+        raise ValueError(f"the field {key} is missing")
+    return read(data[key], key)
+
+
+def _text(value: Any, key: str) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError(f"{key} must be a text, got {shown(value)}")
+    return value
+
+
+def _integer(value: Any, key: str) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{key} must be an integer, got {shown(value)}")
+    return value
+
+
+def _items(value: Any, key: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{key} must be a list, got {shown(value)}")
+    return value
+
+
+def _integers(value: Any, key: str) -> tuple[int, ...]:
+    return tuple(_integer(each, key) for each in _items(value, key))
+
+
+def _dtype(value: Any, key: str) -> str:
+    if not isinstance(value, str) or not isinstance(getattr(torch, value, None), torch.dtype):
+        raise ValueError(f"{key} must be the name of a dtype, got {shown(value)}")
+    return value
+
+
+_READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    **dict.fromkeys(("name", "stage", "key"), _text),
+    **dict.fromkeys(("call", "step", "dataloader_idx", "batch_idx", "bytes"), _integer),
+    "shape": _integers,
+    "dtype": _dtype,
+    "sample_indices": lambda value, key: None if value is None else _integers(value, key),
+}
+"""The fields of an entry in a line. The other fields of an `Entry` are those of the line."""
 
 
 def read_index(path: Path) -> tuple[list[FileRecord], int]:
@@ -130,7 +180,7 @@ def read_index(path: Path) -> tuple[list[FileRecord], int]:
         RuleError: a line other than the last cannot be read.
     """
     records: list[FileRecord] = []
-    content = path.read_bytes()
+    content = read_bytes(path, _MAX_INDEX)
     end = 0
     for number, line in enumerate(content.splitlines(keepends=True), start=1):
         try:
@@ -167,6 +217,7 @@ def _from_header(path: Path) -> Iterator[FileRecord]:
     """The record in the header of a file of tensors; nothing if the file is incomplete or not from a capture."""
     library = need_safetensors()
     with contextlib.suppress(library.SafetensorError, OSError, ValueError, KeyError, TypeError):
+        open_regular(path_inside(path.parent, path.name)).close()
         with library.safe_open(path, framework="pt") as opened:
             record = FileRecord.from_line(opened.metadata()["lightning_hooks"])
         if record.file == path.name:

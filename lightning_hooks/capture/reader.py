@@ -15,6 +15,7 @@ from torch import Tensor
 from lightning_hooks.capture.index import PATTERN, Entry, need_safetensors, read_folder
 from lightning_hooks.errors import RuleError, did_you_mean
 from lightning_hooks.rules.fields import check_path
+from lightning_hooks.untrusted import MissingError, open_regular, path_inside
 
 # Keep this many files open, because parsing the header of a file takes longer than reading a small tensor.
 _OPEN_FILES: Final = 8
@@ -36,16 +37,27 @@ class _TensorFiles:
         """
         try:
             tensor: Tensor = self._handle(entry.file).get_tensor(entry.key)
-        except FileNotFoundError:
+        except (MissingError, FileNotFoundError):
             raise RuleError(f"{entry.file}, which holds {entry.name!r}, is gone from {str(self.folder)!r}") from None
-        except self._library.SafetensorError as error:
+        except (self._library.SafetensorError, OSError) as error:
             raise RuleError(f"{self.folder / entry.file} is damaged: {error}") from error
-        return torch.view_as_complex(tensor) if entry.dtype.startswith("complex") else tensor
+        dtype = getattr(torch, entry.dtype)
+        if dtype.is_complex and tensor.is_floating_point() and tensor.shape[-1:] == (2,):
+            tensor = torch.view_as_complex(tensor)
+        if (tensor.dtype, tuple(tensor.shape)) != (dtype, entry.shape):
+            stored, indexed = f"{tensor.dtype} {list(tensor.shape)}", f"{dtype} {list(entry.shape)}"
+            raise RuleError(
+                f"{self.folder / entry.file} is damaged: {entry.name!r} is {stored} there and {indexed} in the index"
+            )
+        return tensor
 
     def _handle(self, file: str) -> Any:
         if file not in self._open:
+            path = path_inside(self.folder, file)
+            # safetensors would wait for a writer if the file were a named pipe.
+            open_regular(path).close()
             stack = ExitStack()
-            self._open[file] = (stack, stack.enter_context(self._library.safe_open(self.folder / file, framework="pt")))
+            self._open[file] = (stack, stack.enter_context(self._library.safe_open(path, framework="pt")))
             if len(self._open) > _OPEN_FILES:
                 self._open.popitem(last=False)[1][0].close()
         self._open.move_to_end(file)
