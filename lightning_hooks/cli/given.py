@@ -68,7 +68,7 @@ def _visible(module: ModuleType, fits: Callable[[type], bool]) -> dict[str, type
     """The classes in the namespace of a module, and the classes inside them, by import path."""
     found: dict[str, type] = {}
     for name, value in _names(vars(module)):
-        if value.__module__.partition(".")[0] in sys.stdlib_module_names:
+        if str(value.__module__).partition(".")[0] in sys.stdlib_module_names:
             continue
         inner = [each for _, each in _names(vars(value))] if value.__module__ == module.__name__ else []
         found |= {_path(kind): kind for kind in (value, *inner) if fits(kind)}

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.recorder.record import FORMAT, FlightRecord
-from lightning_hooks.untrusted import MissingError, UnreadableError, parse_json, read_bytes
+from lightning_hooks.untrusted import MissingError, UnreadableError, parse_json, path_inside, read_bytes
 
 FOLDER: Final = "flight_record"
 RECORD: Final = "record.json"
@@ -63,7 +63,7 @@ def read_record(path: str | os.PathLike[str]) -> FlightRecord:
         RuleError: there is none, or it is damaged; the message has the path.
     """
     file = Path(path)
-    file = file / RECORD if file.is_dir() else file
+    file = path_inside(file, RECORD) if file.is_dir() else file
     try:
         return from_json(read_bytes(file))
     except MissingError:

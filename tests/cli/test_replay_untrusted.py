@@ -150,6 +150,22 @@ def test_no_file_outside_the_folder_is_read(part: str, capsys: pytest.CaptureFix
         assert "leads out of the folder flight_record and is not read" in told(capsys, "--module", "own_model.Net", code=2)
 
 
+def test_an_exception_of_the_record_is_replayed_though_a_class_is_not_named(capsys: pytest.CaptureFixture[str]) -> None:
+    written({"y": import_object("own_data.Batch", "")(x=torch.ones(1, 2))})
+    values = json.loads(Path("flight_record", RECORD).read_text())
+    failure = {"type": "KeyError", "message": "'x'"}
+    Path("flight_record", RECORD).write_text(json.dumps({**values, "verdict": "exception", "failure": failure}))
+    said = told(capsys, "--module", "own_model.Net", code=0)
+    assert said.startswith("exception: KeyError: 'x'") and "--class own_data.Batch" in said
+
+
+def test_a_record_that_is_a_link_out_of_its_folder_is_not_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    written({"x": torch.ones(1, 2)})
+    Path("flight_record", RECORD).rename("outside.json")
+    Path("flight_record", RECORD).symlink_to(tmp_path / "outside.json")
+    assert "'record.json' leads out of the folder flight_record and is not read" in told(capsys, code=2)
+
+
 def test_the_given_classes_are_those_of_the_users_code() -> None:
     net = import_object("own_model.Net", "")
     sample, batch = import_object("own_data.Sample", ""), import_object("own_data.Batch", "")
