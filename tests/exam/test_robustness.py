@@ -170,7 +170,6 @@ def test_the_optimizer_beside_fabric(watch: Any) -> None:
     assert _steps(optimizer, raw, fabric.backward, watch) > 0
 
 
-@fails_until("Fabric's optimizer is unwrapped", raises=KeyError)
 @pytest.mark.parametrize("watch", RULES)
 def test_the_optimizer_of_fabric(watch: Any) -> None:
     """A loop of Fabric gives `instrument` what `setup` returned, which is the natural thing. It works as with the raw ones."""
