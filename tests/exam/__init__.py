@@ -39,7 +39,7 @@ r4_nanmean_words                          test_recorder_words        test_a_bad_
 r5_optimizer_state_words                  test_recorder_words        test_the_state_of_an_optimizer
 r6_earlier_micro_batch_backward           test_recorder_words        test_a_fault_in_an_earlier_micro_batch
 r8_scaler_division_by_zero                test_recorder_words        test_a_slope_that_is_infinite_at_any_scale
-rob_03                                    test_records_of_strangers  test_the_script_beside_a_record_calls_no_function
+rob_03                                    test_records_of_strangers  test_replay_calls_no_function_that_a_record_names
 rob_04                                    test_robustness            test_the_check_of_the_first_batch_changes_no_weight
 rob_06                                    test_robustness            test_a_folder_that_goes_during_a_fit
 rob_07                                    test_robustness            test_the_optimizer_of_fabric

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightning_hooks.cli.main import main
-from tests import forked
-from tests.exam._trainings import fails_until
 
 EMPTY = '{"format":1,"tensors":"","value":{"dict":[]}}'
 CONTEXT = {"module": "lightning.pytorch.demos.boring_classes.BoringModel", "hyperparameters": {}}
@@ -46,18 +43,6 @@ def test_replay_calls_no_function_that_a_record_names(
     assert not (tmp_path / "RAN").exists()
 
 
-@pytest.mark.slow
-@fails_until("the script beside a record calls nothing but classes of modules")
-def test_the_script_beside_a_record_calls_no_function(stranger: Path, tmp_path: Path) -> None:
-    """`replay.py`, which the user is told to run, refuses the same record."""
-    from lightning_hooks.engine.recording.standalone import write_script
-
-    script = write_script(stranger)
-    code = f"import runpy, sys; sys.argv = [{str(script)!r}]; runpy.run_path({str(script)!r}, run_name='__main__')"
-    forked.run(["-c", code], os.environ, tmp_path)
-    assert not (tmp_path / "RAN").exists()
-
-
 def _of_context(**fields: Any) -> bytes:
     return json.dumps({**RECORD, "context": {**CONTEXT, **fields}}).encode()
 
@@ -80,10 +65,8 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
         '{"format":1,"tensors":"","value":{"sparse":[{"list":[]},{"list":[]}],"shape":[9]}}',
     ),
 }
-BARE = UnicodeDecodeError, RecursionError, ValueError, TypeError, AttributeError, KeyError, RuntimeError
 
 
-@fails_until("a damaged record is refused with a sentence", raises=BARE)
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_a_damaged_record_is_a_sentence(damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each damage ends `lightning-hooks replay` with the code 2 and one sentence."""

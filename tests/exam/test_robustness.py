@@ -125,9 +125,7 @@ def vanishing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     "case",
     [
         "stats_monitor",
-        pytest.param(
-            "health_monitor", marks=fails_until("an event file that cannot be closed ends its writer, and not the fit")
-        ),
+        "health_monitor",
     ],
 )
 def test_a_folder_that_goes_during_a_fit(vanishing: dict[str, Any], case: str) -> None:
@@ -194,8 +192,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     "case",
     [
         "sharded_alone",
-        pytest.param("sharded_and_recorded", marks=fails_until("a recorder reads sharded parameters")),
-        pytest.param("unevenly_sharded_and_recorded", marks=fails_until("a recorder reads sharded parameters")),
+        "sharded_and_recorded",
+        "unevenly_sharded_and_recorded",
     ],
 )
 def test_a_recorder_beside_sharded_parameters(ranks: list[dict[str, Any]], case: str) -> None:

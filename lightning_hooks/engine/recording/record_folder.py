@@ -18,8 +18,8 @@ from lightning_hooks.recorder.files import FOLDER, RECORD, TEXT, to_json
 from lightning_hooks.recorder.markdown import to_markdown
 from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.snapshot.generators import Generators
-from lightning_hooks.whole_files import write_whole
 from lightning_hooks.tensor_kinds import is_sharded
+from lightning_hooks.whole_files import write_whole
 
 _CLAIM: Final = "first-rank"
 """The file that the process makes that writes the record."""
