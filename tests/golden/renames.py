@@ -54,5 +54,8 @@ class Accepted:
 
 
 # They are applied in order to every key, row, tag, path and text of the record.
-RENAMES: tuple[Rename, ...] = ()
+RENAMES: tuple[Rename, ...] = (
+    # The folder of the set-up `hugging_face` is hooks/run_0.
+    Rename(r"(?<![a-z])hooks/(?!run_)(?=[a-z(])", "run/", "pattern"),
+)
 ACCEPTED: tuple[Accepted, ...] = ()

@@ -12,16 +12,8 @@ from typing import Any
 
 import torch
 
-from lightning_hooks import (
-    Apply,
-    ClipByGlobalNorm,
-    FlightRecorder,
-    GradientTransforms,
-    HealthMonitor,
-    StatsMonitor,
-    Watch,
-    instrument,
-)
+from lightning_hooks import Apply, FlightRecorder, GradientTransforms, HealthMonitor, StatsMonitor, Watch, instrument
+from lightning_hooks.transforms import ClipByGlobalNorm
 from tests.golden.models import STEPS, Model, batches, loader, net, trainer
 from tests.golden.observing import count_hooks, observe
 

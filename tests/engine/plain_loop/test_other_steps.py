@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lightning_hooks import Apply, Scale, Watch, instrument
+from lightning_hooks import Apply, Watch, instrument
+from lightning_hooks.transforms import Scale
 
 RULES = [Watch(params="*", tensors="grad", stats="norm")]
 

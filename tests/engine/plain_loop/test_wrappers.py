@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Apply, ClipByGlobalNorm, StepConsumer, UnsupportedError, Watch, assert_no_hooks, instrument, paused
+from lightning_hooks import Apply, StepConsumer, UnsupportedError, Watch, assert_no_hooks, instrument, paused
+from lightning_hooks.transforms import ClipByGlobalNorm
 
 BATCH, MICRO, STEPS = 4, 3, 3
 RULES = [
@@ -134,12 +135,12 @@ def test_each_step_of_the_optimizer_inside_is_measured_and_no_weight_changes(nam
         assert {n for n, tensor in elements if tensor == "output"} == set(modules)
         assert {n for n, tensor in elements if tensor == "update"} == set(parameters)
         assert elements["0", "output"] == elements["0", "output_grad"] == MICRO * BATCH * 8
-        assert view.summaries["hooks/loss"] == pytest.approx(sum(losses[MICRO * i : MICRO * (i + 1)]) / MICRO, rel=1e-5)
+        assert view.summaries["run/loss"] == pytest.approx(sum(losses[MICRO * i : MICRO * (i + 1)]) / MICRO, rel=1e-5)
         assert view.facts.optimizers[0].type == "Adam"
     values = watched.compute()
     assert values["update_norm/0.weight"] > 0
-    norm = values["hooks/grad_norm"]
-    assert norm == values["hooks/final_grad_norm"] and (norm == pytest.approx(0.01, rel=1e-3)) is (way == "clipping")
+    norm = values["run/grad_norm"]
+    assert norm == values["run/final_grad_norm"] and (norm == pytest.approx(0.01, rel=1e-3)) is (way == "clipping")
 
 
 @pytest.mark.parametrize("name", LOOPS)
@@ -164,7 +165,7 @@ def test_rules_change_what_the_optimizer_inside_reads(name: str) -> None:
     clips = [Apply(ClipByGlobalNorm(0.01), params="*")]
     _, watched, _ = train(name, "accumulation", watch=RULES, apply=clips)
     values = watched.compute()
-    assert values["hooks/grad_norm"] > 0.02 and values["hooks/final_grad_norm"] == pytest.approx(0.01, rel=1e-3)
+    assert values["run/grad_norm"] > 0.02 and values["run/final_grad_norm"] == pytest.approx(0.01, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", LOOPS)
