@@ -16,8 +16,10 @@ from lightning_hooks.checks.errors import CommunicationError, OutOfRangeError, O
 from lightning_hooks.checks.result import CheckReport, CheckResult
 from lightning_hooks.checks.training import Training
 from lightning_hooks.checks.trial import Trial
+from lightning_hooks.errors import listed
 from lightning_hooks.health.accepting import is_accepted
 from lightning_hooks.health.finding import fingerprint_of
+from lightning_hooks.snapshot.lending import UntouchableError
 from lightning_hooks.tensor_kinds import is_sharded
 
 TIME_LIMIT: Final = 60.0  # seconds
@@ -38,14 +40,15 @@ def run_checks(
     """
     reason = _why_not(training)
     if reason:
-        return CheckReport(
-            tuple(CheckResult(check.name, status="skip", message=reason) for check in checks), notes=tuple(training.notes)
-        )
+        return _all_skipped(training, checks, reason)
     patterns = list(accept)
     notes = [*training.notes, *_notes(training.model)]
     trial = Trial(training)
+    if trial.unrestorable:
+        return _all_skipped(training, checks, f"a step may use {listed(trial.unrestorable, 3)}, which cannot be restored")
     results = []
     try:
+        trial.restore()
         for check in checks:
             began = time.monotonic()
             trial.deadline = began + time_limit
@@ -54,8 +57,13 @@ def run_checks(
             results.append(_accepted(replace(result, seconds=time.monotonic() - began), patterns))
     finally:
         trial.deadline = math.inf
-        trial.restore()
+        trial.end()
     return CheckReport(tuple(results), notes=tuple(notes))
+
+
+def _all_skipped(training: Training, checks: Sequence[Check], reason: str) -> CheckReport:
+    results = tuple(CheckResult(check.name, status="skip", message=reason) for check in checks)
+    return CheckReport(results, notes=tuple(training.notes))
 
 
 def _result(check: Check, trial: Trial, time_limit: float) -> CheckResult:
@@ -69,6 +77,8 @@ def _result(check: Check, trial: Trial, time_limit: float) -> CheckResult:
         return check.skipped(f"{error.text}; see LabelsFitHead")
     except CommunicationError as error:
         return check.skipped(f"the step exchanges tensors with other ranks ({error}), which do not run the check")
+    except UntouchableError as error:
+        return check.skipped(str(error))
     except torch.OutOfMemoryError:
         return check.skipped("the memory of the device does not suffice beside a copy of the parameters")
     except StepError as error:

@@ -96,7 +96,7 @@ class PlainTraining(Training):
 
     @property
     def holders(self) -> Iterable[Any]:
-        return [each for each in (self._loss, self._step) if each is not None and not inspect.isroutine(each)]
+        return [each for each in (self._loss, self._step) if each is not None]
 
     @property
     def other_parameters(self) -> Iterable[nn.Parameter]:

@@ -24,6 +24,7 @@ from lightning_hooks.engine.participants.facts import facts_of_optimizers, role_
 from lightning_hooks.errors import shortened
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.snapshot.generators import Generators
+from lightning_hooks.snapshot.lending import UntouchableError
 from lightning_hooks.snapshot.snapshot import Snapshot
 from lightning_hooks.tensor_kinds import first_line
 
@@ -44,6 +45,7 @@ class Trial:
         names: of the modules and parameters.
         optimizers: of the training.
         deadline: the time, by `time.monotonic`, at which a step raises `OutOfTimeError`.
+        unrestorable: the names of objects that a step may use, and that could not be restored after it.
     """
 
     def __init__(self, training: Training) -> None:
@@ -53,13 +55,24 @@ class Trial:
         self.deadline = math.inf
         self._randomness = Generators()
         self._snapshot = Snapshot([self.model, *self.optimizers, *training.holders])
+        self.unrestorable = self._snapshot.unrestorable
         self._failures: dict[str, BaseException] = {}
         self._known: dict[str, Any] = {}
 
     def restore(self) -> None:
-        """Set the model, the optimizers and all generators to the state in which the trial found them."""
-        self._snapshot.restore()
-        self._randomness.restore()
+        """Set the model, the optimizers and all generators to the state in which the trial found them.
+
+        Copies stand in the places of iterators and other objects that cannot be restored, until `end`.
+        """
+        self.end()
+        self._snapshot.lend()
+
+    def end(self) -> None:
+        """Restore everything, and put each object back into its place."""
+        try:
+            self._snapshot.restore()
+        finally:
+            self._randomness.restore()
 
     @cached_property
     def samples(self) -> Samples | str:
@@ -172,6 +185,7 @@ class Trial:
             StepError: the step raised, or has no loss.
             OutOfTimeError: the time of the check is over.
             OutOfRangeError: a label or a token is out of range.
+            UntouchableError: the step uses an object that could not be restored.
         """
         if is_first:
             self.restore()
@@ -263,7 +277,7 @@ class Trial:
         if what not in self._known:
             try:
                 self._known[what] = make()
-            except (StepError, OutOfTimeError, OutOfRangeError, CommunicationError) as error:
+            except (StepError, OutOfTimeError, OutOfRangeError, CommunicationError, UntouchableError) as error:
                 self._failures[what] = error
                 raise
         return self._known[what]

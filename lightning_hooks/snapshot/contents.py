@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from operator import is_
 from typing import Any, Final
 
@@ -22,28 +21,29 @@ def contents_of(holder: Any) -> list[Any] | None:
     return None if kind is None else _contents(kind, holder)
 
 
-def saved_contents(holder: Any, contents: list[Any]) -> Callable[[], None]:
-    """A function that puts contents back into a container, the same container; it writes only if they have changed.
+def put_contents(holder: Any, contents: list[Any]) -> None:
+    """Put contents back into a container, the same container; writes only if they have changed.
 
     Args:
-        holder: a container; if it cannot change, the function does nothing.
+        holder: a container; if it cannot change, nothing happens.
         contents: what `contents_of` gave.
 
     Example:
         >>> history = {"losses": [1.0]}
-        >>> restore = saved_contents(history, contents_of(history))
+        >>> contents = contents_of(history)
         >>> history["rates"] = []
-        >>> restore()
+        >>> put_contents(history, contents)
         >>> history
         {'losses': [1.0]}
     """
     kind = _kind_of(holder)
+    if kind is not None and not are_same(_contents(kind, holder), contents):
+        _fill_dict(kind, holder, contents) if kind in _DICTS else _fill(kind, holder, contents)
 
-    def restore() -> None:
-        if kind is not None and not _are_same(_contents(kind, holder), contents):
-            _fill_dict(kind, holder, contents) if kind in _DICTS else _fill(kind, holder, contents)
 
-    return restore
+def are_same(current: list[Any], contents: list[Any]) -> bool:
+    """Whether two lists hold the same objects."""
+    return len(current) == len(contents) and all(map(is_, current, contents))
 
 
 def _kind_of(holder: Any) -> Any:
@@ -54,10 +54,6 @@ def _kind_of(holder: Any) -> Any:
 
 def _contents(kind: Any, holder: Any) -> list[Any]:
     return [*kind.keys(holder), *kind.values(holder)] if kind in _DICTS else list(kind.__iter__(holder))
-
-
-def _are_same(current: list[Any], contents: list[Any]) -> bool:
-    return len(current) == len(contents) and all(map(is_, current, contents))
 
 
 def _fill(kind: Any, holder: Any, items: list[Any]) -> None:
@@ -71,7 +67,7 @@ def _fill_dict(kind: Any, holder: Any, contents: list[Any]) -> None:
     for key in [key for key in kind.__iter__(holder) if key not in items]:
         kind.__delitem__(holder, key)
     # Empty a dictionary only to put its keys into their order: at no time should the attributes of a module be gone.
-    if not _are_same(list(kind.__iter__(holder)), contents[:count]):
+    if not are_same(list(kind.__iter__(holder)), contents[:count]):
         kind.clear(holder)
     for key, value in items.items():
         kind.__setitem__(holder, key, value)

@@ -90,6 +90,8 @@ def saved_generator(value: Any) -> Callable[[], object] | None:
         return partial(value.set_state, value.get_state())
     if isinstance(value, np.random.Generator):
         return partial(setattr, value.bit_generator, "state", value.bit_generator.state)
+    if isinstance(value, np.random.BitGenerator):
+        return partial(setattr, value, "state", value.state)
     if isinstance(value, np.random.RandomState):
         return partial(value.set_state, value.get_state())
     if isinstance(value, random.Random):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Sequence
+from functools import cache
+from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +30,8 @@ CLOSED: Final = (
     "concurrent",
 )
 """Libraries whose objects are not opened: they belong to the run, or to other threads."""
+_STANDARD: Final = os.path.dirname(os.__file__) + os.sep
+_LIBRARIES: Final = ("torch", "numpy", "lightning_hooks")
 
 
 class Reach:
@@ -53,7 +59,16 @@ class Reach:
 
     def opens(self, value: Any) -> bool:
         """Whether the attributes of an object are kept."""
-        return isinstance(value, nn.Module) or type(value).__module__.partition(".")[0] not in self._closed
+        return isinstance(value, nn.Module) or not self.is_closed(value)
+
+    def is_closed(self, value: Any) -> bool:
+        """Whether the library of an object belongs to the run."""
+        return type(value).__module__.partition(".")[0] in self._closed
+
+    def opens_code(self, code: type | FunctionType) -> bool:
+        """Whether the attributes of a class, or the defaults and the closure of a function, are kept."""
+        name = getattr(code, "__module__", None) or ""
+        return name.partition(".")[0] not in (*self._closed, *_LIBRARIES) and not _is_standard(name)
 
     def keeps(self, value: Tensor | np.ndarray[Any, Any]) -> bool:
         """Whether anything of a tensor or an array is kept."""
@@ -72,3 +87,12 @@ class ReachOfData(Reach):
     def keeps(self, value: Tensor | np.ndarray[Any, Any]) -> bool:
         """No tensor, no array."""
         return False
+
+
+@cache
+def _is_standard(module: str) -> bool:
+    """Whether a module belongs to Python itself."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return module != "__main__"
+    return file.startswith(_STANDARD) and "-packages" not in file

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lightning_hooks.snapshot.contents import contents_of, saved_contents
+from lightning_hooks.snapshot.contents import contents_of, put_contents
 from lightning_hooks.tensor_kinds import is_dense, version_of
 
 
@@ -33,7 +33,7 @@ def saved_tensor(tensor: Tensor, elements: Tensor | None) -> Callable[[], None]:
     data, version = tensor.data, version_of(tensor)
     grad, needs_grad = tensor.grad if tensor.is_leaf else None, tensor.requires_grad
     hooks = getattr(tensor, "_backward_hooks", None)
-    restore_hooks = None if hooks is None else saved_contents(hooks, contents_of(hooks) or [])
+    kept_hooks = None if hooks is None else contents_of(hooks) or []
 
     def restore() -> None:
         # If code has replaced the memory of the tensor, assign `data` to bring the old memory back. Neither this nor a write to
@@ -46,8 +46,8 @@ def saved_tensor(tensor: Tensor, elements: Tensor | None) -> Callable[[], None]:
         if tensor.is_leaf:
             tensor.requires_grad_(needs_grad)
             tensor.grad = grad
-        if restore_hooks is not None:
-            restore_hooks()
+        if kept_hooks is not None:
+            put_contents(hooks, kept_hooks)
         elif tensor._backward_hooks is not None:
             tensor._backward_hooks = None
 

@@ -1,5 +1,7 @@
+import itertools
 import json
 import warnings
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -105,6 +107,53 @@ def test_a_fit_whose_first_batch_is_checked_is_bit_for_bit_the_same(tmp_path, ki
     report = trainer.callbacks[1].check_report
     assert [each.check for each in report if each.status == "fail"] == [] and len(report) == 17
     assert_no_hooks(checked)
+
+
+@dataclass(slots=True)
+class Slots:
+    n: int = 0
+
+    def __next__(self):
+        self.n += 1
+        return self.n
+
+
+class Scheduled(Plain):
+    """Multiplies its loss by what it takes from an object that it holds."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * (1 + min(next(self.held), 20) / 10)
+
+
+def numbers():
+    yield from range(1000)
+
+
+@pytest.mark.parametrize("make", [Slots, itertools.count, lambda: iter(list(range(1000)))], ids=["slots", "count", "iterator"])
+def test_a_fit_goes_on_the_same_with_a_model_that_counts(tmp_path, make):
+    plain, _ = fitted(lambda: holding(make()), tmp_path)
+    checked, trainer = fitted(lambda: holding(make()), tmp_path, [checking()])
+    assert same(plain, checked) and trainer.callbacks[0].check_report["StepRuns"].status == "pass"
+
+
+def test_checks_that_would_use_up_a_generator_are_skipped_and_name_it(tmp_path):
+    plain, _ = fitted(lambda: holding(numbers()), tmp_path)
+    checked, trainer = fitted(lambda: holding(numbers()), tmp_path, [checking()])
+    report = trainer.callbacks[0].check_report
+    assert same(plain, checked) and report.ok
+    assert report["StepRuns"].status == report["OutputsFinite"].status == "skip"
+    assert report["StepRuns"].message == "the step uses model.held (generator), which cannot be restored"
+
+
+def test_a_generator_that_the_step_does_not_use_skips_no_check(tmp_path):
+    checked, trainer = fitted(lambda: holding(numbers(), Plain), tmp_path, [checking()])
+    assert trainer.callbacks[0].check_report["StepRuns"].status == "pass" and next(checked.held) == 0
+
+
+def holding(held, kind=Scheduled):
+    module = kind()
+    module.held = held
+    return module
 
 
 def test_with_a_loss_scaler_weights_and_scale_are_the_same(tmp_path):

@@ -399,3 +399,26 @@ def test_bad_arguments():
     with pytest.raises(RuleError, match="limit must be a number of seconds above 0 and below 1e9, got -1"):
         FlightRecorder(limit=-1)
     assert repr(FlightRecorder(on=["exception"], last=50)) == "FlightRecorder(last=50, on=('exception',))"
+
+
+class Counting(nn.Module):
+    def __init__(self, counts):
+        super().__init__()
+        self.counts = counts
+
+    def forward(self, x):
+        next(self.counts)
+        return x
+
+
+@pytest.mark.parametrize("is_generator", [False, True])
+def test_a_step_that_would_use_up_what_cannot_be_restored_is_not_run_again(tmp_path, is_generator):
+    plain, model = made(), made()
+    for each in (plain, model):
+        each.body.append(Counting((i for i in range(99)) if is_generator else count()))
+    fit(plain, folder=tmp_path, steps=BAD_STEP + 1)
+    recorder = FlightRecorder()
+    fit(model, recorder, folder=tmp_path, steps=BAD_STEP + 1)
+    assert next(plain.body[-1].counts) == next(model.body[-1].counts)
+    why = "The step was not run again: the step uses model.body.3.counts (generator), which cannot be restored."
+    assert (why in recorder.record.notes) == is_generator == (recorder.record.operation is None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightning_hooks.snapshot.contents import contents_of, saved_contents
+from lightning_hooks.snapshot.contents import contents_of, put_contents
 
 
 class Computing(dict):
@@ -34,32 +34,32 @@ class Computing(dict):
     ids=["dict", "OrderedDict", "list", "deque", "set"],
 )
 def test_a_container_is_emptied_and_gets_its_contents_back(holder: Any) -> None:
-    before, restore = repr(holder), saved_contents(holder, contents_of(holder) or [])
+    before, contents = repr(holder), contents_of(holder) or []
     holder.clear()
-    restore()
+    put_contents(holder, contents)
     assert repr(holder) == before
-    restore()
+    put_contents(holder, contents)
     assert repr(holder) == before
 
 
 def test_keys_come_back_in_their_order() -> None:
     hooks = OrderedDict(a=1, b=2)
-    restore = saved_contents(hooks, contents_of(hooks) or [])
+    contents = contents_of(hooks) or []
     hooks.move_to_end("a")
     hooks["c"] = 3
-    restore()
+    put_contents(hooks, contents)
     assert list(hooks.items()) == [("a", 1), ("b", 2)]
 
 
 def test_no_method_of_a_class_of_the_users_own_is_called() -> None:
     output = Computing(logits=1)
-    restore = saved_contents(output, contents_of(output) or [])
+    contents = contents_of(output) or []
     dict.__setitem__(output, "logits", 2)
     dict.__setitem__(output, "loss", 3)
-    restore()
+    put_contents(output, contents)
     assert output.reads == 0 and dict(dict.items(output)) == {"logits": 1}
 
 
 def test_tuples_have_contents_and_plain_values_have_none() -> None:
     assert contents_of((1, 2)) == [1, 2] and contents_of("ab") is None and contents_of(3) is None
-    saved_contents((1, 2), [1, 2])()
+    put_contents((1, 2), [1, 2])

@@ -24,6 +24,7 @@ from lightning_hooks.recorder.options import RecorderOptions
 from lightning_hooks.recorder.record import FlightRecord, Verdict
 from lightning_hooks.recorder.verdicts import message_of
 from lightning_hooks.snapshot.generators import Generators
+from lightning_hooks.snapshot.lending import UntouchableError
 from lightning_hooks.tensor_kinds import is_sharded
 
 _UNKNOWN_PARAMETERS: Final = (
@@ -176,7 +177,11 @@ class Flight:
         if reason:
             self._write(replace(record, notes=(*record.notes, f"The step was not run again: {reason}.")))
             return
-        found = self._run_update(optimizer) if moment == "parameters" else self._run_step()
+        try:
+            found = self._run_update(optimizer) if moment == "parameters" else self._run_step()
+        except UntouchableError as error:
+            self._write(replace(record, notes=(*record.notes, f"The step was not run again: {error}.")))
+            return
         if found is not None:
             self._write(self._explained(record, found))
 

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.recording.source_lines import is_user_code
+from lightning_hooks.errors import listed
 from lightning_hooks.private import private
 from lightning_hooks.snapshot.generators import Generators
+from lightning_hooks.snapshot.lending import UntouchableError
 from lightning_hooks.snapshot.reach import CLOSED, Reach
 from lightning_hooks.snapshot.snapshot import Snapshot
 from lightning_hooks.tensor_kinds import is_plain, version_of
@@ -36,7 +39,8 @@ def restored(
     Inside the block no parameter has a gradient, so a backward pass gives that of its batch alone. What is restored: `.grad`
     (the same tensor, or None), buffers, training flags, `requires_grad`, attributes of modules that are plain values,
     containers or tensors (as metrics and lists of outputs are), hooks, generators of torch, CUDA, Python and NumPy, the
-    scaler, and the objects in `extra`. Parameters and the state of optimizers are copied only with `updates`.
+    scaler, and the objects in `extra`. Parameters and the state of optimizers are copied only with `updates`. What cannot be
+    restored is lent, as of `Snapshot.lend`.
 
     Args:
         model: its modules are restored.
@@ -44,6 +48,9 @@ def restored(
         scaler: a `GradScaler`; None if there is none.
         extra: objects with `state_dict` and `load_state_dict`.
         updates: whether the block updates parameters. It needs a copy of them and of the optimizers' state.
+
+    Raises:
+        UntouchableError: the block uses an object that could not be restored, or might use one that cannot be lent.
 
     Example:
         >>> model = nn.Linear(2, 1)
@@ -63,8 +70,12 @@ def restored(
         snapshots = [Snapshot([*registered, model], _ReachOfStep(model, updates))]
         if updates:
             snapshots.append(Snapshot(optimizers, _ReachOfUpdate()))
+        unrestorable = [name for snapshot in snapshots for name in snapshot.unrestorable]
+        if unrestorable:
+            raise UntouchableError(f"the step may use {listed(unrestorable, 3)}, which cannot be restored")
         for snapshot in snapshots:
             stack.callback(snapshot.restore)
+            snapshot.lend()
         for snapshot in snapshots:
             snapshot.clear_gradients()
         yield
@@ -114,8 +125,11 @@ class _ReachOfStep(Reach):
         """Modules of the model, and objects of a class of the user's own."""
         if isinstance(value, nn.Module):
             return value in self._modules
-        file = getattr(sys.modules.get(type(value).__module__), "__file__", None)
-        return file is not None and "-packages" not in file and is_user_code(file)
+        return _is_users(type(value).__module__)
+
+    def opens_code(self, code: type | FunctionType) -> bool:
+        """Classes and functions of the user's own."""
+        return _is_users(getattr(code, "__module__", None) or "")
 
     def keeps(self, value: Tensor | np.ndarray[Any, Any]) -> bool:
         """What the model has registered, and tensors that are changed in place; a tensor of a graph is not."""
@@ -126,6 +140,12 @@ class _ReachOfStep(Reach):
     def copies(self, tensor: Tensor) -> bool:
         """All but parameters, which only an update changes."""
         return self._updates or not isinstance(tensor, nn.Parameter)
+
+
+def _is_users(module: str) -> bool:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    # Code in a notebook has no file.
+    return module == "__main__" if file is None else "-packages" not in file and is_user_code(file)
 
 
 class _ReachOfUpdate(Reach):
