@@ -234,3 +234,50 @@ def _versions() -> Callable[[Tensor], int]:
 
 def _no_version(tensor: Tensor) -> int:
     return 0
+
+
+_BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same elements bit for bit; by value, NaN would differ from itself and -0.0 equal 0.0.
+
+    Elements whose bits cannot be read, as of a subclass that lacks operations, are compared by value.
+
+    Example:
+        >>> nan = torch.tensor(float("nan"))
+        >>> same_bits(nan, nan.clone()), same_bits(torch.tensor(0.0), torch.tensor(-0.0))
+        (True, False)
+    """
+    one, other = one.detach(), other.detach()
+    if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout or one.device != other.device:
+        return False
+    try:
+        with without_subclass():
+            return all(_same_bits_of(a, b) for a, b in zip(_parts(one), _parts(other), strict=True))
+    # A layout or a kind of tensor of its own may lack any of these operations.
+    except (RuntimeError, TypeError, ValueError):
+        return torch.equal(one, other)
+
+
+def _parts(tensor: Tensor) -> list[Tensor]:
+    """The dense tensors in which a tensor keeps its elements."""
+    if tensor.is_meta:
+        raise ValueError("a tensor on the meta device has no elements")
+    if tensor.is_quantized:
+        return [tensor.int_repr()]
+    if tensor.is_nested:
+        return list(tensor.unbind())
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return [tensor.indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor.resolve_neg()]
+
+
+def _same_bits_of(one: Tensor, other: Tensor) -> bool:
+    kind = _BITS[one.element_size()]
+    return one.shape == other.shape and torch.equal(one.view(kind), other.view(kind))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_hooks.tensor_kinds import elements, inside_transform
+from lightning_hooks.tensor_kinds import elements, inside_transform, same_bits
 
 DIAGONAL = torch.diag(torch.tensor([1.0, 2.0]))
 KINDS: dict[str, tuple[Callable[[], Tensor], list[float], int]] = {
@@ -49,3 +49,18 @@ def test_a_transform_is_seen_on_tensors_from_outside_wherever_torch_makes_new_on
     with torch.device(device):
         torch.func.grad(look)(outside)
         assert seen == [True] and not inside_transform(outside)
+
+
+def test_bits_are_compared_of_tensors_of_every_kind():
+    nan, packed = float("nan"), torch.tensor([0x7FC00001, 1], dtype=torch.int32).view(torch.float32)
+    alike = [
+        torch.tensor([nan, -0.0]), torch.tensor([True, False]), torch.tensor([nan], dtype=torch.bfloat16), packed,
+        torch.tensor([complex(nan, -0.0)]).conj(), torch.tensor([[nan, 1.0], [0.0, 2.0]]).t(), torch.zeros(0),
+        torch.tensor([[nan, 0.0]]).to_sparse(), torch.tensor([[nan, 0.0]]).to_sparse_csr(),
+        torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), torch.tensor(nan),
+    ]  # fmt: skip
+    for each in alike:
+        assert same_bits(each, each.clone())
+    assert not same_bits(packed, torch.tensor([0x7FC00002, 1], dtype=torch.int32).view(torch.float32))
+    assert not same_bits(torch.tensor(0.0), torch.tensor(-0.0)) and not same_bits(torch.ones(2), torch.ones(3))
+    assert not same_bits(torch.ones(2), torch.ones(2, dtype=torch.float64))

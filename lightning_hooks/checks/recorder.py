@@ -35,6 +35,7 @@ from lightning_hooks.checks.names import Names
 from lightning_hooks.checks.record import Call, Listeners, Record, layer_of, numbers_of
 from lightning_hooks.engine.participants.facts import role_of
 from lightning_hooks.private import attribute
+from lightning_hooks.tensor_kinds import same_bits
 
 DRAWS: Final = {
     "dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "rand", "rand_like", "randn",
@@ -225,7 +226,7 @@ class Recorder(TorchFunctionMode):
         if number is not None:
             self.record.stepped.add(number)
         for target in self._names.parameters:
-            if target.name in before and not torch.equal(before[target.name], target.value.detach()):
+            if target.name in before and not same_bits(before[target.name], target.value):
                 self.record.optimizer_moved.add(target.name)
 
 

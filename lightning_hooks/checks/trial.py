@@ -26,7 +26,7 @@ from lightning_hooks.rules.patterns import Target
 from lightning_hooks.snapshot.generators import Generators
 from lightning_hooks.snapshot.lending import UntouchableError
 from lightning_hooks.snapshot.snapshot import Snapshot
-from lightning_hooks.tensor_kinds import first_line
+from lightning_hooks.tensor_kinds import first_line, same_bits
 
 _MOST_STEPS: Final = 6
 """Further steps in which a parameter may get its first gradient: a critic may be trained five times as often as an actor."""
@@ -211,8 +211,8 @@ class Trial:
         record = recorder.record
         for target, numbers in old:
             now = target.value.detach()
-            if now.shape == numbers.shape and now.numel() and not torch.equal(now, numbers):
-                record.moved[target.name] = float((now.float() - numbers.float()).abs().max())
+            if now.shape == numbers.shape and now.numel() and not same_bits(now, numbers):
+                record.moved[target.name] = _largest_change(now, numbers)
         record.input_grads = {path: tensor.grad for path, tensor in inputs.items()}
         return record
 
@@ -300,6 +300,12 @@ class Trial:
 def outputs_of(call: Call, samples: int) -> list[Tensor]:
     """The float tensors of an output that have the samples in their first dimension."""
     return [tensor for _, tensor in leaves(call.output) if is_float(tensor) and tensor.dim() and tensor.shape[0] == samples]
+
+
+def _largest_change(now: Tensor, before: Tensor) -> float:
+    """The largest change of an element. It is NaN of bytes that are no numbers, and 0 of zeros that change their sign."""
+    change = now - before if now.is_complex() else now.float() - before.float()
+    return float((change.coalesce().values() if change.is_sparse else change).abs().max())
 
 
 def _largest(each_step: Sequence[dict[str, float]]) -> dict[str, float]:

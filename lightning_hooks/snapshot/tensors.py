@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.snapshot.contents import contents_of, put_contents
-from lightning_hooks.tensor_kinds import is_dense, version_of
+from lightning_hooks.tensor_kinds import is_dense, same_bits, version_of
 
 
 def copy_of(tensor: Tensor) -> Tensor | None:
@@ -40,8 +40,9 @@ def saved_tensor(tensor: Tensor, elements: Tensor | None) -> Callable[[], None]:
         # `data` counts as a change of the tensor for autograd.
         if _memory(tensor) != _memory(data) or tensor.shape != data.shape or tensor.dtype != data.dtype:
             tensor.data = data
+        # The version stays where a batch norm writes its statistics, or code writes to `data`, so the bits are compared too.
         # Do not write to a tensor that is the same: its memory may be a file that is open for reading only.
-        if elements is not None and (version_of(tensor) != version or not _is_same(tensor, elements)):
+        if elements is not None and not (version_of(tensor) == version and is_dense(tensor) and same_bits(tensor, elements)):
             tensor.data.copy_(elements)
         if tensor.is_leaf:
             tensor.requires_grad_(needs_grad)
@@ -52,21 +53,6 @@ def saved_tensor(tensor: Tensor, elements: Tensor | None) -> Callable[[], None]:
             tensor._backward_hooks = None
 
     return restore
-
-
-def _is_same(tensor: Tensor, elements: Tensor) -> bool:
-    """Whether a tensor has these elements bit for bit; False if its bits cannot be compared.
-
-    The version of a tensor does not tell: it stays where a batch norm writes its statistics, or code writes to `data`.
-    """
-    if not is_dense(tensor) or tensor.is_conj() or tensor.is_neg():
-        return False
-    if not (tensor.is_contiguous() and elements.is_contiguous()):
-        return False
-    size = tensor.element_size()
-    is_aligned = tensor.numel() * size % 8 == 0 and tensor.storage_offset() * size % 8 == 0
-    kind = torch.int64 if is_aligned else torch.uint8
-    return torch.equal(tensor.detach().view(-1).view(kind), elements.view(-1).view(kind))
 
 
 def _memory(tensor: Tensor) -> int | None:

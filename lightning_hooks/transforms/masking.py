@@ -14,6 +14,7 @@ from lightning_hooks.errors import RuleError, TransformError, did_you_mean, show
 from lightning_hooks.rules.calling import check_takes
 from lightning_hooks.rules.fields import check_path
 from lightning_hooks.rules.reading import as_callable
+from lightning_hooks.tensor_kinds import same_bits
 from lightning_hooks.transforms._batch import WIDER, over_each
 from lightning_hooks.transforms._contract import zeroed
 from lightning_hooks.transforms.base import Context, Transform
@@ -181,7 +182,7 @@ def _masked(value: Tensor, owned: bool, mask: Tensor) -> Tensor:
 
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
+        return same_bits(one, other)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
     return type(one) is type(other) and not isinstance(one, (Tensor, Mapping)) and bool(one == other)

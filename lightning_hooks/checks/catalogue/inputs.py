@@ -17,6 +17,7 @@ from lightning_hooks.checks.record import Record
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
 from lightning_hooks.errors import counted, listed
+from lightning_hooks.tensor_kinds import same_bits
 
 _CONVOLUTIONS: Final = (nn.modules.conv._ConvNd,)
 
@@ -143,7 +144,7 @@ def _changed(batch: Any, path: str, feature: tuple[int, int] | None, change: Any
             return copy
         part = copy if feature is None else copy.select(*feature)
         new = change(part)
-        if new is not None and not torch.equal(new, part):
+        if new is not None and not same_bits(new, part):
             has_changed = True
             part.copy_(new)
         return copy

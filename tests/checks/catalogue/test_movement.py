@@ -167,3 +167,30 @@ def test_parameters_that_are_meant_to_be_frozen_and_are_not_fail():
     result = result_of("FrozenStay", model, fields={"params": ("0.*",)})
     assert (result.status, result.rows) == ("fail", ("0.bias",))
     assert result_of("FrozenStay", model, fields={"params": ("0.weight",)}).status == "pass"
+
+
+class Packed(nn.Module):
+    """A layer on frozen bytes that are stored as floats, as of a quantised model."""
+
+    def __init__(self, writes):
+        super().__init__()
+        bits = torch.tensor([0x7FC00001, 0x7FC00002, -0x80000000, 0], dtype=torch.int32)
+        self.net = net()
+        self.net.packed = nn.Parameter(bits.view(torch.float32), requires_grad=False)
+        self.writes = writes
+
+    def forward(self, x):
+        if self.writes:
+            self.net.packed.data.view(torch.int32)[0] += 1
+        return self.net(x) + (self.net.packed.view(torch.int32)[1] & 1)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_frozen_bytes_that_are_no_numbers_are_compared_bit_by_bit(writes):
+    model = Packed(writes)
+    before = model.net.packed.view(torch.int32).tolist()
+    optimizers = torch.optim.SGD(model.net.parameters(), lr=0.1), torch.optim.SGD(model.parameters(), lr=0.1)
+    for optimizer in optimizers:
+        result = result_of("FrozenStay", model, optimizer=optimizer)
+        assert (result.status, result.rows) == (("warn", ("net.packed",)) if writes else ("pass", ()))
+    assert model.net.packed.view(torch.int32).tolist() == before
