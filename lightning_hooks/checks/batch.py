@@ -67,8 +67,30 @@ def copied(batch: Any) -> Any:
 
 
 def is_float(tensor: Tensor) -> bool:
-    """Whether a tensor can have a gradient."""
-    return tensor.is_floating_point() or tensor.is_complex()
+    """Whether a tensor can have a gradient that can be computed with; of numbers in one byte torch has no arithmetic."""
+    return (tensor.is_floating_point() and tensor.element_size() > 1) or tensor.is_complex()
+
+
+def kind_of(tensor: Tensor) -> str:
+    """`sparse`, `nested` or `quantized`; empty for a tensor that stores all its numbers in rows of one length.
+
+    Example:
+        >>> kind_of(torch.eye(2).to_sparse()), kind_of(torch.eye(2))
+        ('sparse', '')
+    """
+    if tensor.is_nested:
+        return "nested"
+    return "quantized" if tensor.is_quantized else "" if tensor.layout is torch.strided else "sparse"
+
+
+def special(batch: Any, path: str = "batch") -> str:
+    """Which tensor of a batch is sparse, nested or quantized, as a clause; empty if none is.
+
+    Example:
+        >>> special([torch.ones(2), torch.eye(2).to_sparse()])
+        'batch[1] is a sparse tensor'
+    """
+    return next((f"{where} is a {kind_of(tensor)} tensor" for where, tensor in leaves(batch, path) if kind_of(tensor)), "")
 
 
 class Samples(NamedTuple):
@@ -92,6 +114,8 @@ def samples_of(batch: Any) -> Samples | str:
         >>> samples_of((torch.ones(4, 3), torch.ones(2, 9)))
         'the tensors of the batch have different first dimensions (4 and 2)'
     """
+    if special(batch):
+        return f"{special(batch)}, of which one sample cannot be told from another"
     tensors = [tensor for _, tensor in leaves(batch) if tensor.dim() > 0]
     if not tensors:
         return "the batch holds no tensor with a dimension for samples"

@@ -16,11 +16,11 @@ from lightning_hooks.checks.errors import CommunicationError, OutOfRangeError, O
 from lightning_hooks.checks.result import CheckReport, CheckResult
 from lightning_hooks.checks.training import Training
 from lightning_hooks.checks.trial import Trial
-from lightning_hooks.errors import listed
+from lightning_hooks.errors import listed, shortened
 from lightning_hooks.health.accepting import is_accepted
 from lightning_hooks.health.finding import fingerprint_of
 from lightning_hooks.snapshot.lending import UntouchableError
-from lightning_hooks.tensor_kinds import is_sharded
+from lightning_hooks.tensor_kinds import first_line, is_sharded
 
 TIME_LIMIT: Final = 60.0  # seconds
 _RUNS: Final = "StepRuns"
@@ -83,6 +83,9 @@ def _result(check: Check, trial: Trial, time_limit: float) -> CheckResult:
         return check.skipped("the memory of the device does not suffice beside a copy of the parameters")
     except StepError as error:
         return _of_failed_step(check, error)
+    # One check that meets what it does not know must not hide the results of the others.
+    except Exception as error:
+        return check.skipped(f"it could not be judged: {type(error).__name__}: {shortened(first_line(error), 200)}")
     if not isinstance(result, CheckResult):
         raise TypeError(f"{check.name}.run must return self.passed(…), warned, failed or skipped, got {result!r}")
     return result

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.checks.batch import leaves
+from lightning_hooks.checks.batch import kind_of, leaves
 from lightning_hooks.checks.losses import LossCall
 from lightning_hooks.checks.noise import Noise
 from lightning_hooks.engine.participants.facts import role_of
@@ -148,7 +148,8 @@ def layer_of(name: str, module: nn.Module, before: Numbers | None, output: Any) 
 
 
 def _floats(values: Any) -> list[Tensor]:
-    return [tensor.detach() for _, tensor in leaves(values) if tensor.is_floating_point() and tensor.numel()]
+    floats = [tensor.detach() for _, tensor in leaves(values) if tensor.is_floating_point() and not kind_of(tensor)]
+    return [tensor for tensor in floats if tensor.numel()]
 
 
 def _are_finite(tensors: list[Tensor]) -> bool:

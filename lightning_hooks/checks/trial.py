@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lightning_hooks.checks.batch import Samples, copied, generator, is_float, leaves, samples_of
+from lightning_hooks.checks.batch import Samples, copied, generator, is_float, kind_of, leaves, samples_of
 from lightning_hooks.checks.errors import CommunicationError, OutOfRangeError, OutOfTimeError, StepError
 from lightning_hooks.checks.names import Names
 from lightning_hooks.checks.noise import Noise
@@ -299,7 +299,8 @@ class Trial:
 
 def outputs_of(call: Call, samples: int) -> list[Tensor]:
     """The float tensors of an output that have the samples in their first dimension."""
-    return [tensor for _, tensor in leaves(call.output) if is_float(tensor) and tensor.dim() and tensor.shape[0] == samples]
+    tensors = [tensor for _, tensor in leaves(call.output) if is_float(tensor) and not kind_of(tensor)]
+    return [tensor for tensor in tensors if tensor.dim() and tensor.shape[0] == samples]
 
 
 def _largest_change(now: Tensor, before: Tensor) -> float:

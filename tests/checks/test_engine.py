@@ -62,16 +62,17 @@ def test_a_check_begins_with_what_the_one_before_found():
     assert report["WeightsAreThere"].status == "pass" and isinstance(model[2], nn.Linear)
 
 
-def test_a_check_that_raises_restores_everything():
+def test_a_check_that_raises_is_skipped_names_its_error_and_restores_everything():
     @dataclass(frozen=True, kw_only=True)
     class Raising(Check):
         def run(self, trial):
             trial.model.added = 1
-            raise ZeroDivisionError
+            raise ZeroDivisionError("no samples")
 
     model = net()
-    with pytest.raises(ZeroDivisionError):
-        check(model, batch(), loss=CROSS_ENTROPY, checks=[Raising()])
+    report = check(model, batch(), loss=CROSS_ENTROPY, checks=[Raising(), WeightsAreThere()])
+    assert report["Raising"].message == "it could not be judged: ZeroDivisionError: no samples"
+    assert report["WeightsAreThere"].status == "pass" and report.ok
     assert not hasattr(model, "added")
 
 
@@ -202,3 +203,67 @@ def test_a_model_without_a_loss_is_skipped_with_the_reason():
     report = check(net(), batch()[0])
     assert report.ok and report["StepRuns"].message == "the model returns no loss; give loss= or step="
     assert json.loads(report.to_json())["verdict"] == report.verdict
+
+
+class Dense(nn.Module):
+    """A net on what a function makes of a batch."""
+
+    def __init__(self, dense):
+        super().__init__()
+        self.net, self.dense = net(), dense
+
+    def forward(self, x):
+        return self.net(self.dense(x))
+
+
+def rows():
+    return [row.expand(2 + i % 2, 4).clone() for i, row in enumerate(batch()[0])]
+
+
+UNUSUAL = {
+    "sparse": (lambda: batch()[0].to_sparse(), lambda x: x.to_dense()),
+    "compressed": (lambda: batch()[0].to_sparse_csr(), lambda x: x.to_dense()),
+    "jagged": (lambda: torch.nested.nested_tensor(rows(), layout=torch.jagged), lambda x: mean_rows(x)),
+    "nested": (lambda: torch.nested.nested_tensor(rows()), lambda x: mean_rows(x)),
+    "quantized": (lambda: torch.quantize_per_tensor(batch()[0], 0.1, 0, torch.quint8), lambda x: x.dequantize()),
+    "complex": (lambda: torch.complex(*[batch()[0]] * 2), lambda x: x.real + x.imag),
+    "one byte": (lambda: batch()[0].to(torch.float8_e4m3fn), lambda x: x.float()),
+}
+
+
+def mean_rows(x):
+    return torch.stack([row.mean(0) for row in x.unbind()])
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+@pytest.mark.filterwarnings("ignore")
+def test_of_unusual_batches_checks_are_skipped_that_cannot_judge_and_no_others(name):
+    make, dense = UNUSUAL[name]
+    model = Dense(dense)
+    report = check(model, (make(), batch()[1]), loss=CROSS_ENTROPY, optimizer=sgd(model))
+    skipped = {each.check: each.message for each in report if each.status == "skip"}
+    assert report.ok and not any("could not be judged" in each for each in skipped.values())
+    assert set(skipped) <= {"OutputsDiffer", "SamplesAreIndependent", "FutureIsHidden"}
+    if name not in ("complex", "one byte"):
+        kind = "sparse" if name == "compressed" else "nested" if name == "jagged" else name
+        assert skipped["OutputsDiffer"] == f"batch[0] is a {kind} tensor, of which one sample cannot be told from another"
+
+
+class Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x, adjacency):
+        return torch.sparse.mm(adjacency, self.b(torch.relu(torch.sparse.mm(adjacency, self.a(x)))))
+
+
+def test_a_graph_with_a_sparse_adjacency_beside_the_batch_is_no_mixing_of_samples():
+    adjacency = (torch.eye(12) + torch.eye(12).roll(1, 0)).div(2).to_sparse()
+    model = Graph()
+    report = check(
+        model, batch(), step=lambda model, given: CROSS_ENTROPY(model(given[0], adjacency), given[1]), optimizer=sgd(model)
+    )
+    assert report.ok and {each.check for each in report if each.status == "skip"} == {"SamplesAreIndependent", "FutureIsHidden"}
+    assert report["SamplesAreIndependent"].message.startswith("the model gets a sparse or nested tensor")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.checks.batch import is_float, leaves, mapped
+from lightning_hooks.checks.batch import is_float, kind_of, leaves, mapped
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.errors import StepError
 from lightning_hooks.checks.record import Record
@@ -70,7 +70,7 @@ class InputsMatter(Check):
     def _unused_features(self, trial: Trial, grads: dict[str, Tensor | None]) -> list[tuple[str, int]]:
         unused = []
         for path, grad in grads.items():
-            if grad is None or grad.dim() < 2 or not grad.any():
+            if grad is None or kind_of(grad) or grad.dim() < 2 or not grad.any():
                 continue
             axis = _axis_of_features(trial, grad)
             others = [i for i in range(grad.dim()) if i != axis]
@@ -124,7 +124,11 @@ def _compared(trial: Trial, batches: Sequence[Any], *, is_advanced: bool) -> _In
 
 
 def _has_grad(grad: Tensor | None) -> bool:
-    return grad is not None and bool(grad.any())
+    if grad is None:
+        return False
+    return any(
+        bool((part.to_dense() if kind_of(part) else part).any()) for part in (grad.unbind() if grad.is_nested else [grad])
+    )
 
 
 def _axis_of_features(trial: Trial, tensor: Tensor) -> int:
@@ -140,7 +144,7 @@ def _changed(batch: Any, path: str, feature: tuple[int, int] | None, change: Any
     def of(each: str, tensor: Tensor) -> Tensor:
         nonlocal has_changed
         copy = tensor.detach().clone()
-        if each != path:
+        if each != path or kind_of(copy):
             return copy
         part = copy if feature is None else copy.select(*feature)
         new = change(part)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.checks.batch import is_float, leaves
+from lightning_hooks.checks.batch import is_float, kind_of, leaves
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.names import ROOT_NAME
 from lightning_hooks.checks.noise import Noise
@@ -168,7 +168,8 @@ def _is_model(call: Call) -> bool:
 
 def _differ_in(call: Call, count: int) -> bool:
     """Whether an input of a call differs between samples."""
-    inputs = [tensor for _, tensor in leaves((call.args, dict(call.kwargs))) if tensor.dim() and tensor.shape[0] == count]
+    tensors = [tensor for _, tensor in leaves((call.args, dict(call.kwargs))) if not kind_of(tensor)]
+    inputs = [tensor for tensor in tensors if tensor.dim() and tensor.shape[0] == count]
     return any(bool((tensor[1:] != tensor[:1]).any()) for tensor in inputs)
 
 

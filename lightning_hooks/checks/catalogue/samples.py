@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lightning_hooks.checks.batch import first_samples, generator, is_float, mapped
+from lightning_hooks.checks.batch import first_samples, generator, is_float, mapped, special
 from lightning_hooks.checks.catalogue.places import placed_outputs
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.errors import StepError
@@ -50,6 +50,9 @@ class SamplesAreIndependent(Check):
         samples = trial.samples
         if isinstance(samples, str):
             return self.skipped(samples)
+        given = [call.name for call in trial.step.calls if special((call.args, dict(call.kwargs)))]
+        if given:
+            return self.skipped(f"{given[0]} gets a sparse or nested tensor, which may relate the samples with each other")
         sequence_first = [] if samples.is_sure else _sequence_first(trial)
         if sequence_first:
             return self.skipped(
