@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from threading import RLock
 from typing import Final
 
 import torch
@@ -23,6 +24,8 @@ from lightning_hooks.snapshot.lending import UntouchableError
 from lightning_hooks.tensor_kinds import first_line, is_sharded
 
 TIME_LIMIT: Final = 60.0  # seconds
+_ONE_AT_A_TIME: Final = RLock()
+"""Held while checks run: generators, filters of warnings and the stance of the compiler belong to the process."""
 _RUNS: Final = "StepRuns"
 _NO_OPTIMIZER: Final = "no optimizer was given"
 
@@ -41,6 +44,11 @@ def run_checks(
     reason = _why_not(training)
     if reason:
         return _all_skipped(training, checks, reason)
+    with _ONE_AT_A_TIME:
+        return _run(training, checks, accept, time_limit)
+
+
+def _run(training: Training, checks: Sequence[Check], accept: Iterable[str], time_limit: float) -> CheckReport:
     patterns = list(accept)
     notes = [*training.notes, *_notes(training.model)]
     trial = Trial(training)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from threading import get_ident
 from typing import Any, Final
 
 import torch
@@ -79,6 +80,7 @@ class Recorder(TorchFunctionMode):
         self._results: dict[int, tuple[Tensor, str]] = {}  # the module that returned a tensor, by the id of the tensor
         self._before: dict[str, Tensor] = {}
         self._exits = ExitStack()
+        self._thread = get_ident()
 
     def __enter__(self) -> Recorder:
         for handle in (
@@ -161,6 +163,11 @@ class Recorder(TorchFunctionMode):
             self._listeners.on_output("", logits)
 
     def _enter_module(self, module: nn.Module, args: Any) -> None:
+        if get_ident() != self._thread:
+            # Autograd calls modules of the model again in the thread of a device; other modules belong to other trainings.
+            if self._names.has(module):
+                self.record.called.add(self._names.of(module))
+            return
         self._refuse_late()
         is_outermost = not self._stack
         before = None
@@ -179,7 +186,7 @@ class Recorder(TorchFunctionMode):
                 self.record.sources[name] = made[1] if made is not None and made[0] is args[0] else ""
 
     def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if not self._stack or self._stack[-1][0] is not module:
+        if get_ident() != self._thread or not self._stack or self._stack[-1][0] is not module:
             return
         _, before = self._stack.pop()
         is_leaf = not any(True for _ in module.children())
@@ -212,7 +219,13 @@ class Recorder(TorchFunctionMode):
             if name not in self.record.hidden and any(each.grad is not None for each in module.parameters()):
                 self.record.hidden.append(name)
 
+    def _is_of_step(self, optimizer: Optimizer) -> bool:
+        """Whether the step runs an optimizer, in its own thread or, within a backward, in that of a device."""
+        return get_ident() == self._thread or id(optimizer) in self._optimizers
+
     def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._is_of_step(optimizer):
+            return
         self._refuse_late()
         self._note_grads()
         if not self._before:
@@ -221,6 +234,8 @@ class Recorder(TorchFunctionMode):
                 self._before = {each.name: each.value.detach().clone() for each in frozen}
 
     def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._is_of_step(optimizer):
+            return
         before, self._before = self._before, {}
         number = self._optimizers.get(id(optimizer))
         if number is not None:

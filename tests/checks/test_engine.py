@@ -1,6 +1,9 @@
 import json
 import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Event, Thread
 
 import pytest
 import torch
@@ -267,3 +270,59 @@ def test_a_graph_with_a_sparse_adjacency_beside_the_batch_is_no_mixing_of_sample
     )
     assert report.ok and {each.check for each in report if each.status == "skip"} == {"SamplesAreIndependent", "FutureIsHidden"}
     assert report["SamplesAreIndependent"].message.startswith("the model gets a sparse or nested tensor")
+
+
+class Calling(nn.Module):
+    """Calls a function within its forward, as when another thread gets its turn."""
+
+    def __init__(self, between):
+        super().__init__()
+        self.first, self.last, self.between = nn.Linear(4, 8), nn.Linear(8, 3), between
+
+    def forward(self, x):
+        hidden = self.first(x)
+        self.between()
+        return self.last(hidden)
+
+
+class Waiting(nn.Module):
+    """Says that its forward has begun, and waits until it may end."""
+
+    def __init__(self):
+        super().__init__()
+        self.begun, self.may_end = Event(), Event()
+
+    def forward(self):
+        self.begun.set()
+        self.may_end.wait(30)
+
+
+WAITING = []  # a global variable, because a check restores the variables of closures
+
+
+def begin_another():
+    WAITING.append(Waiting())
+    Thread(target=WAITING[-1], daemon=True).start()
+    assert WAITING[-1].begun.wait(30)
+
+
+def test_calls_in_another_thread_are_none_of_the_step():
+    def said(between):
+        torch.manual_seed(0)
+        return str(check(Calling(between), batch(), loss=CROSS_ENTROPY, checks=["OutputsFinite", "InputScale"]))
+
+    together = said(begin_another)
+    for each in WAITING:
+        each.may_end.set()
+    assert WAITING and together == said(int)
+
+
+def test_checks_in_two_threads_say_what_each_says_alone_and_leave_the_process_as_it_was():
+    def run(width):
+        model = net(width=width)
+        return str(check(model, batch(samples=width), loss=CROSS_ENTROPY, optimizer=sgd(model)))
+
+    filters, alone = list(warnings.filters), [run(6), run(9)]
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(run, [6, 9]))
+    assert together == alone and warnings.filters == filters
