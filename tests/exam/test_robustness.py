@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader
 from lightning_hooks import HealthMonitor, UnsupportedError, Watch, check, instrument
 from tests.callbacks.models import trainer_of
 from tests.conformance._tools import run_ranks
-from tests.exam._trainings import fails_until
 
 # -- checks ----------------------------------------------------------------------------------------------------------------
 
@@ -35,7 +34,6 @@ class GraphNetwork(nn.Module):
         return torch.sparse.mm(neighbours, self.head(torch.relu(torch.sparse.mm(neighbours, hidden))))
 
 
-@fails_until("check reads sparse tensors, or skips what it cannot read", raises=(TypeError, NotImplementedError))
 @pytest.mark.parametrize("is_sparse", [False, True])
 def test_a_check_of_sparse_tensors(is_sparse: bool) -> None:
     """A graph network gets a sparse matrix, and with `is_sparse` sparse features. The step runs, and so does `check`."""
@@ -89,16 +87,13 @@ class WarmUp(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.05)
 
 
-RESTORED = fails_until("the check of the first batch restores what the model holds, or does not run")
-
-
 @pytest.mark.parametrize(
     "make",
     [
         pytest.param(Counter, id="dataclass"),
-        pytest.param(SlottedCounter, id="slots", marks=RESTORED),
-        pytest.param(itertools.count, id="count", marks=RESTORED),
-        pytest.param(lambda: iter(range(1000)), id="iterator", marks=RESTORED),
+        pytest.param(SlottedCounter, id="slots"),
+        pytest.param(itertools.count, id="count"),
+        pytest.param(lambda: iter(range(1000)), id="iterator"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*restore")
