@@ -19,6 +19,8 @@ DEVICE ?= cuda
 # To avoid gigabytes of CUDA packages, add PyTorch's CPU index. pip prefers 2.13.0+cpu there to 2.13.0 on PyPI, which has the rest:
 #   make test PIP_TORCH="--extra-index-url https://download.pytorch.org/whl/cpu"
 PIP_TORCH ?=
+# Every extra: the tests use all of them. The groups of developers need pip 25.1.
+EXTRAS := capture,cli,lightning,pandas,pytorch-lightning,torchjd,transformers
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -62,7 +64,7 @@ doctests: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --doctest-modules lightning_hooks
 
 bench: $(READY)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group bench
 	FULL=$(FULL) $(BIN)/python -m benchmarks.run $(if $(MACHINE),--machine $(MACHINE))
 
 matrix: $(READY)
@@ -92,8 +94,9 @@ $(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/bac
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 		"lightning_hooks needs Python 3.11 or newer, found %d.%d: run make PYTHON=python3.11 ..." % sys.version_info[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet $(PINNED) $(PIP_TORCH) $(TORCH)
-	$(BIN)/python -m pip install --quiet $(PINNED) -e '.[cli,dev]'
+	$(BIN)/python -m pip install --quiet $(PINNED) --group dev -e '.[$(EXTRAS)]'
 	touch $@
 
 clean:

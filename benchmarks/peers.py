@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers --workloads A
 
-wandb comes with the extra `bench`; without it the other two are measured and the reason is written down.
+wandb comes with the dependency group `bench`; without it the other two are measured and the reason is written down.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def wandb_mode() -> Iterator[WandbMode | str]:
     try:
         import wandb
     except ImportError as error:
-        yield f"{error} (pip install '.[bench]')"
+        yield f"{error} (pip install --group bench)"
         return
     os.environ.setdefault("WANDB_SILENT", "true")
     with TemporaryDirectory() as folder:

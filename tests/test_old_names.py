@@ -33,6 +33,7 @@ OLD_NAMES = {
     ),
     "enabled, every_n_steps": (r"\bis_on=|\bis_on: bool = (True|False)\b", r"^    every: int = ", r"\bevery=20, "),
     'accept=Path("accepted.txt")': (r"FILE\.txt", r"string that ends with `\.txt`"),
+    "dependency groups": (r"\[(cli,)?(dev|bench|examples)\]'", r"extra `(bench|dev|examples)`"),
 }
 
 
