@@ -280,7 +280,7 @@ class StatsMonitor(WatchingCallback):
         self._log.start(trainer, written.plans, written.limits, has_readers=bool(consumers))
         # The run closes this publisher when it ends. Set it only here, after all checks have passed.
         self._publisher = publisher
-        publisher.start(plan, self._context or RunContext())
+        publisher.start(plan.index, self._context or RunContext())
         return [producer.observer for producer in self._producers.values()]
 
     @property

@@ -19,7 +19,7 @@ from lightning_hooks.health.journal import Journal
 from lightning_hooks.health.telling import Outlet, Teller
 from lightning_hooks.health.text import as_text, block_of_finding
 from lightning_hooks.health.webhook import Webhook
-from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.records.step_view import StepView
@@ -58,7 +58,7 @@ class Reporter(StepConsumer):
         self._has_ended = False
 
     @override
-    def start(self, plan: Plan, run: RunContext) -> None:
+    def start(self, rows: RowIndex, run: RunContext) -> None:
         """Open the journal in the folder of the run, on the first rank, and note that a fit begins."""
         self._run = run
         self._is_first = run.facts.rank == 0

@@ -8,14 +8,14 @@ from typing import Any, Protocol, runtime_checkable
 
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.hooks import for_each
-from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.records.layout import EntryLayout
 from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules.calling import check_takes
 from lightning_hooks.rules.reading import as_object
 
-_METHODS = {"start": ("plan", "run"), "consume": ("view",), "close": ("error",)}
+_METHODS = {"start": ("rows", "run"), "consume": ("view",), "close": ("error",)}
 """The methods of a consumer, each with the names of its arguments."""
 
 
@@ -32,11 +32,11 @@ class StepConsumer(Protocol):
         ...         print(view.step, norms.names[norms.values.argmax()])
     """
 
-    def start(self, plan: Plan, run: RunContext) -> None:
+    def start(self, rows: RowIndex, run: RunContext) -> None:
         """Called before the first step, when the rules are resolved.
 
         Args:
-            plan: the plan of the monitor.
+            rows: the rows of the views in training: `rows.names`, `rows.tensors` and the rest that `view.rows` has.
             run: the folder, how the run trains, and how to stop it or to save a checkpoint.
         """
         return None
@@ -91,11 +91,11 @@ class Publisher:
     def __init__(self, consumers: Iterable[StepConsumer]) -> None:
         self._consumers = list(consumers)
 
-    def start(self, plan: Plan, run: RunContext) -> None:
+    def start(self, rows: RowIndex, run: RunContext) -> None:
         """Start every consumer. If one raises, keep only the consumers that were started, so that `close` closes them."""
         consumers, self._consumers = self._consumers, []
         for consumer in consumers:
-            consumer.start(plan, run)
+            consumer.start(rows, run)
             self._consumers.append(consumer)
 
     def publish(self, view: StepView) -> None:

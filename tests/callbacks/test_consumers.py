@@ -25,7 +25,7 @@ class Notes(StepConsumer):
         self.views: list[StepView] = []
         self.fails_at = fails_at
 
-    def start(self, plan: Any, run: Any) -> None:
+    def start(self, rows: Any, run: Any) -> None:
         self.log.append("start")
 
     def consume(self, view: StepView) -> None:

@@ -29,7 +29,7 @@ class Acts(StepConsumer):
         self.at, self.does = at, does
         self.steps: list[tuple[str, int]] = []
 
-    def start(self, plan: Any, run: RunContext) -> None:
+    def start(self, rows: Any, run: RunContext) -> None:
         self.run, self.folder, self.facts = run, run.folder, run.facts
 
     def consume(self, view: StepView) -> None:

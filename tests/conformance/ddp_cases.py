@@ -293,7 +293,7 @@ def consumers(root: Path) -> dict[str, Any]:
 class Acts(StepConsumer):
     """Asks for a checkpoint at the view of step 1, and to stop at that of step 3; notes at which step of the Trainer it did."""
 
-    def start(self, plan: Any, run: RunContext) -> None:
+    def start(self, rows: Any, run: RunContext) -> None:
         self.run = run
 
     def consume(self, view: StepView) -> None:

@@ -55,7 +55,7 @@ def test_if_closing_is_interrupted_the_other_consumers_are_closed():
 
 def test_consumers_that_were_not_started_are_not_closed():
     class Starts(Notes):
-        def start(self, plan, run):
+        def start(self, rows, run):
             if "start" in self.fails:
                 raise ValueError("cannot start")
 
@@ -99,17 +99,32 @@ def test_an_object_that_is_not_a_consumer_is_refused():
 
 def test_a_start_that_does_not_take_the_run_is_refused():
     class Old(StepConsumer):
-        def start(self, plan): ...
+        def start(self, rows): ...
         def consume(self, view): ...
 
-    with pytest.raises(RuleError, match=r"consumers\[0\].start: .* cannot be called with \(plan, run\); it takes \(plan\)$"):
+    with pytest.raises(RuleError, match=r"consumers\[0\].start: .* cannot be called with \(rows, run\); it takes \(rows\)$"):
         as_consumers([Old()])
 
 
 def test_three_methods_are_enough():
     class Own:
-        def start(self, plan, run): ...
+        def start(self, rows, run): ...
         def consume(self, view): ...
         def close(self, error): ...
 
     assert isinstance(Own(), StepConsumer) and len(as_consumers([Own()])) == 1
+
+
+def test_start_gets_the_rows_of_the_views():
+    class Keeps(StepConsumer):
+        def start(self, rows, run):
+            self.rows = rows
+
+        def consume(self, view):
+            assert view.rows is self.rows
+
+    model, keeps = nn.Sequential(nn.Identity()), Keeps()
+    with instrument(model, watch=[Watch(modules="0", tensors="output")], consumers=[keeps]) as watched:
+        model(torch.ones(1))
+        watched.step()
+    assert watched.record.rows is keeps.rows

@@ -14,7 +14,7 @@ from typing_extensions import override
 from lightning_hooks.engine.inspecting.match_report import Match, plan_report
 from lightning_hooks.engine.watching.about import about_rows
 from lightning_hooks.engine.watching.producer import Producer
-from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.records.facts import StepFacts
@@ -52,23 +52,22 @@ class LoopBoard(StepConsumer):
         self._board = OwnBoard(checked_logdir(logdir), {}, logging.getLogger("lightning_hooks"))
         self.folder = cast(Path, of_first_rank(self._board.folder if rank() == 0 else None))
         self._writer: StepEventWriter | None = None
-        self._plan: Plan | None = None
         self._limits: Limits | None = None
         self._layouts: dict[Due, EntryLayout] = {}
         self._pace = HistogramPace(HISTOGRAM_EVERY_N_STEPS)
         self._stored_facts: StepFacts | None = None  # those that the event file has
 
     @override
-    def start(self, plan: Plan, run: RunContext) -> None:
-        self._plan, self._limits = plan, Limits({"train": plan.index}, MAX_SCALARS, MAX_HISTOGRAMS, ())
+    def start(self, rows: RowIndex, run: RunContext) -> None:
+        self._limits = Limits({"train": rows}, MAX_SCALARS, MAX_HISTOGRAMS, ())
 
     @override
     def consume(self, view: StepView) -> None:
-        if rank() != 0 or self._plan is None or self._limits is None or not len(view.rows.names):
+        if rank() != 0 or self._limits is None or not len(view.rows.names):
             return
         if self._writer is None:
             self._writer = StepEventWriter(self._board.experiment)
-            self._write_start(self._writer, self._plan, self._limits, view)
+            self._write_start(self._writer, self._limits, view)
         layout = self._layouts.get(view.due)
         if layout is None:
             levels = self._limits.levels("train")
@@ -83,10 +82,10 @@ class LoopBoard(StepConsumer):
     def close(self, error: BaseException | None) -> None:
         self._board.remove()
 
-    def _write_start(self, writer: StepEventWriter, plan: Plan, limits: Limits, view: StepView) -> None:
+    def _write_start(self, writer: StepEventWriter, limits: Limits, view: StepView) -> None:
         producer = self._producer()
-        shapes = {} if producer is None else producer.observer.fallback.shapes
-        uncalled = {} if producer is None else producer.observer.uncalled
+        assert producer is not None  # it has made the view
+        plan, shapes, uncalled = producer.observer.plan, producer.observer.fallback.shapes, producer.observer.uncalled
         index = SavedIndex(plan.index, "train", name_of(ROOT), view.ranks, view.structure, ROOT).to_json()
         page = Match(plan_report(plan, shapes, limits, HISTOGRAM_EVERY_N_STEPS)).markdown()
         about = about_rows(plan, shapes, uncalled or ())

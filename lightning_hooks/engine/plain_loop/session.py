@@ -189,7 +189,7 @@ class Instrument:
             raise RuleError("instrument: it can be entered once; write `with instrument(…)` for each loop")
         self._was_entered = True
         try:
-            self._publisher.start(self._plan, self._context)
+            self._publisher.start(self._plan.index, self._context)
             self._steps.register(before=True)
             # A block without an optimizer may hold rules only, which need no step.
             if self.optimizers or self._producer is not None:

@@ -681,7 +681,7 @@ class _Notes(StepConsumer):
 
 
 class _NoFile(_Notes):
-    def start(self, plan, run) -> None:
+    def start(self, rows, run) -> None:
         raise OSError("no such file")
 
 
@@ -951,7 +951,7 @@ class _Acts(StepConsumer):
     def __init__(self, at, does) -> None:
         self.at, self.does = at, does
 
-    def start(self, plan, run) -> None:
+    def start(self, rows, run) -> None:
         self.run = run
 
     def consume(self, view) -> None:
