@@ -5,13 +5,18 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+
+import lightning_hooks
 
 pytest.importorskip("setuptools")
 ROOT = Path(__file__).parent.parent
+VERSION = lightning_hooks.__version__
 DESCRIBE = """
 import setuptools
 from distutils.core import run_setup
@@ -87,7 +92,7 @@ def wheel_of(folder, builder, **environment):
     (wheel,) = folder.glob("dist/*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert "lightning_hooks/__init__.py" in names and not [name for name in names if ".data/" in name]
-    return wheel.name.partition("-0.1.0-")[2], [name for name in names if name.endswith((".so", ".pyd"))]
+    return wheel.name.partition(f"-{VERSION}-")[2], [name for name in names if name.endswith((".so", ".pyd"))]
 
 
 @pytest.mark.slow
@@ -120,3 +125,15 @@ def test_workflows_name_what_they_run_exactly(path):
     assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", action) for action in actions), actions
     tools = re.findall(r"pipx run (\S+)", text)
     assert all(re.fullmatch(r"[\w-]+==\d+(\.\d+)+", tool) for tool in tools), tools
+
+
+def test_the_version_stands_in_one_place():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["dynamic"] == ["version"] and "version" not in project
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob(".github/ISSUE_TEMPLATE/*.yml")), ids=lambda path: path.name)
+def test_issue_forms_have_what_a_code_host_needs(path):
+    form = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if path.name != "config.yml":
+        assert form["name"] and form["description"] and all(each["attributes"]["label"] for each in form["body"])
