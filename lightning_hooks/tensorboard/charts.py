@@ -22,7 +22,7 @@ def categories(pairs: Sequence[tuple[str, str]], prefix: str = "", *, transforms
     tensors: dict[str, list[str]] = {}
     for tensor, stat in pairs:
         tensors.setdefault(tensor, []).append(stat)
-    hooks = [
+    of_run = [
         _chart("loss", f"{prefix}run/", "loss"),
         _chart("gradient norms", f"{prefix}run/", "(grad_norm|final_grad_norm)"),
         _chart("update ratio", f"{prefix}run/", "update_ratio"),
@@ -30,12 +30,12 @@ def categories(pairs: Sequence[tuple[str, str]], prefix: str = "", *, transforms
         _chart("share of the time spent on watching", f"{prefix}run/", "overhead"),
     ]
     if transforms:
-        hooks += [
+        of_run += [
             _chart("transforms: norm before and after", f"{prefix}transform_", "norm_(before|after)/.*"),
             _chart("transforms: share of steps acted", f"{prefix}transform_", "acted/.*"),
             _chart("transforms: cosine", f"{prefix}transform_", "cosine/.*"),
         ]
-    out = [layout_pb2.Category(title=f"{prefix}hooks", chart=hooks)]
+    out = [layout_pb2.Category(title=f"{prefix}run", chart=of_run)]
     for tensor, stats in tensors.items():
         charts = [_chart(f"{tensor} {stat}", f"{prefix}{tensor}_{stat}/", ".*") for stat in stats]
         out.append(layout_pb2.Category(title=f"{prefix}{tensor}", chart=charts, closed=True))

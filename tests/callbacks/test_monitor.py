@@ -84,7 +84,7 @@ def test_latest_is_the_last_logged_step(tmp_path: Path) -> None:
     assert monitor.latest == {}
     memory, _ = watch_fit(tmp_path, Net(), monitor)
     assert monitor.latest == memory.ours[-1][1]
-    assert {tag.partition("/")[0] for tag in monitor.latest} == {"hooks"} | {
+    assert {tag.partition("/")[0] for tag in monitor.latest} == {"run"} | {
         f"{tensor}_{stat}"
         for tensor in ("output", "output_grad", "param", "grad", "update")
         for stat in ("mean", "std", "norm", "abs_max", "zero_fraction", "nonfinite")

@@ -41,7 +41,7 @@ def test_every_tag_begins_with_the_prefix(tmp_path: Path, prefix: str | None, st
     assert {"watch/run/rules".replace("watch/", start)} <= set(run.texts)
     head = (tmp_path / "csv" / "metrics.csv").read_text().splitlines()[0].split(",")
     assert {tag for tag in head if not tag.startswith(start)} == {"loss", "epoch", "step"}
-    assert f"{start}run/grad_norm" in overview(LocalRun(tmp_path / "board"))["hooks"]
+    assert f"{start}run/grad_norm" in overview(LocalRun(tmp_path / "board"))["run"]
 
 
 def test_the_prefix_may_be_empty(tmp_path: Path) -> None:

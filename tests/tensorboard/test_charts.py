@@ -15,7 +15,7 @@ def layout(*args, **kwargs):
 
 def test_a_category_for_each_tensor_and_a_chart_for_each_statistic():
     found = layout([("grad", "norm"), ("output[0]", "std"), ("grad", "std")])
-    assert [category.title for category in found.category] == ["hooks", "grad", "output[0]"]
+    assert [category.title for category in found.category] == ["run", "grad", "output[0]"]
     assert [chart.title for chart in found.category[1].chart] == ["grad norm", "grad std"]
 
 

@@ -87,7 +87,7 @@ def test_the_last_layout_of_a_run_holds_the_charts_of_all_monitors(tmp_path):
     other.close()
     last = EventAccumulator(str(tmp_path / "run")).Reload().Tensors("custom_scalars__config__")[-1]
     layout = layout_pb2.Layout.FromString(last.tensor_proto.string_val[0])
-    assert [category.title for category in layout.category] == ["a/hooks", "a/grad", "b/hooks", "b/grad", "a/update"]
+    assert [category.title for category in layout.category] == ["a/run", "a/grad", "b/run", "b/grad", "a/update"]
     assert [chart.title for chart in layout.category[1].chart] == ["grad norm", "grad std"]
     assert len(layout.category[0].chart) == 5  # each once
 
@@ -114,10 +114,10 @@ def test_server_shows_every_form(run, flags):
         assert [(step, value) for _, step, value in points] == [(s, 1 + s / 8) for s in range(STEPS)]
         assert list(fetch(port, "histograms/tags")["digits"]) == ["grad_histogram/encoder.0.weight"]
         assert "run/rules" in fetch(port, "text/tags")["digits"]
-        shown = fetch(port, "text/text?run=digits&tag=hooks%2Frules")
+        shown = fetch(port, "text/text?run=digits&tag=run%2Frules")
         assert re.search(r"<table>", shown[0]["text"])
         layout = fetch(port, "custom_scalars/layout")
-        assert [category["title"] for category in layout["category"]] == ["hooks", "grad"]
+        assert [category["title"] for category in layout["category"]] == ["run", "grad"]
     finally:
         server.kill()
         server.wait(10)
