@@ -81,7 +81,7 @@ class StatsMonitor(WatchingCallback):
         histogram_every_n_steps: the least number of steps between two histograms of a row in TensorBoard, and the interval at
             which rules without `stats` measure histograms (except on CUDA, where counting takes longer); default 50.
         prefix: the text before the tags of scalars, histograms and texts; default `watch/`, below which your own charts are not
-            buried. Tables and `latest` have it too, except `watch/`.
+            buried. Tables have it too, except `watch/`; `latest` never has it.
         loggers: which loggers of the Trainer are written to: `all` (default), `tensorboard`, names of their classes, or a list
             of these; an empty list for none. A TensorBoard gets every watched step, another logger those at which Lightning
             logs (`log_every_n_steps`).
@@ -149,7 +149,7 @@ class StatsMonitor(WatchingCallback):
         self._producers: dict[str, Producer] = {}  # the producer of each stage, during a run
         self._log: MonitorLog | None = None
         self._context: TrainerContext | None = None  # what the consumers are given; None without consumers
-        self._latest = Latest(name_of(prefix))
+        self._latest = Latest()
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
@@ -252,7 +252,7 @@ class StatsMonitor(WatchingCallback):
 
     @override
     def _build(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Sequence[Participant]:
-        self._latest, self._producers = Latest(name_of(self.prefix)), {}
+        self._latest, self._producers = Latest(), {}
         plan, alone = resolved.plan, is_alone(trainer)
         model: Any = run.model
         if not alone:

@@ -126,9 +126,8 @@ class Publisher:
 class Latest(StepConsumer):
     """Keeps the last view of each stage, for `StatsMonitor.latest` and `instrument(…).record`."""
 
-    def __init__(self, prefix: str = "") -> None:
+    def __init__(self) -> None:
         self.views: dict[str, StepView] = {}
-        self._prefix = prefix
         # By stage: the layout of its last view. The next view uses the same layout if it has the same rows and due schedules.
         self._layouts: dict[str, EntryLayout] = {}
 
@@ -141,6 +140,6 @@ class Latest(StepConsumer):
         for stage, view in self.views.items():
             layout = self._layouts.get(stage)
             if layout is None or layout.rows is not view.rows or layout.due != view.due:
-                layout = self._layouts[stage] = EntryLayout(view.rows, view.due, view.stage, self._prefix)
+                layout = self._layouts[stage] = EntryLayout(view.rows, view.due, view.stage)
             out.update(layout.fill(view, histograms=()).scalars)
         return out

@@ -9,7 +9,7 @@ ROOT: Final = "watch/"
 
 
 def name_of(prefix: str) -> str:
-    """The prefix by which tables, step views and `latest` know a monitor: without `watch/`, because no chart shows them.
+    """The prefix by which tables and step views know a monitor: without `watch/`, because no chart shows them.
 
     Example:
         >>> name_of("watch/"), name_of("watch/health/"), name_of("mine/")

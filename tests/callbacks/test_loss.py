@@ -168,7 +168,7 @@ def test_the_loss_is_wherever_a_person_looks(tmp_path: Path, make: Any) -> None:
     monitor, folder = fit("a", 1.0)
     prefix = monitor.prefix
     run = read_run(folder)
-    assert monitor.latest[f"{name_of(prefix)}run/loss"] == pytest.approx(run.scalars[f"{prefix}run/loss"][1][-1], rel=1e-6)
+    assert monitor.latest["run/loss"] == pytest.approx(run.scalars[f"{prefix}run/loss"][1][-1], rel=1e-6)
     assert f"{prefix}run/loss" in overview(LocalRun(folder))["run"]
     found = diff(folder, fit("b", 2.0)[1])
     assert any(part.tensor == f"{name_of(prefix)}loss" and part.name == "loss" and part.step == 0 for part in found.parts)

@@ -127,7 +127,7 @@ def test_a_validation_is_no_part_of_a_step(tmp_path, clock):
 def test_two_monitors_pay_for_their_own(tmp_path, clock):
     cheap, dear = StatsMonitor([Watch(params="*")], prefix="a/"), StatsMonitor([param(clock, 1.0)], prefix="b/")
     trainer_of(tmp_path, cheap, dear).fit(timed(Net, clock), data(6))
-    assert (cheap.latest["a/run/overhead"], dear.latest["b/run/overhead"]) == (0.0, 0.5)
+    assert (cheap.latest["run/overhead"], dear.latest["run/overhead"]) == (0.0, 0.5)
 
 
 def test_of_two_monitors_with_one_prefix_the_first_writes_it(tmp_path, clock):

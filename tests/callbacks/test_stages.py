@@ -105,7 +105,7 @@ def test_validation_alone(tmp_path: Path) -> None:
 def test_a_run_outside_a_fit(tmp_path: Path, stage: str, prefix: str) -> None:
     monitor, model = StatsMonitor(RULES, stages=["train", stage], prefix="a/"), Twice()
     getattr(trainer(tmp_path, monitor), stage)(model, VALID)
-    assert monitor.latest[f"a/{prefix}input_mean/layer"] == pytest.approx(30.0)
+    assert monitor.latest[f"{prefix}input_mean/layer"] == pytest.approx(30.0)
     assert f"a/{prefix}input_mean/layer" in read_run(tmp_path / "run").scalars
     assert_no_hooks(model)
 

@@ -165,11 +165,11 @@ def test_callbacks_see_what_the_ones_before_them_left(tmp_path: Path) -> None:
     fit(tmp_path, model, [monitors[0], half(), monitors[1], second, monitors[2]], [1.0, 0.0])
     flow = math.sqrt(9.0 + 25.0)
     for monitor, flow_factor, step_factor in zip(monitors, (1.0, 0.5, 0.25), (1.0, 0.5, 0.25), strict=True):
-        latest, prefix = monitor.latest, monitor.prefix
-        assert latest[f"{prefix}output_grad_norm/first"] == pytest.approx(flow * flow_factor)
+        latest = monitor.latest
+        assert latest["output_grad_norm/first"] == pytest.approx(flow * flow_factor)
         # Two halvings on the way back have happened before any `step` rule.
-        assert latest[f"{prefix}grad_norm/first.weight"] == pytest.approx(flow * 0.25 * step_factor)
-        assert latest[f"{prefix}final_grad_norm/first.weight"] == pytest.approx(flow / 16)
+        assert latest["grad_norm/first.weight"] == pytest.approx(flow * 0.25 * step_factor)
+        assert latest["final_grad_norm/first.weight"] == pytest.approx(flow / 16)
     assert (torch.eye(2) - model.first.weight)[:, 0].tolist() == [3.0 / 16, 5.0 / 16]
 
 
