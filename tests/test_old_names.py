@@ -28,10 +28,10 @@ OLD_NAMES = {
         r"\b(leaves|layers)=True\b",
         r"\bunit_vectors\b",
         r"\bunits=-?\d",
-        r"^ +leaves: true",
+        r"\b(leaves|layers): true",
         r"'layers': True|\"(layers|leaves)\": True",
     ),
-    "enabled, every_n_steps": (r"\bis_on=|\bis_on: bool = (True|False)\b", r"^    every: int = ", r"\bevery=20, "),
+    "enabled, every_n_steps": (r"\bis_on=|\bis_on: bool = (True|False)\b", r"\bevery=20, "),
     'accept=Path("accepted.txt")': (r"FILE\.txt", r"string that ends with `\.txt`"),
     "dependency groups": (r"\[(cli,)?(dev|bench|examples)\]'", r"extra `(bench|dev|examples)`"),
 }

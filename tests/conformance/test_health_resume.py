@@ -25,7 +25,7 @@ class HasGradient(HealthRule):
     """A pattern that is there from the first step on, and is told after the checkpoint."""
 
     patience: int = 9
-    every: int = 1
+    every_n_steps: int = 1
     needs: ClassVar[tuple[tuple[str, str], ...]] = (("grad", "norm"),)
 
     def check(self, evidence: Any) -> Any:
