@@ -63,7 +63,7 @@ class Run:
         texts: tag to the last text logged under it.
 
     Example:
-        >>> Run(Path("runs/digits"), {"loss": (np.array([0, 1]), np.array([0.7, 0.6]))}).scalars["loss"][1]
+        >>> Run(Path("runs/digits"), scalars={"loss": (np.array([0, 1]), np.array([0.7, 0.6]))}).scalars["loss"][1]
         array([0.7, 0.6])
     """
 
