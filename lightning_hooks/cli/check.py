@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lightning_hooks.cli.formats import add_format, rendered
+from lightning_hooks.cli.formats import add_formats
 from lightning_hooks.errors import HooksError
 
 
@@ -25,13 +25,11 @@ def check(arguments: list[str]) -> int:
     checks = {"OverfitsBatch": True} if options.overfit else None
     accept = [*options.accept, *options.accept_file] or None
     report = run(cli.trainer, cli.model, cli.datamodule, checks=checks, accept=accept, time_limit=options.time_limit)
-    if options.format in ("sarif", "junit"):
-        from lightning_hooks.checks.catalogue import DEFAULT_CHECKS
+    if options.format == "junit":
         from lightning_hooks.checks.outcomes import report_of_checks
+        from lightning_hooks.health.junit import junit_of
 
-        config = _config(rest)
-        outcomes = report_of_checks(config, report, DEFAULT_CHECKS)
-        print(rendered(outcomes, options.format, options.location or config, "lightning_hooks.check"))
+        print(junit_of([report_of_checks(_config(rest), report)], "lightning_hooks.check"))
     else:
         print(report.to_json() if options.format == "json" else report)
     return 0 if report.ok else 1
@@ -47,7 +45,7 @@ def _config(arguments: list[str]) -> str:
 def _read(arguments: list[str]) -> tuple[Any, list[str]]:
     """The options of the command, and the arguments for LightningCLI."""
     parser = argparse.ArgumentParser("lightning-hooks check", add_help=False, allow_abbrev=False)
-    add_format(parser, "")
+    add_formats(parser.add_mutually_exclusive_group())
     parser.add_argument("--accept", action="append", default=[])
     parser.add_argument("--accept-file", action="append", default=[], type=Path)
     parser.add_argument("--overfit", action="store_true")

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from lightning_hooks.cli.diagnoses import folder_of, other_fits, read
-from lightning_hooks.cli.formats import add_format, rendered
+from lightning_hooks.cli.formats import add_formats
 from lightning_hooks.cli.progress import progress_bar
 from lightning_hooks.errors import counted, printable
 from lightning_hooks.health.finding import Finding, stands
 from lightning_hooks.health.journal import FINDINGS, SUMMARY, RunFindings
-from lightning_hooks.health.outcome import Report, report_of_run
+from lightning_hooks.health.junit import junit_of
+from lightning_hooks.health.outcome import report_of_run
 from lightning_hooks.health.rule import Severity
 from lightning_hooks.health.text import as_text, blocks_of
 
@@ -26,14 +27,14 @@ def findings(arguments: list[str]) -> int:
     """Print the findings of a run; returns 1 if one of severity warning or critical still holds, else 0."""
     parser = argparse.ArgumentParser("lightning-hooks findings", description="Say what is wrong with a training run.")
     parser.add_argument("run", type=Path, help="the log directory of the run")
-    add_format(parser, FINDINGS)
+    add_formats(parser.add_mutually_exclusive_group())
     parser.add_argument("--since", type=int, default=0, metavar="STEP", help="only findings that began at this step or later")
     parser.add_argument("--fit", type=int, metavar="NUMBER", help="a fit of a folder with several, from 1; default: the newest")
     parser.add_argument("--follow", action="store_true", help="print findings as the fit makes them, until it ends")
     parser.add_argument("--recompute", action="store_true", help="apply the default rules to the event file of the run again")
     args = parser.parse_args(arguments)
     if args.follow and (args.format != "text" or args.recompute or args.fit is not None):
-        parser.error("--follow cannot be combined with --format, --json, --fit or --recompute")
+        parser.error("--follow cannot be combined with --json, --junit, --fit or --recompute")
     if args.recompute and args.fit is not None:
         parser.error("--recompute reads the event file of all fits of a folder, so it cannot be combined with --fit")
     if args.follow:
@@ -52,8 +53,8 @@ def findings(arguments: list[str]) -> int:
             "fits": known.fits,
         }
         print(json.dumps(shown, indent=1))
-    elif args.format != "text":
-        print(rendered(_report(args.run, known, found), args.format, args.location, "lightning_hooks.findings"))
+    elif args.format == "junit":
+        print(junit_of([report_of_run(str(args.run), known, found)], "lightning_hooks.findings"))
     else:
         blocks = blocks_of(causes, found, least=Severity.INFO)
         print("\n".join(filter(None, [as_text(blocks), _last_line(known, found), other_fits(args.run, known)])))
@@ -67,17 +68,6 @@ def _known(run: Path, fit: int | None, *, recompute: bool) -> RunFindings:
 
     with progress_bar("Reading steps") as progress:
         return recomputed(run, progress)
-
-
-def _report(run: Path, known: RunFindings, found: Sequence[Finding]) -> Report:
-    # The rules load torch, which the other formats do not need.
-    from lightning_hooks.checks.catalogue import DEFAULT_CHECKS
-    from lightning_hooks.checks.outcomes import words_of_checks
-    from lightning_hooks.health.rules import DEFAULT_RULES
-
-    report = report_of_run(str(run), known, found, DEFAULT_RULES)
-    told = {finding.rule for finding in found}
-    return report._replace(rules=(*report.rules, *words_of_checks(each for each in DEFAULT_CHECKS if each.name in told)))
 
 
 def _last_line(known: RunFindings, found: Sequence[Finding]) -> str:

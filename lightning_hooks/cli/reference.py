@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from lightning_hooks.cli.diagnoses import folder_of
-from lightning_hooks.cli.formats import add_format, rendered
+from lightning_hooks.cli.formats import add_formats
 from lightning_hooks.cli.progress import Progress, progress_bar
 from lightning_hooks.errors import RuleError, printable
 from lightning_hooks.health.accepting import refuse_unknown_rules
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import stands
-from lightning_hooks.health.journal import FINDINGS, RunFindings
+from lightning_hooks.health.journal import RunFindings
+from lightning_hooks.health.junit import junit_of
 from lightning_hooks.health.outcome import report_of_run
 from lightning_hooks.health.reference.baseline import write_baseline
 from lightning_hooks.health.reference.causes import CAUSES_WITH_REFERENCE
@@ -40,7 +41,7 @@ def compare(arguments: list[str]) -> int:
     parser.add_argument("good", metavar="GOOD", type=Path, nargs="+", help=_GOOD)
     parser.add_argument("run", metavar="RUN", type=Path, help="the log directory of the run to compare")
     parser.add_argument("--accept", metavar="PATTERN", action="append", default=[], help="findings that are meant, as Rule/row")
-    add_format(parser, FINDINGS)
+    add_formats(parser.add_mutually_exclusive_group())
     args = parser.parse_args(arguments)
     refuse_unknown_rules(args.accept, REFERENCE_RULES, "--accept")
     folder_of(args.run)
@@ -56,10 +57,9 @@ def compare(arguments: list[str]) -> int:
             "summary": summary,
         }
         print(json.dumps(shown, indent=1))
-    elif args.format != "text":
+    elif args.format == "junit":
         known = RunFindings(findings, causes, [], summary, has_ended=True)
-        report = report_of_run(str(args.run), known, findings, diagnosis.rules.values())
-        print(rendered(report, args.format, args.location, "lightning_hooks.reference"))
+        print(junit_of([report_of_run(str(args.run), known, findings)], "lightning_hooks.reference"))
     else:
         blocks = blocks_of(causes, findings, least=Severity.INFO)
         print("\n".join([*filter(None, [as_text(blocks)]), printable(summary["line"])]))

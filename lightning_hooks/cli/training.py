@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 _USAGE: Final = {
     "check": """\
-usage: lightning-hooks check --config FILE [--format text|json|sarif|junit] [--accept CHECK/ROW ...] [--overfit]
+usage: lightning-hooks check --config FILE [--json | --junit] [--accept CHECK/ROW ...] [--overfit]
                              [--time-limit SECONDS] [options of LightningCLI]
 
 Find faults of a training on its first batch, without training. The exit code is 1 if a check fails.
 
 check options:
-  --format FORMAT       what to print: text, json, sarif or junit; --json is short for --format json
-  --location FILE       with sarif, the file at which a code host shows what was found; default the config
+  --json                print JSON
+  --junit               print JUnit XML, which CI shows as tests
   --accept CHECK/ROW    a result that is known and no problem; `*` stands for any text; may be given several times
   --accept-file FILE    a file with one of these in each line; may be given several times
   --overfit             also check that one batch can be learnt in 50 steps

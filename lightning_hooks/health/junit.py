@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 from xml.etree import ElementTree
 
@@ -12,18 +13,18 @@ _COUNTED: Final = {"failures": "failed", "errors": "broken", "skipped": "skipped
 _TAGS: Final = {"failed": "failure", "broken": "error"}
 
 
-def junit_of(report: Report, group: str) -> str:
-    """A report as JUnit XML: one suite, and in it one test case for each rule.
+def junit_of(reports: Iterable[Report], group: str) -> str:
+    """Reports as JUnit XML: one suite for each run, and in it one test case for each rule.
 
     If a rule has several failures, they are in one element, since some readers show only the first. A note is the output of
     a case that passed.
 
     Args:
-        report: the outcomes.
+        reports: the outcomes of each run.
         group: the `classname` of the cases, by which readers group them.
 
     Example:
-        >>> print(junit_of(Report("runs/a", (Outcome("LossSpike", "passed"),)), "findings"))
+        >>> print(junit_of([Report("runs/a", (Outcome("LossSpike", "passed"),))], "findings"))
         <?xml version="1.0" encoding="utf-8"?>
         <testsuites name="lightning-hooks" tests="1" failures="0" errors="0" skipped="0">
           <testsuite name="runs/a" tests="1" failures="0" errors="0" skipped="0">
@@ -31,6 +32,14 @@ def junit_of(report: Report, group: str) -> str:
           </testsuite>
         </testsuites>
     """
+    root = ElementTree.Element("testsuites", {"name": "lightning-hooks"})
+    root.extend(_suite(report, group) for report in reports)
+    root.attrib.update({each: str(sum(int(suite.get(each, 0)) for suite in root)) for each in ("tests", *_COUNTED)})
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(root, encoding="unicode")}'
+
+
+def _suite(report: Report, group: str) -> ElementTree.Element:
     by_rule: dict[str, list[Outcome]] = {}
     for outcome in report.outcomes:
         by_rule.setdefault(outcome.rule, []).append(outcome)
@@ -39,13 +48,11 @@ def junit_of(report: Report, group: str) -> str:
     for attribute, status in _COUNTED.items():
         tag = _TAGS.get(status, status)
         counts[attribute] = str(sum(case.find(tag) is not None for case in cases))
-    root = ElementTree.Element("testsuites", {"name": "lightning-hooks", **counts})
-    suite = ElementTree.SubElement(root, "testsuite", {"name": printable(report.name), **counts})
+    suite = ElementTree.Element("testsuite", {"name": printable(report.name), **counts})
     suite.extend(cases)
     if report.problem:
         ElementTree.SubElement(suite, "system-err").text = printable(report.problem)
-    ElementTree.indent(root)
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(root, encoding="unicode")}'
+    return suite
 
 
 def _case(name: str, outcomes: list[Outcome], group: str) -> ElementTree.Element:

@@ -1,4 +1,4 @@
-"""Outcomes: what each rule says of a run, in the form that SARIF and JUnit files are written from."""
+"""Outcomes: what each rule says of a run, in the form that JUnit files are written from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from lightning_hooks.health.finding import Cause, Finding, stands
 from lightning_hooks.health.journal import RunFindings
-from lightning_hooks.health.rule import HealthRule, Severity
+from lightning_hooks.health.rule import Severity
 
 Status = Literal["passed", "noted", "failed", "skipped", "broken"]
 Level = Literal["note", "warning", "error"]
@@ -30,8 +30,6 @@ class Outcome(NamedTuple):
         rows: the names of modules or parameters; none for the whole run.
         reasons: the numbers, one sentence each.
         next_steps: what to try.
-        fingerprint: the rule and its rows, the same in every run.
-        facts: further plain values for machines.
     """
 
     rule: str
@@ -41,43 +39,10 @@ class Outcome(NamedTuple):
     rows: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     next_steps: tuple[str, ...] = ()
-    fingerprint: str = ""
-    facts: Mapping[str, Any] = {}
 
     def text(self) -> str:
         """The message, the reasons and the next steps, one line each."""
         return "\n".join([self.message, *self.reasons, *(f"Next: {step}" for step in self.next_steps)])
-
-
-class RuleText(NamedTuple):
-    """What a rule looks for, in words.
-
-    Args:
-        name: the name of the rule or check.
-        summary: one sentence.
-        next_steps: what to try where it fails.
-        source: where its thresholds are from.
-        level: of its failures.
-        family: the kind of rule.
-    """
-
-    name: str
-    summary: str = ""
-    next_steps: tuple[str, ...] = ()
-    source: str = ""
-    level: Level = "warning"
-    family: str = ""
-
-    @classmethod
-    def of(cls, rule: HealthRule) -> RuleText:
-        """The words of a health rule; its summary is the first paragraph of its docstring."""
-        words = tuple(rule.next_steps), rule.source
-        return cls(rule.name, summary_of_class(type(rule)), *words, _LEVELS[rule.severity], rule.family)
-
-
-def summary_of_class(kind: type) -> str:
-    """The first paragraph of a docstring in one line; empty if there is none."""
-    return " ".join((kind.__doc__ or "").strip().split("\n\n")[0].split())
 
 
 class Report(NamedTuple):
@@ -86,29 +51,26 @@ class Report(NamedTuple):
     Args:
         name: of the run, such as its folder.
         outcomes: one or several for each rule.
-        rules: the words of rules; a rule of an outcome may be missing.
         problem: why the outcomes are incomplete; empty if they are complete.
     """
 
     name: str
     outcomes: tuple[Outcome, ...]
-    rules: tuple[RuleText, ...] = ()
     problem: str = ""
 
 
-def report_of_run(name: str, known: RunFindings, findings: Iterable[Finding], rules: Iterable[HealthRule]) -> Report:
+def report_of_run(name: str, known: RunFindings, findings: Iterable[Finding]) -> Report:
     """The outcomes of a fit: its findings, and every rule that found nothing or could not look.
 
     Args:
         name: of the run.
         known: what its journal says.
         findings: those to report, some or all of `known.findings`.
-        rules: whose words are in the report.
 
     Example:
         >>> summary = {"ran": ["LossSpike"], "could_not_run": {"DeadUnits": "no row has `output`"}}
         >>> known = RunFindings([], [], [], summary, has_ended=True, fit=1)
-        >>> [(each.rule, each.status, each.message) for each in report_of_run("runs/a", known, [], []).outcomes]
+        >>> [(each.rule, each.status, each.message) for each in report_of_run("runs/a", known, []).outcomes]
         [('LossSpike', 'passed', ''), ('DeadUnits', 'skipped', 'no row has `output`')]
     """
     causes = {number: cause for cause in known.causes for number in cause.numbers}
@@ -118,7 +80,7 @@ def report_of_run(name: str, known: RunFindings, findings: Iterable[Finding], ru
     outcomes += [Outcome(str(rule), "passed") for rule in _entries(summary, "ran", list) if rule not in told]
     outcomes += [Outcome(str(rule), "skipped", str(why)) for rule, why in _entries(summary, "could_not_run", dict).items()]
     outcomes += [Outcome(str(rule), "broken", str(why)) for rule, why in _entries(summary, "failed", dict).items()]
-    return Report(name, tuple(outcomes), tuple(map(RuleText.of, rules)), _problem(known))
+    return Report(name, tuple(outcomes), _problem(known))
 
 
 def outcome_of_finding(finding: Finding, cause: Cause | None = None) -> Outcome:
@@ -127,14 +89,11 @@ def outcome_of_finding(finding: Finding, cause: Cause | None = None) -> Outcome:
         symptom.text if not symptom.row else f"{symptom.row}, step {symptom.step}: {symptom.text}"
         for symptom in finding.evidence[:3]
     ]
-    facts: dict[str, Any] = {"tensor": finding.tensor, "first_step": finding.first_step, "last_step": finding.last_step}
     message = finding.message
     if finding.is_over is not None:
         message = f"{message} Over since step {finding.is_over}."
-        facts["is_over"] = finding.is_over
     if cause is not None:
         reasons.insert(0, f"Cause: {cause.name} ({cause.confidence}). {cause.message}")
-        facts["cause"] = cause.name
     is_failure = stands(finding)
     return Outcome(
         finding.rule,
@@ -144,8 +103,6 @@ def outcome_of_finding(finding: Finding, cause: Cause | None = None) -> Outcome:
         tuple(filter(None, finding.rows)),
         tuple(reasons),
         tuple(dict.fromkeys([*(cause.next_steps if cause is not None else ()), *finding.next_steps])),
-        finding.fingerprint,
-        facts,
     )
 
 

@@ -67,30 +67,12 @@ def test_json_is_what_the_run_found(tmp_path: Path, run: Run) -> None:
     assert shown["summary"]["line"].startswith("Not healthy") and shown["has_ended"] is True
 
 
-@pytest.mark.parametrize(("options", "place"), [((), "findings.jsonl"), (("--location", "train.py"), "train.py")])
-def test_sarif_has_a_result_for_each_finding(tmp_path: Path, run: Run, options: tuple[str, ...], place: str) -> None:
-    write_fit(tmp_path, finding(1), finding(2, "LossSpike", ""), cause(1))
-    code, out, _ = run("--format", "sarif", *options)
-    (made,) = json.loads(out)["runs"]
-    assert code == 1 and [each["ruleId"] for each in made["results"]] == ["DeadUnits", "LossSpike"]
-    assert "Cause: BadBatch (possible). One batch differs." in made["results"][0]["message"]["text"]
-    (location,) = made["results"][0]["locations"]
-    assert location["physicalLocation"]["artifactLocation"] == {"uri": place}
-    rules = {rule["id"]: rule["shortDescription"]["text"] for rule in made["tool"]["driver"]["rules"]}
-    assert rules["DeadUnits"].startswith("Units are 0") and made["properties"]["passed"] == ["R"]
-
-
 def test_junit_has_a_case_for_each_rule(tmp_path: Path, run: Run) -> None:
     write_fit(tmp_path, finding(1), finding(2, "LossSpike", "", first=50))
-    code, out, _ = run("--format", "junit", "--since", "21")
+    code, out, _ = run("--junit", "--since", "21")
     (suite,) = ElementTree.fromstring(out)
     assert code == 1 and suite.get("name") == str(tmp_path)
     assert {case.get("name"): len(case) for case in suite} == {"LossSpike": 1, "R": 0}
-
-
-def test_json_is_a_format(tmp_path: Path, run: Run) -> None:
-    write_fit(tmp_path, finding(1))
-    assert run("--format", "json") == run("--json") and run("--format", "text") == run()
 
 
 def test_since_keeps_what_began_at_the_step_or_later_and_its_causes(tmp_path: Path, run: Run) -> None:
@@ -137,8 +119,8 @@ def test_a_fit_that_failed_says_so(tmp_path: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        *(["--since", "soon"], ["--nothing"], ["--format=xml"], []),
-        *(["--follow", "--json"], ["--follow", "--format=sarif"], ["--follow", "--recompute"]),
+        *(["--since", "soon"], ["--nothing"], ["--json", "--junit"], []),
+        *(["--follow", "--json"], ["--follow", "--junit"], ["--follow", "--recompute"]),
     ],
 )
 def test_a_usage_error_is_2(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,11 +6,27 @@ from xml.etree import ElementTree
 
 from lightning_hooks.health.junit import junit_of
 from lightning_hooks.health.outcome import Outcome, Report
-from tests.health.test_sarif import DEAD, OTHERS
+
+DEAD = Outcome(
+    "DeadUnits",
+    "failed",
+    "net.fc, then 1 more: dead.",
+    "warning",
+    ("net.fc", "head"),
+    ("net.fc, step 20: 90 % of the units are dead",),
+    ("Lower the rate.",),
+)
+OTHERS = (
+    Outcome("NonFinite", "failed", "The loss is NaN.", "error"),
+    Outcome("ClippingAlways", "noted", "Clipping acts at {0} and {x}\x1b.", "note"),
+    Outcome("LossSpike", "passed"),
+    Outcome("UnitCollapse", "skipped", "no row has `output`"),
+    Outcome("Mine", "broken", "ValueError: no"),
+)
 
 
 def suite_of(*outcomes: Outcome, problem: str = "") -> ElementTree.Element:
-    text = junit_of(Report("runs/a", outcomes, (), problem), "lightning_hooks.findings")
+    text = junit_of([Report("runs/a", outcomes, problem)], "lightning_hooks.findings")
     assert text.startswith('<?xml version="1.0" encoding="utf-8"?>\n<testsuites ')
     root = ElementTree.fromstring(text)
     (suite,) = root
@@ -36,6 +52,12 @@ def test_the_suite_counts_its_cases() -> None:
         "UnitCollapse": ["skipped"],
         "Mine": ["error"],
     }
+
+
+def test_each_run_is_a_suite_and_the_root_has_the_sums() -> None:
+    root = ElementTree.fromstring(junit_of([Report("runs/a", (DEAD,)), Report("runs/b", OTHERS)], "lightning_hooks.findings"))
+    assert [(suite.get("name"), suite.get("tests")) for suite in root] == [("runs/a", "1"), ("runs/b", "5")]
+    assert root.attrib == {"name": "lightning-hooks", "tests": "6", "failures": "2", "errors": "1", "skipped": "1"}
 
 
 def test_a_failure_has_its_message_level_and_reasons() -> None:
