@@ -42,7 +42,7 @@ demo: $(READY)
 	@echo
 	$(BIN)/python examples/findings.py runs/digits
 	@echo
-	$(BIN)/lightning-hooks findings runs/digits
+	$(BIN)/lightning-hooks doctor runs/digits
 	@echo
 	$(BIN)/lightning-hooks report runs/digits
 	@echo "See the run: open runs/digits/report.html, or run $(BIN)/lightning-hooks view runs, or $(BIN)/tensorboard --logdir runs (tab Hooks)"

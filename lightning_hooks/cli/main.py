@@ -23,11 +23,10 @@ commands:
   match package.Module  print what StatsMonitor() would watch of a module; arguments as name=value
   view LOGDIR           show the runs of a log directory in a browser
   report RUN            write a run as one HTML file
-  diff A B              say where two runs differ; the exit code is 1 if they do
-  diff --health A… RUN  say where a run differs from good ones by more than a seed; the exit code is 1 if it does
-  baseline RUN… -o FILE keep what good runs tell in one small file, for diff --health and HealthMonitor
-  doctor RUN            say what is wrong with a training in one screen; the exit code is 1 if something is
-  findings RUN          print all findings of a training; the exit code is 1 if a warning or worse stands
+  doctor RUN…           say what is wrong with trainings; the exit code is 1 if something is
+  diff A B              say where two runs differ by a bit; the exit code is 1 if they do
+  compare GOOD… RUN     say where a run differs from good ones by more than a seed; the exit code is 1 if it does
+  baseline RUN… -o FILE keep what good runs tell in one small file, for compare and HealthMonitor
   replay RECORD         run the step of a flight record again and name the operation that went wrong
   info                  print the versions of the dependencies and the kernels in use
 
@@ -46,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments without the name of the program; by default those of the process.
 
     Returns:
-        The exit code: 0, or 2 if the command or a rule is invalid or `doctor` cannot judge a run; 1 if `diff` found a
-        difference, `doctor`, `findings` or `check` a problem, or if `replay` did not find the problem of its record again; 141
+        The exit code: 0, or 2 if the command or a rule is invalid or `doctor` cannot judge a run; 1 if `diff` or `compare`
+        found a difference, `doctor` or `check` a problem, or if `replay` did not find the problem of its record again; 141
         if nobody reads the output any more, as after `| head`.
     """
     try:

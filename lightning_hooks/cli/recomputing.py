@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lightning_hooks.cli.diagnoses import folder_of
 from lightning_hooks.cli.progress import Progress, silent
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.journal import RunFindings
@@ -21,9 +20,8 @@ def recomputed(run: Path, progress: Progress = silent) -> RunFindings:
         progress: told of each step.
 
     Raises:
-        RuleError: there is no run, or its files hold no step views.
+        RuleError: the files of the run hold no step views.
     """
-    folder_of(run)
     content = read_run(run)
     # The number of views is not known before they are read. Estimate it: the monitor writes some scalar at every step.
     total = max((len(steps) for steps, _ in content.scalars.values()), default=0)

@@ -1,4 +1,4 @@
-"""The commands `view`, `report`, `diff`, `baseline`, `findings` and `doctor`, which read runs.
+"""The commands `view`, `report`, `doctor`, `diff`, `compare` and `baseline`, which read runs.
 
 They do not load Lightning, and torch only where health rules or a baseline read an event file.
 """
@@ -67,15 +67,6 @@ def _diff(arguments: list[str]) -> int:
     parser.add_argument("a", type=Path, help="the log directory of a run, or one event file")
     parser.add_argument("b", type=Path, help="likewise")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--health",
-        action="store_true",
-        help="compare with good runs instead, which may differ in their seed; see --health --help",
-    )
-    if "--health" in arguments:
-        from lightning_hooks.cli.reference import compare
-
-        return compare([argument for argument in arguments if argument != "--health"])
     args = parser.parse_args(arguments)
     with progress_bar("Comparing tables") as progress:
         result = diff(args.a, args.b, progress)
@@ -83,16 +74,16 @@ def _diff(arguments: list[str]) -> int:
     return 0 if result.equal else 1
 
 
+def _compare(arguments: list[str]) -> int:
+    from lightning_hooks.cli.compare import compare
+
+    return compare(arguments)
+
+
 def _baseline(arguments: list[str]) -> None:
-    from lightning_hooks.cli.reference import baseline
+    from lightning_hooks.cli.compare import baseline
 
     baseline(arguments)
-
-
-def _findings(arguments: list[str]) -> int:
-    from lightning_hooks.cli.findings import findings
-
-    return findings(arguments)
 
 
 def _doctor(arguments: list[str]) -> int:
@@ -104,8 +95,8 @@ def _doctor(arguments: list[str]) -> int:
 RUN_COMMANDS: Mapping[str, Callable[[list[str]], int | None]] = {
     "view": _view,
     "report": _report,
-    "diff": _diff,
-    "baseline": _baseline,
-    "findings": _findings,
     "doctor": _doctor,
+    "diff": _diff,
+    "compare": _compare,
+    "baseline": _baseline,
 }

@@ -280,7 +280,7 @@ def _finite(value: Any) -> Any:
 
 def _command_for_earlier_fit(run: RunSource) -> str | None:
     fits = run.fits()
-    return f"lightning-hooks findings {shlex.quote(run.place)} --fit {fits - 1}" if run.place and fits > 1 else None
+    return f"lightning-hooks doctor {shlex.quote(run.place)} --fit {fits - 1}" if run.place and fits > 1 else None
 
 
 def _text(args: Mapping[str, str], name: str) -> str:

@@ -86,7 +86,7 @@ class Journal:
     def _move_to(self, path: Path) -> None:
         message = (
             f"another fit writes into {self.path} now, so the findings of this one are in {path.name}, which "
-            f"`lightning-hooks findings {path}` shows; give each fit a folder of its own"
+            f"`lightning-hooks doctor {path}` shows; give each fit a folder of its own"
         )
         self.path = path
         warnings.warn(printable(message), stacklevel=5)
@@ -215,10 +215,12 @@ def read_findings(path: str | os.PathLike[str], fit: int | None = None) -> RunFi
     # Read the events first. A fit writes its summary before its `end` event, so after an `end` the summary is that of this fit.
     read = {journal: _read_journal(journal) for journal in journals}
     fits = fits_in([(journal, events) for journal, (events, _) in read.items()])
-    if fit is not None and not 1 <= fit <= len(fits):
-        raise RuleError(f"fit must be from 1 to {len(fits)}, the number of fits in {path}, got {fit}")
-    if not fits:
-        return _of_summary_alone(summary_of(first), first)
+    alone = None if fits else _of_summary_alone(summary_of(first), first)
+    count = max(len(fits), 1)
+    if fit is not None and not 1 <= fit <= count:
+        raise RuleError(f"fit must be from 1 to {count}, the number of fits in {path}, got {fit}")
+    if alone is not None:
+        return alone
     number = fit or max(number for number, each in enumerate(fits, 1) if path not in journals or each.journal == path)
     chosen = fits[number - 1]
     marks = [event.kind for event in chosen.events if event.kind in ("begin", "end")]

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_hooks import HealthMonitor, RuleError, StatsMonitor, assert_no_hooks, check
-from lightning_hooks.cli.findings import findings as findings_of_run
+from lightning_hooks.cli.doctor import doctor
 from lightning_hooks.health.journal import read_findings
 from lightning_hooks.health.reporter import HealthError
 from tests.conformance.test_precision import scaler
@@ -243,7 +243,7 @@ def test_what_fails_is_a_finding_and_what_passes_is_not_told(tmp_path, capsys):
     assert (finding.fingerprint, finding.severity) == ("ActivationBeforeLoss/net.5", "critical")
     assert (finding.first_step, finding.last_step, finding.number) == (0, 0, 1)
     assert finding.evidence[0].text.startswith("a softmax stands in front of") and finding.next_steps
-    assert findings_of_run([str(tmp_path)]) == 1 and TOLD in capsys.readouterr().out
+    assert doctor([str(tmp_path)]) == 1 and TOLD in capsys.readouterr().out
     fitted(Plain, tmp_path / "plain", [checking_alone()], epochs=1)
     assert "ActivationBeforeLoss" not in capsys.readouterr().err
 
@@ -291,7 +291,7 @@ def test_a_resumed_fit_tells_nothing_again_and_says_when_a_fault_is_gone(tmp_pat
     assert (finding.first_step, finding.last_step, finding.is_over) == (0, 6, None)
     fitted(Plain, tmp_path, [checking_alone(**options)], ckpt_path=path)  # the same parameters, without the softmax
     (finding,) = read_findings(tmp_path).findings
-    assert finding.is_over == 6 and len(called) == 1 and findings_of_run([str(tmp_path)]) == 0
+    assert finding.is_over == 6 and len(called) == 1 and doctor([str(tmp_path)]) == 0
 
 
 class Headless(Plain):

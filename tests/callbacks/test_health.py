@@ -108,35 +108,34 @@ def test_findings_are_in_files_in_the_event_file_and_computed_again(tmp_path: Pa
     assert summary["steps"] == 40 and [cause["name"] for cause in summary["causes"]] == ["ParametersForgotten"]
     assert "ParametersForgotten" in read_run(folder).texts["watch/run/findings"]
     capsys.readouterr()
-    assert main(["findings", str(folder)]) == 1
+    assert main(["doctor", str(folder)]) == 1
     assert "ParametersForgotten (certain)" in capsys.readouterr().out
     found = []
     for options in (["--json"], ["--json", "--recompute"]):
-        assert main(["findings", str(folder), *options]) == 1
+        assert main(["doctor", str(folder), *options]) == 1
         shown = json.loads(capsys.readouterr().out)
-        found.append([(each["rule"], each["rows"], each["first_step"]) for each in shown["findings"]])
+        found.append([(each["rule"], each["rows"], each["first_step"]) for each in shown["runs"][0]["findings"]])
     assert found[0] == found[1] and found[0]
-    assert main(["findings", str(folder), "--json", "--since", "1000"]) == 0
-    assert json.loads(capsys.readouterr().out)["findings"] == []
-    assert main(["findings", str(folder), "--follow"]) == 1
-    assert "Not healthy" in capsys.readouterr().out
+    assert main(["doctor", str(folder), "--json", "--since", "1000"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["findings"] == []
+    assert main(["doctor", str(folder), "--follow"]) == 1
+    assert f"{folder}: not healthy, 1 problem in 40 steps." in capsys.readouterr().out
 
 
 def test_a_run_without_health_rules_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logger = TensorBoardLogger(tmp_path)
     trainer_of(tmp_path, StatsMonitor(), logger=logger).fit(Net(), data(3))
-    assert main(["findings", logger.log_dir]) == 2
-    assert "no HealthMonitor was active in this run" in capsys.readouterr().err
-    assert main(["findings", logger.log_dir, "--recompute"]) == 0
+    assert main(["doctor", logger.log_dir]) == 0
+    assert "no HealthMonitor was active" in capsys.readouterr().out
 
 
 def test_a_run_that_is_not_there_or_damaged_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for options in ([], ["--follow"]):
-        assert main(["findings", str(tmp_path / "nowhere"), *options]) == 2
+        assert main(["doctor", str(tmp_path / "nowhere"), *options]) == 2
         assert "there is no run" in capsys.readouterr().err
         (tmp_path / "summary.json").write_text("{", encoding="utf-8")
         with pytest.warns(UserWarning, match="summary.json is ignored"):
-            assert main(["findings", str(tmp_path), *options]) == 2
+            assert main(["doctor", str(tmp_path), *options]) == 2
         assert "summary.json is damaged, and there is no findings.jsonl beside it" in capsys.readouterr().err
 
 
@@ -147,8 +146,8 @@ def test_a_healthy_run_says_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     capsys.readouterr()
     for path in (logger.log_dir, str(event_file)):
         for options in ([], ["--follow"]):
-            assert main(["findings", path, *options]) == 0
-            assert capsys.readouterr().out.startswith("Healthy: ")
+            assert main(["doctor", path, *options]) == 0
+            assert capsys.readouterr().out.startswith(f"{path}: healthy, no problem in 20 steps.")
 
 
 def test_actions_stop_save_call_and_raise(tmp_path: Path) -> None:

@@ -143,8 +143,8 @@ def test_names_with_control_characters_are_printed_as_text(
         trainer_of(tmp_path, *([StatsMonitor()] if beside else []), monitor, logger=logger).fit(Rude(), data(10))
     assert any(Rude.name in row for finding in monitor.findings for row in finding.rows)
     said = capsys.readouterr()
-    main(["findings", logger.log_dir])
-    main(["findings", logger.log_dir, "--json"])
+    main(["doctor", logger.log_dir])
+    main(["doctor", logger.log_dir, "--json"])
     markdown = read_run(logger.log_dir).texts["watch/health/run/findings" if not beside else "watch/run/findings"]
     texts = [said.out, said.err, markdown, capsys.readouterr().out, *(str(each.message) for each in warned)]
     texts += [record.getMessage() for record in caplog.records]

@@ -75,9 +75,9 @@ def test_a_health_monitor_from_the_environment(
     assert "NotInOptimizer" in rules_of(monitor) and capsys.readouterr().err.count("ParametersForgotten (certain)") == 1
     found = []
     for options in (["--json"], ["--json", "--recompute"]):
-        assert main(["findings", logger.log_dir, *options]) == 1
+        assert main(["doctor", logger.log_dir, *options]) == 1
         shown = json.loads(capsys.readouterr().out)
-        found.append([(each["rule"], each["rows"], each["first_step"]) for each in shown["findings"]])
+        found.append([(each["rule"], each["rows"], each["first_step"]) for each in shown["runs"][0]["findings"]])
     assert found[0] == found[1] != []
 
 
@@ -88,9 +88,9 @@ def test_recompute_reads_the_rows_of_a_health_monitor_and_not_those_of_a_monitor
     watch = [Watch(params="*", tensors="grad", stats="norm")]
     trainer_of(tmp_path, StatsMonitor(watch, prefix="a/"), monitor, logger=logger).fit(Forgotten(), data(30))
     capsys.readouterr()
-    assert main(["findings", logger.log_dir, "--json", "--recompute"]) == 1
+    assert main(["doctor", logger.log_dir, "--json", "--recompute"]) == 1
     shown = json.loads(capsys.readouterr().out)
-    assert [each["rule"] for each in shown["findings"]] == [each.rule for each in monitor.findings]
+    assert [each["rule"] for each in shown["runs"][0]["findings"]] == [each.rule for each in monitor.findings]
 
 
 def test_an_unchanged_script_is_diagnosed(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ CODE = "import sys; from lightning_hooks.cli import main; sys.exit(main())"
     ("merges", "unbuffered"), [(False, ""), (False, "1"), (True, "")], ids=["stdout", "no buffer", "stdout and stderr"]
 )
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["doctor", "--help"], ["doctor", "RUN", "--json"], ["findings", "RUN"]], ids=" ".join
+    "arguments", [["--help"], ["doctor", "--help"], ["doctor", "RUN", "--json"], ["doctor", "RUN", "--all"]], ids=" ".join
 )
 def test_a_closed_pipe_is_no_error(
     tmp_path: Path, arguments: list[str], merges: bool, unbuffered: str, monkeypatch: pytest.MonkeyPatch

@@ -6,10 +6,10 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_hooks import StatsMonitor
 from lightning_hooks.cli.main import main
-from lightning_hooks.health.finding import Finding
+from lightning_hooks.health.finding import Cause, Finding
 from lightning_hooks.health.journal import Journal
 from lightning_hooks.health.rule import Severity
 from lightning_hooks.health.summary import summary_of
@@ -101,10 +101,12 @@ def test_the_exit_code_and_the_verdict_agree(
     tmp_path: Path, doctor: Doctor, options: dict[str, Any], code: int, verdict: str
 ) -> None:
     write_summary(tmp_path, finding(**options))
-    for shape in ((), ("--json",)):
-        exit_code, out, _ = doctor(tmp_path, *shape)
-        assert exit_code == code
-        assert json.loads(out)["healthy"] is not bool(code) if shape else out.startswith(f"{tmp_path}: {verdict}\n")
+    for shape in ("--all", "--json", "--junit", "--follow"):
+        assert doctor(tmp_path, shape)[0] == code
+    assert json.loads(doctor(tmp_path, "--json")[1])["healthy"] is not bool(code)
+    assert doctor(tmp_path)[:2] == (code, doctor(tmp_path, "--all")[1])
+    assert doctor(tmp_path)[1].startswith(f"{tmp_path}: {verdict}\n")
+    assert doctor(tmp_path, "--follow")[1].endswith(f"{tmp_path}: {verdict}\n")
 
 
 def test_json_has_what_the_screen_has(tmp_path: Path, doctor: Doctor) -> None:
@@ -114,8 +116,8 @@ def test_json_has_what_the_screen_has(tmp_path: Path, doctor: Doctor) -> None:
     shown = json.loads(out)
     assert code == 1 and shown["healthy"] is False
     (run,) = shown["runs"]
-    assert [each["rule"] for each in run.pop("findings")] == ["DeadUnits", "LossSpike"]
-    assert [each["name"] for each in run.pop("causes")] == ["BadBatch"]
+    assert [Finding.from_dict(each) for each in run.pop("findings")] == [*about[:2]]
+    assert [Cause.from_dict(each) for each in run.pop("causes")] == [about[2]]
     assert run == {
         "run": str(tmp_path),
         "healthy": False,
@@ -130,6 +132,35 @@ def test_json_has_what_the_screen_has(tmp_path: Path, doctor: Doctor) -> None:
         "accepted": [],
         "error": None,
     }
+
+
+def test_a_cause_is_told_with_its_findings_before_what_stands_alone(tmp_path: Path, doctor: Doctor) -> None:
+    write_fit(tmp_path, finding(1, cause="BadBatch"), finding(2, "LossSpike", ""), cause(1))
+    lines = doctor(tmp_path)[1].splitlines()
+    assert lines[1] == "WARNING: BadBatch (possible). One batch differs."
+    assert "  Why   DeadUnits in fc, since step 20: 90 % of the units are dead" in lines
+    assert "WARNING: LossSpike, since step 20. : dead." in lines
+
+
+def test_junit_has_a_suite_for_each_run_and_a_case_for_each_rule(tmp_path: Path, doctor: Doctor) -> None:
+    write_fit(tmp_path / "a", finding(1), finding(2, "LossSpike", "", first=50))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "events.out.tfevents.0").write_bytes(b"")
+    code, out, _ = doctor(tmp_path, "--junit", "--since", "21")
+    one, other = ElementTree.fromstring(out)
+    assert code == 1 and (one.get("name"), other.get("name")) == (str(tmp_path / "a"), str(tmp_path / "b"))
+    assert {case.get("name"): len(case) for case in one} == {"LossSpike": 1, "R": 0}
+    assert {case.get("classname") for case in one} == {"lightning_hooks.doctor"}
+    assert "has no step views" in (other.findtext("system-err") or "")
+
+
+def test_since_keeps_what_began_at_the_step_or_later_and_its_causes(tmp_path: Path, doctor: Doctor) -> None:
+    write_fit(tmp_path, finding(1, first=20), finding(2, "LossSpike", "", first=50), cause(1), cause(2, name="Late"))
+    for since, rules, names in (("20", 2, 2), ("21", 1, 1), ("51", 0, 0)):
+        (shown,) = json.loads(doctor(tmp_path, "--json", "--since", since)[1])["runs"]
+        assert (len(shown["findings"]), len(shown["causes"])) == (rules, names)
+    code, out, _ = doctor(tmp_path, "--since", "51")
+    assert code == 0 and out.startswith(f"{tmp_path}: healthy, no problem since step 51 in 100 steps.\n")
 
 
 def test_a_fit_that_goes_on_or_was_killed_says_so(tmp_path: Path, doctor: Doctor) -> None:
@@ -153,7 +184,7 @@ def test_of_several_fits_in_a_folder_the_newest_is_told_and_where_the_one_before
     write_fit(tmp_path)
     code, out, _ = doctor(tmp_path)
     head = " ".join(out.split())
-    other = f"This is fit 2 of 2 in the folder. The one before: lightning-hooks findings {tmp_path} --fit 1"
+    other = f"This is fit 2 of 2 in the folder. The one before: lightning-hooks doctor {tmp_path} --fit 1"
     assert code == 0 and head.startswith(f"{tmp_path}: healthy, no problem in 100 steps. {other}")
     (entry,) = json.loads(doctor("--json", tmp_path)[1])["runs"]
     assert (entry["fit"], entry["fits"], entry["findings"]) == (2, 2, [])
@@ -255,10 +286,14 @@ def test_many_findings_fit_into_a_screen_the_worst_in_full(tmp_path: Path, docto
     lines = out.splitlines()
     assert code == 1 and len(lines) <= 40
     assert lines[1:3] == ["CRITICAL: DeadUnits, since step 20. fc: dead.", "  Why   fc, step 20: 90 % of the units are dead"]
-    (more,) = [line for line in lines if "lightning-hooks findings" in line]
+    (more,) = [line for line in lines if "lightning-hooks doctor" in line]
     shown = sum(line.startswith(("CRITICAL:", "WARNING:")) for line in lines)
-    assert more == f"{100 - shown} more findings, and all reasons: lightning-hooks findings {tmp_path}"
+    assert more == f"{100 - shown} more findings, and all reasons: lightning-hooks doctor {tmp_path} --all"
     assert f"{'60 silent':<12}Rule0, Rule1, Rule2 and 57 more" in lines
+    assert doctor(tmp_path, "--since", "9")[1].count(f"lightning-hooks doctor {tmp_path} --all --since 9\n") == 1
+    whole = doctor(tmp_path, "--all")[1].splitlines()
+    assert sum(line.startswith(("CRITICAL:", "WARNING:")) for line in whole) == 100
+    assert sum(line.startswith("  Why   ") for line in whole) == 100 and "Rule59" in " ".join(whole)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
@@ -371,8 +406,40 @@ def test_where_no_run_can_be_diagnosed_the_exit_code_is_2(tmp_path: Path, doctor
     assert err.startswith(f"lightning-hooks: error: {expected.get(kind, f'{path} has no step views')}")
 
 
-def test_a_usage_error_is_2(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["somewhere", "--nothing"]):
-        with pytest.raises(SystemExit, match="2"), warnings.catch_warnings():
-            main(["doctor", *arguments])
-        assert "usage: lightning-hooks doctor" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "RUN"),
+        (["a", "--nothing"], "--nothing"),
+        (["a", "--since", "soon"], "--since"),
+        (["a", "--json", "--junit"], "--junit: not allowed with argument --json"),
+        (["a", "--follow", "--json"], "--json: not allowed with argument --follow"),
+        (["a", "--all", "--follow"], "--follow: not allowed with argument --all"),
+        (["a", "--follow", "--recompute"], "--follow cannot be combined with --fit or --recompute"),
+        (["a", "--follow", "--fit", "1"], "--follow cannot be combined with --fit or --recompute"),
+        (["a", "--recompute", "--fit", "1"], "so it cannot be combined with --fit"),
+        (["a", "b", "--follow"], "--follow takes one RUN, got 2"),
+        (["a", "b", "--fit", "1"], "--fit takes one RUN, got 2"),
+    ],
+)
+def test_a_usage_error_is_2(
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_fit(tmp_path / "a")
+    write_fit(tmp_path / "b")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["doctor", *arguments])
+    said = capsys.readouterr().err
+    assert "usage: lightning-hooks doctor" in said and message in said
+
+
+def test_of_several_runs_all_is_the_screen_of_each(tmp_path: Path, doctor: Doctor) -> None:
+    write_summary(tmp_path / "a", finding())
+    write_summary(tmp_path / "b")
+    both = doctor(tmp_path, "--all")
+    assert both == (1, "\n".join(doctor(tmp_path / name)[1] for name in ("a", "b")), "")

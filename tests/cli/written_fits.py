@@ -1,4 +1,4 @@
-"""What fits leave in a folder, written by hand, for tests of `lightning-hooks findings`."""
+"""What fits leave in a folder, written by hand, for tests of `lightning-hooks doctor`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     def call(*options: str) -> tuple[int, str, str]:
-        code = main(["findings", str(tmp_path), *options])
+        code = main(["doctor", str(tmp_path), *options])
         said = capsys.readouterr()
         return code, said.out, said.err
 

@@ -382,7 +382,7 @@ def test_of_several_fits_in_a_folder_the_newest_is_shown_and_where_the_one_befor
             journal.write([Event("begin", 0, time=float(number)), Event("new", 2, written_fits.finding(number))])
             run = ask(client, "run", run=".").json
             found.append(([each["number"] for each in run["findings"]], run["checks"], run["earlier_fit"]))
-    command = f"lightning-hooks findings {tmp_path} --fit 1"
+    command = f"lightning-hooks doctor {tmp_path} --fit 1"
     assert found == [([1], None, None), ([2], None, command)]
     for journal in journals[::-1]:
         journal.write_summary(written_fits.summary())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_hooks.cli.reference import compared
+from lightning_hooks.cli.compare import compared
 from lightning_hooks.health.reference.sources import NEEDED, read_reference
 from lightning_hooks.tensorboard.best_views import best_views
 from lightning_hooks.tensorboard.reading import read_run

@@ -1,4 +1,4 @@
-"""The commands `diff --health` and `baseline`, which compare a run with good ones. They load torch."""
+"""The commands `compare` and `baseline`, which compare a run with good ones. They load torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from lightning_hooks.cli.diagnoses import folder_of
+from lightning_hooks.cli.checkup import folder_of
 from lightning_hooks.cli.formats import add_formats
 from lightning_hooks.cli.progress import Progress, progress_bar
 from lightning_hooks.errors import RuleError, printable
@@ -35,7 +35,7 @@ _GOOD: Final = "the log directory of a good run, or a baseline"
 def compare(arguments: list[str]) -> int:
     """Print where a run differs from good ones; returns 1 if a finding of severity warning or critical stands, else 0."""
     parser = argparse.ArgumentParser(
-        "lightning-hooks diff --health",
+        "lightning-hooks compare",
         description="Say where a run differs from good ones by more than another seed explains.",
     )
     parser.add_argument("good", metavar="GOOD", type=Path, nargs="+", help=_GOOD)
@@ -59,7 +59,7 @@ def compare(arguments: list[str]) -> int:
         print(json.dumps(shown, indent=1))
     elif args.format == "junit":
         known = RunFindings(findings, causes, [], summary, has_ended=True)
-        print(junit_of([report_of_run(str(args.run), known, findings)], "lightning_hooks.reference"))
+        print(junit_of([report_of_run(str(args.run), known, findings)], "lightning_hooks.compare"))
     else:
         blocks = blocks_of(causes, findings, least=Severity.INFO)
         print("\n".join([*filter(None, [as_text(blocks)]), printable(summary["line"])]))
@@ -93,7 +93,7 @@ def baseline(arguments: list[str]) -> None:
     """Write what good runs tell to one file."""
     parser = argparse.ArgumentParser(
         "lightning-hooks baseline",
-        description="Keep what good runs tell in one small file, for `diff --health` and `HealthMonitor(reference=…)`.",
+        description="Keep what good runs tell in one small file, for `compare` and `HealthMonitor(reference=…)`.",
     )
     parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="the log directory of a good run")
     parser.add_argument("-o", "--out", type=Path, required=True, help="the file to write; its name ends with .json")

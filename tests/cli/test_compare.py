@@ -1,4 +1,4 @@
-"""`lightning-hooks baseline` and `diff --health`: what they print and write, their exit codes, and bad input."""
+"""`lightning-hooks baseline` and `compare`: what they print and write, their exit codes, and bad input."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, str,
 
 
 def test_another_seed_is_equal_and_another_rate_is_not(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = call(capsys, "diff", "--health", runs["good"], runs["other"])
+    code, out, _ = call(capsys, "compare", runs["good"], runs["other"])
     assert code == 0 and out.startswith("Healthy: ") and "found nothing in 15 steps" in out
-    code, out, _ = call(capsys, "diff", "--health", runs["good"], runs["other"], runs["changed"])
+    code, out, _ = call(capsys, "compare", runs["good"], runs["other"], runs["changed"])
     assert code == 1
     assert "The learning rate is 0.05, in the good runs 0.1 at this step." in out
 
@@ -65,25 +65,25 @@ def test_a_baseline_gives_the_findings_of_its_runs(
     path = tmp_path / "baseline.json"
     code, out, _ = call(capsys, "baseline", runs["good"], runs["other"], "-o", path)
     assert code == 0 and out.startswith(f"{path}: 2 runs, ") and out.endswith(" kB\n")
-    of_runs = call(capsys, "diff", "--health", "--json", runs["good"], runs["other"], runs["changed"])
-    of_baseline = call(capsys, "diff", "--health", "--json", path, runs["changed"])
+    of_runs = call(capsys, "compare", "--json", runs["good"], runs["other"], runs["changed"])
+    of_baseline = call(capsys, "compare", "--json", path, runs["changed"])
     assert of_runs == of_baseline
     (finding,) = json.loads(of_baseline[1])["findings"]
     assert (finding["rule"], finding["first_step"], finding["fingerprint"]) == ("ReferenceSchedule", 0, "ReferenceSchedule")
 
 
 def test_a_finding_that_is_meant_can_be_accepted(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = call(capsys, "diff", "--health", runs["good"], runs["changed"], "--accept", "ReferenceSchedule")
+    code, out, _ = call(capsys, "compare", runs["good"], runs["changed"], "--accept", "ReferenceSchedule")
     assert code == 0 and "1 accepted" in out
 
 
 def test_junit_has_a_case_for_each_rule(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    compare = "diff", "--health", runs["good"], runs["other"], runs["changed"]
+    compare = "compare", runs["good"], runs["other"], runs["changed"]
     code, out, _ = call(capsys, *compare, "--junit")
     suite = ElementTree.fromstring(out).find("testsuite")
     failed = [case.get("name") for case in suite if case.find("failure") is not None]
     assert code == 1 and failed == ["ReferenceSchedule"] and int(suite.get("tests", 0)) > 5
-    assert {case.get("classname") for case in suite} == {"lightning_hooks.reference"}
+    assert {case.get("classname") for case in suite} == {"lightning_hooks.compare"}
     code, out, _ = call(capsys, *compare[:-1], "--junit")
     assert code == 0 and ElementTree.fromstring(out).find("testsuite").get("failures") == "0"
 
@@ -91,9 +91,9 @@ def test_junit_has_a_case_for_each_rule(runs: dict[str, Path], capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("diff", "--health", "nowhere", "{good}"), "reference: there is no run nowhere"),
-        (("diff", "--health", "{good}", "nowhere"), "there is no run nowhere"),
-        (("diff", "--health", "{good}", "{other}", "--accept", "LossSpike"), "--accept: there is no health rule 'LossSpike'"),
+        (("compare", "nowhere", "{good}"), "reference: there is no run nowhere"),
+        (("compare", "{good}", "nowhere"), "there is no run nowhere"),
+        (("compare", "{good}", "{other}", "--accept", "LossSpike"), "--accept: there is no health rule 'LossSpike'"),
         (("baseline", "{good}", "-o", "baseline.txt"), "-o must be a file whose name ends with .json, got baseline.txt"),
         (("baseline", "{good}", "-o", "nowhere/baseline.json"), "-o: there is no folder nowhere"),
     ],

@@ -1,4 +1,4 @@
-"""`lightning-hooks findings RUN` where a folder has several fits, and where it follows one that goes on."""
+"""`lightning-hooks doctor RUN` where a folder has several fits, and where it follows one that goes on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightning_hooks.cli import findings as command
+from lightning_hooks.cli import following as command
 from lightning_hooks.health.finding import Event, Finding
 from lightning_hooks.health.journal import Journal
 from tests.cli import written_fits
@@ -28,26 +28,53 @@ def test_the_last_fit_in_a_folder_counts(tmp_path: Path, run: Run) -> None:
     assert code == 1 and "NonFinite" in out and "DeadUnits" not in out and "BadBatch" not in out
     write_fit(tmp_path)
     code, out, _ = run()
-    assert code == 0 and out.startswith("Healthy: 1 rule found nothing in 100 steps")
+    assert code == 0 and out.startswith(f"{tmp_path}: healthy, no problem in 100 steps.")
 
 
 def test_the_summary_of_an_earlier_fit_says_nothing_about_the_one_that_goes_on(tmp_path: Path, run: Run) -> None:
     write_fit(tmp_path)
     write_fit(tmp_path, finding(), ends=False)
     code, out, _ = run()
-    assert code == 1 and "Healthy" not in out and "The fit has not ended" in out
-    shown = json.loads(run("--json")[1])
-    assert shown["summary"] is None and shown["has_ended"] is False
+    assert code == 1 and out.startswith(f"{tmp_path}: not healthy, 1 problem. The fit has not ended")
+    (shown,) = json.loads(run("--json")[1])["runs"]
+    assert shown["ran"] == [] and shown["has_ended"] is False
 
 
 def test_a_finding_names_the_cause_that_explained_it_later(tmp_path: Path, run: Run) -> None:
     write_fit(tmp_path, finding(1), finding(2, "LossSpike", ""), cause(1), ends=False)
-    assert [each["cause"] for each in json.loads(run("--json")[1])["findings"]] == ["BadBatch", None]
+    assert [each["cause"] for each in json.loads(run("--json")[1])["runs"][0]["findings"]] == ["BadBatch", None]
 
 
-def test_a_fit_that_has_found_nothing_yet_says_so(tmp_path: Path, run: Run) -> None:
-    write_fit(tmp_path, ends=False)
-    assert run() == (0, "The fit has not ended, or was killed; 0 findings so far.\n", "")
+def test_of_several_fits_the_newest_is_shown_and_how_to_read_another(tmp_path: Path, run: Run) -> None:
+    write_fit(tmp_path, finding(1))
+    write_fit(tmp_path, finding(2, "LossSpike", ""), finding(3, "WeightGrowth"))
+    write_fit(tmp_path)
+    assert f"This is fit 3 of 3 in the folder. The one before: lightning-hooks doctor {tmp_path} --fit 2\n" in run()[1]
+    code, out, _ = run("--fit", "2", "--all")
+    head, first, *_ = out.splitlines()
+    assert code == 1 and first.startswith("WARNING: LossSpike")
+    assert head == (
+        f"{tmp_path}: not healthy, 2 problems. Which rules looked is not kept of an earlier fit. "
+        f"This is fit 2 of 3 in the folder. The one before: lightning-hooks doctor {tmp_path} --fit 1"
+    )
+    assert f"This is fit 1 of 3 in the folder. The newest: lightning-hooks doctor {tmp_path}\n" in run("--fit", "1")[1]
+    (shown,) = json.loads(run("--json", "--fit", "2")[1])["runs"]
+    assert (shown["fit"], shown["fits"], len(shown["findings"])) == (2, 3, 2)
+
+
+def test_an_earlier_fit_without_a_finding_is_not_judged(tmp_path: Path, run: Run) -> None:
+    write_fit(tmp_path)
+    write_fit(tmp_path)
+    code, out, _ = run("--fit", "1")
+    newest = f"This is fit 1 of 2 in the folder. The newest: lightning-hooks doctor {tmp_path}"
+    assert code == 2
+    assert out.startswith(f"{tmp_path}: not judged: which rules looked is not kept of an earlier fit. {newest}\n")
+
+
+def test_a_fit_that_the_folder_does_not_have_is_an_error(tmp_path: Path, run: Run) -> None:
+    write_fit(tmp_path)
+    code, _, said = run("--fit", "2")
+    assert code == 2 and f"fit must be from 1 to 1, the number of fits in {tmp_path}, got 2" in said
 
 
 # -- follow ----------------------------------------------------------------------------------------------------------------
@@ -87,7 +114,7 @@ def test_follow_waits_for_the_fit_that_goes_on_in_the_folder_of_an_earlier_one(
     code, out, _ = run("--follow")
     journal.close()
     assert code == 1 and out.count("DeadUnits, since step 20") == 1
-    assert "Healthy:" not in out.replace("Not healthy:", "") and out.splitlines()[-1].startswith("Not healthy")
+    assert ": healthy" not in out and out.splitlines()[-1].startswith(f"{tmp_path}: not healthy, 1 problem in 100 steps.")
 
 
 def test_follow_prints_each_cause_and_finding_once_and_says_when_it_is_over(
@@ -137,4 +164,4 @@ def test_follow_ends_with_ctrl_c_before_anything_is_there(
     tmp_path: Path, run: Run, later: Callable[[Iterator[Any]], None]
 ) -> None:
     later(iter([None]))
-    assert run("--follow") == (0, "", "")
+    assert run("--follow") == (2, "", "")  # nothing is known of the run

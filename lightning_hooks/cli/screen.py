@@ -1,0 +1,175 @@
+"""Shows diagnoses in a terminal: one run on one screen, or one line for each of several runs."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from lightning_hooks.cli.checkup import Checkup, command_for, has_journal, other_fits
+from lightning_hooks.errors import RuleError, counted, listed, printable
+from lightning_hooks.health.rule import Severity
+from lightning_hooks.health.terminal import block_for, is_terminal, line_for, width_for
+from lightning_hooks.health.text import Block, blocks_of, wrapped
+
+_LINES: Final = 40
+"""The height of a screen that is not known."""
+_MOST_RULES: Final = 3
+"""The most rules that a list names where the screen is too small for all."""
+_MOST_REASONS: Final = 3
+"""The most reasons of the worst finding that are shown where the screen is too small for all."""
+_INDENT: Final = " " * 12
+
+
+def table(runs: Sequence[Path], checkups: Sequence[Checkup | RuleError]) -> Iterator[str]:
+    """One line for each run: whether it is healthy, and its worst problem."""
+    names = [printable(str(run)) for run in runs]
+    width = max(map(len, names))
+    for name, checkup in zip(names, checkups, strict=True):
+        if isinstance(checkup, RuleError):
+            verdict, problem = "not diagnosed", str(checkup)
+        elif checkup.unjudged:
+            verdict, problem = "not judged", checkup.unjudged
+        elif not checkup.standing:
+            verdict, problem = "healthy", "" if checkup.known.has_ended else "it has not ended, or was killed"
+        else:
+            worst = blocks_of(checkup.causes, checkup.standing)[0]
+            verdict, problem = "not healthy", f"{worst.severity.upper()}: {worst.verdict}"
+        line = f"{name.ljust(width)}  {verdict:<13}  {printable(problem)}".rstrip()
+        yield _cut(line, width_for(sys.stdout)) if is_terminal(sys.stdout) else line
+
+
+def screen(checkup: Checkup, *, is_whole: bool = False) -> list[str]:
+    """The diagnosis of one run in lines.
+
+    Args:
+        checkup: the diagnosis.
+        is_whole: whether all findings and reasons are shown; otherwise as many as the screen has room for.
+    """
+    width = width_for(sys.stdout)
+    head = line_for(verdict_of(checkup), sys.stdout).splitlines()
+    blocks = blocks_of(checkup.causes, checkup.findings, least=Severity.INFO)
+    tail = list(_what_ran(checkup, width))
+    if is_whole:
+        return [*head, *_shown(blocks), *tail]
+    height = shutil.get_terminal_size((width, _LINES)).lines - 1 if is_terminal(sys.stdout) else _LINES
+    if len(head) + _height(blocks, width) + len(tail) > height:
+        tail = list(_what_ran(checkup, width, most=_MOST_RULES))
+    room = height - len(head) - len(tail)
+    if _height(blocks, width) <= room:
+        return [*head, *_shown(blocks), *tail]
+    shown = _fitting(blocks, room - len(_more(checkup, len(blocks))), width)
+    return [*head, *_shown(shown), *_more(checkup, len(blocks) - len(shown)), *tail]
+
+
+def _shown(blocks: Iterable[Block]) -> list[str]:
+    return [line for block in blocks for line in block_for(block, sys.stdout).splitlines()]
+
+
+def _more(checkup: Checkup, hidden: int) -> list[str]:
+    """How to read the rest."""
+    rest = f"{counted(hidden, 'more finding')}, and all reasons" if hidden else "All reasons"
+    options = [
+        " --recompute" if checkup.is_recomputed and has_journal(checkup.run) else "",
+        f" --fit {checkup.known.fit}" if checkup.known.fit < checkup.known.fits else "",
+        f" --since {checkup.since}" if checkup.since > 0 else "",
+    ]
+    return line_for(printable(f"{rest}: {command_for(checkup.run)} --all{''.join(options)}"), sys.stdout).splitlines()
+
+
+def verdict_of(checkup: Checkup) -> str:
+    """The sentence on the whole run."""
+    run, known, standing = checkup.run, checkup.known, checkup.standing
+    steps = f" since step {checkup.since}" if checkup.since > 0 else ""
+    steps += "" if checkup.steps is None else f" in {counted(checkup.steps, 'step')}"
+    past = sum(finding.severity is not Severity.INFO for finding in checkup.findings) - len(standing)
+    over = f" {counted(past, 'earlier problem')} {'is' if past == 1 else 'are'} over." if past else ""
+    if checkup.unjudged:
+        return printable(f"{run}: not judged{steps}: {checkup.unjudged}. {other_fits(run, known)}".rstrip())
+    if standing:
+        verdict = f"{run}: not healthy, {counted(len(standing), 'problem')}{steps}.{over}"
+    else:
+        verdict = f"{run}: healthy, no problem{' stands' if past else ''}{steps}.{over}"
+    source = "The default rules have read its event file" if checkup.is_recomputed else ""
+    source += ": no HealthMonitor was active" if source and not has_journal(run) else ""
+    ends = {
+        "The fit has not ended, or was killed.": not known.has_ended,
+        f"The fit ended with {checkup.summary.get('error')}.": "error" in checkup.summary,
+        f"The health rules stopped after {checkup.summary.get('stopped')}.": "stopped" in checkup.summary,
+        f"{checkup.unread.capitalize()}.": bool(checkup.unread),
+        f"{source}.": bool(source),
+        other_fits(run, known): known.fits > 1,
+    }
+    return printable(" ".join([verdict, *(text for text, holds in ends.items() if holds)]))
+
+
+def _what_ran(checkup: Checkup, width: int, most: int = 1000) -> Iterator[str]:
+    """Which rules looked, and which could not and why.
+
+    Args:
+        checkup: of the run.
+        width: of a line.
+        most: the most rules that are named in each list.
+    """
+    ran = checkup.names("ran")
+    if not ran and not checkup.is_recomputed and (checkup.unjudged or not checkup.known.has_ended):
+        yield from wrapped(
+            "A fit notes which rules ran when it ends; --recompute lets the default rules read its event file.",
+            "Ran         ",
+            _INDENT,
+            width,
+        )
+        return
+    found = {finding.rule for finding in checkup.findings}
+    quiet = [name for name in ran if name not in found]
+    entries = {
+        f"{len(found)} found": [*dict.fromkeys(finding.rule for finding in checkup.findings)],
+        f"{len(quiet)} silent": quiet,
+        "Could not": _by_reason(checkup.reasons("could_not_run")),
+        "Failed": _by_reason(checkup.reasons("failed")),
+        "Accepted": checkup.names("accepted"),
+    }
+    for title, names in entries.items():
+        if names:
+            yield from wrapped(listed(names, most), f"{title:<12}", _INDENT, width)
+
+
+def _by_reason(reasons: Mapping[str, str]) -> list[str]:
+    """Names with their reason; names with one reason share it."""
+    names: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        names.setdefault(why, []).append(name)
+    return [f"{' and '.join(each)} ({why})" for why, each in names.items()]
+
+
+def _fitting(blocks: Sequence[Block], lines: int, width: int) -> list[Block]:
+    """The blocks that fit into some lines.
+
+    The worst block is shown with its first reasons. Of the others the first line is shown, and in full what still fits.
+    """
+    worst = blocks[0]._replace(why=blocks[0].why[:_MOST_REASONS])
+    room = lines - _height([worst], width)
+    others = blocks[1 : 1 + max(room, 0)]
+    room -= len(others)
+    shown = [worst]
+    for block in others:
+        more = _height([block], width) - 1
+        shown.append(block if more <= room else _first_line(block, width))
+        room -= more if more <= room else 0
+    return shown
+
+
+def _first_line(block: Block, width: int) -> Block:
+    """A block of one line."""
+    room = width - len(f"{block.severity.upper()}: ")
+    return Block(block.severity, _cut(printable(block.verdict), room), (), ())
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def _height(blocks: Iterable[Block], width: int) -> int:
+    return sum(len(list(block.lines(width))) for block in blocks)
