@@ -31,7 +31,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from lightning_hooks.dashboard.comparing import POSITIVE, comparison
 from lightning_hooks.dashboard.curves import strip_tags, with_curves
 from lightning_hooks.dashboard.details import details
 from lightning_hooks.dashboard.explanations import EXPLANATIONS
@@ -41,6 +40,7 @@ from lightning_hooks.dashboard.overview import overview
 from lightning_hooks.dashboard.ranges import USUAL_RANGES
 from lightning_hooks.dashboard.records import listed, whole
 from lightning_hooks.dashboard.runs import Runs
+from lightning_hooks.dashboard.sentence import POSITIVE, comparison
 from lightning_hooks.dashboard.sheets import packed_histograms
 from lightning_hooks.dashboard.source import RunSource
 from lightning_hooks.dashboard.tiles import difference, progressions, tile, unit_of

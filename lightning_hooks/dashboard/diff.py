@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from lightning_hooks.comparing.exact import (
+    CommonRows,
+    CommonSteps,
+    Indices,
+    bits_differ,
+    common_rows,
+    common_steps,
+    firsts,
+    relative,
+)
 from lightning_hooks.dashboard.api import to_json
 from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.merging import Reader
@@ -118,14 +128,13 @@ def diff(a: Path, b: Path, progress: Callable[[int, int], None] = lambda done, t
     rows: set[tuple[str, str]] = set()
     for done, (tensor, stat) in enumerate(tables):
         progress(done, len(tables))
-        common = np.intersect1d(first.steps(tensor, stat), second.steps(tensor, stat))
-        steps.update(common.tolist())
-        in_second = {*second.rows(tensor, stat)}
-        names = [name for name in first.rows(tensor, stat) if name in in_second]
-        rows.update((tensor, name) for name in names)
+        common = common_steps(first.steps(tensor, stat), second.steps(tensor, stat))
+        shared = common_rows(first.rows(tensor, stat), second.rows(tensor, stat))
+        steps.update(common.steps.tolist())
+        rows.update((tensor, name) for name in shared.names)
         turn = _turns(first, tensor, stat)
-        differ = _differences(first, second, tensor, stat, names, common)
-        keyed += [(row.step, *_order(tensor, turn[row.name]), row) for row in differ]
+        found = _differences(first, second, tensor, stat, shared, common)
+        keyed += [(row.step, *_order(tensor, turn[row.name]), row) for row in found]
     if not rows:
         raise RuleError(_no_common_row(a, first, b, second))
     if not steps:
@@ -210,36 +219,26 @@ def _of(row: RowDifference) -> str:
 
 
 def _differences(
-    first: LocalRun, second: LocalRun, tensor: str, stat: str, names: list[str], common: Any
+    first: LocalRun, second: LocalRun, tensor: str, stat: str, rows: CommonRows, common: CommonSteps
 ) -> Iterator[RowDifference]:
     """For each row that differs, the first step at which it does."""
-    readers = [_reader(run, tensor, stat, names) for run in (first, second)]
-    points = [np.searchsorted(run.steps(tensor, stat), common) for run in (first, second)]
+    names = rows.names
+    one = _reader(first, tensor, stat, names, rows.first)
+    other = _reader(second, tensor, stat, names, rows.second)
     has_differed = np.zeros(len(names), dtype=np.bool_)
-    for at in range(0, len(common), CHUNK):
-        steps = common[at : at + CHUNK]
-        (a, in_a), (b, in_b) = (reader.at(each[at : at + CHUNK]) for reader, each in zip(readers, points, strict=True))
-        # Compare bits, so that 0 differs from -0. NaN equals NaN if both values were measured, or neither was.
-        differs = (a.view(np.uint64) != b.view(np.uint64)) & ~(np.isnan(a) & np.isnan(b)) | (in_a != in_b)
-        for row in np.flatnonzero(differs.any(0) & ~has_differed).tolist():
-            i = int(differs[:, row].argmax())
+    for at in range(0, len(common.steps), CHUNK):
+        chunk = slice(at, at + CHUNK)
+        (a, in_a), (b, in_b) = one.at(common.first[chunk]), other.at(common.second[chunk])
+        differs = bits_differ(a, b, in_a, in_b)
+        for row, i in zip(*(each.tolist() for each in firsts(differs & ~has_differed)), strict=True):
             x, y = (float(v[i, row]) if measured[i, row] else None for v, measured in ((a, in_a), (b, in_b)))
-            yield RowDifference(tensor, stat, names[row], int(steps[i]), x, y, _relative(x, y))
+            yield RowDifference(tensor, stat, names[row], int(common.steps[at + i]), x, y, relative(x, y))
         has_differed |= differs.any(0)
 
 
-def _reader(run: LocalRun, tensor: str, stat: str, names: Sequence[str]) -> Reader:
-    """A reader of the rows with these names."""
-    row_of = {name: i for i, name in enumerate(run.rows(tensor, stat))}
-    return Reader(run, tensor, stat, [Node(name, name, 0, row_of[name]) for name in names])
-
-
-def _relative(x: float | None, y: float | None) -> float | None:
-    """The difference divided by the greater magnitude; None if a value is NaN or was not measured."""
-    if x is None or y is None or np.isnan(x) or np.isnan(y):
-        return None
-    size = max(abs(x), abs(y))
-    return abs(x - y) / size if np.isfinite(size) and size > 0 else float(x != y)
+def _reader(run: LocalRun, tensor: str, stat: str, names: Sequence[str], rows: Indices) -> Reader:
+    """A reader of some rows."""
+    return Reader(run, tensor, stat, [Node(name, name, 0, row) for name, row in zip(names, rows.tolist(), strict=True)])
 
 
 def _number(value: float | None) -> str:

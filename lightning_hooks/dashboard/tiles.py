@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.comparing.bands import log_ratio
+from lightning_hooks.comparing.exact import Array, common_steps
 from lightning_hooks.dashboard.merging import Reader
 from lightning_hooks.dashboard.source import CHUNK, RunSource
 from lightning_hooks.dashboard.tree import Node
 
-Array = NDArray[np.float64]
 Floats = NDArray[np.float32]
 
 _WIDEST: Final = 1 << 53
@@ -109,9 +110,7 @@ def difference(
         last: as of `tile`.
         as_ratio: the logarithm to base 2 of the ratio instead of the difference: infinite if one value is 0, and 0 if both are.
     """
-    common, *points_of = np.intersect1d(
-        source.steps(tensor, stat), other.steps(tensor, stat), assume_unique=True, return_indices=True
-    )
+    common = common_steps(source.steps(tensor, stat), other.steps(tensor, stat))
     shared = [(i, node, counterpart) for i, (node, counterpart) in enumerate(pairs) if counterpart is not None]
     columns = np.array([i for i, *_ in shared], dtype=np.intp)
     readers = (
@@ -121,23 +120,18 @@ def difference(
 
     def read(begin: int, end: int) -> tuple[Array, NDArray[np.bool_]]:
         (x, x_measured), (y, y_measured) = (
-            reader.at(points[begin:end]) for reader, points in zip(readers, points_of, strict=True)
+            reader.at(points[begin:end]) for reader, points in zip(readers, (common.first, common.second), strict=True)
         )
         values = np.full((end - begin, len(pairs)), np.nan)
         measured = np.zeros(values.shape, dtype=np.bool_)
         measured[:, columns] = x_measured & y_measured
         with np.errstate(invalid="ignore"):
             # If both values are infinite, count the difference as infinite, not as NaN.
-            differences = np.where(np.isinf(x) & np.isinf(y), np.inf, _log_ratio(x, y) if as_ratio else x - y)
+            differences = np.where(np.isinf(x) & np.isinf(y), np.inf, log_ratio(x, y) if as_ratio else x - y)
         values[:, columns] = np.where(measured[:, columns], differences, np.nan)
         return values, measured
 
-    return _cells(common, read, len(pairs), width, first, last)
-
-
-def _log_ratio(x: Array, y: Array) -> Array:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(x == y, 0.0, np.log2(x) - np.log2(y))
+    return _cells(common.steps, read, len(pairs), width, first, last)
 
 
 def _cells(

@@ -147,17 +147,6 @@ def aligned(values: Array | None, names: Sequence[str], to: Sequence[str]) -> Ar
     return np.array([by_name.get(name, np.nan) for name in to], dtype=np.float64)
 
 
-def columns_of(names: Sequence[str], to: Sequence[str]) -> NDArray[np.intp]:
-    """The position of each of the rows `to` among `names`; -1 for a row that is not there.
-
-    Example:
-        >>> columns_of(["a", "b"], ["b", "c"]).tolist()
-        [1, -1]
-    """
-    by_name = {name: column for column, name in enumerate(names)}
-    return np.array([by_name.get(name, -1) for name in to], dtype=np.intp)
-
-
 def starts(evidence: Evidence, tensor: str, stat: str, to: Sequence[str]) -> Array:
     """The first measurement of a statistic, for the rows `to`; NaN where there is none."""
     track, first = evidence.track(tensor, stat), evidence.start(tensor, stat)

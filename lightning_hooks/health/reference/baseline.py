@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from lightning_hooks.comparing.bands import Bands
 from lightning_hooks.errors import RuleError, shown
-from lightning_hooks.health.reference.bands import Bands
 from lightning_hooks.health.reference.record import Record
 from lightning_hooks.health.reference.reference import Reference
 from lightning_hooks.health.reference.traits import Traits

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.comparing.bands import LOSS_KEY, BandLearner, Bands, joined
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.reading import Reader
-from lightning_hooks.health.reference.bands import LOSS_KEY, BandLearner, Bands, joined
 from lightning_hooks.health.reference.record import RecordLearner
 from lightning_hooks.health.reference.reference import BAND_KEYS, TRAIT_KEYS, Reference
 from lightning_hooks.health.reference.trait_learning import TraitLearner

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from lightning_hooks.comparing.bands import LOSS_KEY, SHARE, Bands
 from lightning_hooks.errors import counted
-from lightning_hooks.health.reference.bands import LOSS_KEY, SHARE, Bands
 from lightning_hooks.health.reference.record import Record
 from lightning_hooks.health.reference.traits import Traits
 from lightning_hooks.health.window import Key

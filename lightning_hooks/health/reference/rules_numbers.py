@@ -9,11 +9,12 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.comparing.bands import EARLY, SHARE, Bands
+from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import LOSS, Evidence, Track
-from lightning_hooks.health.reference.bands import EARLY, SHARE, Bands
 from lightning_hooks.health.reference.reference import BAND_KEYS
 from lightning_hooks.health.reference.rule import ReferenceRule, first_run
-from lightning_hooks.health.roles import Mask, columns_of, roles_of
+from lightning_hooks.health.roles import Mask, roles_of
 from lightning_hooks.health.rule import Symptom
 from lightning_hooks.health.rules.base import Needs
 from lightning_hooks.health.window import Array, Key

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.reference.traits import MOST_COUNTS, Traits, digits_of, jumps, repeated
 from lightning_hooks.health.window import Array
 
@@ -160,11 +161,8 @@ def weights_and_updates(
     params: Sequence[str], of_params: Mapping[str, Array], updates: Sequence[str], of_updates: Mapping[str, Array]
 ) -> dict[str, Array]:
     """The statistics that `jumps` reads, the rows in the order of the updates; NaN for one without a row of its weight."""
-    columns = {name: column for column, name in enumerate(params)}
-    order = np.array([columns.get(name, -1) for name in updates], dtype=np.intp)
-    found = {}
-    for stat, values in of_params.items():
-        found[stat] = np.where(order >= 0, values[:, order], np.nan)
+    order = columns_of(params, updates)
+    found = {stat: np.where(order >= 0, values[:, order], np.nan) for stat, values in of_params.items()}
     found["count"] = np.where(found["count"] > 0, found["count"], np.nan)
     return {**found, "update": of_updates["norm"], "update_max": of_updates["abs_max"]}
 

@@ -8,9 +8,10 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.layers import Layers, elements_per_unit, layers_of, roots_of_fan_in
-from lightning_hooks.health.roles import NO_STRUCTURE, WEIGHTED, Mask, Roles, columns_of, percent, roles_of, stalls, starts
+from lightning_hooks.health.roles import NO_STRUCTURE, WEIGHTED, Mask, Roles, percent, roles_of, stalls, starts
 from lightning_hooks.health.rule import Severity, Symptom, missing, symptoms_where
 from lightning_hooks.health.rules.base import Needs, StructureRule, is_new, lasted
 

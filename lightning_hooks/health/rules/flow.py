@@ -8,8 +8,9 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence, Track
-from lightning_hooks.health.roles import Mask, aligned, columns_of, roles_of
+from lightning_hooks.health.roles import Mask, aligned, roles_of
 from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.rules.base import Needs
 from lightning_hooks.health.rules.membership import FactRule

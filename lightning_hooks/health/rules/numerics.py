@@ -8,8 +8,9 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.roles import Array, Mask, columns_of, percent, roles_of
+from lightning_hooks.health.roles import Array, Mask, percent, roles_of
 from lightning_hooks.health.rule import HealthRule, Symptom, symptoms_where
 from lightning_hooks.health.rules import nonfinite
 from lightning_hooks.health.rules.base import WITNESS, Needs, StructureRule

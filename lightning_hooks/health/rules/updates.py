@@ -8,12 +8,12 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.roles import (
     Array,
     Mask,
     Roles,
-    columns_of,
     known_median,
     medians,
     percent,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lightning_hooks import RuleError
-from lightning_hooks.health.reference.bands import BandLearner
+from lightning_hooks.comparing.bands import BandLearner
 from lightning_hooks.health.reference.baseline import read_baseline, to_json, write_baseline
 from lightning_hooks.health.reference.learning import learn
 from lightning_hooks.health.reference.reference import BAND_KEYS, Reference

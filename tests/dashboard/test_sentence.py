@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from lightning_hooks.dashboard.api import Api
-from lightning_hooks.dashboard.comparing import comparison, sentence
 from lightning_hooks.dashboard.local_run import LocalRun
 from lightning_hooks.dashboard.runs import LocalRuns
+from lightning_hooks.dashboard.sentence import comparison, sentence
 
 from .runs import NAMES, STATS, write_run
 

@@ -1,22 +1,16 @@
-"""Says in one sentence how a statistic differs between two runs.
-
-A row differs if at nine of ten common steps, from some step on, its ratio is beyond a factor of 1.25 and beyond its variation
-from step to step. The sentence names the rows that differ, the factor and the step; if no row does, it says that.
-"""
+"""Says in one sentence how a statistic differs between two runs: which rows, by what factor, and since which step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lightning_hooks.comparing.bands import always, larger_and_smaller, lasting
+from lightning_hooks.comparing.exact import Array, Indices, common_rows, common_steps
 from lightning_hooks.dashboard.source import CHUNK, RunSource
 from lightning_hooks.dashboard.tree import tree
-
-Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 POSITIVE: Final = {
     "norm": "norms",
@@ -28,25 +22,7 @@ POSITIVE: Final = {
     "count": "counts",
 }
 """The statistics that are compared by their ratio, as text: they are sizes, and their ratio has a meaning."""
-_LEAST: Final = float(np.log2(1.25))
-_SHARE: Final = 0.9  # of the steps from the first one on
-_FEWEST: Final = 5  # steps for which a difference must last
-_SHORTEST: Final = 0.1  # the share of all steps for which a difference must last
 _STEPS: Final = 512  # the most steps that are compared
-
-
-class Differing(NamedTuple):
-    """Rows that differ in one direction.
-
-    Args:
-        rows: indices of the rows.
-        factors: by which the first run is larger or smaller, at least 1, for each row.
-        since: the index of the step from which each row differs.
-    """
-
-    rows: NDArray[np.intp]
-    factors: Array
-    since: NDArray[np.intp]
 
 
 def sentence(
@@ -77,20 +53,16 @@ def sentence(
         'a against b: norms differ not by more than a factor of 1.25 or their variation from step to step.'
     """
     head = f"{runs[0]} against {runs[1]}: "
-    compared = (a > 0) & (b > 0)
     only = [_only(names, a, b, runs[0]), _only(names, b, a, runs[1])]
     absent = [_absent(names, steps, a, b, runs[0]), _absent(names, steps, b, a, runs[1])]
     if np.array_equal(a, b, equal_nan=True):
         return f"{head}{quantity} are equal in {_all(len(names))}, at {_every(len(steps), total or len(steps))}."
-    if not compared.any() and not any(only + absent):
+    if not ((a > 0) & (b > 0)).any() and not any(only + absent):
         return f"{head}{quantity} are above 0 at no step and row that both have, so they are not compared."
-    with np.errstate(divide="ignore", invalid="ignore"):
-        change = np.where(compared, np.log2(np.where(compared, a, 1.0) / np.where(compared, b, 1.0)), np.nan)
-    threshold = np.fmax(_LEAST, np.fmax(_variation(a), _variation(b)))
     parts = [
         f"{_times(found.factors)} {word} in {where(found.rows.tolist(), names)}, {_since(found.since, steps)}"
-        for sign, word in ((1, "larger"), (-1, "smaller"))
-        if len((found := _differing(sign * change, threshold)).rows)
+        for found, word in zip(larger_and_smaller(a, b), ("larger", "smaller"), strict=True)
+        if len(found.rows)
     ]
     parts += [f"exactly 0 in {each}" for each in only if each]
     parts += [f"without a finite value in {each}" for each in absent if each]
@@ -100,44 +72,15 @@ def sentence(
     return f"{head}{quantity} differ {none} by more than a factor of 1.25 or their variation from step to step."
 
 
-def _variation(values: Array) -> Array:
-    """The median factor between neighbouring steps of each row, as a logarithm to base 2, float64 [rows]; NaN if not known."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        change = np.abs(np.diff(np.log2(np.where(values > 0, values, np.nan)), axis=0))
-    out = np.full(values.shape[1], np.nan)
-    has_any = ~np.isnan(change).all(0) if len(change) else np.zeros(values.shape[1], dtype=np.bool_)
-    if has_any.any():
-        out[has_any] = np.nanmedian(change[:, has_any], axis=0)
-    return out
-
-
-def _differing(change: Array, threshold: Array) -> Differing:
-    """The rows whose change is above their thresholds from some step on."""
-    rows, since = _lasting(change > threshold, ~np.isnan(change))
-    factors = [2 ** float(np.nanmedian(change[first:, row])) for row, first in zip(rows.tolist(), since.tolist(), strict=True)]
-    return Differing(rows, np.array(factors), since)
-
-
-def _lasting(holds: Mask, is_known: Mask) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The rows of which a condition holds from some step on, at nine of ten known steps, and the index of that step."""
-    held, known = (each[::-1].cumsum(0)[::-1] for each in (holds, is_known))  # from each step on
-    lasts = np.maximum(_FEWEST, _SHORTEST * is_known.sum(0))
-    begins = holds & (known >= np.minimum(lasts, len(holds))) & (held >= _SHARE * known)
-    rows = np.flatnonzero(begins.any(0))
-    return rows, begins.argmax(0)[rows]
-
-
 def _absent(names: Sequence[str], steps: Sequence[int], values: Array, others: Array, run: str) -> str:
     """The rows without a finite value in one run alone, from some step on; empty if there are none."""
-    rows, since = _lasting(np.isnan(values) & ~np.isnan(others), ~np.isnan(others))
+    rows, since = lasting(np.isnan(values) & ~np.isnan(others), ~np.isnan(others))
     return f"{where(rows.tolist(), names)} of {run} alone, {_since(since, steps)}" if len(rows) else ""
 
 
 def _only(names: Sequence[str], values: Array, others: Array, run: str) -> str:
     """The rows that are 0 in one run alone, at nine of ten steps; empty if there are none."""
-    is_known = ~np.isnan(values) & ~np.isnan(others)
-    is_zero = (values == 0) & (others > 0)
-    rows = np.flatnonzero((is_zero.sum(0) >= np.maximum(_SHARE * is_known.sum(0), 1)) & (is_known.sum(0) >= _FEWEST))
+    rows = always((values == 0) & (others > 0), ~np.isnan(values) & ~np.isnan(others))
     return f"{where(rows.tolist(), names)} of {run} alone" if len(rows) else ""
 
 
@@ -180,7 +123,7 @@ def _short(factor: float) -> str:
     return f"{float(f'{factor:.2g}'):,.10g}" if factor < 1e6 else f"{factor:.1e}"
 
 
-def _since(since: NDArray[np.intp], steps: Sequence[int]) -> str:
+def _since(since: Indices, steps: Sequence[int]) -> str:
     first, last = steps[int(since.min())], steps[int(since.max())]
     return f"from step {first:,}" if first == last else f"from steps {first:,} to {last:,} on"
 
@@ -198,21 +141,19 @@ def comparison(run: RunSource, other: RunSource, tensor: str, stat: str, runs: t
     if stat not in POSITIVE:
         return {"text": None}
     quantity = f"{tensor} {POSITIVE[stat]}"
-    (names_a, steps_a), (names_b, steps_b) = ((each.rows(tensor, stat), each.steps(tensor, stat)) for each in (run, other))
-    row_of = {name: i for i, name in enumerate(names_b)}
-    names = [name for name in names_a if name in row_of]
-    steps, points_a, points_b = np.intersect1d(steps_a, steps_b, assume_unique=True, return_indices=True)
-    if not names or not len(steps):
-        missing = "row" if not names else "step"
+    rows = common_rows(run.rows(tensor, stat), other.rows(tensor, stat))
+    common = common_steps(run.steps(tensor, stat), other.steps(tensor, stat))
+    if not rows.names or not len(common.steps):
+        missing = "row" if not rows.names else "step"
         return {"text": f"{runs[0]} against {runs[1]}: {quantity} have no {missing} in common."}
-    chosen = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), _STEPS)).round().astype(np.intp))
-    row_of_a = {name: i for i, name in enumerate(names_a)}
-    a = _values(run, tensor, stat, points_a[chosen], [row_of_a[name] for name in names])
-    b = _values(other, tensor, stat, points_b[chosen], [row_of[name] for name in names])
-    return {"text": sentence(names, steps[chosen].tolist(), a, b, quantity, runs, len(steps))}
+    total = len(common.steps)
+    chosen = np.unique(np.linspace(0, total - 1, min(total, _STEPS)).round().astype(np.intp))
+    a = _values(run, tensor, stat, common.first[chosen], rows.first)
+    b = _values(other, tensor, stat, common.second[chosen], rows.second)
+    return {"text": sentence(rows.names, common.steps[chosen].tolist(), a, b, quantity, runs, total)}
 
 
-def _values(run: RunSource, tensor: str, stat: str, points: NDArray[np.intp], rows: Sequence[int]) -> Array:
+def _values(run: RunSource, tensor: str, stat: str, points: Indices, rows: Indices) -> Array:
     """The values at ascending points of a table, float64 [points, rows]; NaN for what is not finite."""
     values = np.full((len(points), len(rows)), np.nan)
     for at in range(int(points[0]), int(points[-1]) + 1, CHUNK):

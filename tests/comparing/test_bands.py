@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lightning_hooks.health.reference.bands import SHARE, BandLearner, joined
+from lightning_hooks.comparing.bands import SHARE, BandLearner, joined
 
 STEPS = np.arange(100)
 KEY = ("grad", "norm")

@@ -1,4 +1,7 @@
-"""Bands: between which numbers a statistic of each row lay in good runs, by step; and how far another run is outside.
+"""Compares with bands: how far numbers are outside of what another seed explains.
+
+The bands of good runs say between which numbers a statistic of each row lay, by step. Of two single runs, the band is a factor
+and the variation of each row from step to step.
 
 Numbers are compared as logarithms, so that a distance is a factor. Steps are divided into buckets, four for each doubling.
 A training with another seed may learn sooner or later. So a number is compared with what good runs had from a quarter to four
@@ -9,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lightning_hooks.health.window import Array, Key
+from lightning_hooks.comparing.exact import Array, Indices, Mask, firsts
+
+Key = tuple[str, str]
+"""A tensor and a statistic."""
 
 SHARE: Final = "zero_fraction"
 LOSS_KEY: Final = ("loss", "mean")
@@ -27,6 +33,11 @@ _EARLY_MORE, _MORE = 1.0, 4.0
 """The steps by which it may be so in addition."""
 _LEAST: Final = 1e-27  # a smaller norm counts as this
 _LEAST_SHARE: Final = 0.02  # added to shares, so that 0.001 and 0.002 are nearly the same
+_FACTOR: Final = float(np.log2(1.25))
+"""The smallest factor by which two runs differ, as a logarithm to base 2."""
+_SHARE: Final = 0.9  # of the steps from the first one on
+_FEWEST: Final = 5  # steps for which a difference must last
+_SHORTEST: Final = 0.1  # the share of all steps for which a difference must last
 _EDGES: Final = np.geomspace(1e-4, 16.0, 69)
 """The edges of the buckets for changes between two measurements, in units of the logarithm."""
 
@@ -185,3 +196,75 @@ def joined(bands: Sequence[Bands]) -> Bands:
 def _median(values: Array) -> float:
     known = values[np.isfinite(values)]
     return float(np.median(known)) if len(known) else 0.0
+
+
+class Differing(NamedTuple):
+    """Rows that differ in one direction.
+
+    Args:
+        rows: indices of the rows.
+        factors: by which the first run is larger or smaller, at least 1, for each row.
+        since: the index of the step from which each row differs.
+    """
+
+    rows: Indices
+    factors: Array
+    since: Indices
+
+
+def log_ratio(a: Array, b: Array) -> Array:
+    """The logarithm to base 2 of the ratio of values of two runs: infinite if one value is 0, and 0 if both are.
+
+    Example:
+        >>> log_ratio(np.array([8.0, 0.0, 0.0]), np.array([2.0, 1.0, 0.0])).tolist()
+        [2.0, -inf, 0.0]
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(a == b, 0.0, np.log2(a) - np.log2(b))
+
+
+def larger_and_smaller(a: Array, b: Array) -> tuple[Differing, Differing]:
+    """The rows in which the first run is larger, and those in which it is smaller, from some step on.
+
+    A row differs if at nine of ten common steps, from some step on, its ratio is beyond a factor of 1.25 and beyond its
+    variation from step to step.
+
+    Args:
+        a: values of the first run, float64 [steps, rows], 0 or more; NaN where not measured or not finite.
+        b: values of the second run.
+    """
+    change = np.where((a > 0) & (b > 0), log_ratio(a, b), np.nan)
+    threshold = np.fmax(_FACTOR, np.fmax(_variation(a), _variation(b)))
+    larger, smaller = (_beyond(sign * change, threshold) for sign in (1, -1))
+    return larger, smaller
+
+
+def _variation(values: Array) -> Array:
+    """The median factor between neighbouring steps of each row, as a logarithm to base 2, float64 [rows]; NaN if not known."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change = np.abs(np.diff(np.log2(np.where(values > 0, values, np.nan)), axis=0))
+    out = np.full(values.shape[1], np.nan)
+    has_any = ~np.isnan(change).all(0) if len(change) else np.zeros(values.shape[1], dtype=np.bool_)
+    if has_any.any():
+        out[has_any] = np.nanmedian(change[:, has_any], axis=0)
+    return out
+
+
+def _beyond(change: Array, threshold: Array) -> Differing:
+    """The rows whose change is above their thresholds from some step on."""
+    rows, since = lasting(change > threshold, ~np.isnan(change))
+    factors = [2 ** float(np.nanmedian(change[first:, row])) for row, first in zip(rows.tolist(), since.tolist(), strict=True)]
+    return Differing(rows, np.array(factors), since)
+
+
+def lasting(holds: Mask, is_known: Mask) -> tuple[Indices, Indices]:
+    """The rows of which a condition holds from some step on, at nine of ten known steps, and the index of that step."""
+    held, known = (each[::-1].cumsum(0)[::-1] for each in (holds, is_known))  # from each step on
+    lasts = np.maximum(_FEWEST, _SHORTEST * is_known.sum(0))
+    return firsts(holds & (known >= np.minimum(lasts, len(holds))) & (held >= _SHARE * known))
+
+
+def always(holds: Mask, is_known: Mask) -> Indices:
+    """The rows of which a condition holds at nine of ten known steps, at the least at one."""
+    steps = is_known.sum(0)
+    return np.flatnonzero((holds.sum(0) >= np.maximum(_SHARE * steps, 1)) & (steps >= _FEWEST))

@@ -1,0 +1,1 @@
+"""How two runs are compared, as functions of arrays: exactly (`exact.py`), or with bands (`bands.py`)."""
