@@ -15,6 +15,8 @@ from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.records.facts import StepFacts
 
 NO_FACTS: Final = "it is not known how the steps train"
+IF_MEANT: Final = "If the change is meant, accept the finding, or make a new baseline from a run that has it."
+"""The last of the next steps."""
 NO_RECORD: Final = "the good run does not say how its steps trained"
 
 
@@ -32,7 +34,7 @@ class ReferenceRule(HealthRule):
     family: ClassVar[str] = "facts"
     next_steps: ClassVar[tuple[str, ...]] = (
         "Compare the code and the configuration of this run with those of the good run.",
-        "If the change is meant, accept the finding, or make a new baseline from a run that has it.",
+        IF_MEANT,
     )
     source: ClassVar[str] = "exact: what is true of a good run at every step"
 

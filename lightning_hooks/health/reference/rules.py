@@ -6,13 +6,10 @@ from typing import Final
 
 from lightning_hooks.health.reference.reference import Reference
 from lightning_hooks.health.reference.rule import ReferenceRule
-from lightning_hooks.health.reference.rules_facts import FACT_RULES
+from lightning_hooks.health.reference.rules_facts import COMPARED_FACTS, FactRule
 from lightning_hooks.health.reference.rules_numbers import ReferenceNumbers
+from lightning_hooks.health.reference.rules_structure import ReferenceStructure
 from lightning_hooks.health.reference.rules_traits import TRAIT_RULES
-
-_RULES: Final = (*FACT_RULES, *TRAIT_RULES, ReferenceNumbers)
-REFERENCE_RULES: Final = tuple(rule.__name__ for rule in _RULES)
-"""The names of the rules that compare with a reference."""
 
 
 def reference_rules(reference: Reference) -> list[ReferenceRule]:
@@ -22,4 +19,13 @@ def reference_rules(reference: Reference) -> list[ReferenceRule]:
         >>> [rule.name for rule in reference_rules(Reference())][:2]
         ['ReferenceStructure', 'ReferenceModes']
     """
-    return [rule(reference=reference) for rule in _RULES]
+    return [
+        ReferenceStructure(reference=reference),
+        *(FactRule.of(compared, reference) for compared in COMPARED_FACTS),
+        *(rule(reference=reference) for rule in TRAIT_RULES),
+        ReferenceNumbers(reference=reference),
+    ]
+
+
+REFERENCE_RULES: Final = tuple(rule.name for rule in reference_rules(Reference()))
+"""The names of the rules that compare with a reference."""

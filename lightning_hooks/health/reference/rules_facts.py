@@ -1,234 +1,137 @@
-"""Rules that compare what the host knows of a run: its model, modes, frozen parameters, optimizers and replicas."""
+"""The rules on facts by step, as a table: what is compared, in which words, and what to try."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Protocol
 
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.reference.record import Names, Record, held_by, rates_of, settings_of
-from lightning_hooks.health.reference.rule import RecordRule, ReferenceRule, new_facts
+from lightning_hooks.health.reference.reference import Reference
+from lightning_hooks.health.reference.rule import IF_MEANT, RecordRule, ReferenceRule, new_facts
 from lightning_hooks.health.reference.schedule import Schedule
 from lightning_hooks.health.reference.timeline import Timeline
-from lightning_hooks.health.roles import NO_STRUCTURE
 from lightning_hooks.health.rule import Severity, Symptom
-from lightning_hooks.records.facts import ModuleFacts, ParameterFacts, StepFacts, Structure
-
-T = TypeVar("T")
+from lightning_hooks.records.facts import StepFacts, Structure
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReferenceStructure(ReferenceRule):
-    """A module or parameter of the model is new, missing, or another than in the good run: its class, shape, dtype, or ties."""
+class Comparison(Protocol):
+    """One fact that is compared."""
 
-    def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
-        if self.reference.structure is None:
-            return "the good run does not say what its model is"
-        return NO_STRUCTURE if evidence.structure is None else None
-
-    def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
-        good, structure = self.reference.structure, evidence.structure
-        if good is None or structure is None or not len(evidence.new_steps):
-            return
-        step = int(evidence.new_steps[0])
-        if not _share_names(good, structure):
-            # One sentence says more than the names of two whole models.
-            text = f"no parameter has the name of one {self.good}: that is a run of another model, or all names have changed"
-            yield Symptom("", tensor="", step=step, measured=1.0, threshold=0.0, text=text)
-            return
-        for name, text in _differences(good, structure, self.good):
-            yield Symptom(name, tensor="", step=step, measured=1.0, threshold=0.0, text=text)
+    def differences(self, good: GoodRuns, step: int, facts: StepFacts) -> Iterator[Symptom]:
+        """How the fact differs at a step from that of the good runs."""
 
 
-def _share_names(good: Structure, structure: Structure) -> bool:
-    """Whether two models have a parameter in common, or none at all."""
-    before, now = ({each.name for each in model.parameters} for model in (good, structure))
-    return bool(before & now) or not before or not now
-
-
-def _differences(good: Structure, structure: Structure, where: str) -> Iterator[tuple[str, str]]:
-    yield from _compared(
-        {each.name: each for each in good.parameters},
-        {each.name: each for each in structure.parameters},
-        lambda one, two: _parameter_differs(one, two, where),
-        "parameter",
-        where,
-    )
-    yield from _compared(
-        {each.name: each for each in good.modules},
-        {each.name: each for each in structure.modules},
-        lambda one, two: _module_differs(one, two, where),
-        "module",
-        where,
-    )
-
-
-def _compared(
-    before: Mapping[str, T], now: Mapping[str, T], differs: Callable[[T, T], str | None], kind: str, where: str
-) -> Iterator[tuple[str, str]]:
-    for name, each in now.items():
-        if name not in before:
-            yield name, f"this {kind} is new: the model {where} has none of this name"
-        elif (text := differs(before[name], each)) is not None:
-            yield name, text
-    for name in before:
-        if name not in now:
-            yield name, f"the model has no {kind} of this name any more, as {where}"
-
-
-def _parameter_differs(good: ParameterFacts, now: ParameterFacts, where: str) -> str | None:
-    untied, tied = sorted({*good.others} - {*now.others}), sorted({*now.others} - {*good.others})
-    if untied:
-        return f"this parameter is not tied to {untied[0]} any more, as it was {where}"
-    if tied:
-        return f"this parameter is tied to {tied[0]}; {where} it was not"
-    if good.shape != now.shape:
-        return f"the shape of this parameter is {list(now.shape)}, {where} {list(good.shape)}"
-    return None if good.dtype == now.dtype else f"the dtype of this parameter is {now.dtype}, {where} {good.dtype}"
-
-
-def _module_differs(good: ModuleFacts, now: ModuleFacts, where: str) -> str | None:
-    if good.type != now.type:
-        return f"this module is a {now.type}, {where} a {good.type}"
-    if good.drop_rate == now.drop_rate or good.drop_rate is None or now.drop_rate is None:
-        return None
-    return f"this module drops {100 * now.drop_rate:g} % of the elements, {where} {100 * good.drop_rate:g} %"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReferenceModes(RecordRule):
-    """A module trains or validates in another mode than in the good run: dropout and batch norms act differently."""
-
-    next_steps: ClassVar[tuple[str, ...]] = (
-        "Look for calls of `train()` and `eval()`: in callbacks, in `on_validation_start`, in the code that builds the module.",
-        "If the change is meant, accept the finding, or make a new baseline from a run that has it.",
-    )
-
-    def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
-        known = {each.name for each in self.reference.structure.modules} if self.reference.structure else set()
-        for step, facts in new_facts(evidence):
-            for name, now in _changed(self.records(), "evaluating", step, facts.evaluating):
-                if name in known or not known:
-                    mode, before = ("evaluation", "training") if now else ("training", "evaluation")
-                    yield Symptom(
-                        name,
-                        tensor="",
-                        step=step,
-                        measured=1.0,
-                        threshold=0.0,
-                        text=f"this module is in {mode} mode, {self.good} in {before} mode",
-                    )
-            if facts.validating is None:
-                continue
-            for name, now in _changed(self.records(), "validating", step, facts.validating):
-                if name in known or not known:
-                    mode, before = ("training", "evaluation") if now else ("evaluation", "training")
-                    text = f"in validation this module was in {mode} mode, {self.good} in {before} mode"
-                    yield Symptom(name, tensor="", step=step, measured=1.0, threshold=0.0, text=text)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReferenceTrained(RecordRule):
-    """A parameter is frozen or held by an optimizer, other than in the good run at the same step."""
-
-    next_steps: ClassVar[tuple[str, ...]] = (
-        "Look where `requires_grad` is set, and which parameters the optimizer is given.",
-        "If the change is meant, accept the finding, or make a new baseline from a run that has it.",
-    )
-
-    def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
-        known = {each.name for each in self.reference.structure.parameters} if self.reference.structure else set()
-        if known and evidence.structure is not None:
-            # Another rule tells which parameters the model has no more.
-            known &= {each.name for each in evidence.structure.parameters}
-            if not known:
-                return
-        for step, facts in new_facts(evidence):
-            for name, now in _changed(self.records(), "frozen", step, facts.frozen):
-                if name in known or not known:
-                    text = "is frozen" if now else "is not frozen"
-                    before = "it was not" if now else "it was"
-                    yield Symptom(
-                        name,
-                        tensor="",
-                        step=step,
-                        measured=1.0,
-                        threshold=0.0,
-                        text=f"this parameter {text}; {self.good} {before} at this step",
-                    )
-            for name, now in _changed(self.records(), "held", step, held_by(facts)) if facts.optimizers else ():
-                if name in known or not known:
-                    text = "is held by an optimizer" if now else "is held by no optimizer"
-                    yield Symptom(
-                        name,
-                        tensor="",
-                        step=step,
-                        measured=1.0,
-                        threshold=0.0,
-                        text=f"this parameter {text}, other than {self.good}",
-                    )
-
-
-def _changed(records: Sequence[Record], timeline: str, step: int, now: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """The names that are in a set now but were in none of the good runs, or the other way round; each with whether it is now.
+@dataclass(frozen=True)
+class GoodRuns:
+    """What a fact of a step is compared with.
 
     Args:
-        records: of the good runs.
-        timeline: the name of the field of records that has the sets by step.
-        step: to compare at.
-        now: the set of this run.
+        records: of the good runs that say how their steps trained.
+        known: the names of the modules and parameters that both models have; None if the good runs do not say it.
+        words: the good runs in words: `in the good run`.
     """
-    sets = [frozenset(each) for record in records for each in _near(getattr(record, timeline), record, step)]
-    if not sets:
-        return
-    current = frozenset(now)
-    for name in sorted(current.difference(*sets)):
-        yield name, True
-    for name in sorted(frozenset.intersection(*sets) - current):
-        yield name, False
+
+    records: Sequence[Record]
+    known: frozenset[str] | None
+    words: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReferenceSchedule(RecordRule):
-    """A learning rate or a weight decay is another than in the good run at the same step.
+@dataclass(frozen=True)
+class NamesCompared:
+    """The modules or parameters of which something holds at a step.
+
+    Args:
+        good: their names in a good run around a step, as far as they may differ; empty if nobody knows.
+        now: their names in this run, in the order in which they are told; None if nobody knows.
+        new: the words for a name that no good run has; `{good}` stands for the good runs in words.
+        gone: the words for a name that all good runs have and this run lacks; empty if that is no difference.
+        is_of_both: whether names that only one of the models has are ignored.
+    """
+
+    good: Callable[[Record, int], Iterable[Iterable[str]]]
+    now: Callable[[StepFacts], Sequence[str] | None]
+    new: str
+    gone: str = ""
+    is_of_both: bool = True
+
+    def differences(self, good: GoodRuns, step: int, facts: StepFacts) -> Iterator[Symptom]:
+        """See `Comparison`."""
+        names = self.now(facts)
+        sets = [frozenset(each) for record in good.records for each in self.good(record, step)]
+        if names is None or not sets:
+            return
+        ever, always = frozenset.union(*sets), frozenset.intersection(*sets)
+        told = [(name, self.new) for name in names if name not in ever]
+        told += [(name, self.gone) for name in sorted(always.difference(names)) if self.gone]
+        for name, words in told:
+            if not self.is_of_both or good.known is None or name in good.known:
+                yield _differs(name, step, words.format(good=good.words))
+
+
+@dataclass(frozen=True)
+class SettingCompared:
+    """A setting of the training, as text.
+
+    Args:
+        place: its place in `settings_of`.
+        words: before its value.
+    """
+
+    place: int
+    words: str
+
+    def differences(self, good: GoodRuns, step: int, facts: StepFacts) -> Iterator[Symptom]:
+        """See `Comparison`."""
+        now = settings_of(facts)[self.place]
+        values = sorted({each[self.place] for record in good.records for each in _near(record.settings, record, step)})
+        if now and values and "" not in values and now not in values:
+            yield _differs("", step, f"{self.words} {now}, {good.words} {' or '.join(values)}")
+
+
+@dataclass(frozen=True)
+class RatesCompared:
+    """The learning rate and the weight decay of each parameter group.
 
     Where a scheduler sets the rate by a metric, the rate is not compared.
     """
 
-    next_steps: ClassVar[tuple[str, ...]] = (
-        "Look at the scheduler: its interval (step or epoch), its number of steps, and what a checkpoint restores of it.",
-        "If the change is meant, accept the finding, or make a new baseline from a run that has it.",
-    )
+    def differences(self, good: GoodRuns, step: int, facts: StepFacts) -> Iterator[Symptom]:
+        """See `Comparison`."""
+        follows_metric = facts.follows_metric or any(record.follows_metric for record in good.records)
+        for group, (rate, decay) in rates_of(facts).items():
+            if not follows_metric:
+                rates = [(record, record.rates.get(group)) for record in good.records]
+                yield from self._of_group("learning rate", rates, group, rate, good, step, facts)
+            decays = [(record, record.decays.get(group)) for record in good.records]
+            yield from self._of_group("weight decay", decays, group, decay, good, step, facts)
 
-    def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
-        records = self.records()
-        for step, facts in new_facts(evidence):
-            compares_rates = not (facts.follows_metric or any(record.follows_metric for record in records))
-            for group, (rate, decay) in rates_of(facts).items():
-                if compares_rates:
-                    yield from self._compared("learning rate", [r.rates.get(group) for r in records], group, rate, step, facts)
-                yield from self._compared("weight decay", [r.decays.get(group) for r in records], group, decay, step, facts)
-
-    def _compared(
-        self, what: str, schedules: Sequence[Schedule | None], group: str, value: float | None, step: int, facts: StepFacts
+    def _of_group(
+        self,
+        what: str,
+        schedules: Sequence[tuple[Record, Schedule | None]],
+        group: str,
+        value: float | None,
+        good: GoodRuns,
+        step: int,
+        facts: StepFacts,
     ) -> Iterator[Symptom]:
-        pairs = [(each, record) for each, record in zip(schedules, self.records(), strict=True) if each is not None]
-        if value is None or not pairs or any(_allows(each, record, step, value) for each, record in pairs):
+        known = [(record, each) for record, each in schedules if each is not None]
+        if value is None or not known or any(_allows(each, record, step, value) for record, each in known):
             return
-        good = pairs[0][0].at(step)
+        expected = known[0][1].at(step)
         number, _, part = group.partition("/")
         of = f" of group {part} of optimizer {number}" if len(rates_of(facts)) > 1 else ""
-        ends = {record.last_step for record in self.records()}
-        text = f"the {what}{of} is {value:.4g}, {self.good} {good:.4g} at this step"
+        ends = {record.last_step for record in good.records}
+        text = f"the {what}{of} is {value:.4g}, {good.words} {expected:.4g} at this step"
         if facts.last_step not in ends and facts.last_step is not None and None not in ends:
             text += f"; this run is to end after {facts.last_step} steps, the good one after {max(filter(None, ends))}"
-        yield Symptom("", tensor="", step=step, measured=value, threshold=good, text=text)
+        yield Symptom("", tensor="", step=step, measured=value, threshold=expected, text=text)
+
+
+def _differs(name: str, step: int, text: str) -> Symptom:
+    return Symptom(name, tensor="", step=step, measured=1.0, threshold=0.0, text=text)
 
 
 def _allows(schedule: Schedule, record: Record, step: int, value: float) -> bool:
@@ -236,30 +139,6 @@ def _allows(schedule: Schedule, record: Record, step: int, value: float) -> bool
     beside = [near for near in (step - 1, step, step + 1) if record.observed.around(near) is not None]
     is_outside = record.observed.around(step) is None
     return is_outside or any(schedule.allows(record.observed, near, value) for near in beside)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReferenceSettings(RecordRule):
-    """The class of an optimizer, the precision, or the number of batches in a step is another than in the good run."""
-
-    def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
-        for step, facts in new_facts(evidence):
-            possible = [values for record in self.records() for values in _near(record.settings, record, step)]
-            for i, now in enumerate(settings_of(facts)):
-                good = sorted({values[i] for values in possible})
-                if now and good and "" not in good and now not in good:
-                    yield Symptom(
-                        "",
-                        tensor="",
-                        step=step,
-                        measured=1.0,
-                        threshold=0.0,
-                        text=f"{_SETTINGS[i]} {now}, {self.good} {' or '.join(good)}",
-                    )
-
-
-_SETTINGS = ("the precision is", "the batches in one step of the optimizer are", "the optimizers are")
 
 
 def _near(timeline: Timeline[Names], record: Record, step: int) -> set[Names]:
@@ -271,44 +150,150 @@ def _near(timeline: Timeline[Names], record: Record, step: int) -> set[Names]:
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReferenceReplicas(RecordRule):
-    """A parameter differs between ranks; in the good run it never did."""
+@dataclass(frozen=True)
+class ComparedFacts:
+    """An entry of the table: the facts that are compared under the name of one rule.
 
-    severity: Severity = Severity.CRITICAL
-    next_steps: ClassVar[tuple[str, ...]] = (
-        "Look for gradients that are not averaged: `no_sync`, a second backward, parameters that DDP is told to ignore.",
-        "Resume from a checkpoint that was saved before the ranks differed.",
-    )
+    Args:
+        name: of the rule.
+        facts: what is compared, in the order in which differences of one step are told.
+        next_steps: as of `HealthRule`.
+        severity: of the findings.
+        needs_ranks: whether the rule can run only if there are several ranks.
+    """
+
+    name: str
+    facts: tuple[Comparison, ...] = field(repr=False)
+    next_steps: tuple[str, ...] = field(default=ReferenceRule.next_steps, repr=False)
+    severity: Severity = Severity.WARNING
+    needs_ranks: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactRule(RecordRule):
+    """A rule that compares facts by step.
+
+    Args:
+        compared: the facts.
+    """
+
+    compared: ComparedFacts
+    name: ClassVar[str] = "FactRule"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # All entries of the table have this class, so the rule has the name and the words of its entry.
+        object.__setattr__(self, "name", self.compared.name)
+        object.__setattr__(self, "next_steps", self.compared.next_steps)
+
+    @classmethod
+    def of(cls, compared: ComparedFacts, reference: Reference) -> FactRule:
+        """The rule of an entry of the table."""
+        return cls(compared=compared, severity=compared.severity, reference=reference)
 
     def can_run(self, evidence: Evidence) -> str | None:
         """See `HealthRule`."""
         reason = super().can_run(evidence)
-        alone = evidence.facts is not None and evidence.ranks < 2 and not evidence.facts.apart
-        return reason or ("there is one rank only" if alone else None)
+        is_alone = evidence.facts is not None and evidence.ranks < 2 and not evidence.facts.apart
+        return reason or ("there is one rank only" if self.compared.needs_ranks and is_alone else None)
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         """See `HealthRule`."""
-        allowed = {name for record in self.records() for name in record.apart}
+        good = GoodRuns(self.records(), _common_names(self.reference.structure, evidence.structure), self.good)
         for step, facts in new_facts(evidence):
-            for name in facts.apart:
-                if name not in allowed:
-                    yield Symptom(
-                        name,
-                        tensor="",
-                        step=step,
-                        measured=1.0,
-                        threshold=0.0,
-                        text=f"this parameter is not the same on all ranks, as it was {self.good}",
-                    )
+            for compared in self.compared.facts:
+                yield from compared.differences(good, step, facts)
 
 
-FACT_RULES: tuple[type[ReferenceRule], ...] = (
-    ReferenceStructure,
-    ReferenceModes,
-    ReferenceTrained,
-    ReferenceSchedule,
-    ReferenceSettings,
-    ReferenceReplicas,
+def _common_names(good: Structure | None, now: Structure | None) -> frozenset[str] | None:
+    """The names of modules and parameters that both models have. `ReferenceStructure` tells which are new or missing."""
+    if good is None:
+        return None
+    return _names_of(good) & _names_of(now or good)
+
+
+def _names_of(model: Structure) -> frozenset[str]:
+    return frozenset([*(each.name for each in model.modules), *(each.name for each in model.parameters)])
+
+
+COMPARED_FACTS: Final = (
+    # A module trains or validates in another mode: dropout and batch norms act differently.
+    ComparedFacts(
+        "ReferenceModes",
+        (
+            NamesCompared(
+                lambda record, step: _near(record.evaluating, record, step),
+                lambda facts: sorted(facts.evaluating),
+                new="this module is in evaluation mode, {good} in training mode",
+                gone="this module is in training mode, {good} in evaluation mode",
+            ),
+            NamesCompared(
+                lambda record, step: _near(record.validating, record, step),
+                lambda facts: None if facts.validating is None else sorted(facts.validating),
+                new="in validation this module was in training mode, {good} in evaluation mode",
+                gone="in validation this module was in evaluation mode, {good} in training mode",
+            ),
+        ),
+        (
+            "Look for calls of `train()` and `eval()`: in callbacks, in `on_validation_start`, in the code that builds the "
+            "module.",
+            IF_MEANT,
+        ),
+    ),
+    # A parameter is frozen or held by an optimizer, other than in the good run at the same step.
+    ComparedFacts(
+        "ReferenceTrained",
+        (
+            NamesCompared(
+                lambda record, step: _near(record.frozen, record, step),
+                lambda facts: sorted(facts.frozen),
+                new="this parameter is frozen; {good} it was not at this step",
+                gone="this parameter is not frozen; {good} it was at this step",
+            ),
+            NamesCompared(
+                lambda record, step: _near(record.held, record, step),
+                lambda facts: held_by(facts) if facts.optimizers else None,
+                new="this parameter is held by an optimizer, other than {good}",
+                gone="this parameter is held by no optimizer, other than {good}",
+            ),
+        ),
+        ("Look where `requires_grad` is set, and which parameters the optimizer is given.", IF_MEANT),
+    ),
+    # A learning rate or a weight decay is another than in the good run at the same step.
+    ComparedFacts(
+        "ReferenceSchedule",
+        (RatesCompared(),),
+        (
+            "Look at the scheduler: its interval (step or epoch), its number of steps, and what a checkpoint restores of it.",
+            IF_MEANT,
+        ),
+    ),
+    # The class of an optimizer, the precision, or the number of batches in a step is another.
+    ComparedFacts(
+        "ReferenceSettings",
+        (
+            SettingCompared(0, "the precision is"),
+            SettingCompared(1, "the batches in one step of the optimizer are"),
+            SettingCompared(2, "the optimizers are"),
+        ),
+    ),
+    # A parameter differs between ranks, which never did in the good run.
+    ComparedFacts(
+        "ReferenceReplicas",
+        (
+            NamesCompared(
+                lambda record, step: (record.apart,),
+                lambda facts: facts.apart,
+                new="this parameter is not the same on all ranks, as it was {good}",
+                is_of_both=False,
+            ),
+        ),
+        (
+            "Look for gradients that are not averaged: `no_sync`, a second backward, parameters that DDP is told to ignore.",
+            "Resume from a checkpoint that was saved before the ranks differed.",
+        ),
+        Severity.CRITICAL,
+        needs_ranks=True,
+    ),
 )
-"""The rules on what the host knows."""
+"""The table of the facts that are compared at each step."""

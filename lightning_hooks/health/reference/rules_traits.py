@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.health.evidence import Evidence, Track
-from lightning_hooks.health.reference.rule import ReferenceRule, first_run
+from lightning_hooks.health.reference.rule import IF_MEANT, ReferenceRule, first_run
 from lightning_hooks.health.reference.trait_learning import moved_at_all, weights_and_updates
 from lightning_hooks.health.reference.traits import (
     BFLOAT16_DIGITS,
@@ -204,7 +204,7 @@ class ReferencePrecision(TraitRule):
     needs: ClassVar[Needs] = (("output", "min"), ("output", "max"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look for `autocast(enabled=False)`, `.float()`, or a decorator of `torch.amp` around the layer.",
-        "If the change is meant, accept the finding, or make a new baseline from a run that has it.",
+        IF_MEANT,
     )
     source: ClassVar[str] = "the formats: a bfloat16 has 8 binary digits, a float16 11; a float32 has so few once in 8,000"
 
@@ -251,7 +251,7 @@ class ReferenceWeights(TraitRule):
     )
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look for an initialisation that runs after the checkpoint is loaded, and for keys that the checkpoint lacks.",
-        "If the change is meant, accept the finding, or make a new baseline from a run that has it.",
+        IF_MEANT,
     )
     source: ClassVar[str] = "the triangle inequality: a weight moves at most by the sum of its updates; 4 times: ours"
 

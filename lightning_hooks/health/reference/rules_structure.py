@@ -1,0 +1,95 @@
+"""The rule that compares the modules and parameters of a model with those of the good run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.reference.rule import ReferenceRule
+from lightning_hooks.health.roles import NO_STRUCTURE
+from lightning_hooks.health.rule import Symptom
+from lightning_hooks.records.facts import ModuleFacts, ParameterFacts, Structure
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceStructure(ReferenceRule):
+    """A module or parameter of the model is new, missing, or another than in the good run: its class, shape, dtype, or ties."""
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        """See `HealthRule`."""
+        if self.reference.structure is None:
+            return "the good run does not say what its model is"
+        return NO_STRUCTURE if evidence.structure is None else None
+
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
+        """See `HealthRule`."""
+        good, structure = self.reference.structure, evidence.structure
+        if good is None or structure is None or not len(evidence.new_steps):
+            return
+        step = int(evidence.new_steps[0])
+        if not _share_names(good, structure):
+            # One sentence says more than the names of two whole models.
+            text = f"no parameter has the name of one {self.good}: that is a run of another model, or all names have changed"
+            yield Symptom("", tensor="", step=step, measured=1.0, threshold=0.0, text=text)
+            return
+        for name, text in _differences(good, structure, self.good):
+            yield Symptom(name, tensor="", step=step, measured=1.0, threshold=0.0, text=text)
+
+
+def _share_names(good: Structure, structure: Structure) -> bool:
+    """Whether two models have a parameter in common, or none at all."""
+    before, now = ({each.name for each in model.parameters} for model in (good, structure))
+    return bool(before & now) or not before or not now
+
+
+def _differences(good: Structure, structure: Structure, where: str) -> Iterator[tuple[str, str]]:
+    yield from _compared(
+        {each.name: each for each in good.parameters},
+        {each.name: each for each in structure.parameters},
+        lambda one, two: _parameter_differs(one, two, where),
+        "parameter",
+        where,
+    )
+    yield from _compared(
+        {each.name: each for each in good.modules},
+        {each.name: each for each in structure.modules},
+        lambda one, two: _module_differs(one, two, where),
+        "module",
+        where,
+    )
+
+
+def _compared(
+    before: Mapping[str, T], now: Mapping[str, T], differs: Callable[[T, T], str | None], kind: str, where: str
+) -> Iterator[tuple[str, str]]:
+    for name, each in now.items():
+        if name not in before:
+            yield name, f"this {kind} is new: the model {where} has none of this name"
+        elif (text := differs(before[name], each)) is not None:
+            yield name, text
+    for name in before:
+        if name not in now:
+            yield name, f"the model has no {kind} of this name any more, as {where}"
+
+
+def _parameter_differs(good: ParameterFacts, now: ParameterFacts, where: str) -> str | None:
+    untied, tied = sorted({*good.others} - {*now.others}), sorted({*now.others} - {*good.others})
+    if untied:
+        return f"this parameter is not tied to {untied[0]} any more, as it was {where}"
+    if tied:
+        return f"this parameter is tied to {tied[0]}; {where} it was not"
+    if good.shape != now.shape:
+        return f"the shape of this parameter is {list(now.shape)}, {where} {list(good.shape)}"
+    return None if good.dtype == now.dtype else f"the dtype of this parameter is {now.dtype}, {where} {good.dtype}"
+
+
+def _module_differs(good: ModuleFacts, now: ModuleFacts, where: str) -> str | None:
+    if good.type != now.type:
+        return f"this module is a {now.type}, {where} a {good.type}"
+    if good.drop_rate == now.drop_rate or good.drop_rate is None or now.drop_rate is None:
+        return None
+    return f"this module drops {100 * now.drop_rate:g} % of the elements, {where} {100 * good.drop_rate:g} %"
