@@ -1,4 +1,4 @@
-"""Base of the callbacks: joins a run with its participants, and passes the beginning and end of batches and steps on to it."""
+"""Base of the callbacks: takes part in runs, and passes what Lightning calls on to the driver."""
 
 from __future__ import annotations
 
@@ -10,62 +10,101 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from lightning_hooks.callbacks._checkpointed import CheckpointedCallback
-from lightning_hooks.callbacks._checks import setting_of
+from lightning_hooks.callbacks import _driver as driver
 from lightning_hooks.callbacks._lightning import refuse_old_trainer
-from lightning_hooks.callbacks._ours import for_each_stage, our_callbacks, take_part_once
-from lightning_hooks.callbacks._run import LightningRun, run_of
-from lightning_hooks.callbacks._trainer import (
-    all_callbacks,
-    batch_number,
-    current_step,
-    ends_window,
-    in_fit,
-    is_log_step,
-    is_running,
-    loss_scale,
-    warn_if_replaced,
-)
+from lightning_hooks.callbacks._ours import OurCallback, for_each_stage, our_callbacks, take_part_once
+from lightning_hooks.callbacks._run import LightningRun
+from lightning_hooks.callbacks._saving import Saving, warn_of_damage
+from lightning_hooks.callbacks._trainer import all_callbacks, batch_number, in_fit, is_running
+from lightning_hooks.engine.assembly import Assembled, Contribution
 from lightning_hooks.engine.participants.participant import Participant
+from lightning_hooks.engine.running.hook_manager import HookManager
 from lightning_hooks.records.consumer import Publisher
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
+    from lightning_hooks.callbacks._monitoring import MonitorOptions
 
 
-class HooksCallback(CheckpointedCallback):
-    """Base of the callbacks: the life of their participants within a fit, or within a run of another stage.
+class HooksCallback(OurCallback):
+    """Base of the callbacks. A subclass declares what it brings into a run; the driver assembles the run and drives it.
 
-    A subclass defines `_resolve`, `_lines`, `_build` and `_rules`, and may override `_check_resolved`, the methods up to
-    `_after_run`, `_state` and `_load_state`.
+    A subclass defines `_resolve`, `_lines`, `_contribute` and `_rules`, and may override the other methods up to `_load_state`.
     """
+
+    _warns_if_idle = True
+    """Whether to warn if the callback contributes nothing because no rule matches anything."""
 
     def __init__(self) -> None:
         super().__init__()
+        self._run: LightningRun | None = None  # the run in which the callback takes part
         self._participants: list[Participant] = []  # the participants that the callback adds to the run
         self._publisher: Publisher | None = None  # passes step views to consumers; closed with the run
+        self._saving = Saving(type(self))
 
-    def _build(self, trainer: Trainer, run: LightningRun, resolved: Any) -> Sequence[Participant]:
-        """Create the participants; none if no rule matches anything. All checks that may raise come before any hook."""
+    def _contribute(self, trainer: Trainer, run: LightningRun, resolved: Any) -> Contribution | None:
+        """What the callback brings into a run that begins; None if no rule matches anything. No hook is registered yet."""
         raise NotImplementedError
 
-    def _end_step(self, trainer: Trainer, step: int) -> None:
-        """Called when a training step ends; the hooks are already removed."""
-
-    @property
-    def _pending(self) -> bool:
-        """Whether `_end_step` must be called at the end of the next step even if no participant acts in that step."""
-        return False
+    def _assembled(self, trainer: Trainer, run: LightningRun, made: Assembled) -> None:
+        """Called when the run is assembled, before any hook is registered."""
 
     def _after_batch(self) -> None:
         """Called after a batch of any stage; the hooks are already removed."""
 
     def _after_run(self, trainer: Trainer, stage: str) -> None:
-        """Called when a run of a stage other than `train` ends: one validation, for example."""
+        """Called when a run of a stage other than `train` has ended and was published: one validation, for example."""
+
+    def _monitor_options(self) -> MonitorOptions:
+        """How a callback watches that has a `Monitoring`, by the present values of its options."""
+        raise NotImplementedError
+
+    def _state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the fit under way; empty if there is none."""
+        return {}
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        """Continue the fit under way from a checkpoint, in which the state is empty if there was no such callback."""
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle belongs to no run."""
+        driver.flush(self._run)
         return {**self.__dict__, "_run": None, "_participants": [], "_publisher": None}
+
+    @property
+    def _hook_manager(self) -> HookManager | None:
+        """The hook manager of the run in which the callback takes part; None outside a run."""
+        return None if self._run is None else self._run.hook_manager
+
+    @property
+    def _fits(self) -> bool:
+        """Whether it takes part in a fit."""
+        return self._run is not None and self._run.is_fit
+
+    def _warn_of_damage(self, damaged: Sequence[str]) -> None:
+        warn_of_damage(self._label or f"{type(self).__name__}: ", damaged)
+
+    def _saved_at(self, trainer: Trainer) -> str:
+        """The key of this callback in a checkpoint among those of its class."""
+        ours = [each for each in our_callbacks(trainer) if isinstance(each, HooksCallback)]
+        same = [each for each in ours if each._saving.key == self._saving.key and each.prefix == self.prefix]
+        return f"{self.prefix}{same.index(self)}"
+
+    @override
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Called for a checkpoint: save what continues from step to step."""
+        state = self._state() if self._fits else {}
+        self._saving.save(checkpoint, self._saved_at(trainer), state, self._hook_manager)
+
+    @override
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Called with a checkpoint, before or after the fit starts: continue from it."""
+        at, warn = self._saved_at(trainer), self._warn_of_damage
+        state = self._saving.load(checkpoint, at, trainer, self._hook_manager, warn)
+        if self._run is None:
+            self._saving.saved = state
+        else:
+            self._load_state(state)
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -82,7 +121,7 @@ class HooksCallback(CheckpointedCallback):
         with self._naming_origin():
             self._refuse_beside(our_callbacks(trainer))
         self._detach()
-        self._forget_state(trainer)
+        self._saving.forget(trainer)
 
     def _is_in_use(self, trainer: Trainer) -> bool:
         """Whether a run of another Trainer, which has not ended, uses the callback; if so, warn."""
@@ -98,38 +137,10 @@ class HooksCallback(CheckpointedCallback):
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called when the model is on its device: resolve the rules, check them, and join the run."""
+        """Called when the model is on its device: the last callback of this package begins the run for all of them."""
         self._detach()
-        if self._acts_in_fit:
-            self._attach(trainer, pl_module)
-
-    def _attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        run = run_of(trainer, pl_module)
-        participants = self._built(trainer, pl_module, run)
-        if not participants:
-            return
-        # Set the run before it begins: if Ctrl-C arrives in between, `_detach` still leaves the run.
-        self._run = run
-        run.take_part(self, self._participants, self._leave)
-        if "train" in self._stages:
-            participants = [*self._skipped.start(trainer, run.hook_manager), *participants]
-        # Lightning calls on_fit_start of callbacks in order, so participants join in the order of the callbacks.
-        for participant in participants:
-            participant.owner = type(self).__name__
-            self._participants.append(participant)
-            run.join(participant)
-
-    def _built(self, trainer: Trainer, pl_module: LightningModule, run: LightningRun) -> list[Participant]:
-        with self._naming_origin():
-            setting = setting_of(trainer, pl_module)
-            self._refuse_setting(setting)
-            resolved = self._resolve(pl_module, trainer, run.earlier)
-            run.earlier = self._check_resolved(resolved, setting, run.earlier)
-            participants = list(self._build(trainer, run, resolved))
-        if not participants:
-            name = self._label or f"{type(self).__name__}: "
-            warnings.warn(f"{name}no rule matches anything ({self._rules}); it does nothing in this run", stacklevel=2)
-        return participants
+        if driver.is_last(trainer, self, our_callbacks(trainer)):
+            driver.begin_run(trainer, pl_module, driver.acting(trainer))
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -142,24 +153,13 @@ class HooksCallback(CheckpointedCallback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Called before a batch: at the first batch of a step ask which participants act, then install the hooks."""
         if self._run is not None:
-            warn_if_replaced(trainer, pl_module)
-            step = current_step(trainer)
-            # With automatic optimization, Lightning announces every backward in on_before_backward. A `loss.backward()` in the
-            # training step of manual optimization is not announced.
-            announced = pl_module.automatic_optimization and pl_module.trainer is trainer
-            self._run.begin_batch(step, reporting=is_log_step(trainer, step), announced=announced)
+            driver.begin_batch(self._run, trainer, pl_module)
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Called before each backward of the loss: gradients are those of the loss from now on. Note the loss scale."""
-        run = self._run
-        if run is None:
-            return
-        run.hook_manager.backward_begins()
-        if run.hook_manager.switch.is_on and run.has_first(self._participants):
-            scale = loss_scale(trainer)
-            if scale is not None:
-                run.hook_manager.scaled_by(scale)
+        """Called before each backward of the loss: measure the loss, and note the loss scale."""
+        if self._run is not None and self._run.is_led_by(self):
+            driver.before_backward(self._run, trainer, pl_module, loss)
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -169,49 +169,42 @@ class HooksCallback(CheckpointedCallback):
 
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Called with accumulated, unscaled, averaged gradients: read or change them."""
-        if self._run is not None and self._run.hook_manager.switch.is_on:
-            for participant in self._participants:
-                self._run.hook_manager.before_step(participant, optimizer)
+        """Called with accumulated, unscaled, averaged gradients: read or change them in the turn of this callback."""
+        if self._run is not None:
+            driver.before_optimizer_step(self._run, self, optimizer)
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Called after a batch: remove the hooks; after the last batch of a step, end the step."""
-        run = self._run
-        if run is None:
-            return
-        hook_manager = run.hook_manager
-        hook_manager.end_batch()
-        self._after_batch()
-        if hook_manager.idle and not self._pending:
-            return
-        step = hook_manager.step
-        if step is None or not ends_window(trainer):
-            return
-        self._end_step(trainer, step)
-        if run.has_last(self._participants):
-            hook_manager.end_step()
+        """Called after a batch: `HooksGuard`, which comes first, has removed the hooks and ended the step, if it is over."""
+        if self._run is not None:
+            self._run.end_batch(trainer)
+            self._after_batch()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after an epoch, also one that was cut short: remove the hooks, and drop a step that has not ended.
-
-        Lightning clears the gradients of such a step before the first backward of the next epoch. A strategy that accumulates
-        by itself keeps the gradients, so with it the step continues.
-        """
+        """Called after an epoch, also one that was cut short: remove the hooks, and write its last steps now."""
         if self._run is not None:
-            self._run.hook_manager.end_batch()
-            if not trainer.strategy.handles_gradient_accumulation:
-                self._run.hook_manager.end_step()
+            driver.end_epoch(self._run, trainer)
+            driver.flush(self._run)
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called after the last batch: write the last step."""
+        driver.flush(self._run)
 
     def _start_run(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called before the run of a stage other than `train`, inside a fit or outside."""
+        driver.flush(self._run)  # Write the finished training steps before those of this stage.
         if self._run is not None:
             self._run.hook_manager.interrupt()
-        elif not in_fit(trainer) and stage in self._stages:
-            self._attach(trainer, pl_module)
+            self._run.begin_stage(stage)
+        elif not in_fit(trainer) and driver.is_last(trainer, self, acting := driver.acting(trainer, stage)):
+            driver.begin_run(trainer, pl_module, acting)
+            for run in {id(each._run): each._run for each in acting}.values():
+                if run is not None:
+                    run.begin_stage(stage)
 
     def _acts_in(self, stage: str, trainer: Trainer) -> bool:
         return self._run is not None and stage in self._stages and not trainer.sanity_checking
@@ -231,6 +224,7 @@ class HooksCallback(CheckpointedCallback):
         if self._run is None or stage not in self._stages:
             return
         if not trainer.sanity_checking:
+            driver.end_stage(self._run, trainer, stage)
             self._after_run(trainer, stage)
         self._run.hook_manager.end_step(stage)
         if not in_fit(trainer):
@@ -244,7 +238,12 @@ class HooksCallback(CheckpointedCallback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Called when the run failed or was interrupted: remove all hooks."""
+        """Called when the run failed or was interrupted: write the last step that ended, remove all hooks."""
+        try:
+            driver.flush(self._run)
+        # A device may raise here. Only warn, so that the user sees the exception of the fit.
+        except Exception as error:
+            warnings.warn(f"the last step is not written: {type(error).__name__}: {error}", stacklevel=2)
         self._leave(exception)
 
     @override
@@ -255,9 +254,12 @@ class HooksCallback(CheckpointedCallback):
     def _detach(self, error: BaseException | None = None) -> None:
         """Remove all hooks and close the consumers; a second call does nothing."""
         try:
-            self._keep_state()
+            # Call `_state` after every run, also where its result is not used: it publishes the step views that are pending.
+            state = self._state()
+            if self._fits:
+                self._saving.last = state
         finally:
-            self._skipped.stop(self._hook_manager)
+            self._saving.skipped.stop(self._hook_manager)
             run, participants, publisher = self._run, self._participants, self._publisher
             self._run, self._participants, self._publisher = None, [], None
             if run is not None:

@@ -198,11 +198,13 @@ class Written(NamedTuple):
         prefix: by which tables know the monitor.
         plans: the plan of each stage.
         limits: the limits on its scalars and histograms.
+        owner: the monitor.
     """
 
     prefix: str
     plans: Mapping[str, Plan]
     limits: Limits
+    owner: Any = None
 
 
 def refuse_common_tags(monitors: Iterable[Written]) -> None:
@@ -216,7 +218,7 @@ def refuse_common_tags(monitors: Iterable[Written]) -> None:
     """
     leading: set[tuple[str, str]] = set()
     earlier: list[tuple[set[str], set[str]]] = []  # for each earlier monitor its tags, and tags of merged rows
-    for prefix, plans, limits in monitors:
+    for prefix, plans, limits, _ in monitors:
         tags: set[str] = set()
         merged: set[str] = set()
         for stage, plan in plans.items():

@@ -68,7 +68,14 @@ class HooksGuard(Callback):
         if run is not None:
             run.hook_manager.end_batch()
 
-    on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _end_batch
+    @override
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Called after a batch: remove the hooks, and end the step if it is over."""
+        run = self._run()
+        if run is not None:
+            run.end_batch(trainer)
+
+    on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _end_batch
     on_validation_start = on_test_start = on_predict_start = _end_batch
     # If an epoch is cut short within a batch, Lightning calls on_train_epoch_end without on_train_batch_end.
     on_train_epoch_end = _end_batch

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_hooks.engine.participants.overhead import MAX_FACTOR, Clock, Overhead, hook_cost
-from lightning_hooks.engine.watching.observer import Observer
+from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.saved_state import read_count, starting_again
 
 
 class OverheadLimit:
-    """Sets the limit of an observer, warns once when its intervals have grown, and saves them in checkpoints.
+    """Sets the limit of a share, warns once when its intervals have grown, and saves them in checkpoints.
 
     Args:
         limit: the maximum share of the step time; None for no limit.
@@ -26,24 +26,24 @@ class OverheadLimit:
         self._factor = 1
         self._warned = False
 
-    def start(self, observer: Observer, clock: Clock, state: Mapping[str, Any]) -> list[str]:
+    def start(self, share: Share, clock: Clock, state: Mapping[str, Any]) -> list[str]:
         """Begin a fit.
 
         Args:
-            observer: the observer to limit.
+            share: of the monitor to limit.
             clock: the clock of overhead.
             state: the state of a checkpoint; empty without one.
 
         Returns:
             A sentence about each damaged entry, whose state starts again.
         """
-        observer.overhead = Overhead(self.limit, hook_cost(clock))
+        share.overhead = Overhead(self.limit, hook_cost(clock))
         self._factor, self._warned = 1, False
-        return self.load_state_dict(observer, state)
+        return self.load_state_dict(share, state)
 
-    def warn(self, observer: Observer) -> None:
+    def warn(self, share: Share) -> None:
         """Warn once when the ranks have agreed on longer intervals."""
-        before, self._factor = self._factor, observer.factor
+        before, self._factor = self._factor, share.factor
         if self._factor == before or self._warned:
             return
         self._warned = True
@@ -57,10 +57,10 @@ class OverheadLimit:
             stacklevel=2,
         )
 
-    def state_dict(self, observer: Observer) -> dict[str, Any]:
-        return {"factor": observer.factor} if observer.factor > 1 else {}
+    def state_dict(self, share: Share) -> dict[str, Any]:
+        return {"factor": share.factor} if share.factor > 1 else {}
 
-    def load_state_dict(self, observer: Observer, state: Mapping[str, Any]) -> list[str]:
+    def load_state_dict(self, share: Share, state: Mapping[str, Any]) -> list[str]:
         """Restore the intervals of a checkpoint, if there is still a limit.
 
         Returns:
@@ -71,6 +71,6 @@ class OverheadLimit:
             factor = 1
             with starting_again(damaged):
                 factor = read_count(state.get("factor", 1), "factor", at_least=1, below=MAX_FACTOR + 1)
-            observer.widen(factor)
-            self._factor = observer.factor
+            share.widen(factor)
+            self._factor = share.factor
         return damaged

@@ -16,6 +16,7 @@ from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.user_hooks.participant import UserHooksParticipant
 from lightning_hooks.engine.watching.about import about_rows
 from lightning_hooks.engine.watching.observer import Observer
+from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.errors import listed
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.limits import Limits
@@ -25,8 +26,9 @@ from lightning_hooks.rules.patterns import Target, select
 from lightning_hooks.rules.prefix import name_of
 
 if TYPE_CHECKING:
+    from lightning_hooks.callbacks._base import HooksCallback
     from lightning_hooks.callbacks._lightning import Trainer
-    from lightning_hooks.callbacks.monitor import StatsMonitor
+    from lightning_hooks.callbacks._monitoring import MonitorOptions
 
 
 class MonitorLog:
@@ -36,11 +38,11 @@ class MonitorLog:
         writer: the consumer that writes the steps.
     """
 
-    def __init__(self, monitor: StatsMonitor, trainer: Trainer, run: LightningRun) -> None:
+    def __init__(self, monitor: HooksCallback, options: MonitorOptions, trainer: Trainer, run: LightningRun) -> None:
         self._monitor = monitor
-        self._histogram_every = monitor.histogram_every_n_steps
-        options: dict[str, Any] = {"histogram_every_n_steps": self._histogram_every, "failed": run.failed_loggers}
-        self.writer: LoggerWriter = logger_writer(monitor, trainer, run, **options)
+        self._histogram_every = options.histogram_every_n_steps
+        how: dict[str, Any] = {"histogram_every_n_steps": self._histogram_every, "failed": run.failed_loggers}
+        self.writer: LoggerWriter = logger_writer(monitor, trainer, run, **how)
         self._structure = run.model_facts.structure
         self._plans: Mapping[str, Plan] = {}
         self._page_is_due = True
@@ -71,12 +73,13 @@ class MonitorLog:
                 stacklevel=2,
             )
 
-    def write_page(self, trainer: Trainer, observer: Observer, participants: Sequence[Participant]) -> None:
+    def write_page(self, trainer: Trainer, observer: Observer, share: Share, participants: Sequence[Participant]) -> None:
         """Write the page and the layout of the charts once, after the first step or other run, when shapes are known.
 
         Args:
             trainer: the Trainer of the run.
             observer: the observer of the stage.
+            share: of the monitor in the table of that observer.
             participants: the participants of the run, whose transforms and custom hooks are listed too.
         """
         if not self._page_is_due:
@@ -86,13 +89,13 @@ class MonitorLog:
             return
         transforms = [bound for participant in participants for bound in getattr(participant, "transforms", ())]
         hooks = [hook for each in participants if isinstance(each, UserHooksParticipant) for hook in each.hooks]
-        table = plan_report(observer.plan, observer.fallback.shapes, self.writer.limits, stage=observer.stage)
-        left_out = left_out_of(trainer.lightning_module, (each.rule for each in observer.plan.rules))
+        table = plan_report(share.plan, share.shapes, self.writer.limits, stage=observer.stage)
+        left_out = left_out_of(trainer.lightning_module, (each.rule for each in share.plan.rules))
         match = Match([*table, *transforms_report(transforms), *hooks_report(hooks)], left_out)
-        page = "\n".join([*self._facts(trainer, observer), "", match.markdown()])
+        page = "\n".join([*self._facts(trainer, share), "", match.markdown()])
         charts = [(STAGE_PREFIX[stage] + tensor, stat) for stage, plan in self._plans.items() for tensor, stat in plan.charts]
         try:
-            about = about_rows(observer.plan, observer.fallback.shapes, observer.uncalled or ())
+            about = about_rows(share.plan, share.shapes, share.uncalled or ())
             prefix = self._monitor.prefix
             indices = [
                 SavedIndex(plan.index, stage, name_of(prefix), observer.table.ranks, self._structure, prefix).to_json()
@@ -102,9 +105,9 @@ class MonitorLog:
                 page, charts, current_step(trainer), transforms=bool(transforms), about=about, indices=indices
             )
         except Exception as error:
-            observer.fail(error)
+            observer.fail(error, [share])
 
-    def _facts(self, trainer: Trainer, observer: Observer) -> list[str]:
+    def _facts(self, trainer: Trainer, share: Share) -> list[str]:
         """The settings, the merged rows, and the modules that were not called, as a list in Markdown."""
         run: Any = trainer
         names = ("precision", "accumulate_grad_batches", "gradient_clip_val", "log_every_n_steps", "world_size")
@@ -112,20 +115,21 @@ class MonitorLog:
         limits = self.writer.limits
         merged = "" if limits is None else limits.details(self.writer.path, self._histogram_every)
         lines.append(f"- merged: {merged or 'nothing; every row has its own tags'}")
-        if observer.uncalled is not None:
+        if share.uncalled is not None:
             by_kind: dict[str, list[str]] = {}
-            for name, kind in observer.uncalled.items():
+            for name, kind in share.uncalled.items():
                 by_kind.setdefault(kind, []).append(name)
             idle = "; ".join(f"{listed(names)} ({kind})" for kind, names in by_kind.items())
             lines.append(f"- not called in the first watched step: {idle or 'none'}")
         return lines
 
 
-def limits_of(monitor: StatsMonitor, plan: Plan, plans: Mapping[str, Plan]) -> Limits:
+def limits_of(monitor: HooksCallback, options: MonitorOptions, plan: Plan, plans: Mapping[str, Plan]) -> Limits:
     """The limits on the scalars and histograms that a monitor writes in all its stages.
 
     Args:
-        monitor: the monitor, for its options.
+        monitor: for its name.
+        options: how it watches.
         plan: the whole plan of the monitor.
         plans: the plan of each stage.
 
@@ -133,9 +137,9 @@ def limits_of(monitor: StatsMonitor, plan: Plan, plans: Mapping[str, Plan]) -> L
         NoMatchError: a pattern of `scalars` matches no row.
     """
     pinned: list[Target[Any]] = []
-    if monitor.scalars:
+    if options.scalars:
         targets = list({row.name: row.target for row in plan.rows}.values())
-        strict = monitor.watch is None or any(rule.strict for rule in monitor.watch)
-        pinned = select(targets, monitor.scalars, where=f"{monitor._label}scalars", strict=strict, advice="")
+        strict = options.is_default or any(each.rule.strict for each in plan.rules)
+        pinned = select(targets, options.scalars, where=f"{monitor._label}scalars", strict=strict, advice="")
     stages = {stage: each.index for stage, each in plans.items()}
-    return Limits(stages, monitor.max_scalars, monitor.max_histograms, [target.name for target in pinned])
+    return Limits(stages, options.max_scalars, options.max_histograms, [target.name for target in pinned])

@@ -72,6 +72,14 @@ class OurCallback(Callback):
         """The stages in which the callback acts: some of `train`, `validate`, `test`, `predict`."""
         return self.stages
 
+    @property
+    def _has_requests(self) -> bool:
+        """Whether consumers of this callback have requests that are to be fulfilled at the end of a step."""
+        return False
+
+    def _end_step(self, trainer: Trainer, step: int) -> None:
+        """Called when a training step has ended and was perhaps published; the hooks are already removed."""
+
     def _refuse_setting(self, setting: Setting) -> None:
         """Refuse a setting that the callback does not support with any model; called before ranks exchange anything."""
 

@@ -28,6 +28,7 @@ from lightning_hooks.callbacks._trainer import (
 from lightning_hooks.engine.participants.facts import ModelFacts
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.running.run import Run, runs_on
+from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.hooks import for_each
 from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.tensorboard.own_board import OwnBoard, checked_logdir
@@ -52,6 +53,9 @@ class LightningRun(Run):
         apart: the names of the parameters that differed between ranks when they were compared last.
         validating: the names of the modules that were in training mode in the last validation; None before the first.
         failed_loggers: the loggers that raised when a monitor wrote to them, with their errors.
+        producers: by stage, what measures and publishes for all callbacks.
+        has_ended_step: whether the batch that ended last was the last one of its step.
+        ends_batch: what the driver does after a batch of training.
     """
 
     def __init__(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -65,10 +69,13 @@ class LightningRun(Run):
         self.apart: tuple[str, ...] = ()
         self.validating: tuple[str, ...] | None = None
         self.failed_loggers: list[tuple[Any, Exception]] = []
+        self.producers: dict[str, Producer] = {}
+        self.has_ended_step = False
+        self.ends_batch: Callable[[LightningRun, Trainer], None] = _only_remove
+        self._is_in_batch = False
+        self._open_stages: set[str] = set()
         self._members: list[_Member] = []
         self._compared: Sequence[object] = ()  # the callbacks of the Trainer when `_absent` was computed
-        # The participants of callbacks that were removed from the Trainer. They act again if the callback is put back.
-        self._absent: list[Participant] = []
         self._boards: dict[Path, OwnBoard] = {}
         self._capture_folders: set[Path] = set()
         # The step at which `note_facts` last read the facts, and these facts.
@@ -125,9 +132,11 @@ class LightningRun(Run):
 
     @override
     def leave(self, participants: Iterable[Participant]) -> None:
-        """Remove a callback and its participants; when the last participant has left, the run ends."""
+        """Remove a callback and its participants; when the last callback has left, the run ends."""
         self._members = [member for member in self._members if member.participants is not participants]
         super().leave(participants)
+        if not self._members:
+            self.close()
 
     def removed(self) -> list[OurCallback]:
         """The callbacks that take part although they were removed from the list of the Trainer."""
@@ -135,14 +144,56 @@ class LightningRun(Run):
 
     def begin_batch(self, step: int, *, stage: str = "train", reporting: bool = False, announced: bool = False) -> None:
         """Call `HookManager.begin_batch`; participants of callbacks that were removed from the list do not act."""
-        self._update_absent()
-        self.hook_manager.begin_batch(step, stage=stage, reporting=reporting, announced=announced, absent=self._absent)
+        self.note_removed()
+        self._is_in_batch = self._is_in_batch or stage == "train"
+        self.hook_manager.begin_batch(step, stage=stage, reporting=reporting, announced=announced)
 
-    def _update_absent(self) -> None:
+    def end_batch(self, trainer: Trainer) -> None:
+        """Remove the hooks after a batch of training, and end the step if it is over; a second call does nothing."""
+        self.ends_batch(self, trainer)
+
+    def take_batch(self) -> bool:
+        """Whether a batch of training is under way; it is over then."""
+        was_in_batch, self._is_in_batch = self._is_in_batch, False
+        if was_in_batch:
+            self.has_ended_step = False
+        return was_in_batch
+
+    def begin_stage(self, stage: str) -> None:
+        """Note that the run of a stage other than `train` begins."""
+        self._open_stages.add(stage)
+
+    def take_stage(self, stage: str) -> bool:
+        """Whether the run of a stage other than `train` is under way; it is over then."""
+        was_open = stage in self._open_stages
+        self._open_stages.discard(stage)
+        return was_open
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether something must be done at the end of the next step even if no participant acts in that step."""
+        trained = self.producers.get("train")
+        return (trained is not None and trained.is_pending) or any(each._has_requests for each in self._callbacks())
+
+    def tell_ended(self, trainer: Trainer, step: int) -> None:
+        """Tell the callbacks that a training step has ended; the hooks are already removed."""
+        self.has_ended_step = True
+        for callback in self._callbacks():
+            callback._end_step(trainer, step)
+
+    def _callbacks(self) -> list[OurCallback]:
+        """The callbacks that take part, in order."""
+        return [callback for member in self._members if (callback := member.callback()) is not None]
+
+    def note_removed(self) -> None:
+        """Let the participants of callbacks that were removed from the list of the Trainer act no more; others act again."""
         listed = self._listed()
         if self._compared != listed:
             self._compared = [*listed]
-            self._absent = [participant for member in self._removed_members() for participant in member.participants]
+            removed = self._removed_members()
+            for member in self._members:
+                for participant in member.participants:
+                    participant.is_absent = member in removed
 
     def _removed_members(self) -> list[_Member]:
         listed = set(map(id, self._listed()))
@@ -152,19 +203,18 @@ class LightningRun(Run):
         trainer = self.trainer
         return [] if trainer is None else all_callbacks(trainer)
 
+    def is_led_by(self, callback: OurCallback) -> bool:
+        """Whether a callback comes first of those that are in the list of the Trainer: it does the work that is done once."""
+        return bool(self._present) and self._present[0].callback() is callback
+
+    def ends_with(self, callback: OurCallback) -> bool:
+        """Whether a callback comes last of those that are in the list of the Trainer."""
+        return bool(self._present) and self._present[-1].callback() is callback
+
     @property
-    def _present(self) -> Sequence[Participant]:
-        return [each for each in self.participants if each not in self._absent] if self._absent else self.participants
-
-    def has_first(self, participants: Sequence[Participant]) -> bool:
-        """Whether a callback with these participants comes first: it does the work that precedes all participants."""
-        present = self._present
-        return bool(present) and present[0] in participants
-
-    def has_last(self, participants: Sequence[Participant]) -> bool:
-        """Whether a callback with these participants comes last: it does the work that follows all participants."""
-        present = self._present
-        return bool(present) and present[-1] in participants
+    def _present(self) -> list[_Member]:
+        removed = self._removed_members()
+        return [member for member in self._members if member not in removed] if removed else self._members
 
     def logdir_of(self, callback: OurCallback) -> str | os.PathLike[str] | None:
         """The folder for event files of this package: that of the callback, or else of the first callback that has one."""
@@ -235,6 +285,11 @@ class LightningRun(Run):
         # Check again when the run begins: another capture may name the default folder of this run, which is not known before.
         refuse_common_folder(folder, self._capture_folders)
         self._capture_folders.add(folder)
+
+
+def _only_remove(run: LightningRun, trainer: Trainer) -> None:
+    """What happens after a batch in a run that no driver has begun: the hooks are removed."""
+    run.hook_manager.end_batch()
 
 
 class _Member(NamedTuple):

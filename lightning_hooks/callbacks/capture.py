@@ -26,8 +26,8 @@ from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import current_step, remembered, sample_indices
 from lightning_hooks.capture import CaptureWriter, reduction
 from lightning_hooks.capture.writer import can_be_stored
+from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.inspecting.match_report import MatchLine, capture_report
-from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.watching.capture_participant import CaptureParticipant
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
@@ -179,16 +179,17 @@ class ActivationCapture(HooksCallback):
         return super()._label or "ActivationCapture: "
 
     @override
-    def _build(self, trainer: Trainer, run: LightningRun, resolved: Targets) -> Sequence[Participant]:
+    def _contribute(self, trainer: Trainer, run: LightningRun, resolved: Targets) -> Contribution | None:
         if not resolved:  # Every rank returns here or none, since patterns match the same modules on all ranks.
-            return []
+            return None
         folder = self._folder(trainer)
         run.begin_capture(folder)
         self._files = CaptureWriter(folder, trainer.global_rank, self.batches_per_file, self.dtype, self.max_bytes)
         writer = logger_writer(self, trainer, run)
         self._loggers = writer if self.tensorboard and writer.loggers else None  # None on ranks other than 0
         self._shown = {}
-        return [CaptureParticipant(resolved, self.tensor, self.stages, self.schedule, reduction(self.reduce), self._take)]
+        participant = CaptureParticipant(resolved, self.tensor, self.stages, self.schedule, reduction(self.reduce), self._take)
+        return Contribution(type(self).__name__, self._label, participants=[participant])
 
     def _folder(self, trainer: Trainer) -> Path:
         """The given folder, or one in the log folder of the run; a new folder if the logger has no separate one for each run.

@@ -11,8 +11,8 @@ from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import Earlier, Setting, refuse_for_strategy
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import deferred, optimizers_of
+from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.inspecting.match_report import MatchLine, hooks_report
-from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.user_hooks.participant import BoundHook, UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import Hook
@@ -70,10 +70,11 @@ class CustomHooks(HooksCallback):
         return hooks_report(resolved)
 
     @override
-    def _build(self, trainer: Trainer, run: LightningRun, resolved: list[BoundHook]) -> Sequence[Participant]:
+    def _contribute(self, trainer: Trainer, run: LightningRun, resolved: list[BoundHook]) -> Contribution | None:
         if not any(hook.runners for hook in resolved):
-            return []
-        return [UserHooksParticipant(resolved, optimizers=deferred(trainer, optimizers_of, ()))]
+            return None
+        participant = UserHooksParticipant(resolved, optimizers=deferred(trainer, optimizers_of, ()))
+        return Contribution(type(self).__name__, self._label, participants=[participant])
 
     @property
     @override

@@ -10,17 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from lightning_hooks.callbacks._checks import options_repr
+from lightning_hooks.callbacks import _driver as driver
+from lightning_hooks.callbacks._base import HooksCallback
+from lightning_hooks.callbacks._checks import Earlier, Setting, check_options, options_repr, refuse_setting
 from lightning_hooks.callbacks._first_batch import Checked, FirstBatch
+from lightning_hooks.callbacks._loggers import as_loggers
+from lightning_hooks.callbacks._monitoring import Monitoring, MonitorOptions, Resolved
 from lightning_hooks.callbacks._ours import Guest, OurCallback, our_callbacks
 from lightning_hooks.callbacks._outlet import TrainerOutlet
 from lightning_hooks.callbacks._replicas import compare_replicas
-from lightning_hooks.callbacks._run import run_of
+from lightning_hooks.callbacks._run import LightningRun, run_of
 from lightning_hooks.callbacks._run_context import leaves_files
 from lightning_hooks.callbacks._trainer import batch_number, current_step, in_fit, is_under_way
-from lightning_hooks.callbacks.monitor import Resolved, StatsMonitor
+from lightning_hooks.callbacks.monitor import StatsMonitor
 from lightning_hooks.checks.result import CheckReport
+from lightning_hooks.engine.assembly import Assembled, Contribution
 from lightning_hooks.engine.inspecting.good_runs import rules_of_reference
+from lightning_hooks.engine.inspecting.left_out import LeftOut
+from lightning_hooks.engine.inspecting.match_report import MatchLine
 from lightning_hooks.engine.participants.shards import has_units
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.accepting import Accept, accepted_patterns, refuse_unknown_rules
@@ -35,20 +42,21 @@ from lightning_hooks.health.rules import rules_by_name
 from lightning_hooks.health.rules.reading import as_health_rules
 from lightning_hooks.health.watching import fields_of_watch
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.records.limits import Limits, TablesOnly
+from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS
 from lightning_hooks.rules import Watch
+from lightning_hooks.rules.fields import check_local
 from lightning_hooks.rules.patterns import named_modules
 from lightning_hooks.rules.prefix import ROOT
+from lightning_hooks.rules.schedule import EveryN, every_n
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from lightning_hooks.callbacks._checks import Earlier
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
     from lightning_hooks.callbacks._run_context import TrainerContext
 
 
-class HealthMonitor(StatsMonitor):
+class HealthMonitor(HooksCallback):
     """Say what is wrong with a training: in which layer, since which step, why, and what to try.
 
     Findings appear in the terminal, in TensorBoard's Text tab, and in `findings.jsonl` beside the event file; `summary.json`
@@ -99,7 +107,15 @@ class HealthMonitor(StatsMonitor):
         on_error: str = "warn",
         check_first_batch: bool | Mapping[str, Any] | Sequence[Any] = False,
     ) -> None:
-        super().__init__(every_n_steps=every_n_steps, prefix=prefix, loggers=loggers, logdir=logdir, on_error=on_error)
+        super().__init__()
+        self.every_n_steps = every_n_steps
+        self.schedule: EveryN = every_n(every_n_steps, "every_n_steps")
+        check_options(prefix, on_error, None)
+        self.prefix = prefix
+        self.loggers = as_loggers(loggers)
+        check_local("logdir", logdir, "give the Trainer a TensorBoardLogger for another")
+        self.logdir = logdir
+        self.on_error = on_error
         self.rules = rules
         self.reference = reference
         self._health_rules: list[HealthRule] = as_health_rules(rules, rules_of_reference(reference))
@@ -113,20 +129,43 @@ class HealthMonitor(StatsMonitor):
         self._actions = Actions.read(actions, [*own, *self._first_batch.names])
         self._reporter: Reporter | None = None
         self._requests: TrainerContext | None = None  # During a fit, it takes what actions request: stop, save.
-        self._is_guest = False
+        self._is_diagnosing = False
         self._writes = False  # whether the current run leaves files
+        self._monitoring = Monitoring(self)  # for a Trainer without a monitor whose steps serve
         self._new_diagnosis()  # Refuse two rules with one name now, not when a fit begins.
 
-    @override
     def __repr__(self) -> str:
+        """The arguments that differ from their defaults."""
         # The address of a webhook is a secret, so this `repr` cannot be typed back in if `actions` has one.
         hidden = {"actions": without_addresses(self.actions)}
         return options_repr(self, HealthMonitor, hidden, accept=[], loggers=("all",))
 
-    @override
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle is not attached to anything, and has found nothing."""
-        return {**super().__getstate__(), "_reporter": None, "_requests": None, "_is_guest": False}
+        copied = self._monitoring.for_copy()
+        own = {"_reporter": None, "_requests": None, "_is_diagnosing": False, "_monitoring": copied}
+        return {**super().__getstate__(), **own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The copy owns its monitoring."""
+        self.__dict__.update(state)
+        self._monitoring.owner = self
+
+    @override
+    def _monitor_options(self) -> MonitorOptions:
+        return MonitorOptions(
+            self.schedule,
+            histogram_every_n_steps=HISTOGRAM_EVERY_N_STEPS,
+            on_error=self.on_error,
+            only_tables=True,
+            watches_loss_alone=any(rule.enabled for rule in self._health_rules),
+        )
+
+    @property
+    def latest(self) -> dict[str, float]:
+        """The statistics of the last step that it measured itself, by tag; empty beside a monitor whose steps serve."""
+        driver.flush(self._run)
+        return self._monitoring.latest()
 
     @property
     def findings(self) -> list[Finding]:
@@ -150,7 +189,7 @@ class HealthMonitor(StatsMonitor):
             rule: the name of the rule.
             cause: what explains its findings.
         """
-        if self._reporter is None or not self._fits or rule not in self._reporter.diagnosis.rules:
+        if self._reporter is None or not self._is_diagnosing or rule not in self._reporter.diagnosis.rules:
             return False
         self._reporter.diagnosis.give(rule, cause)
         return True
@@ -163,15 +202,10 @@ class HealthMonitor(StatsMonitor):
 
     @override
     def guest_of(self, monitor: OurCallback, trainer: Trainer) -> Guest | None:
-        if is_under_way(trainer) and not in_fit(trainer):
-            return None
-        host = self._host(trainer)
-        if monitor is self and host is None:
-            return Guest((), partial(self._start_reporter, trainer))
-        if monitor is not host:
+        if (is_under_way(trainer) and not in_fit(trainer)) or monitor is not self._host(trainer):
             return None
         rules = [Watch(**fields) for fields in fields_of_watch(self._health_rules, beside=True, has_units=_has_units(trainer))]
-        return Guest(rules, partial(self._start_as_guest, trainer))
+        return Guest(rules, partial(self._start_reporter, trainer))
 
     @override
     def _refuse_beside(self, callbacks: Sequence[OurCallback]) -> None:
@@ -184,7 +218,7 @@ class HealthMonitor(StatsMonitor):
     def _host(self, trainer: Trainer) -> StatsMonitor | None:
         """The monitor whose steps the rules read; None if there is none that watches the same rows as often."""
         for callback in our_callbacks(trainer):
-            if not isinstance(callback, StatsMonitor) or isinstance(callback, HealthMonitor) or callback.watch is not None:
+            if not isinstance(callback, StatsMonitor) or callback.watch is not None:
                 continue
             schedule = callback.schedule
             is_dense = schedule.steps is None and schedule.every <= self.schedule.every and schedule.last is None
@@ -200,14 +234,11 @@ class HealthMonitor(StatsMonitor):
         writes = not trainer.fast_dev_run and leaves_files(trainer, writer.loggers)  # type: ignore[attr-defined]
         self._writes = writes
         reporter = self._reporter = Reporter(self._new_diagnosis(), self._actions, outlet, writes=writes)
-        saved = self._saved.pop("diagnosis", None)
+        self._is_diagnosing = in_fit(trainer)
+        saved = self._saving.saved.pop("diagnosis", None)
         if saved is not None:
             self._continue_from(saved)
         return reporter
-
-    def _start_as_guest(self, trainer: Trainer, writer: Any, context: Any) -> Reporter:
-        self._is_guest = True
-        return self._start_reporter(trainer, writer, context)
 
     def _continue_from(self, saved: Any) -> None:
         try:
@@ -217,53 +248,64 @@ class HealthMonitor(StatsMonitor):
             self._warn_of_damage([f"the diagnosis ({error})"])
 
     @override
-    def _watched(self, trainer: Trainer | None) -> Sequence[Watch]:
-        listed = fields_of_watch(self._health_rules, from_start=True, has_units=_has_units(trainer))
-        return [Watch(**fields) for fields in listed]
+    def _refuse_setting(self, setting: Setting) -> None:
+        refuse_setting(setting, self.stages)
 
     @override
     def _resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:
         if trainer is not None and self._host(trainer) is not None:
             return Resolved(Plan([], [], ()), {})
-        return super()._resolve(model, trainer, earlier)
-
-    @property
-    @override
-    def _watches_loss_alone(self) -> bool:
-        return any(rule.enabled for rule in self._health_rules)
+        listed = fields_of_watch(self._health_rules, from_start=True, has_units=_has_units(trainer))
+        return self._monitoring.resolve(model, [Watch(**fields) for fields in listed], "the default watch")
 
     @override
-    def _limits(self, plan: Plan, plans: dict[str, Plan]) -> Limits:
-        return TablesOnly()
+    def _resolve_dry(self, model: nn.Module, trainer: Trainer) -> Resolved:
+        # Pass the Trainer: beside a monitor whose steps serve, nothing is watched.
+        return self._resolve(model, trainer)
 
     @override
-    def _attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._host(trainer) is None:
-            self._is_guest = False
-            super()._attach(trainer, pl_module)
+    def _check_resolved(self, resolved: Resolved, setting: Setting, earlier: Earlier) -> Earlier:
+        return self._monitoring.check(resolved, setting, earlier)
 
-    @property
     @override
-    def _fits(self) -> bool:
-        return self._is_guest or super()._fits
+    def _lines(self, resolved: Resolved) -> list[MatchLine]:
+        return self._monitoring.lines(resolved)
+
+    @override
+    def _left_out(self, model: nn.Module, resolved: Resolved) -> list[LeftOut]:
+        return self._monitoring.left_out(model, resolved)
+
+    @override
+    def _contribute(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Contribution | None:
+        if self._host(trainer) is not None:
+            return Contribution(type(self).__name__)
+        return self._monitoring.contribute(trainer, run, resolved, [Guest((), partial(self._start_reporter, trainer))])
+
+    @override
+    def _assembled(self, trainer: Trainer, run: LightningRun, made: Assembled) -> None:
+        self._monitoring.assembled(run, made)
 
     @override
     def _state(self) -> dict[str, Any]:
-        state = super()._state()
+        driver.flush(self._run)
+        state = self._monitoring.state_dict()
         return state if self._reporter is None else {**state, "diagnosis": self._reporter.state_dict()}
 
     @override
     def _load_state(self, state: dict[str, Any]) -> None:
-        super()._load_state(state)
+        driver.flush(self._run)
+        self._warn_of_damage(self._monitoring.load_state_dict(state))
         if "diagnosis" in state and self._reporter is not None:
             self._continue_from(state["diagnosis"])
 
+    @property
     @override
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Called with a checkpoint: continue the diagnosis from it."""
-        super().on_load_checkpoint(trainer, pl_module, checkpoint)
-        if self._is_guest and self._reporter is not None and "diagnosis" in self._saved:
-            self._continue_from(self._saved.pop("diagnosis"))
+    def _has_requests(self) -> bool:
+        return self._monitoring.has_requests
+
+    @override
+    def _end_step(self, trainer: Trainer, step: int) -> None:
+        self._monitoring.end_step(trainer)
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -280,7 +322,7 @@ class HealthMonitor(StatsMonitor):
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
     def _report_checks(self, trainer: Trainer, checked: Checked) -> None:
-        if self._reporter is None or not self._fits:
+        if self._reporter is None or not self._is_diagnosing:
             self._first_batch.tell(trainer)
             return
         self._reporter.add_given(checked.findings, checked.judged, current_step(trainer))
@@ -297,13 +339,23 @@ class HealthMonitor(StatsMonitor):
     ) -> None:
         """Called after a batch: end a step, compare replicas, and raise if an action says so."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        if self._run is not None and self._run.has_ended_step:
+            self._monitoring.fulfil(trainer)
         compare_replicas(trainer, pl_module, often=self.reference is not None)
         self._raise_if_asked()
+
+    @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called after an epoch: do what actions ask for."""
+        super().on_train_epoch_end(trainer, pl_module)
+        self._monitoring.fulfil(trainer)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after the last batch: publish the last step, let all rules look, and do what actions ask for."""
         super().on_train_end(trainer, pl_module)
+        self._monitoring.write_page(trainer, "train")
+        self._monitoring.fulfil(trainer)
         if self._reporter is not None and self._requests is not None:
             self._reporter.finish()
             self._requests.fulfil(trainer)
@@ -324,9 +376,9 @@ class HealthMonitor(StatsMonitor):
             raise error
 
     @override
-    def _leave(self, error: BaseException | None = None) -> None:
-        super()._leave(error)
-        self._requests, self._is_guest = None, False
+    def _detach(self, error: BaseException | None = None) -> None:
+        self._monitoring.close(super()._detach, error)
+        self._requests, self._is_diagnosing = None, False
 
     @property
     @override

@@ -4,64 +4,43 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from typing_extensions import override
 
+from lightning_hooks.callbacks import _driver as driver
+from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import (
     Earlier,
     Setting,
-    Written,
     check_options,
     options_repr,
-    refuse_common_tags,
-    refuse_for_strategy,
     refuse_idle_stages,
     refuse_setting,
 )
-from lightning_hooks.callbacks._fit_report import leave_report, refuse_without_events, run_folder
 from lightning_hooks.callbacks._loggers import as_loggers
-from lightning_hooks.callbacks._max_overhead import OverheadLimit
-from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
+from lightning_hooks.callbacks._monitoring import Monitoring, MonitorOptions, Resolved
 from lightning_hooks.callbacks._ours import Guest, our_callbacks
-from lightning_hooks.callbacks._producers import plans_of, producers_of
 from lightning_hooks.callbacks._run import LightningRun
-from lightning_hooks.callbacks._run_context import TrainerContext, folder_of_run
-from lightning_hooks.callbacks._trainer import is_alone
-from lightning_hooks.callbacks._watching import WatchingCallback
-from lightning_hooks.engine.changing.checks import refuse_changed_sums
-from lightning_hooks.engine.inspecting.left_out import LeftOut, left_out_of
-from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
-from lightning_hooks.engine.participants.participant import Participant
-from lightning_hooks.engine.watching.producer import Producer
+from lightning_hooks.engine.assembly import Assembled, Contribution
+from lightning_hooks.engine.inspecting.left_out import LeftOut
+from lightning_hooks.engine.inspecting.match_report import MatchLine
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.defaults import DEFAULT_WATCH
-from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.rank_check import check_ranks_agree
-from lightning_hooks.plan.resolve import resolve
-from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer, as_consumers
-from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS, MAX_HISTOGRAMS, MAX_SCALARS, Limits
-from lightning_hooks.records.run_context import RunContext
+from lightning_hooks.records.consumer import StepConsumer, as_consumers
+from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS, MAX_HISTOGRAMS, MAX_SCALARS
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import as_count, as_patterns, as_stages, check_local, check_path
-from lightning_hooks.rules.prefix import ROOT, name_of
+from lightning_hooks.rules.prefix import ROOT
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN, every_n
 
 if TYPE_CHECKING:
-    from lightning_hooks.callbacks._lightning import Trainer
+    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
 
-class Resolved(NamedTuple):
-    """The rules of a monitor resolved against a model: the whole plan, and the plan of each stage that has rows."""
-
-    plan: Plan
-    plans: dict[str, Plan]
-
-
-class StatsMonitor(WatchingCallback):
+class StatsMonitor(HooksCallback):
     """Watch named modules and parameters, and log statistics of their tensors.
 
     Without arguments: `output` and `output_grad` of every layer (a module that has no children or owns parameters), `param`,
@@ -144,12 +123,8 @@ class StatsMonitor(WatchingCallback):
         if report is not None:
             check_path("report", report)
         self.report = report
-        self._overhead_limit = OverheadLimit(max_overhead, self.schedule)
         self.consumers = as_consumers(consumers)
-        self._producers: dict[str, Producer] = {}  # the producer of each stage, during a run
-        self._log: MonitorLog | None = None
-        self._context: TrainerContext | None = None  # what the consumers are given; None without consumers
-        self._latest = Latest()
+        self._monitoring = Monitoring(self)
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
@@ -157,22 +132,28 @@ class StatsMonitor(WatchingCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle belongs to no run."""
-        return {**super().__getstate__(), "_log": None}
+        return {**super().__getstate__(), "_monitoring": self._monitoring.for_copy()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The copy owns its monitoring."""
+        self.__dict__.update(state)
+        self._monitoring.owner = self
 
     @override
-    def _state(self) -> dict[str, Any]:
-        """The averages of the noise scale, and the intervals that `max_overhead` has widened."""
-        self._flush()
-        producer = self._trained
-        return {} if producer is None else {**producer.state_dict(), **self._overhead_limit.state_dict(producer.observer)}
-
-    @override
-    def _load_state(self, state: dict[str, Any]) -> None:
-        self._flush()  # Publish finished steps first: they belong to the state before loading.
-        producer = self._trained
-        if producer is not None:
-            damaged = producer.load_state_dict(state)
-            self._warn_of_damage([*damaged, *self._overhead_limit.load_state_dict(producer.observer, state)])
+    def _monitor_options(self) -> MonitorOptions:
+        return MonitorOptions(
+            self.schedule,
+            stages=self.stages,
+            scalars=self.scalars,
+            max_scalars=self.max_scalars,
+            max_histograms=self.max_histograms,
+            histogram_every_n_steps=self.histogram_every_n_steps,
+            on_error=self.on_error,
+            max_overhead=self.max_overhead,
+            consumers=self.consumers,
+            report=self.report,
+            is_default=self.watch is None,
+        )
 
     @property
     def latest(self) -> dict[str, float]:
@@ -180,8 +161,18 @@ class StatsMonitor(WatchingCallback):
 
         With other `stages`, also those of the last run of each. On CUDA it waits for the copy of the last step.
         """
-        self._flush()
-        return self._latest.values()
+        driver.flush(self._run)
+        return self._monitoring.latest()
+
+    @override
+    def _state(self) -> dict[str, Any]:
+        driver.flush(self._run)
+        return self._monitoring.state_dict()
+
+    @override
+    def _load_state(self, state: dict[str, Any]) -> None:
+        driver.flush(self._run)  # Publish finished steps first: they belong to the state before loading.
+        self._warn_of_damage(self._monitoring.load_state_dict(state))
 
     @override
     def _refuse_setting(self, setting: Setting) -> None:
@@ -189,18 +180,8 @@ class StatsMonitor(WatchingCallback):
 
     @override
     def _resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:
-        rules = self._watched(trainer)
-        plan = resolve(
-            model,
-            rules,
-            self.schedule,
-            self._label,
-            with_loss="train" in self.stages,
-            loss_alone=self._watches_loss_alone,
-            draws_every=self.histogram_every_n_steps,
-            name="the default watch" if self.watch is None else "watch",
-        )
-        return Resolved(plan, plans_of(self, plan))
+        name = "the default watch" if self.watch is None else "watch"
+        return self._monitoring.resolve(model, self._watched(trainer), name)
 
     @override
     def _resolve_dry(self, model: nn.Module, trainer: Trainer) -> Resolved:
@@ -212,99 +193,73 @@ class StatsMonitor(WatchingCallback):
         needed = [rule for guest in self._guests(trainer) for rule in guest.rules]
         return [*(DEFAULT_WATCH if self.watch is None else self.watch), *needed] if needed else self.watch
 
-    @property
-    def _watches_loss_alone(self) -> bool:
-        """Whether the loss is watched also if no rule matches anything."""
-        return False
-
     def _guests(self, trainer: Trainer | None) -> list[Guest]:
-        """The callbacks that read the steps of this monitor."""
+        """What callbacks that read the steps of this monitor ask of it."""
         if trainer is None:
             return []
         guests = (callback.guest_of(self, trainer) for callback in our_callbacks(trainer))
         return [guest for guest in guests if guest is not None]
 
-    def _limits(self, plan: Plan, plans: dict[str, Plan]) -> Limits:
-        return limits_of(self, plan, plans)
-
     @override
     def _check_resolved(self, resolved: Resolved, setting: Setting, earlier: Earlier) -> Earlier:
-        plan, plans = resolved
-        if not plan.rows:
-            return earlier
-        about = [(each.where, each.rule, [plan.rows[row].tensor for row in each.members]) for each in plan.rules]
-        refuse_for_strategy(setting, about)
-        if "train" in plans:
-            refuse_changed_sums(plan, earlier.transforms)
-        written = (*earlier.written, Written(name_of(self.prefix), plans, self._limits(plan, plans)))
-        refuse_common_tags(written)
-        return earlier._replace(written=written)
+        return self._monitoring.check(resolved, setting, earlier)
 
     @override
     def _lines(self, resolved: Resolved) -> list[MatchLine]:
-        plan, _ = resolved
-        watched = plan if "train" in self.stages else plan.forward()
-        return plan_report(watched, histogram_every_n_steps=self.histogram_every_n_steps)
+        return self._monitoring.lines(resolved)
 
     @override
     def _left_out(self, model: nn.Module, resolved: Resolved) -> list[LeftOut]:
-        return left_out_of(model, (each.rule for each in resolved.plan.rules))
+        return self._monitoring.left_out(model, resolved)
 
     @override
-    def _build(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Sequence[Participant]:
-        self._latest, self._producers = Latest(), {}
-        plan, alone = resolved.plan, is_alone(trainer)
-        model: Any = run.model
-        if not alone:
-            check_ranks_agree(plan, model.device)
-        if not plan.rows:
-            return []
-        # The run notes the prefix and the plans of each monitor before it builds the monitor: the last entry is of this one.
-        written = run.earlier.written[-1]
-        self._log = MonitorLog(self, trainer, run)
-        guests = self._guests(trainer)
-        if self.consumers or guests:
-            folder = folder_of_run(trainer, self._log.writer.loggers, has_own=run.logdir_of(self) is not None)
-            self._context = TrainerContext(trainer, folder)
-        consumers = [*self.consumers, *(guest.consumer(self._log.writer, self._context) for guest in guests)]
-        publisher = Publisher([self._latest, self._log.writer, *consumers])
-        leads = {stage: run.earlier.leads(written, stage) for stage in written.plans}
-        self._producers = producers_of(self, written.plans, leads, run, publisher, alone)
-        if self._trained is not None:
-            damaged = self._trained.load_state_dict(self._saved)
-            damaged += self._overhead_limit.start(self._trained.observer, run.meter.clock, self._saved)
-            self._warn_of_damage(damaged)
-            self._saved = {}
-        if trainer.is_global_zero and run.is_fit and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            refuse_without_events(self.report, self._log.writer.loggers)
-        self._log.start(trainer, written.plans, written.limits, has_readers=bool(consumers))
-        # The run closes this publisher when it ends. Set it only here, after all checks have passed.
-        self._publisher = publisher
-        publisher.start(plan.index, self._context or RunContext())
-        return [producer.observer for producer in self._producers.values()]
+    def _contribute(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Contribution | None:
+        return self._monitoring.contribute(trainer, run, resolved, self._guests(trainer))
+
+    @override
+    def _assembled(self, trainer: Trainer, run: LightningRun, made: Assembled) -> None:
+        self._monitoring.assembled(run, made)
 
     @property
     @override
     def _rules(self) -> str:
         return ", ".join(f"watch[{i}]" for i in range(len(self.watch))) if self.watch else "the default rules"
 
+    @property
     @override
-    def _after_step(self, producer: Producer) -> None:
-        self._overhead_limit.warn(producer.observer)
+    def _has_requests(self) -> bool:
+        return self._monitoring.has_requests
 
     @override
-    def _write_page(self, trainer: Trainer, producer: Producer | None) -> None:
-        if self._log is not None and producer is not None and self._run is not None:
-            self._log.write_page(trainer, producer.observer, self._run.participants)
+    def _end_step(self, trainer: Trainer, step: int) -> None:
+        self._monitoring.end_step(trainer)
+
+    @override
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Called after a batch: when a step has ended, do what consumers have requested."""
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        if self._run is not None and self._run.has_ended_step:
+            self._monitoring.fulfil(trainer)
+
+    @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called after an epoch: write its last steps now, because the next batch may begin much later."""
+        super().on_train_epoch_end(trainer, pl_module)
+        self._monitoring.fulfil(trainer)
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called after the last batch: write the last step."""
+        super().on_train_end(trainer, pl_module)
+        self._monitoring.write_page(trainer, "train")
+        self._monitoring.fulfil(trainer)
+
+    @override
+    def _after_run(self, trainer: Trainer, stage: str) -> None:
+        self._monitoring.after_run(trainer, stage)
 
     @override
     def _detach(self, error: BaseException | None = None) -> None:
-        run, folder = self._run, None
-        if error is None and self.report is not None and self._log is not None and run is not None and run.is_fit:
-            folder = run_folder(self._log.writer.loggers)
-        try:
-            super()._detach(error)
-        finally:
-            self._log = None
-        if folder is not None and run is not None and run.trainer is not None:
-            leave_report(folder, Path(str(self.report)).expanduser().absolute(), run.trainer.loggers)
+        self._monitoring.close(super()._detach, error)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
@@ -18,16 +18,21 @@ from lightning_hooks.callbacks._record_context import context_of
 from lightning_hooks.callbacks._record_telling import tell_record
 from lightning_hooks.callbacks._rerun import quiet, step_again, why_not_again
 from lightning_hooks.callbacks._run import LightningRun
-from lightning_hooks.callbacks._trainer import deferred, in_fit, loss_divisor
+from lightning_hooks.callbacks._trainer import deferred
+from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
 from lightning_hooks.engine.participants.participant import Participant
-from lightning_hooks.engine.recording.call_recorder import plan_of
+from lightning_hooks.engine.recording.call_recorder import Recorder, plan_of
 from lightning_hooks.engine.recording.flight import Flight
 from lightning_hooks.engine.recording.late_recorder import recorder_for
 from lightning_hooks.engine.recording.loop import Loop
+from lightning_hooks.engine.recording.participant import RecordingParticipant
 from lightning_hooks.engine.recording.record_folder import RecordFolder
+from lightning_hooks.engine.watching.observer import Observer
+from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.rank_check import check_ranks_agree
 from lightning_hooks.recorder.options import EVENTS, RecorderOptions
 from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.rules.fields import check_local
@@ -122,10 +127,25 @@ class FlightRecorder(HooksCallback):
         return "the recorder's rules"
 
     @override
-    def _build(self, trainer: Trainer, run: LightningRun, resolved: Plan) -> Sequence[Participant]:
-        if not in_fit(trainer):
-            return []
+    def _contribute(self, trainer: Trainer, run: LightningRun, resolved: Plan) -> Contribution:
+        if trainer.world_size > 1:
+            check_ranks_agree(resolved, trainer.strategy.root_device)
+        return Contribution(
+            type(self).__name__,
+            self._label,
+            {"train": resolved},
+            on_error="warn",
+            names_modules=False,
+            reader=partial(self._start_recording, trainer, run),
+        )
+
+    def _start_recording(self, trainer: Trainer, run: LightningRun, observer: Observer, share: Share) -> Participant:
         model = cast("LightningModule", run.model)
+        recorder = recorder_for(observer, share, self.last, model.device)
+        self._flight = self._flight_of(trainer, run, model, recorder)
+        return RecordingParticipant(observer, share, self._flight)
+
+    def _flight_of(self, trainer: Trainer, run: LightningRun, model: LightningModule, recorder: Recorder) -> Flight:
         untyped: Any = trainer
         loop = Loop(
             model,
@@ -140,14 +160,13 @@ class FlightRecorder(HooksCallback):
             world_size=untyped.world_size,
         )
         folder = None if untyped.fast_dev_run else self._log_folder(trainer)
-        flight = self._flight = Flight(
+        return Flight(
             loop,
             None if folder is None else partial(self._folder_of, run, RecordFolder(folder, loop.world_size)),
             deferred(trainer, tell_record, None),
             self._options,
+            recorder,
         )
-        flight.recorder = recorder_for(resolved, self.last, flight.strike, device=model.device, label=self._label)
-        return [flight.recorder]
 
     def _log_folder(self, trainer: Trainer) -> Path | None:
         """The given folder, or that of the run's log; None, with a warning, if it is not on this machine."""
@@ -178,15 +197,6 @@ class FlightRecorder(HooksCallback):
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
         if self._run is not None and self._flight is not None:
             self._flight.begin_batch(batch, batch_idx)
-
-    @override
-    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Called before each backward: look at the loss."""
-        super().on_before_backward(trainer, pl_module, loss)
-        hook_manager = self._hook_manager
-        if hook_manager is not None and self._flight is not None and hook_manager.switch.is_on:
-            if hook_manager.acts(self._flight.recorder):
-                self._flight.recorder.note_loss(loss, loss_divisor(trainer, pl_module))
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -15,13 +15,12 @@ from lightning_hooks.callbacks._checks import Earlier, Setting, refuse_for_strat
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import deferred, is_alone, is_log_step, loss_scale
+from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.changing.bound import BoundTransform
 from lightning_hooks.engine.changing.checks import refuse_unsupported
 from lightning_hooks.engine.changing.participant import TransformParticipant
 from lightning_hooks.engine.changing.resolve import resolve_applies
 from lightning_hooks.engine.inspecting.match_report import MatchLine, transforms_report
-from lightning_hooks.engine.participants.participant import Participant
-from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.errors import RuleError
 from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.step_view import StepView
@@ -108,16 +107,16 @@ class AppliesRules(HooksCallback):
         return transforms_report(resolved)
 
     @override
-    def _build(self, trainer: Trainer, run: LightningRun, resolved: list[BoundTransform]) -> Sequence[Participant]:
+    def _contribute(self, trainer: Trainer, run: LightningRun, resolved: list[BoundTransform]) -> Contribution | None:
         if not any(bound.targets for bound in resolved):
-            return []
+            return None
         participant = self._make_participant(resolved, trainer)
-        if self._saved:
-            self._warn_of_damage(participant.load_state_dict(self._saved))
-            self._saved = {}
+        saved = self._saving.take()
+        if saved:
+            self._warn_of_damage(participant.load_state_dict(saved))
         self._writer = logger_writer(self, trainer, run)
         self._publisher = Publisher([self._writer])
-        return [participant]
+        return Contribution(type(self).__name__, self._label, participants=[participant])
 
     @property
     @override
@@ -126,8 +125,8 @@ class AppliesRules(HooksCallback):
 
     @override
     def _end_step(self, trainer: Trainer, step: int) -> None:
-        run = self._run
-        if run is None or not is_log_step(trainer, step):
+        run, transforms = self._run, self.participant
+        if run is None or transforms is None or not run.hook_manager.acts(transforms) or not is_log_step(trainer, step):
             return
         # If a monitor takes part in the run, it writes what transforms report into its own event.
         if any(participant.reports for participant in run.participants):
@@ -142,7 +141,7 @@ class AppliesRules(HooksCallback):
                 raise lost[0]
             self._publisher.publish(StepView(step, wall_time=time(), summaries=reports))
         except Exception as error:
-            if not any(isinstance(participant, Observer) and participant.stopped for participant in run.participants):
+            if not any(share.stopped for producer in run.producers.values() for share in producer.observer.shares):
                 raise
             self._publisher = None
             warnings.warn(

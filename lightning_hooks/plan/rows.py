@@ -13,8 +13,28 @@ from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.units.spec import UnitSpec
 from lightning_hooks.stats.user_statistics import UserStatistic
 
+
+@dataclass(frozen=True)
+class Demand(EveryN):
+    """A schedule of one owner of a table, to which several owners may address requests for the same row.
+
+    Args:
+        owner: the number of the owner.
+    """
+
+    owner: int = 0
+
+    @classmethod
+    def of(cls, owner: int, schedule: EveryN) -> Demand:
+        """The demand of an owner at a schedule."""
+        return cls(schedule.every, schedule.first, schedule.last, schedule.steps, owner)
+
+    def __hash__(self) -> int:
+        return hash((self.owner, super().__hash__()))
+
+
 Due = frozenset[EveryN]
-"""The schedules that are due at a step."""
+"""The schedules that are due at a step; in a table, the demands."""
 Requests = tuple[tuple[EveryN, tuple[str, ...]], ...]
 """Statistics that rules request, by schedule: pairs of a schedule and names of statistics."""
 LOSS: Final = "loss"

@@ -20,6 +20,18 @@ class UnmeasurableError(TypeError):
     """The kind of a tensor gives no access to its elements, for example inside a transform of `torch.func`."""
 
 
+def blame(error: Exception, name: str) -> Exception:
+    """Note on an error which accumulator, or which statistic of a user, raised it; see `blamed`."""
+    vars(error)["accumulator"] = name
+    return error
+
+
+def blamed(error: Exception) -> str | None:
+    """The accumulator or the statistic of a user that raised an error; None if it is not known."""
+    name = vars(error).get("accumulator")
+    return name if isinstance(name, str) else None
+
+
 class Measurement:
     """The moments, the histogram and the units of one tensor. Moments and histogram are computed on first access and cached.
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.stats.host_copy import HostCopy
-from lightning_hooks.stats.requests import FACTOR, FACTS, NEGATED_FACTS, STOP
+from lightning_hooks.stats.requests import FACTS, NEGATED_FACTS, factors, stops
 from lightning_hooks.stats.sections import Sections
 
 
@@ -18,14 +18,14 @@ class MergedState(NamedTuple):
 
     Args:
         state: the flat state, float64. With a single rank and a table in host memory, it shares the memory of the table.
-        stop: whether any rank requests to stop.
-        factor: the greatest factor that any rank requests for its intervals.
+        stops: for each owner of the table, whether any rank requests that it stops.
+        factors: for each owner, the greatest factor that any rank requests for its intervals.
         facts_differ: whether the facts of the step differ between ranks.
     """
 
     state: NDArray[np.float64]
-    stop: bool
-    factor: int
+    stops: tuple[bool, ...]
+    factors: tuple[int, ...]
     facts_differ: bool = False
 
 
@@ -35,10 +35,12 @@ class PendingState:
     Args:
         copy: the copy of the state.
         sections: the layout of the state.
-        requests: whether a single rank requests to stop, and its factor; None if the state contains the requests.
+        requests: of a single rank, what `MergedState` has as `stops` and `factors`; None if the state contains the requests.
     """
 
-    def __init__(self, copy: HostCopy, sections: Sections, requests: tuple[bool, int] | None = None) -> None:
+    def __init__(
+        self, copy: HostCopy, sections: Sections, requests: tuple[tuple[bool, ...], tuple[int, ...]] | None = None
+    ) -> None:
         self._copy = copy
         self.sections = sections
         self._requests = requests
@@ -55,6 +57,10 @@ class PendingState:
         if self._requests is not None:
             return MergedState(state, *self._requests)
         requests = state[self.sections.requests]
+        owners = self.sections.owners
         return MergedState(
-            state, bool(requests[STOP]), int(requests[FACTOR]), bool(requests[FACTS] != -requests[NEGATED_FACTS])
+            state,
+            tuple(bool(each) for each in requests[stops(owners)]),
+            tuple(int(each) for each in requests[factors(owners)]),
+            bool(requests[FACTS] != -requests[NEGATED_FACTS]),
         )

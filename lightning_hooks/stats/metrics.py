@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from lightning_hooks.stats.measurement import blame
 from lightning_hooks.stats.user_statistics import UserStatistic
 from lightning_hooks.tensor_kinds import whole
+
+METRICS: Final = "metrics"
+"""What stands for all metrics where an accumulator has a name."""
 
 
 class MetricRows:
@@ -47,7 +51,11 @@ class MetricRows:
         self._updated.add(row)
         for user, metric in self._metrics.get(row, ()):
             # Pass a copy: a metric may keep the tensor, which training overwrites.
-            user.run(metric.update, tensor.clone())
+            try:
+                user.run(metric.update, tensor.clone())
+            except Exception as error:
+                blame(error, user.name)
+                raise
 
     def reset(self, row: int | None = None) -> None:
         """Reset the metrics of a row; those of all rows by default."""

@@ -1,6 +1,7 @@
 """The requests of a rank, on which all ranks act at the same step. `Sections.requests` says where a table's state has them.
 
-Ranks are merged by the greatest number of each element.
+Ranks are merged by the greatest number of each element. The checksums come first, then a factor for each owner of the table,
+then whether each owner is to stop.
 """
 
 from __future__ import annotations
@@ -12,9 +13,19 @@ NEGATED_FACTS: Final = 0
 FACTS: Final = 1
 """The index among the requests of the checksum of the facts of a step. The facts of ranks are equal if the greatest checksum
 is the least one."""
-FACTOR: Final = 2
-"""The index among the requests of the factor by which a rank requests intervals to grow."""
-STOP: Final = 3
-"""The index among the requests of 1.0 if a rank requests to stop, else 0.0."""
-REQUESTS: Final = 4
-"""The number of these elements."""
+_OF_OWNERS: Final = 2
+
+
+def length(owners: int) -> int:
+    """The number of elements for a table with so many owners."""
+    return _OF_OWNERS + 2 * owners
+
+
+def factors(owners: int) -> slice:
+    """Where the requests have the factor by which each owner requests its intervals to grow."""
+    return slice(_OF_OWNERS, _OF_OWNERS + owners)
+
+
+def stops(owners: int) -> slice:
+    """Where the requests have 1.0 for each owner that requests to stop, else 0.0."""
+    return slice(_OF_OWNERS + owners, _OF_OWNERS + 2 * owners)

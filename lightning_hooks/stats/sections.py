@@ -14,7 +14,7 @@ from torch import Tensor
 from lightning_hooks.errors import UnsupportedError
 from lightning_hooks.stats.accumulators import MOMENTS, AccumulatorRows
 from lightning_hooks.stats.host_copy import to_device
-from lightning_hooks.stats.requests import REQUESTS
+from lightning_hooks.stats.requests import length
 
 Flat = TypeVar("Flat", Tensor, NDArray[np.float64])
 
@@ -42,6 +42,7 @@ class Sections:
     Args:
         rows: the number of rows of the table.
         kept: the accumulators besides the moments, each with the rows that keep it.
+        owners: the number of owners of the table, each of which has requests.
 
     Attributes:
         kept: all accumulators, each with its rows: the moments, those that are always measured, then those on request.
@@ -56,18 +57,20 @@ class Sections:
         [(2, 9), (1, 509)]
     """
 
-    def __init__(self, rows: int, kept: Sequence[AccumulatorRows] = ()) -> None:
+    def __init__(self, rows: int, kept: Sequence[AccumulatorRows] = (), owners: int = 1) -> None:
         always = [each for each in kept if not each.accumulator.on_request]
         on_request = [each for each in kept if each.accumulator.on_request]
         self.kept: tuple[AccumulatorRows, ...] = (AccumulatorRows(MOMENTS, tuple(range(rows))), *always, *on_request)
-        self.always: Sections = Sections(rows, always) if on_request else self
+        self.always: Sections = Sections(rows, always, owners) if on_request else self
+        self.owners = owners
         self._slots = [{row: slot for slot, row in enumerate(each.rows)} for each in self.kept]
         sizes = [len(each.rows) * each.accumulator.width for each in self.kept]
         ends = list(itertools.accumulate(sizes))
         first = ends[len(always)]
-        self.requests = slice(first, first + REQUESTS)
-        self.size = ends[-1] + REQUESTS
-        self._ends = tuple(end + REQUESTS * (section > len(always)) for section, end in enumerate(ends))
+        requests = length(owners)
+        self.requests = slice(first, first + requests)
+        self.size = ends[-1] + requests
+        self._ends = tuple(end + requests * (section > len(always)) for section, end in enumerate(ends))
         self._starts = tuple(end - size for end, size in zip(self._ends, sizes, strict=True))
         self._not_zero = [
             (start + position, end, each.accumulator.width, column.neutral)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,14 +16,14 @@ from lightning_hooks.stats.accumulators.store import PendingNumbers, StoreContex
 from lightning_hooks.stats.columns import STACKED
 from lightning_hooks.stats.due_rows import DueRows
 from lightning_hooks.stats.host_copy import InHostMemory, begin_copy, copy_now, to_device
-from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
+from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, blame
 from lightning_hooks.stats.merged_state import PendingState
-from lightning_hooks.stats.metrics import MetricRows
+from lightning_hooks.stats.metrics import METRICS, MetricRows
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.processes import world_size
 from lightning_hooks.stats.ranks import merge_ranks
 from lightning_hooks.stats.replicas import replicas
-from lightning_hooks.stats.requests import FACTOR, FACTS, NEGATED_FACTS, STOP
+from lightning_hooks.stats.requests import FACTS, NEGATED_FACTS, factors, stops
 from lightning_hooks.stats.row_offsets import RowOffsets
 from lightning_hooks.stats.sections import Sections, rescale_sections
 from lightning_hooks.stats.user_statistics import UserStatistic
@@ -47,6 +48,10 @@ class Table:
         tensor_parallel: the index of this rank in its tensor-parallel group, and the size of the group.
         alone: whether the table is not merged over ranks; see `world_size`.
         label: returns the tensor of a row and its module or parameter, for messages.
+        owners: the number of owners of the table, each of which has requests in the exchange.
+
+    Attributes:
+        around: surrounds the measuring of each accumulator, of which it is given the name.
 
     Example:
         >>> table = Table(2)
@@ -67,9 +72,12 @@ class Table:
         tensor_parallel: tuple[int, int] = (0, 1),
         alone: bool = False,
         label: Callable[[int], str] = "row {}".format,
+        owners: int = 1,
     ) -> None:
         self._alone = alone
         self._label = label
+        self._failures: list[Exception] = []
+        self.around: Callable[[str], AbstractContextManager[Any]] = _around_nothing
         # The compiled writer reads `magnitudes`, `units` and `state` by these names.
         self.magnitudes = magnitudes
         copied = copied or {}
@@ -79,7 +87,7 @@ class Table:
         self.units = units
         kept = [each for each in kept if not each.accumulator.separate]
         self.metrics = MetricRows(metrics, range(rows) if alone else copied, device)
-        self.sections = Sections(rows, kept)
+        self.sections = Sections(rows, kept, owners)
         self._due = DueRows(self.sections)
         # Rows that the CUDA kernel never writes, because it writes moments only and these rows always keep other numbers too.
         always_more = [each.rows for each in kept if _is_measured(each) and not each.accumulator.on_request]
@@ -122,6 +130,17 @@ class Table:
         if span is None:
             raise KeyError(f"{self._label(row)} keeps no {name}")
         return self.state[span]
+
+    def rows_of(self, name: str) -> Sequence[int]:
+        """The rows that keep the accumulator with this name.
+
+        Raises:
+            KeyError: no row keeps it.
+        """
+        section = self.sections.index(name)
+        if section is None:
+            return self.stores[name].rows
+        return self.sections.kept[section].rows
 
     def hold_alone(self, row: int) -> None:
         """From now on, count the measurements of this rank for a row of a sharded parameter as a whole copy, not as a shard."""
@@ -245,6 +264,7 @@ class Table:
             except UnmeasurableError:
                 skipped.append(position)
                 continue
+            self._raise_failure()
             for section, slot, value in new:
                 numbers.setdefault(section, {})[slot] = value
         arrays = self._arrays
@@ -327,25 +347,31 @@ class Table:
         for store in self.stores.values():
             store.rescale(rows, factor)
 
-    def exchange(self, *, stop: bool = False, factor: int = 1, facts: int = 0) -> PendingState:
+    def exchange(self, *, stop: Sequence[bool] = (), factor: Sequence[int] = (), facts: int = 0) -> PendingState:
         """The current part of the state merged over all ranks, which must all call this method at the same step.
 
         If a row keeps a metric of the user, this waits for the device: metrics are read now, because the next step resets them.
 
         Args:
-            stop: whether this rank requests to stop. The result says whether any rank does.
-            factor: the factor by which this rank requests its intervals to grow. The result holds the greatest one.
+            stop: for each owner, whether this rank requests that it stops; by default for none. The result says whether any
+                rank does.
+            factor: for each owner, the factor by which this rank requests its intervals to grow; by default 1. The result holds
+                the greatest ones.
             facts: the checksum of the facts of the step. The result says whether the checksums of the ranks differ.
         """
         self._merge_partial()
         sections, size = self._due.sections, self._due.sections.size
+        owners = sections.owners
+        own = tuple(stop) or (False,) * owners, tuple(factor) or (1,) * owners
         if self.ranks == 1 and self._array is not None and not self.metrics.rows:
-            return PendingState(InHostMemory(self._array[:size]), sections, (stop, factor))
+            return PendingState(InHostMemory(self._array[:size]), sections, own)
         to_host = copy_now if self.metrics.rows else begin_copy
         if self.ranks == 1:
-            return PendingState(to_host(self.state[:size]), sections, (stop, factor))
+            return PendingState(to_host(self.state[:size]), sections, own)
         requests = self.state[sections.requests]
-        requests[FACTOR], requests[STOP] = float(factor), float(stop)
+        for where, values in ((stops(owners), own[0]), (factors(owners), own[1])):
+            for position, value in zip(range(where.start, where.stop), values, strict=True):
+                requests[position] = float(value)
         requests[FACTS], requests[NEGATED_FACTS] = float(facts), -float(facts)
         return PendingState(to_host(merge_ranks(self.state[:size], sections, self._replicas.of_sections(sections))), sections)
 
@@ -375,10 +401,24 @@ class Table:
             accumulator = self._due.sections.kept[section].accumulator
             if not self._due.has(accumulator, row):
                 continue
-            numbers = accumulator.measure(unscaled if accumulator.divided_first else measurement, self._label(row))
+            try:
+                with self.around(accumulator.name):
+                    numbers = accumulator.measure(unscaled if accumulator.divided_first else measurement, self._label(row))
+            except UnmeasurableError:
+                raise
+            except Exception as error:
+                # Measure the rest: it may belong to another owner, whom an error in the code of this one does not concern.
+                self._failures.append(blame(error, accumulator.name))
+                continue
             if numbers is not None:
                 measured.append((section, slot, numbers))
         return measured
+
+    def _raise_failure(self) -> None:
+        """Raise the first error of an accumulator since the last call."""
+        failures, self._failures = self._failures, []
+        if failures:
+            raise failures[0]
 
     def _write(self, row: int, measurement: Measurement, unscaled: Measurement, *, merging: bool) -> None:
         new = self._measured(row, measurement, unscaled)
@@ -393,7 +433,14 @@ class Table:
             if row in store.due:
                 store.add(row, measurement)
         if row in self.metrics:
-            self.metrics.update(row, unscaled.tensor)
+            with self.around(METRICS):
+                self.metrics.update(row, unscaled.tensor)
+        self._raise_failure()
+
+
+def _around_nothing(name: str) -> AbstractContextManager[Any]:
+    """What surrounds measuring by default: nothing."""
+    return nullcontext()
 
 
 def _is_measured(kept: AccumulatorRows) -> bool:

@@ -331,7 +331,7 @@ def test_two_captures_into_one_folder_are_refused(tmp_path: Path) -> None:
     assert_no_hooks(model)
     two[1].folder = tmp_path / "other"
     make(tmp_path, *two).predict(model, rows(2))
-    assert load_capture(tmp_path / "captures/run_1").names == ("encoder",)
+    assert load_capture(tmp_path / "captures/run_0").names == ("encoder",)
     assert load_capture(tmp_path / "other").names == ("head",)
 
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_hooks import StatsMonitor, Watch, instrument
+from lightning_hooks.engine.assembly import Contribution, assemble
 from lightning_hooks.engine.participants.overhead import Account, Meter
-from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.records import StepView
@@ -240,14 +240,17 @@ class Scripted(Producer):
     def __init__(self, full: bool = False) -> None:
         self.calls: list[str] = []
         model = nn.Sequential(nn.Linear(2, 2))
-        observer = Observer(resolve(model, OUTPUT_OF_0, EveryN()))
+        plan = resolve(model, OUTPUT_OF_0, EveryN())
+        contribution = Contribution(plans={"train": plan}, publisher=Publisher([self]))  # type: ignore[list-item]
+        observer = assemble([contribution]).producers["train"].observer
         observer.account = Account(Meter())
         observer.agree = lambda merged: self.calls.append("agree")  # type: ignore[method-assign]
-        super().__init__(observer, Publisher([self]))  # type: ignore[list-item]
+        super().__init__(observer)
         self._full = full
 
     def end(self, step: int, *args: Any) -> None:
         self.calls.append(f"end {step}")
+        self.observer.due(step, "train")
         super().end(step, {})
 
     def consume(self, view: StepView) -> None:

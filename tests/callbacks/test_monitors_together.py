@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from lightning_hooks import RuleError, StatsMonitor, Watch
@@ -122,3 +123,20 @@ def test_the_first_that_watches_a_stage_writes_its_global_numbers(tmp_path: Path
 def test_other_prefixes_and_other_rows_are_fine(tmp_path: Path) -> None:
     tags = fit(tmp_path, StatsMonitor(rule()), StatsMonitor(rule("mean")), StatsMonitor(rule(), prefix="b/"))
     assert {"output_norm/layer", "output_mean/layer", "b/output_norm/layer", "b/run/nonfinite"} <= tags.keys()
+
+
+class Halves(Callback):
+    """A callback of another package, which changes gradients before the step."""
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        for parameter in pl_module.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(0.5)
+
+
+def test_a_monitor_on_each_side_of_a_callback_of_others_reads_what_is_there(tmp_path: Path) -> None:
+    rules = [Watch(params="*", tensors="grad", stats="norm")]
+    before, after = (StatsMonitor(rules, prefix=prefix, loggers=[]) for prefix in ("before/", "after/"))
+    make(tmp_path, before, Halves(), after).fit(Line(), loader([3.0, 4.0]))
+    (one, *_), (other, *_) = ([value for tag, value in each.latest.items() if "grad_norm/" in tag] for each in (before, after))
+    assert other == pytest.approx(one / 2) and one > 0

@@ -270,7 +270,9 @@ def record_late(monkeypatch):
     late_copies.install(monkeypatch)
     monkeypatch.setattr("lightning_hooks.engine.recording.late_recorder.begin_copy", late_copies.LateCopy)
     monkeypatch.setattr(RowFallback, "note_order", lambda self: None)
-    monkeypatch.setattr(callbacks_recorder, "recorder_for", LateRecorder)
+    monkeypatch.setattr(
+        callbacks_recorder, "recorder_for", lambda observer, share, last, device: LateRecorder(observer, share, last)
+    )
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["autopsy off", "on a device"])

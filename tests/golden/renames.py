@@ -57,6 +57,6 @@ class Accepted:
 RENAMES: tuple[Rename, ...] = (
     # The folder of the set-up `hugging_face` is hooks/run_0.
     Rename(r"(?<![a-z])hooks/(?!run_)(?=[a-z(])", "run/", "pattern"),
-    Rename(r"^(watch|watch/health|second)/hooks$", r"\1/run", "pattern", under="events/values"),
+    Rename(r"^(watch|watch/health|second|before|after)/hooks$", r"\1/run", "pattern", under="events/values"),
 )
 ACCEPTED: tuple[Accepted, ...] = ()

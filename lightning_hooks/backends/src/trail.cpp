@@ -3,6 +3,8 @@
 #include <structmember.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <vector>
 
 namespace hooks {
@@ -19,26 +21,40 @@ struct Trail {
   PyObject_HEAD
   Entry* ring;
   long long capacity, count, bad;
+  std::int32_t* numbers;  // by row of the table: the row in the entries, -1 for a row that is not noted; null if rows are the same
+  Py_ssize_t rows;        // the length of `numbers`
 };
 
 Trail* trail_of(PyObject* self) { return reinterpret_cast<Trail*>(self); }
 
-void add(Trail* trail, const Entry& entry) {
+void add(Trail* trail, Entry entry) {
+  if (trail->numbers) {
+    const auto row = static_cast<Py_ssize_t>(entry.row);
+    if (row < 0 || row >= trail->rows || trail->numbers[row] < 0) return;
+    entry.row = trail->numbers[row];
+  }
   trail->ring[trail->count % trail->capacity] = entry;
   ++trail->count;
   if (entry.nonfinite > 0) ++trail->bad;
 }
 
-// Arguments: the number of entries that are kept.
+// Arguments: the number of entries that are kept, and, packed as int32, the row in the entries for each row of the table.
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   long long capacity;
-  if (!PyArg_ParseTuple(args, "L:Trail", &capacity)) return nullptr;
+  const char* numbers = nullptr;
+  Py_ssize_t size = 0;
+  if (!PyArg_ParseTuple(args, "L|y#:Trail", &capacity, &numbers, &size)) return nullptr;
   if (capacity < 1) return PyErr_Format(PyExc_ValueError, "a trail keeps at least one entry, not %lld", capacity);
   PyObject* const self = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc))(type, 0);
   if (!self) return nullptr;
   trail_of(self)->ring = static_cast<Entry*>(PyMem_Calloc(static_cast<std::size_t>(capacity), sizeof(Entry)));
   trail_of(self)->capacity = capacity;
-  if (trail_of(self)->ring) return self;
+  if (numbers) {
+    trail_of(self)->numbers = static_cast<std::int32_t*>(PyMem_Malloc(static_cast<std::size_t>(size) + 1));
+    if (trail_of(self)->numbers) std::memcpy(trail_of(self)->numbers, numbers, static_cast<std::size_t>(size));
+    trail_of(self)->rows = size / static_cast<Py_ssize_t>(sizeof(std::int32_t));
+  }
+  if (trail_of(self)->ring && (!numbers || trail_of(self)->numbers)) return self;
   Py_DECREF(self);
   return PyErr_NoMemory();
 }
@@ -46,6 +62,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
 void destroy_trail(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
   PyMem_Free(trail_of(self)->ring);
+  PyMem_Free(trail_of(self)->numbers);
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
   Py_DECREF(type);
 }

@@ -98,6 +98,9 @@ class TransformParticipant(Participant):
         for bound in self.transforms:
             bound.note_targets()
 
+    def changes(self) -> Iterable[tuple[int, str]]:
+        return ((id(target.value), parse_tensor(bound.tensor)[0]) for bound in self.transforms for target in bound.targets)
+
     def actions(self, key: Any) -> Iterable[Action]:
         for bound in (self.transforms[i] for i in key):
             tensor, path = parse_tensor(bound.tensor)

@@ -42,6 +42,7 @@ class Participant:
         serves_all: whether other participants need what it notes in `before_step`; then the hook manager calls it first.
         graph_key: the key of everything that it does at modules in any step; None if it does not act inside compiled code.
         owner: the class of its callback, for messages; empty in a plain loop.
+        is_absent: whether its callback was removed from the list of its Trainer; it then does not act.
         account: takes the time of its work; created by the hook manager when the participant joins.
         loss_scale: the scale by which gradients of activations, and gradients of parameters before the optimizer's step, are
             still multiplied in the current backward; None without a loss scaler. Set by the hook manager before `scaled_by`.
@@ -54,6 +55,7 @@ class Participant:
     serves_all: bool = False
     graph_key: Hashable | None = None
     owner: str = ""
+    is_absent: bool = False
     account: Account
     loss_scale: Tensor | None = None
 
@@ -76,6 +78,10 @@ class Participant:
 
     def refreshed(self) -> None:
         """Called when targets hold other objects than before: forget what was derived from the old objects."""
+
+    def changes(self) -> Iterable[tuple[int, str]]:
+        """The tensors that it may change: the id of the module or parameter, and the tensor, as `Action` names it."""
+        return ()
 
     def actions(self, key: Any) -> Iterable[Action]:
         """What it does with tensors of modules and gradients of parameters. Actions on the same tensor run in this order."""
@@ -100,12 +106,12 @@ class Participant:
     def end_step(self) -> None:
         """Called when a step has ended in which the participant acted."""
 
-    def note_cost(self, own: float, wall: float | None) -> None:
+    def note_cost(self, own: float, common: float, wall: float | None) -> None:
         """Called when the next training step begins, whether or not the participant acted in the previous one.
 
         Args:
-            own: seconds that the participant took in the previous step outside hooks of modules, including the work that all
-                participants have in common.
+            own: seconds that the participant took in the previous step outside hooks of modules.
+            common: seconds of the work that all participants have in common.
             wall: seconds of the previous step; None if they are not known.
         """
 

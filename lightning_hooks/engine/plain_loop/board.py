@@ -85,7 +85,8 @@ class LoopBoard(StepConsumer):
     def _write_start(self, writer: StepEventWriter, limits: Limits, view: StepView) -> None:
         producer = self._producer()
         assert producer is not None  # it has made the view
-        plan, shapes, uncalled = producer.observer.plan, producer.observer.fallback.shapes, producer.observer.uncalled
+        share = producer.observer.shares[0]
+        plan, shapes, uncalled = share.plan, share.shapes, share.uncalled
         index = SavedIndex(plan.index, "train", name_of(ROOT), view.ranks, view.structure, ROOT).to_json()
         page = Match(plan_report(plan, shapes, limits, HISTOGRAM_EVERY_N_STEPS)).markdown()
         about = about_rows(plan, shapes, uncalled or ())

@@ -14,29 +14,63 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from lightning_hooks.engine.assembly import TRAIN, Contribution
 from lightning_hooks.engine.participants.facts import facts_of_optimizers
-from lightning_hooks.engine.recording.call_recorder import plan_of
+from lightning_hooks.engine.participants.participant import Participant
+from lightning_hooks.engine.recording.call_recorder import Recorder, plan_of
 from lightning_hooks.engine.recording.findings import cause_of, finding_of
 from lightning_hooks.engine.recording.flight import Flight
 from lightning_hooks.engine.recording.late_recorder import recorder_for
 from lightning_hooks.engine.recording.loop import Loop
+from lightning_hooks.engine.recording.participant import RecordingParticipant
 from lightning_hooks.engine.recording.record_folder import RecordFolder
 from lightning_hooks.engine.running.hook_manager import HookManager
+from lightning_hooks.engine.watching.observer import Observer
+from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.health.terminal import block_for
 from lightning_hooks.health.text import block_of_cause
+from lightning_hooks.plan.plan import Plan
 from lightning_hooks.recorder.options import as_options
 from lightning_hooks.recorder.record import FlightRecord
 
 
-def loop_flight(
+class LoopRecording:
+    """The flight recorder of a plain loop.
+
+    Args:
+        plan: what it notes.
+        start: makes the flight, given the recorder.
+        last: the number of steps whose largest magnitudes are kept.
+        device: of the model.
+
+    Attributes:
+        flight: writes the record; None until the run is assembled.
+    """
+
+    def __init__(self, plan: Plan, start: Callable[[Recorder], Flight], last: int, device: torch.device) -> None:
+        self.flight: Flight | None = None
+        self._plan, self._start, self._last, self._device = plan, start, last, device
+
+    def contribution(self) -> Contribution:
+        """What the recorder brings into the run."""
+        return Contribution(
+            "FlightRecorder", plans={TRAIN: self._plan}, on_error="warn", names_modules=False, reader=self._participant
+        )
+
+    def _participant(self, observer: Observer, share: Share) -> Participant:
+        self.flight = self._start(recorder_for(observer, share, self._last, self._device))
+        return RecordingParticipant(observer, share, self.flight)
+
+
+def loop_recording(
     recorder: Any,
     model: nn.Module,
     optimizers: Callable[[], Sequence[Optimizer]],
     hook_manager: HookManager,
     folder: Path | None,
     device: torch.device,
-) -> Flight | None:
-    """The flight of a plain loop, with its recorder; None if nothing is to be recorded.
+) -> LoopRecording | None:
+    """The recording of a plain loop; None if nothing is to be recorded.
 
     Nobody but the loop can run a step again, so the trail of calls names the module. An update is run again.
 
@@ -55,9 +89,8 @@ def loop_flight(
     if options is None:
         return None
     loop = Loop(model, optimizers, context=partial(_context, model, optimizers), quiet=partial(_paused, hook_manager))
-    flight = Flight(loop, None if folder is None else partial(RecordFolder, folder), _tell, options)
-    flight.recorder = recorder_for(plan_of(model), options.last, flight.strike, device=device)
-    return flight
+    where = None if folder is None else partial(RecordFolder, folder)
+    return LoopRecording(plan_of(model), partial(Flight, loop, where, _tell, options), options.last, device)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lightning_hooks.engine.assembly import TRAIN, Contribution, assemble
 from lightning_hooks.engine.participants.facts import ModelFacts
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.participants.shards import has_units
@@ -28,12 +29,12 @@ from lightning_hooks.engine.plain_loop.checks import (
 from lightning_hooks.engine.plain_loop.context import LoopContext
 from lightning_hooks.engine.plain_loop.health import loop_reporter
 from lightning_hooks.engine.plain_loop.other_steps import OtherSteps
-from lightning_hooks.engine.plain_loop.recording import loop_flight
+from lightning_hooks.engine.plain_loop.recording import loop_recording
 from lightning_hooks.engine.plain_loop.rules import read_rules
 from lightning_hooks.engine.plain_loop.steps import LoopSteps
 from lightning_hooks.engine.plain_loop.wrappers import unwrapped_model
+from lightning_hooks.engine.recording.participant import RecordingParticipant
 from lightning_hooks.engine.running.run import Run
-from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.health.finding import Cause, Finding
@@ -170,17 +171,31 @@ class Instrument:
         first = as_count("first_step", first_step)
         self._others = OtherSteps(model)
         self._steps = LoopSteps(self._run.hook_manager, self.optimizers, self._publisher, first, self._others.forget)
-        self._participants: list[Participant] = []
+        contributions = []
         if self._plan.rows:
-            observer = Observer(self._plan, device=device)
-            facts = ModelFacts(model, lambda: self.optimizers)
-            self._producer = Producer(observer, self._publisher, facts=self._steps.facts_of_step, structure=facts.structure)
-            self._steps.watch(self._producer, facts)
-            self._participants.append(observer)
-        self._participants += changing_participants(model, applies, hook_rules, lambda: self.optimizers)
+            contributions.append(Contribution("instrument", plans={TRAIN: self._plan}, publisher=self._publisher))
+        changing = changing_participants(model, applies, hook_rules, lambda: self.optimizers)
+        contributions.append(Contribution(participants=changing))
         manager, where = self._run.hook_manager, self._context.folder
-        self._flight = loop_flight(recorder, model, lambda: self.optimizers, manager, where, device)
-        self._participants += [] if self._flight is None else [self._flight.recorder]
+        recording = loop_recording(recorder, model, lambda: self.optimizers, manager, where, device)
+        if recording is not None:
+            contributions.append(recording.contribution())
+        facts = ModelFacts(model, lambda: self.optimizers)
+        assembly = assemble(
+            contributions,
+            device=device,
+            facts=self._steps.facts_of_step,
+            structure=facts.structure if self._plan.rows else None,
+        )
+        self._producer = assembly.producers.get(TRAIN)
+        self._watches = bool(self._plan.rows)
+        self._flight = None if recording is None else recording.flight
+        if self._producer is not None:
+            self._steps.watch(self._producer, facts)
+        self._participants: list[Participant] = [
+            *assembly.observers,
+            *(p for each in assembly.assembled for p in each.participants),
+        ]
         self._was_entered = self._is_over = False
 
     def __enter__(self) -> Instrument:
@@ -266,7 +281,7 @@ class Instrument:
 
     def _focus(self, steps: int) -> None:
         if self._producer is not None:
-            self._producer.observer.focus(steps)
+            self._producer.observer.shares[0].focus(steps)
 
     def step(self) -> None:
         """End the step, in a loop without an optimizer.
@@ -279,7 +294,8 @@ class Instrument:
         if self.optimizers:
             raise RuleError("step() is for loops without an optimizer; here the optimizer's step ends the step")
         if self._producer is not None:
-            self._run.hook_manager.before_step(self._producer.observer, AllParameters(self.model))  # type: ignore[arg-type]
+            for participant in self._participants:
+                self._run.hook_manager.before_step(participant, AllParameters(self.model))  # type: ignore[arg-type]
         self._steps.end()
 
     def suspend(self) -> None:
@@ -328,8 +344,9 @@ class Instrument:
             raise RuleError("instrument: note_loss() was called after the with block, in which nothing is watched any more")
         if self._producer is not None:
             self._producer.observer.note_loss(loss)
-        if self._flight is not None:
-            self._flight.recorder.note_loss(loss)
+            for participant in self._participants:
+                if isinstance(participant, RecordingParticipant):
+                    participant.look_at_loss()
 
     def compute(self) -> dict[str, float]:
         """The statistics of the last finished step, by tag; empty before the first."""

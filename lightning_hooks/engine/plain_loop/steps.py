@@ -65,7 +65,7 @@ class LoopSteps:
     def begin(self) -> None:
         """Begin a step, or the next batch of it."""
         self._hook_manager.switch.left_out = False
-        self._hook_manager.begin_batch(self.number, reporting=self._producer is None)
+        self._hook_manager.begin_batch(self.number, reporting=self._producer is None or not self._producer.views)
 
     def end(self) -> None:
         """End the step, and begin the next one."""
@@ -100,12 +100,14 @@ class LoopSteps:
 
     def _publish(self) -> None:
         reports = self._hook_manager.take_reports()
-        if self._producer is not None and self._hook_manager.acts(self._producer.observer):
-            self._producer.observer.note_uncalled(self._hook_manager.called)
-            self._producer.end(self.number, reports)
+        producer = self._producer
+        if producer is not None and self._hook_manager.acts(producer.observer) and producer.publishes:
+            for number, due in producer.observer.due_shares.items():
+                producer.observer.shares[number].note_uncalled(self._hook_manager.called, due)
+            producer.end(self.number, reports)
         else:
-            if self._producer is not None:
-                self._producer.agree()
+            if producer is not None:
+                producer.agree()
             if reports:
                 self._publisher.publish(StepView(self.number, wall_time=time(), summaries=reports))
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.recording.batches import KeptBatch, named_tensors
-from lightning_hooks.engine.recording.call_recorder import CallRecorder, Moment
+from lightning_hooks.engine.recording.call_recorder import Moment, Recorder
 from lightning_hooks.engine.recording.failures import failure_of
 from lightning_hooks.engine.recording.loop import Loop
 from lightning_hooks.engine.recording.summaries import summary
@@ -32,7 +32,7 @@ _UNSEEN: Final = (
 
 
 def seen(
-    recorder: CallRecorder, loop: Loop, kept: KeptBatch | None, moment: Moment, optimizer: Optimizer | None, most: int
+    recorder: Recorder, loop: Loop, kept: KeptBatch | None, moment: Moment, optimizer: Optimizer | None, most: int
 ) -> FlightRecord:
     """The record of a number that is not finite.
 
@@ -71,7 +71,7 @@ def seen(
     return replace(record, growth=growth_of(record, recorder))
 
 
-def ended(recorder: CallRecorder, loop: Loop, error: BaseException, most: int) -> FlightRecord:
+def ended(recorder: Recorder, loop: Loop, error: BaseException, most: int) -> FlightRecord:
     """The record of an exception that ends the run."""
     failure = failure_of(error, loop.model)
     verdict = (
@@ -92,7 +92,7 @@ def ended(recorder: CallRecorder, loop: Loop, error: BaseException, most: int) -
     return replace(record, growth=growth_of(record, recorder))
 
 
-def growth_of(record: FlightRecord, recorder: CallRecorder) -> Growth | None:
+def growth_of(record: FlightRecord, recorder: Recorder) -> Growth | None:
     """The largest magnitudes, at the last steps, of the row of a record's place."""
     place = record.place
     if place is None:
@@ -130,7 +130,7 @@ def _codeless(model: nn.Module) -> frozenset[str]:
     return frozenset(name for name, module in model.named_modules() if type(module).forward in forwards)
 
 
-def _gradients(recorder: CallRecorder, parameters: Mapping[str, nn.Parameter]) -> Iterator[TensorSummary]:
+def _gradients(recorder: Recorder, parameters: Mapping[str, nn.Parameter]) -> Iterator[TensorSummary]:
     """The gradients of parameters that are not finite. One step late they are gone: then their names and shapes."""
     for name in recorder.bad_names("grad"):
         parameter = parameters.get(name)
@@ -140,7 +140,7 @@ def _gradients(recorder: CallRecorder, parameters: Mapping[str, nn.Parameter]) -
 
 
 def _look(
-    recorder: CallRecorder,
+    recorder: Recorder,
     loop: Loop,
     kept: KeptBatch | None,
     moment: Moment,
@@ -163,7 +163,7 @@ def _look(
     )
 
 
-def _place(verdict: Verdict, sight: Sight, recorder: CallRecorder, loop: Loop) -> Place:
+def _place(verdict: Verdict, sight: Sight, recorder: Recorder, loop: Loop) -> Place:
     batch, process = recorder.micro_batch, (loop.rank, loop.world_size)
     if verdict is Verdict.UPDATE:
         updated = next(iter(sight.bad_parameters), None)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from lightning_hooks.engine.recording.autopsy import Autopsy, autopsy
 from lightning_hooks.engine.recording.batches import BatchReferences, KeptBatch
-from lightning_hooks.engine.recording.call_recorder import CallRecorder, Moment
+from lightning_hooks.engine.recording.call_recorder import Moment, Recorder
 from lightning_hooks.engine.recording.first_look import ended, growth_of, seen
 from lightning_hooks.engine.recording.loop import Loop
 from lightning_hooks.engine.recording.record_folder import RecordFolder, save_beside, write_of_rank, write_texts
@@ -46,14 +46,12 @@ class Flight:
         folder: returns the folder of the record; None to write nothing.
         tell: called once with the whole record, and with its folder.
         options: what is recorded and kept.
+        recorder: notes the calls.
 
     Attributes:
-        recorder: notes the calls; set it before the first batch.
         record: the record; None until something went wrong.
         path: the folder of the record; None until it is written, and in a process beside that which writes it.
     """
-
-    recorder: CallRecorder
 
     def __init__(
         self,
@@ -61,7 +59,9 @@ class Flight:
         folder: Callable[[], RecordFolder] | None,
         tell: Tell,
         options: RecorderOptions,
+        recorder: Recorder,
     ) -> None:
+        self.recorder = recorder
         self.record: FlightRecord | None = None
         self.path: Path | None = None
         self._loop = loop
@@ -92,7 +92,13 @@ class Flight:
 
     def flush(self) -> None:
         """Look at the last step, because the training has ended."""
-        self._guarded(self.recorder.flush)
+        if self.record is None:
+            self._guarded(self._look_at_last)
+
+    def _look_at_last(self) -> None:
+        moment = self.recorder.flush()
+        if moment is not None:
+            self.strike(moment, None)
 
     def close(self) -> None:
         """Drop what keeps the model and batches alive; the record stays."""

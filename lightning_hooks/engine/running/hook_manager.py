@@ -8,7 +8,7 @@ step; `end_batch` turns the switch off and removes the hooks, so that a copy of 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -137,7 +137,6 @@ class HookManager:
         stage: str = TRAIN,
         reporting: bool = False,
         announced: bool = False,
-        absent: Collection[Participant] = (),
     ) -> None:
         """Turn hooks on for a batch; at the first batch of a step ask who acts. May be called several times for a batch.
 
@@ -146,17 +145,16 @@ class HookManager:
             stage: `train`, `validate`, `test` or `predict`.
             reporting: whether transforms report although no monitor asks them to.
             announced: whether the training loop calls `backward_begins` before each backward of the loss in this batch.
-            absent: the participants that do not act in the step, because their callbacks were removed from the Trainer.
         """
         if self._paused_by:
-            options: dict[str, Any] = {"stage": stage, "reporting": reporting, "announced": announced, "absent": absent}
+            options: dict[str, Any] = {"stage": stage, "reporting": reporting, "announced": announced}
             self._resumes = partial(self.begin_batch, step, **options)
             return
         self.stage = stage
         self._announced = announced
         self.switch.awaits_loss = announced and stage == TRAIN and not self.switch.in_loss
         if self._steps[stage].number != step:
-            self._begin_step(step, stage, reporting, absent)
+            self._begin_step(step, stage, reporting)
         # If no participant acts, return without timing the call. If few steps are watched, most steps end here.
         if not self.active:
             if self._installed.active is not None:
@@ -324,7 +322,7 @@ class HookManager:
     def _common_account(self) -> Account:
         return self.meter.common if self.stage == TRAIN else self.meter.aside
 
-    def _begin_step(self, number: int, stage: str, reporting: bool, absent: Collection[Participant]) -> None:
+    def _begin_step(self, number: int, stage: str, reporting: bool) -> None:
         if stage == TRAIN:
             self._note_costs()
             self._memos.clear()
@@ -335,14 +333,14 @@ class HookManager:
         active = []
         for participant in self.participants:
             key = participant.due(number, stage)
-            if key is not None and (participant.serves_all or participant not in absent):
+            if key is not None and (participant.serves_all or not participant.is_absent):
                 active.append((participant, key))
         step.number, step.active = number, tuple(active)
         step.called.clear()
         if active:
             # If a monitor is part of the run, only its events hold the reports of transforms, at the steps in which it acts. If
             # not, the caller says by `reporting` whether transforms report in this step.
-            monitored = any(participant.reports for participant in self.participants if participant not in absent)
+            monitored = any(participant.reports for participant in self.participants if not participant.is_absent)
             reporting = any(participant.reports for participant, _ in active) or (reporting and not monitored)
             with self._common_account:
                 for participant, _ in active:
@@ -352,7 +350,7 @@ class HookManager:
     def _note_costs(self) -> None:
         wall, common = self.meter.next_step(), self.meter.common.take()
         for participant in self.participants:
-            participant.note_cost(participant.account.take() + common, wall)
+            participant.note_cost(participant.account.take(), common, wall)
 
     def _refresh(self) -> None:
         self._refresh_targets()

@@ -120,6 +120,12 @@ class UserHooksParticipant(Participant):
     def all_targets(self) -> Iterable[Target[Any]]:
         return (target for hook in self.hooks for target in hook.targets)
 
+    def changes(self) -> Iterable[tuple[int, str]]:
+        # A hook that is registered by itself runs in an order of its own, so it changes what all participants read, or nothing.
+        for hook in self.hooks:
+            if hook.rule.kind in _CALLS:
+                yield from ((id(target.value), _TENSORS.get(hook.rule.kind, hook.rule.kind)) for target in hook.targets)
+
     def actions(self, key: Any) -> Iterable[Action]:
         """The hooks that are registered together with other hooks of this package, and run in the order of participants."""
         for hook in (self.hooks[i] for i in key):

@@ -1,10 +1,9 @@
-"""Observer: fills the table of one monitor, through hooks on modules and in the phases of an optimizer's step."""
+"""Observer: fills the table of one stage of a run, through hooks on modules and in the phases of an optimizer's step."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,70 +12,59 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.actions import AbsentParts, gradient_of
-from lightning_hooks.engine.participants.overhead import Overhead
-from lightning_hooks.engine.participants.participant import ModuleRule, Participant, PhaseMemo
+from lightning_hooks.engine.participants.participant import Participant, PhaseMemo
 from lightning_hooks.engine.participants.shards import tensor_parallel_place
 from lightning_hooks.engine.watching.pairs import PairWatch, comparable
 from lightning_hooks.engine.watching.param_reader import ParamReader, TensorRows
 from lightning_hooks.engine.watching.row_fallback import RowFallback
-from lightning_hooks.errors import RuleError, StoppedError
+from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.hooks import Action
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.rows import LOSS, Row
+from lightning_hooks.plan.rows import LOSS, Demand, Due, Row
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
-from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
+from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, blamed
 from lightning_hooks.stats.merged_state import MergedState, PendingState
 from lightning_hooks.stats.processes import world_size
-from lightning_hooks.stats.sharing import measured_for
 from lightning_hooks.stats.table import Table
 from lightning_hooks.tensor_kinds import is_sharded
 
 
 class Observer(Participant):
-    """Watches the rows of a plan, in one stage. Outside training a whole run is one step: all its batches are merged.
+    """Watches the rows of a table, in one stage. Outside training a whole run is one step: all its batches are merged.
 
-    An observer that has `failed` measures nothing more, but exchanges its table at the end of each step until all ranks know of
-    the failure and the observer is `stopped`: the other ranks would wait for a rank that stopped alone. For the same reason it
-    goes on reading sharded tensors, whose parts may have to be gathered or added up.
+    Each owner of the table has a share of it, and a participant of its own, which reads in the turn of the owner what depends
+    on the order of callbacks. The observer does the rest, once for all of them.
 
     Args:
-        plan: the rows.
+        plan: the plan of the table.
+        shares: of its owners, in the order of their numbers.
         stage: `train`, or another stage; then the plan has rows of `input` and `output` only.
-        on_error: `raise`, or `warn`: stop watching, say so once, and let training continue.
         device: the device of the table.
-        alone: whether the table is not merged over ranks, even if a process group exists. Then of a sharded tensor what this
-            rank holds is measured, and no other rank is waited for.
-        label: how error messages name the callback; empty if they need no name.
+        alone: whether this process is the only one, even if a process group exists.
 
     Attributes:
-        alone: as given.
-        factor: how many times longer intervals are than the rules say.
-        schedules: the schedules that are due in the current step.
-        uncalled: the watched modules that the first watched step did not call, with their classes; None before that step.
+        demands: what is due in the current step.
+        due_shares: the schedules of each share that are due in the current step, by its number; only shares with any.
+        held: the rows that only readers of the table demand. Of a sharded tensor, what this rank holds is measured for them,
+            and no other rank is waited for.
     """
 
     def __init__(
         self,
         plan: Plan,
+        shares: Sequence[Share],
         stage: str = "train",
         *,
-        on_error: str = "raise",
         device: torch.device | str = "cpu",
         alone: bool = False,
-        label: str = "",
     ) -> None:
         self.plan = plan
+        self.shares = list(shares)
         self.stage = stage
-        self.reports = stage == "train"
-        self.on_error = on_error
-        self.failed = False
-        self.stopped = False
-        self.factor = 1
-        self.overhead: Overhead | None = None
-        self.uncalled: dict[str, str] | None = None
-        self.alone = alone
-        self._label = label
+        self.due_shares: dict[int, Due] = {}
+        readers = {share.part.number for share in self.shares if share.publisher is None}
+        self.held = {row.index for row in plan.rows if readers.issuperset(self._owners(row))} if readers else set()
         self.absent = AbsentParts()
         index = plan.index
         self.table = Table(
@@ -89,54 +77,86 @@ class Observer(Participant):
             tensor_parallel_place(self.all_targets()) if world_size(alone) > 1 else (0, 1),
             alone,
             plan.label,
+            len(self.shares),
         )
+        # Code of a user is at the cost of the owners that ask for it. If nobody is charged alone, time is split.
+        self._charged = {name: share for share in reversed(self.shares) for name in share.part.own_names}
+        if self._charged:
+            self.table.around = self._account_of
         self.pairs = PairWatch(plan, self.table)
         self.fallback = RowFallback(self)
-        self._reader = ParamReader(plan, self.table, alone)
-        self.acts_before = "before_step" in self._reader.phases
+        self._reader = ParamReader(plan, self.table, self.held)
+        self.reads_before = "before_step" in self._reader.phases
         self.reads_final = "final" in self._reader.phases
         self.reads_updates = "after_update" in self._reader.phases
-        self._intervals = [(schedule, schedule) for schedule in plan.schedules]
-        self.graph_key = self.schedules = frozenset(plan.schedules)
+        self.demands: Due = frozenset(plan.schedules)
+        self.graph_key: Hashable = self.demands
+        self._turns: dict[Due, list[list[int]]] = {}
+        self._portions_at: dict[Due, list[float]] = {}
+        self._cost = 0.0, 0
         self._write_loss: Callable[[Tensor], None] | None = None
-        self._focus_until = 0  # the step before which every row is measured
-        self._last_asked = -1
         self._sharded = any(is_sharded(target.value) for target in self.all_targets())
 
+    @property
+    def failed(self) -> bool:
+        """Whether all owners have failed on this rank."""
+        return all(share.failed for share in self.shares)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether all owners have stopped."""
+        return all(share.stopped for share in self.shares)
+
     def due(self, step: int, stage: str) -> Hashable | None:
-        if self.stopped or stage != self.stage:
+        if stage != self.stage:
             return None
-        is_focused = step < self._focus_until
-        self.schedules = frozenset(schedule for schedule, widened in self._intervals if is_focused or widened.due(step))
-        self._last_asked = step
-        return self.schedules or None
+        due = {share.part.number: share.due(step) for share in self.shares}
+        self.due_shares = {number: each for number, each in due.items() if each}
+        self.demands = frozenset().union(*(self.shares[number].part.demands(each) for number, each in self.due_shares.items()))
+        return self.demands or None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        self.fallback.note_order()
-        self.table.expect(self.plan.on_request_at(self.schedules))
+        self.fallback.begin_step([(self.shares[number], due) for number, due in self.due_shares.items()])
+        self.table.expect(self.plan.on_request_at(self.demands))
         if stage != "train":
             return
-        if self.overhead is not None:
-            self.overhead.begin()
+        for number in self.due_shares:
+            overhead = self.shares[number].overhead
+            if overhead is not None:
+                overhead.begin()
         self.table.clear()
         self.pairs.begin(step)
 
-    def note_cost(self, own: float, wall: float | None) -> None:
+    def note_cost(self, own: float, common: float, wall: float | None) -> None:
         seconds, calls = self.fallback.take_cost()
-        if self.overhead is not None:
-            self.overhead.note(own + seconds, wall, calls)
+        self._cost = own + seconds, calls
 
-    def widen(self, factor: int) -> None:
-        """From the next step on, make every interval `factor` times as long as its rule says; rows keep their schedules."""
-        if factor != self.factor:
-            self.factor = factor
-            if self.overhead is not None:
-                self.overhead.restart()
-            self._intervals = [(schedule, schedule.widened(factor)) for schedule in self.plan.schedules]
+    def cost_of(self, number: int) -> tuple[float, int]:
+        """The seconds and the calls of hooks in the step before that an owner counts as its own.
 
-    def focus(self, steps: int) -> None:
-        """Measure every row at each of the next steps, whatever the schedules say. All ranks must call it at the same step."""
-        self._focus_until = max(self._focus_until, self._last_asked + 1 + steps)
+        The cost of a row is split evenly between the owners that demanded it.
+        """
+        seconds, calls = self._cost
+        part = self._portions(self.demands)[number]
+        return seconds * part, round(calls * part)
+
+    def _portions(self, demands: Due) -> list[float]:
+        """By owner, its portion of the rows that were measured."""
+        if demands not in self._portions_at:
+            portions = [0.0] * len(self.shares)
+            for row in self.plan.rows:
+                asking = self._owners_of(row, demands)
+                for owner in asking:
+                    portions[owner] += 1.0 / len(asking)
+            total = sum(portions)
+            even = 1.0 / len(self.shares)
+            self._portions_at[demands] = [each / total for each in portions] if total else [even] * len(self.shares)
+        return self._portions_at[demands]
+
+    def _account_of(self, name: str) -> AbstractContextManager[Any]:
+        """The account of the first owner that asks for an accumulator of a user, or for metrics."""
+        share = self._charged.get(name)
+        return nullcontext() if share is None or share.account is None else share.account
 
     def exchange(self, facts: int = 0) -> PendingState:
         """The table merged over ranks, perhaps still on its way to the CPU; read it before the next write. Collective.
@@ -144,21 +164,19 @@ class Observer(Participant):
         Args:
             facts: the checksum of the facts of the step.
         """
-        factor = self.factor if self.overhead is None else self.overhead.wanted_factor(self.factor)
-        return self.table.exchange(stop=self.failed, factor=factor, facts=facts)
+        stop = [share.failed for share in self.shares]
+        return self.table.exchange(stop=stop, factor=[share.wanted_factor() for share in self.shares], facts=facts)
 
     def agree(self, merged: MergedState) -> None:
         """Do what ranks requested in an exchange. All ranks must call `agree` at the same step.
 
         Raises:
-            StoppedError: the monitor has failed on some rank. Raised on all ranks, before anything else is exchanged.
+            StoppedError: an owner whose errors are raised has failed on another rank. Raised on all ranks, before anything else
+                is exchanged.
         """
-        if merged.stop:
-            raise StoppedError("it failed on another rank")
-        # Widen the intervals before anything that may fail on this rank alone. Ignore a factor that is not greater: a rank
-        # requested it before the intervals grew.
-        if self.stage == "train" and merged.factor > self.factor:
-            self.widen(merged.factor)
+        for share, stop, factor in zip(self.shares, merged.stops, merged.factors, strict=True):
+            share.agree(stop=stop, factor=factor, widens=self.stage == "train")
+        self._note_failures()
 
     def end_step(self) -> None:
         self.absent.warn()
@@ -171,35 +189,53 @@ class Observer(Participant):
 
     left = refreshed
 
-    def actions(self, key: Any) -> Iterable[Action]:
-        on_request = self.plan.on_request_at(key)
-        for row in self.plan.rows:
-            if row.kind in MODULE_TENSORS and row.due(key):
+    def rows_of_turn(self, number: int, demands: Due) -> list[int]:
+        """The rows that are read in the turn of an owner when these demands are due: those that no owner before it demands."""
+        if demands not in self._turns:
+            turns: list[list[int]] = [[] for _ in self.shares]
+            for row in self.plan.rows:
+                owners = self._owners_of(row, demands)
+                if owners:
+                    turns[owners[0]].append(row.index)
+            self._turns[demands] = turns
+        return self._turns[demands][number]
+
+    def _owners(self, row: Row) -> set[int]:
+        return {each.owner for each, _ in row.requests if isinstance(each, Demand)}
+
+    def _owners_of(self, row: Row, demands: Due) -> list[int]:
+        """The owners that demand a row, in order."""
+        # A row of `param` is also due if the `update` row of its parameter is due, whose `ratio` divides by its norm.
+        asking = [row, *(self.plan.rows[update] for update in self._reader.updates_of(row.index))]
+        requests = (demand for each in asking for demand, _ in each.requests if demand in demands)
+        return sorted({each.owner for each in requests if isinstance(each, Demand)})
+
+    def actions_of_turn(self, number: int, demands: Due) -> Iterator[Action]:
+        """The actions of the rows that are read in the turn of an owner."""
+        on_request = self.plan.on_request_at(demands)
+        rows = [self.plan.rows[row] for row in self.rows_of_turn(number, demands)]
+        for row in rows:
+            if row.kind in MODULE_TENSORS:
                 tensor, backward = gradient_of(row.kind)
                 yield Action(
                     row.target.value,
                     tensor,
                     self.table.writer(row.index, self.fallback, [n for n, rows in on_request.items() if row.index in rows]),
                     row.path,
-                    merge=partial(self.fallback.merge, row.index),
                     absent=partial(self.absent.note, f"watch: {row.tensor!r}", row.name) if row.path else None,
                     backward=backward,
                 )
-        for row in self.pairs.summed:
-            if row.due(key):
-                merge = partial(self._add_micro_batch, row)
-                yield Action(row.target.value, "grad", measured_for(merge), merge=merge)
+        summed = {row.index for row in self.pairs.summed_at(demands)}
+        for row in rows:
+            if row.index in summed:
+                yield Action(row.target.value, "grad", partial(self._add_micro_batch, row))
 
-    def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
-        if self.stage == "train" and not self.stopped:
-            watched = [row for row in self.plan.rows if row.kind in MODULE_TENSORS and (key is None or row.due(key))]
-            yield ModuleRule(f"{self._label}watch", [row.target for row in watched])
-
-    def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
-        self._read("before_step", optimizer, memo.scale)
+    def read_before_step(self, number: int, optimizer: Optimizer, memo: PhaseMemo) -> None:
+        """Read in the turn of an owner the tensors of parameters that exist before the step of their optimizer."""
+        self._read("before_step", optimizer, memo.scale, number)
         if "pairs" not in self.plan.index.kept or not self._reads:
             return
-        for due in self._reader.due("before_step", optimizer, self.schedules):
+        for due in self._due_rows("before_step", optimizer, number):
             if due.tensor == "grad":
                 self._compare(due, memo.scale)
 
@@ -209,7 +245,7 @@ class Observer(Participant):
     def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         if self._reads:
             with self.guard():
-                self._reader.copy_parameters(optimizer, self.schedules)
+                self._reader.copy_parameters(optimizer, self.demands)
 
     def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         if memo.skipped:
@@ -218,7 +254,7 @@ class Observer(Participant):
         # The loss scaler calls a fused optimizer even after an overflow, which then leaves the parameters as they are. Withdraw
         # the rows if there was an overflow.
         if memo.scale is not None and memo.found_inf is not None:
-            due = self._reader.due("after_update", optimizer, self.schedules)
+            due = self._due_rows("after_update", optimizer)
             with self.guard():
                 self.table.withdraw([row for each in due for row in each.offsets.rows], memo.found_inf)
 
@@ -227,39 +263,43 @@ class Observer(Participant):
         """Whether the observer reads parameters and their gradients."""
         return self._sharded or not self.failed
 
-    def _add_micro_batch(self, row: Row, measurement: Measurement) -> None:
+    def _due_rows(self, phase: str, optimizer: Optimizer, number: int | None = None) -> list[TensorRows]:
+        rows = None if number is None else self.rows_of_turn(number, self.demands)
+        return self._reader.due(phase, optimizer, self.demands, number, rows)
+
+    def _add_micro_batch(self, row: Row, tensor: Tensor) -> None:
         if self.failed:
             return
-        with self.guard():
+        with self.guard(self._asking(row.index)):
             try:
-                self.pairs.add(row, measurement)
+                self.pairs.add(row, Measurement(tensor))
             except UnmeasurableError as error:
                 self.fallback.warn_unmeasurable(row.index, error)
 
     @torch.no_grad()
     def _compare(self, due: TensorRows, scale: Tensor | None) -> None:
-        """Compare gradients with those of the previous watched step."""
+        """Compare gradients with those of the previous step at which their owners compared them."""
         rows = due.offsets.rows
         gradients: dict[int, Tensor] = {}
-        for position in self.pairs.note(rows):
+        for position in self.pairs.note(rows, self.demands):
             # If one row fails, this rank must still take part in the collective of the next row. Do not use `guard`, which
             # takes longer: there may be thousands of rows.
             try:
                 gradient = comparable(due.parameters[position])
             except Exception as error:
-                self.fail(error)
+                self.fail(error, self._asking(rows[position]))
             else:
                 if gradient is not None:
                     gradients[rows[position]] = gradient
         with self.guard():
             self.pairs.compare(gradients, scale)
 
-    def _read(self, phase: str, optimizer: Optimizer, scale: Tensor | None = None) -> None:
+    def _read(self, phase: str, optimizer: Optimizer, scale: Tensor | None = None, number: int | None = None) -> None:
         """Measure the tensors of parameters that exist in a phase, and set their rows."""
         if not self._reads:
             return
         with self.guard():
-            for row, measurement in self._reader.read(phase, optimizer, self.schedules, scale):
+            for row, measurement in self._reader.read(phase, optimizer, self._due_rows(phase, optimizer, number), scale):
                 self.fallback.put(row, measurement)
 
     def note_loss(self, loss: Tensor, batches: int = 1) -> None:
@@ -270,7 +310,7 @@ class Observer(Participant):
             batches: the number of these batches.
         """
         row, fallback = self.plan.loss_row, self.fallback
-        if row is None or self.failed:
+        if row is None or self.failed or not self.plan.rows[row].due(self.demands):
             return
         with self.account, self.guard():
             if self._write_loss is None:
@@ -285,35 +325,47 @@ class Observer(Participant):
         if factor is not None:
             self.table.rescale(self.plan.loss_scaled, factor)
 
-    def note_uncalled(self, called: set[int]) -> None:
-        """Note the watched modules that the first watched step did not call; later steps change nothing.
+    @contextmanager
+    def guard(self, shares: Sequence[Share] | None = None) -> Iterator[None]:
+        """Surrounds work of the observer that runs inside the user's code: an error goes through `on_error`.
 
         Args:
-            called: the ids of the modules that the step has called.
+            shares: whom an error concerns; all shares that are due by default.
         """
-        if self.uncalled is None:
-            rules = self.module_rules(self.schedules)
-            targets = [target for rule in rules for target in rule.targets if id(target.value) not in called]
-            self.uncalled = {target.name: type(target.value).__name__ for target in targets}
-
-    @contextmanager
-    def guard(self) -> Iterator[None]:
-        """Surrounds work of the observer that runs inside the user's code: an error goes through `on_error`."""
         try:
             yield
         except Exception as error:
-            self.fail(error)
+            self.fail(error, shares)
 
-    def fail(self, error: Exception) -> None:
-        """Handle an error of this package: raise it, or with `on_error="warn"` stop watching."""
-        if isinstance(error, RuleError) and self._label and not str(error).startswith(self._label):
-            error = RuleError(f"{self._label}{error}")
-        if self.on_error == "raise":
-            raise error
-        self.stopped = self.stopped or self.table.ranks == 1 or isinstance(error, StoppedError)
-        self.reports = self.reports and not self.stopped
-        if not self.failed:
-            self.failed = True
+    def fail(self, error: Exception, shares: Sequence[Share] | None = None) -> None:
+        """Handle an error of this package: raise it, or let the owners whom it concerns stop.
+
+        Args:
+            error: the error. If it was raised by the code of a user, it concerns the owners that asked for it.
+            shares: whom it concerns otherwise; all shares that are due by default.
+        """
+        concerned = self._due_now if shares is None else list(shares)
+        name = blamed(error)
+        if name is not None:
+            concerned = [share for share in self.shares if name in share.part.own_names] or concerned
+        concerned = [share for share in concerned if not share.failed]
+        # Raise before any owner is told to stop, if one of them raises.
+        for share in sorted(concerned, key=lambda each: each.on_error != "raise"):
+            share.fail(error, alone=self.table.ranks == 1)
+        self._note_failures()
+
+    @property
+    def _due_now(self) -> list[Share]:
+        return [self.shares[number] for number in self.due_shares] or self.shares
+
+    def _asking(self, row: int) -> list[Share]:
+        """The shares that request a row in the current step."""
+        return [self.shares[owner] for owner in self._owners_of(self.plan.rows[row], self.demands)]
+
+    def fail_row(self, row: int, error: Exception) -> None:
+        """Handle an error of measuring a row, which concerns the owners that request the row."""
+        self.fail(error, self._asking(row) or None)
+
+    def _note_failures(self) -> None:
+        if self.failed:
             self.fallback.direct = False
-            cause = "".join((f"{type(error).__name__}: {error}", *(f" ({note})" for note in getattr(error, "__notes__", ()))))
-            warnings.warn(f"a StatsMonitor stopped watching after {cause}; training continues", stacklevel=2)

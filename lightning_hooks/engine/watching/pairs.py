@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from lightning_hooks.engine.participants.shards import refuse_sharded
 from lightning_hooks.engine.watching.snapshots import copy_all
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.rows import Row
+from lightning_hooks.plan.rows import Demand, Due, Row
+from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PARTS, SMALL
+from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PAIR_STATS, PARTS, SMALL
 from lightning_hooks.stats.schema import COUNT, M2, MEAN
 from lightning_hooks.stats.table import Table
 from lightning_hooks.tensor_kinds import is_plain, local_part
@@ -33,6 +34,8 @@ class PairWatch:
         for row, end in _ends(plan).items():
             if end is not None:
                 self._until.setdefault(end, []).append(row)
+        self._demands = {row.index: _demands_of_comparing(row) for row in plan.rows}
+        self._summed_at: dict[Due, list[Row]] = {}
         # By row: `_before` has the gradient at the previous watched step, `_now` that of this step. While a row is not in
         # `_copied`, the tensor in `_now` is only memory for the copy.
         self._before: dict[int, Tensor] = {}
@@ -70,10 +73,22 @@ class PairWatch:
         sums[SMALL] += new[M2] + new[COUNT] * new[MEAN].square()
         sums[PARTS] += 1.0
 
-    def note(self, rows: Sequence[int]) -> list[int]:
-        """Note that the gradients of these rows are complete. Returns the positions of those that are to be compared."""
+    def summed_at(self, demands: Due) -> list[Row]:
+        """The rows of `summed` that are due."""
+        if demands not in self._summed_at:
+            self._summed_at[demands] = [row for row in self.summed if not demands.isdisjoint(self._demands[row.index])]
+        return self._summed_at[demands]
+
+    def note(self, rows: Sequence[int], demands: Due) -> list[int]:
+        """Note that the gradients of these rows are complete. Returns the positions of those that are to be compared.
+
+        Args:
+            rows: the rows.
+            demands: what is due. A row is compared whenever an owner that compares it has it measured.
+        """
         self._compared.update(rows)
-        return [position for position, row in enumerate(rows) if row in self._kept]
+        kept, of_row = self._kept, self._demands
+        return [position for position, row in enumerate(rows) if row in kept and not demands.isdisjoint(of_row[row])]
 
     def compare(self, gradients: Mapping[int, Tensor], scale: Tensor | None) -> None:
         """Compare gradients of a step with those of the previous watched step, and keep copies.
@@ -125,6 +140,16 @@ def comparable(parameter: nn.Parameter) -> Tensor | None:
     if not is_plain(gradient):
         return None
     return torch.view_as_real(gradient.resolve_conj()) if gradient.is_complex() else gradient
+
+
+def _demands_of_comparing(row: Row) -> Due:
+    """Everything that the owners demand of a row who ask for statistics of pairs of it; all of it in a plan of one owner."""
+    asking = {_owner(each) for each, stats in row.requests if not frozenset(PAIR_STATS).isdisjoint(stats)}
+    return frozenset(each for each, _ in row.requests if _owner(each) in asking)
+
+
+def _owner(each: EveryN) -> int:
+    return each.owner if isinstance(each, Demand) else 0
 
 
 def _ends(plan: Plan) -> dict[int, int | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from operator import is_
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -52,19 +52,21 @@ class ParamReader:
     Args:
         plan: the rows.
         table: is written.
-        alone: whether of a sharded tensor what this rank holds is read, without waiting for another rank.
+        held: the rows of which, for a sharded tensor, what this rank holds is read, without waiting for another rank.
     """
 
-    def __init__(self, plan: Plan, table: Table, alone: bool = False) -> None:
+    def __init__(self, plan: Plan, table: Table, held: Collection[int] = ()) -> None:
         self._plan = plan
-        self._alone = alone
+        self._held = held
         self._table = table
         kinds = {tensor: PARAM_TENSORS.get(parse_tensor(tensor)[0]) for tensor in plan.tensors}
         self._kinds = {tensor: kind for tensor, kind in kinds.items() if kind is not None}
         self.phases = {kind.phase for kind in self._kinds.values()}
-        self._update_of = {param: update for update, param in plan.param_row_of.items()}
-        # By phase, schedules and first parameter: the optimizer's parameters when their rows were looked up, and those rows.
-        self._cached: dict[tuple[str, Due, nn.Parameter], tuple[list[nn.Parameter], list[TensorRows]]] = {}
+        self._updates_of: dict[int, list[int]] = {}
+        for update, param in plan.param_row_of.items():
+            self._updates_of.setdefault(param, []).append(update)
+        # By phase, turn, demands and first parameter: the optimizer's parameters at the last lookup, and their rows.
+        self._cached: dict[tuple[str, int | None, Due, nn.Parameter], tuple[list[nn.Parameter], list[TensorRows]]] = {}
         self._snapshots = Snapshots()
         self._before: WeakKeyDictionary[Optimizer, tuple[list[nn.Parameter], list[Tensor]]] = WeakKeyDictionary()
         self._warned_of: set[str] = set()  # the tensors, such as `state.exp_avg`, whose absence was warned of
@@ -75,18 +77,33 @@ class ParamReader:
         self._snapshots = Snapshots()
         self._before.clear()
 
-    def due(self, phase: str, optimizer: Optimizer, schedules: Due) -> list[TensorRows]:
-        """The rows that are read in a phase when these schedules are due. Rows of frozen parameters are skipped."""
+    def updates_of(self, param: int) -> Sequence[int]:
+        """The rows of updates whose ratio divides by a row of a parameter."""
+        return self._updates_of.get(param, ())
+
+    def due(
+        self, phase: str, optimizer: Optimizer, schedules: Due, turn: int | None = None, rows: Collection[int] | None = None
+    ) -> list[TensorRows]:
+        """The rows that are read in a phase when these schedules are due. Rows of frozen parameters are skipped.
+
+        Args:
+            phase: the phase.
+            optimizer: whose parameters are read.
+            schedules: what is due.
+            turn: the owner in whose turn they are read; None for all.
+            rows: those of that turn.
+        """
         if phase not in self.phases:
             return []
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         if not parameters:
             return []
-        key = (phase, schedules, parameters[0])
+        key = (phase, turn, schedules, parameters[0])
         cached, due = self._cached.get(key, ([], []))
         if not _are_same(cached, parameters):
-            rows = (self._find(parameters, schedules, tensor) for tensor, kind in self._kinds.items() if kind.phase == phase)
-            due = [each for each in rows if each.parameters]
+            chosen = None if rows is None else frozenset(rows)
+            tensors = [tensor for tensor, kind in self._kinds.items() if kind.phase == phase]
+            due = [each for tensor in tensors for each in self._find(parameters, schedules, tensor, chosen)]
             self._cached[key] = parameters, due
         return due
 
@@ -103,14 +120,20 @@ class ParamReader:
             self._before[optimizer] = parameters, [*parameters]
             self._before[optimizer] = parameters, self._snapshots.take(optimizer, parameters)
 
-    def read(self, phase: str, optimizer: Optimizer, schedules: Due, scale: Tensor | None = None) -> Unwritten:
-        """Set the rows of a phase, and return the rows that are not written. `after_update` needs `copy_parameters` before it.
+    def read(self, phase: str, optimizer: Optimizer, rows: Sequence[TensorRows], scale: Tensor | None = None) -> Unwritten:
+        """Set rows of a phase, and return the rows that are not written. `after_update` needs `copy_parameters` before it.
+
+        Args:
+            phase: the phase.
+            optimizer: whose parameters are read.
+            rows: from `due`.
+            scale: the loss scale by which gradients are still multiplied; None if they are not.
 
         Raises:
             RuleError: a strict rule names a tensor of the optimizer's state that the optimizer does not have.
         """
         unwritten: Unwritten = []
-        for due in self.due(phase, optimizer, schedules):
+        for due in rows:
             unwritten += self._read_changes(due, optimizer) if due.kind.is_change else self._read_values(due, optimizer, scale)
         if phase == "after_update":
             self._before.pop(optimizer, None)
@@ -123,9 +146,13 @@ class ParamReader:
             # Every rank holds a scalar such as Adam's `step` for the whole parameter: do not add it up over ranks.
             if value is not None and value.dim() == 0:
                 self._table.hold_alone(due.offsets.rows[i])
-        tensors = [held_part(value) if self._alone else value for value in values if value is not None]
-        is_complete = len(tensors) == len(values)
         indices = due.offsets.rows
+        for i in due.sharded if self._held else ():
+            value = values[i]
+            if value is not None and indices[i] in self._held:
+                values[i] = held_part(value)
+        tensors = [value for value in values if value is not None]
+        is_complete = len(tensors) == len(values)
         rows = indices if is_complete else [row for row, value in zip(indices, values, strict=True) if value is not None]
         if scale is not None and due.kind.scaled:
             return self._put(rows, [UnscaledMeasurement(each, scale) for each in measure_all(tensors)])
@@ -146,8 +173,8 @@ class ParamReader:
         if not left:
             return []
         with torch.no_grad():
-            found = [due.kind.value(optimizer, parameters[i], copies[i], "") for i in left]
-        changes = [held_part(change) if self._alone else change for change in found if change is not None]
+            found = [(rows[i], due.kind.value(optimizer, parameters[i], copies[i], "")) for i in left]
+        changes = [held_part(change) if row in self._held else change for row, change in found if change is not None]
         return self._put([rows[i] for i in left], measure_all(changes))
 
     def _values(self, due: TensorRows, optimizer: Optimizer) -> list[Tensor | None]:
@@ -164,19 +191,27 @@ class ParamReader:
     def _put(self, rows: Sequence[int], measurements: list[Measurement]) -> Unwritten:
         return [(rows[i], measurements[i]) for i in self._table.put_all(rows, measurements)]
 
-    def _find(self, parameters: list[nn.Parameter], schedules: Due, tensor: str) -> TensorRows:
-        rows = {row.target.value: row.index for row in self._plan.rows if row.tensor == tensor and self._is_due(row, schedules)}
-        watched = [parameter for parameter in parameters if parameter in rows]
-        sharded = [i for i, parameter in enumerate(watched) if is_sharded(parameter)]
+    def _find(
+        self, parameters: list[nn.Parameter], schedules: Due, tensor: str, chosen: Collection[int] | None
+    ) -> Iterator[TensorRows]:
+        """The due rows of a tensor, at most one of each parameter in a result. `chosen` limits them to some rows."""
+        rows: dict[nn.Parameter, list[int]] = {}
+        for row in self._plan.rows:
+            if row.tensor == tensor and self._is_due(row, schedules) and (chosen is None or row.index in chosen):
+                rows.setdefault(row.target.value, []).append(row.index)
         counted = self._plan.on_request_at(schedules).get("histogram", ())
-        offsets = self._table.offsets([rows[parameter] for parameter in watched], counted)
-        return TensorRows(tensor, self._kinds[tensor], watched, offsets, sharded)
+        # Several owners may need rows of their own of one tensor; see `plan/joined.py`.
+        for position in range(max(map(len, rows.values()), default=0)):
+            watched = [parameter for parameter in parameters if len(rows.get(parameter, ())) > position]
+            sharded = [i for i, parameter in enumerate(watched) if is_sharded(parameter)]
+            if watched:
+                offsets = self._table.offsets([rows[parameter][position] for parameter in watched], counted)
+                yield TensorRows(tensor, self._kinds[tensor], watched, offsets, sharded)
 
     def _is_due(self, row: Row, schedules: Due) -> bool:
         # A row of `param` is also due if the `update` row of its parameter is due, whose `ratio` divides by the norm of
         # `param`.
-        update = self._update_of.get(row.index)
-        return row.due(schedules) or (update is not None and self._plan.rows[update].due(schedules))
+        return row.due(schedules) or any(self._plan.rows[update].due(schedules) for update in self.updates_of(row.index))
 
     def _report_missing(self, tensor: str, error: RuleError) -> None:
         """Raise if a strict rule names the tensor; otherwise warn once."""

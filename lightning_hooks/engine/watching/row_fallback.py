@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import RLock
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from weakref import ref
 from torch import Tensor
 
 from lightning_hooks.plan.plan import LOSS_SCALED
-from lightning_hooks.plan.rows import LOSS
+from lightning_hooks.plan.rows import LOSS, Due
 from lightning_hooks.stats.kernels import FallbackWriter
 from lightning_hooks.stats.kernels.trail import Order
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, UnscaledMeasurement
@@ -21,24 +21,23 @@ from lightning_hooks.tensor_kinds import TRANSFORMED, held_part, inside_transfor
 
 if TYPE_CHECKING:
     from lightning_hooks.engine.watching.observer import Observer
+    from lightning_hooks.engine.watching.share import Share
 
 
 class RowFallback(FallbackWriter):
     """Writes tensors into the table of an observer for the compiled writer.
 
-    `direct` tells the compiled writer whether it may write itself. It is False in the first step, in which the fallback notes
-    the shape and the order of execution of every tensor, and after a failure. The compiled writer counts its `calls` and
-    `nanoseconds` in these attributes; the time of the fallback is in the observer's account.
-
-    Attributes:
-        shapes: the shapes of modules' tensors in the first watched step, by row.
+    `direct` tells the compiled writer whether it may write itself. It is False in the first step of each owner, in which the
+    fallback notes the shape and the order of execution of every tensor, and after a failure. The compiled writer counts its
+    `calls` and `nanoseconds` in these attributes; the time of the fallback is in the observer's account.
     """
 
     def __init__(self, observer: Observer) -> None:
         self.direct = False
-        self.shapes: dict[int, tuple[int, ...]] = {}
+        self._shapes: dict[int, tuple[int, ...]] = {}  # of modules' tensors when they were first measured, by row
         self._observer = ref(observer)  # weak, because the observer owns this object
-        self._order: list[int] | None = []  # the rows in the order of their measurements; None after the first step
+        self._noting: list[tuple[Share, Due]] = []  # whose first step it is, and what is due for them
+        self._order: list[int] = []  # the rows in the order of their measurements in such a step
         self._unmeasurable: set[str] = set()
         # Several threads may call modules at once. The lock is reentrant, because a user's statistic may itself call a module.
         self._merging = RLock()
@@ -50,17 +49,17 @@ class RowFallback(FallbackWriter):
     def merge(self, row: int, measurement: Measurement) -> None:
         """Merge a measurement into a row: one of several calls or micro-batches of the step."""
         observer = self._watching
-        if observer.alone and is_sharded(measurement.tensor):
+        if row in observer.held and is_sharded(measurement.tensor):
             measurement = Measurement(held_part(measurement.tensor))
         with self._merging:
             self.calls += 1
-            if self._order is not None:
+            if self._noting:
                 self._order.append(row)
                 # Note the shape only if it is known: a nested tensor of strided layout has no shape (torch raises), and the
                 # shape of a jagged one holds a symbol.
                 with suppress(RuntimeError):
                     if all(isinstance(size, int) for size in measurement.tensor.shape):
-                        self.shapes.setdefault(row, tuple(measurement.tensor.shape))
+                        self._shapes.setdefault(row, tuple(measurement.tensor.shape))
             with observer.account:
                 self._write(row, measurement, self._add)
                 self._note(row, measurement)
@@ -69,15 +68,23 @@ class RowFallback(FallbackWriter):
         """Set a row to a measurement, in place of an earlier one of the step."""
         self._write(row, measurement, self._watching.table.put)
 
+    def begin_step(self, due: Sequence[tuple[Share, Due]]) -> None:
+        """Begin a step in which these owners have rows that are due at these schedules."""
+        self.note_order()
+        self._noting = [(share, schedules) for share, schedules in due if not share.has_order]
+        self.direct = not self._noting and not self._watching.failed
+
     def note_order(self) -> None:
-        """Note the order of execution after the first step with a measurement, and let the compiled writer write itself."""
-        observer = self._watching
-        if self._order:
-            rows = observer.plan.rows
-            observer.plan.index.set_execution_order([row for row in self._order if rows[row].tensor != LOSS])
-            self._order = None
-        if self._order is None:
-            self.direct = not observer.failed
+        """After the first step of an owner with a measurement, note the order of execution and the shapes of its rows."""
+        rows = self._watching.plan.rows
+        for share, due in self._noting if self._order else ():
+            row_of, is_due = share.part.row_of, share.part.measured_at(due)
+            # Other owners may have had more rows measured in this step.
+            measured = [row for row in self._order if row in row_of and is_due[row_of[row]]]
+            share.plan.index.set_execution_order([row_of[row] for row in measured if rows[row].tensor != LOSS])
+            share.shapes.update({row_of[row]: self._shapes[row] for row in measured if row in self._shapes})
+            share.has_order = bool(measured)
+        self._order = []
 
     def warn_unmeasurable(self, row: int, error: UnmeasurableError) -> None:
         """Warn of a tensor that cannot be read: once per module or parameter, and once in all inside `torch.func`."""
@@ -109,7 +116,7 @@ class RowFallback(FallbackWriter):
 
     def _note(self, row: int, measurement: Measurement) -> None:
         if isinstance(self.trail, Order):
-            self.trail.rows.append(row)
+            self.trail.note(row)
         if self.trail is None or isinstance(self.trail, Order) or measurement.tensor.is_cuda:
             return
         with suppress(UnmeasurableError, RuntimeError):  # `_write` has warned of it
@@ -129,4 +136,4 @@ class RowFallback(FallbackWriter):
             if inside_transform(measurement.tensor):
                 self.warn_unmeasurable(row, UnmeasurableError(TRANSFORMED))
             else:
-                observer.fail(error)
+                observer.fail_row(row, error)

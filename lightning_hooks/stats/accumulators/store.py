@@ -48,6 +48,8 @@ class Store(Protocol):
 
     name: str
     """The name of the accumulator."""
+    rows: tuple[int, ...]
+    """The rows of the table that are kept."""
     due: Collection[int]
     """The rows that are measured in the current step; `Table.expect` sets them."""
     by_row: list[Tensor | None]

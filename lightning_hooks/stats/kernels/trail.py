@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
+from collections.abc import Mapping
 from itertools import islice
 from struct import pack
 
@@ -12,6 +14,8 @@ class Trail:
 
     Args:
         capacity: the number of entries that are kept.
+        numbers: packed as int32, the row in the entries for each row of the table, -1 for a row that is not noted; without it
+            all rows are noted, by their own numbers.
 
     Attributes:
         count: the number of entries since the beginning.
@@ -25,12 +29,13 @@ class Trail:
         (3, 2)
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, numbers: bytes | None = None) -> None:
         if capacity < 1:
             raise ValueError(f"a trail keeps at least one entry, not {capacity}")
         self.count = 0
         self.bad = 0
         self._ring: deque[bytes] = deque(maxlen=capacity)
+        self._numbers = None if numbers is None else array("i", numbers)
 
     def note(self, row: int, minimum: float, maximum: float, nonfinite: float, abs_min: float) -> None:
         """Add a measurement.
@@ -42,6 +47,10 @@ class Trail:
             nonfinite: the number of elements that are not finite.
             abs_min: the smallest magnitude; NaN if it is not known.
         """
+        if self._numbers is not None:
+            row = self._numbers[row] if 0 <= row < len(self._numbers) else -1
+            if row < 0:
+                return
         self._ring.append(pack("5d", row, minimum, maximum, nonfinite, abs_min))
         self.count += 1
         self.bad += nonfinite > 0
@@ -55,9 +64,19 @@ class Trail:
 class Order:
     """The order of measurements whose numbers stay on a device.
 
+    Args:
+        numbers: by row of the table, the row in the order; rows that are not in it are not noted.
+
     Attributes:
         rows: the rows in the order in which they were measured.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Mapping[int, int]) -> None:
         self.rows: list[int] = []
+        self._numbers = numbers
+
+    def note(self, row: int) -> None:
+        """Add a measurement of a row of the table."""
+        number = self._numbers.get(row)
+        if number is not None:
+            self.rows.append(number)

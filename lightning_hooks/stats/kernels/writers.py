@@ -72,7 +72,7 @@ class DirectWriter:
         """
         fallback = self.fallback
         if isinstance(fallback.trail, Order):
-            fallback.trail.rows.append(self.row)
+            fallback.trail.note(self.row)
         fallback.nanoseconds += perf_counter_ns() - begun
         fallback.calls += 1
 

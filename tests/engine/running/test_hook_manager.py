@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from lightning_hooks import Watch, instrument
+from lightning_hooks.engine.assembly import Contribution, assemble
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.running.hook_manager import HookManager
-from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.hooks.plain import PlainHook
 from lightning_hooks.plan import refresh
 from lightning_hooks.plan.resolve import resolve
@@ -72,23 +72,24 @@ def test_a_step_begins_with_no_module_called_and_only_due_steps_have_hooks():
             model(torch.randn(3, 4)).sum().backward()
             assert hook_manager.called == set(map(id, model))
             watched.step()
-        (observer,) = hook_manager.participants
-        observer.widen(2)
+        observer, _ = hook_manager.participants
+        observer.shares[0].widen(2)
         counts = []
         for _ in range(4):
             run(model, watched, 1)
             counts.append(len(hook_manager.active))
-        assert counts == [0, 1, 0, 1] or counts == [1, 0, 1, 0]
+        assert counts == [0, 2, 0, 2] or counts == [2, 0, 2, 0]  # the observer and its reading
 
 
 def test_a_monitor_of_every_step_is_due_at_every_step_until_its_intervals_grow():
     plan = resolve(net(), RULES, EveryN())
-    observer = Observer(plan)
+    observer = assemble([Contribution(plans={"train": plan})]).producers["train"].observer
+    share = observer.shares[0]
     assert [observer.due(step, "train") is not None for step in range(6)] == [True] * 6
     assert observer.due(0, "train") == observer.due(5, "train") and observer.due(0, "validate") is None
-    observer.widen(3)
+    share.widen(3)
     assert [observer.due(step, "train") is not None for step in range(6)] == [False, False, True] * 2
-    observer.widen(1)
+    share.widen(1)
     assert [observer.due(step, "train") is not None for step in range(3)] == [True] * 3
 
 

@@ -1,0 +1,63 @@
+"""The participant of a flight recorder: passes the moments of a step on to the recorder, and what it finds to the flight."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.participants.participant import Participant, PhaseMemo
+from lightning_hooks.engine.recording.call_recorder import Moment
+from lightning_hooks.engine.recording.flight import Flight
+from lightning_hooks.engine.watching.observer import Observer
+from lightning_hooks.engine.watching.share import Share
+
+
+class RecordingParticipant(Participant):
+    """Lets a recorder look at the numbers that its observer has just measured. It joins after the reading of its share.
+
+    Args:
+        observer: measures the rows of the recorder.
+        share: of the recorder.
+        flight: writes the record.
+    """
+
+    reads_updates = True
+    acts_before = True
+
+    def __init__(self, observer: Observer, share: Share, flight: Flight) -> None:
+        self._observer = observer
+        self._share = share
+        self._flight = flight
+
+    def due(self, step: int, stage: str) -> Hashable | None:
+        return "recorder" if stage == "train" and self._share.part.number in self._observer.due_shares else None
+
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
+        self._flight.recorder.begin_step(step)
+
+    def begin_batch(self) -> None:
+        self._flight.recorder.begin_batch()
+
+    def look_at_loss(self) -> None:
+        """Called when the loss is measured, before its backward."""
+        if not self._share.stopped:
+            self._tell(self._flight.recorder.look_at_loss(self.loss_scale))
+
+    def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
+        if not self._share.stopped:
+            self._tell(self._flight.recorder.look_before_step(self.loss_scale), optimizer)
+
+    def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
+        if not self._share.stopped:
+            self._tell(self._flight.recorder.look_after_update(optimizer, memo), optimizer)
+
+    def end_step(self) -> None:
+        if not self._share.stopped:
+            self._tell(self._flight.recorder.end_step(self.loss_scale))
+
+    def _tell(self, moment: Moment | None, optimizer: Optimizer | None = None) -> None:
+        if moment is not None:
+            # One record is written, so nothing more has to be measured for it.
+            self._share.stopped = True
+            self._flight.strike(moment, optimizer)

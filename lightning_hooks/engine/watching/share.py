@@ -1,0 +1,146 @@
+"""Share: what one owner has of the table of an observer: its rows, when they are due, and what an error of it does."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from lightning_hooks.engine.participants.overhead import Account, Overhead
+from lightning_hooks.errors import RuleError, StoppedError
+from lightning_hooks.plan.joined import Part
+from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.rows import Due
+from lightning_hooks.records.consumer import Publisher
+from lightning_hooks.rules import MODULE_TENSORS
+from lightning_hooks.rules.patterns import Target
+
+
+class Share:
+    """One owner of the table of an observer.
+
+    A share that has `failed` is measured no more, but it takes part in the exchanges until all ranks know of the failure and it
+    is `stopped`: the other ranks would wait for a rank that stopped alone.
+
+    Args:
+        part: the rows of the plan of the owner in the table.
+        owner: the class of its callback, for messages.
+        on_error: `raise`, or `warn`: stop watching, say so once, and let training continue.
+        label: how error messages name the callback; empty if they need no name.
+        publisher: passes step views to the consumers; None if the owner reads the table itself.
+        writes_global: whether its views have the global numbers under `hooks/`, the overhead included.
+
+    Attributes:
+        factor: how many times longer intervals are than the rules say.
+        overhead: the share of the time of steps that the owner takes; None if nobody asks.
+        account: takes the time of work for this owner alone; None before it joins a run.
+        is_absent: whether the callback was removed from the list of its Trainer.
+        has_order: whether the order of execution of its rows is known.
+        uncalled: the watched modules that the first watched step did not call, with their classes; None before that step.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        *,
+        owner: str = "StatsMonitor",
+        on_error: str = "raise",
+        label: str = "",
+        publisher: Publisher | None = None,
+        writes_global: bool = True,
+    ) -> None:
+        self.part = part
+        self.owner = owner
+        self.on_error = on_error
+        self.publisher = publisher
+        self.writes_global = writes_global
+        self.label = label
+        self.failed = False
+        self.stopped = False
+        self.is_absent = False
+        self.has_order = False
+        self.factor = 1
+        self.overhead: Overhead | None = None
+        self.account: Account | None = None
+        self.uncalled: dict[str, str] | None = None
+        self.shapes: dict[int, tuple[int, ...]] = {}
+        self._intervals = [(each, each) for each in part.plan.schedules]
+        self._focus_until = 0  # the step before which every row is measured
+        self._last_asked = -1
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the owner."""
+        return self.part.plan
+
+    def due(self, step: int) -> Due:
+        """The schedules of the plan that are due at a step. Call it once at every step."""
+        if self.stopped or self.is_absent:
+            return frozenset()
+        is_focused = step < self._focus_until
+        self._last_asked = step
+        return frozenset(schedule for schedule, widened in self._intervals if is_focused or widened.due(step))
+
+    def widen(self, factor: int) -> None:
+        """From the next step on, make every interval `factor` times as long as its rule says; rows keep their schedules."""
+        if factor != self.factor:
+            self.factor = factor
+            if self.overhead is not None:
+                self.overhead.restart()
+            self._intervals = [(schedule, schedule.widened(factor)) for schedule, _ in self._intervals]
+
+    def wanted_factor(self) -> int:
+        """The factor by which the intervals should be longer than the rules say, by what this rank has measured."""
+        return self.factor if self.overhead is None else self.overhead.wanted_factor(self.factor)
+
+    def focus(self, steps: int) -> None:
+        """Measure every row at each of the next steps, whatever the schedules say. All ranks must call it at the same step."""
+        self._focus_until = max(self._focus_until, self._last_asked + 1 + steps)
+
+    def agree(self, *, stop: bool, factor: int, widens: bool) -> None:
+        """Do what ranks requested in an exchange. All ranks must call it at the same step.
+
+        Args:
+            stop: whether the owner has failed on some rank.
+            factor: the greatest factor that a rank requests.
+            widens: whether intervals may be widened, as in training.
+
+        Raises:
+            StoppedError: the owner has failed on another rank, and errors are raised.
+        """
+        # Ignore a factor that is not greater: a rank requested it before the intervals grew.
+        if widens and factor > self.factor:
+            self.widen(factor)
+        if stop:
+            self.fail(StoppedError("it failed on another rank"), alone=True)
+
+    def watched(self, due: Due | None = None) -> list[Target[Any]]:
+        """The modules that its rules watch, in any step or when these schedules are due."""
+        return [row.target for row in self.plan.rows if row.kind in MODULE_TENSORS and (due is None or row.due(due))]
+
+    def note_uncalled(self, called: set[int], due: Due) -> None:
+        """Note the watched modules that the first watched step did not call; later steps change nothing.
+
+        Args:
+            called: the ids of the modules that the step has called.
+            due: the schedules that were due in the step.
+        """
+        if self.uncalled is None:
+            targets = [target for target in self.watched(due) if id(target.value) not in called]
+            self.uncalled = {target.name: type(target.value).__name__ for target in targets}
+
+    def fail(self, error: Exception, *, alone: bool) -> None:
+        """Handle an error of the owner: raise it, or with `on_error="warn"` stop watching.
+
+        Args:
+            error: the error.
+            alone: whether no other rank has to learn of it.
+        """
+        if isinstance(error, RuleError) and self.label and not str(error).startswith(self.label):
+            error = RuleError(f"{self.label}{error}")
+        if self.on_error == "raise":
+            raise error
+        self.stopped = self.stopped or alone
+        if not self.failed:
+            self.failed = True
+            cause = "".join((f"{type(error).__name__}: {error}", *(f" ({note})" for note in getattr(error, "__notes__", ()))))
+            warnings.warn(f"a {self.owner} stopped watching after {cause}; training continues", stacklevel=2)
