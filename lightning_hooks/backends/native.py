@@ -19,7 +19,6 @@ from lightning_hooks.backends import _native
 from lightning_hooks.backends._native import (
     MOMENTS,
     FallbackWriter,
-    SharedWriter,
     Trail,
     Writer,
     compare_many,
@@ -37,7 +36,6 @@ from lightning_hooks.private import tried
 __all__ = [
     "MOMENTS",
     "FallbackWriter",
-    "SharedWriter",
     "Trail",
     "Writer",
     "compare_many",

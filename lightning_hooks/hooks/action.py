@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from lightning_hooks.hooks.readers import Reader, read_in_order
+from lightning_hooks.hooks.readers import read_in_order
 from lightning_hooks.hooks.switch import BackwardPass
 
 
@@ -30,8 +30,6 @@ class Action:
         whole: whether `call` gets the whole call of the module instead of each tensor. At `input` it gets
             `(module, args, kwargs)` and returns None or new `(args, kwargs)`; at `output` it gets
             `(module, args, kwargs, output)` and returns None or a new output.
-        merge: for an action that measures: takes a measurement that is shared with other actions. `call` measures for this
-            action alone.
         absent: with a `path`, called at every call of the module with whether there is a tensor, and the arguments or the
             result.
         first: whether the action runs before all others on that tensor.
@@ -46,7 +44,6 @@ class Action:
     path: str = ""
     changes: bool = False
     whole: bool = False
-    merge: Callable[[Any], None] | None = None
     absent: Callable[[bool, Any], None] | None = None
     first: bool = False
     backward: BackwardPass = BackwardPass.LOSS
@@ -120,16 +117,12 @@ def joined(actions: Sequence[Action]) -> list[Action]:
     result: list[Action] = []
     for (reads, _), run in groupby(actions, key=lambda action: (action.only_reads, action.source)):
         readers = list(run)
-        result += [together(readers, read_in_order([each.call for each in readers]))] if reads else readers
+        result += [_together(readers)] if reads else readers
     return result
 
 
-def together(readers: Sequence[Action], call: Reader) -> Action:
-    """One action in place of readers of the same source.
-
-    Args:
-        call: calls all of them.
-    """
+def _together(readers: Sequence[Action]) -> Action:
+    """One action in place of readers of the same source."""
     if len(readers) == 1:
         return readers[0]
     callbacks = [reader.absent for reader in readers if reader.absent is not None]
@@ -138,4 +131,5 @@ def together(readers: Sequence[Action], call: Reader) -> Action:
         for callback in callbacks:
             callback(found, tree)
 
-    return replace(readers[0], call=call, merge=None, absent=absent if callbacks else None)
+    call = read_in_order([reader.call for reader in readers])
+    return replace(readers[0], call=call, absent=absent if callbacks else None)

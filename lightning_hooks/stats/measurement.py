@@ -1,4 +1,4 @@
-"""The measurement of one tensor. Each number is computed at most once, however many participants read it."""
+"""The measurement of one tensor. Moments and histogram are computed at most once, however many accumulators read them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ class Measurement:
 
     Args:
         tensor: the tensor to measure. It must not be written before the last access.
-        moments: of the tensor, as `kernels.host.read` gives them, if they are known.
 
     Example:
         >>> Measurement(torch.tensor([1.0, 0.0])).moments[:2].tolist()
@@ -46,9 +45,9 @@ class Measurement:
 
     __slots__ = ("_histogram", "_moments", "_source")
 
-    def __init__(self, tensor: Tensor, moments: bytes | None = None) -> None:
+    def __init__(self, tensor: Tensor) -> None:
         self._source = tensor
-        self._moments: Tensor | None = None if moments is None else kernels.unpacked(moments)
+        self._moments: Tensor | None = None
         self._histogram: Tensor | None = None
 
     @property

@@ -199,7 +199,7 @@ class Table:
         if device is not None and offset is None and row not in self._more_than_moments:
             if self._partial is None:
                 self._partial = device.PartialRows(self.state)
-            return kernels.DeviceWriter(self._partial.writer(row * MOMENTS), row, fallback)
+            return kernels.DirectWriter(self._partial.writer(row * MOMENTS), row, fallback)
         if not self.state.is_cpu or row in self._python_rows:
             return partial(fallback, row)
         write: Callable[[Tensor], None] = kernels.host.writer(self, row, offset, fallback)

@@ -31,7 +31,6 @@ CHECKS = (
     "fuzz",
     "lists",
     "partial_rows",
-    "shared_rows",
 )
 
 

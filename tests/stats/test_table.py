@@ -1,5 +1,7 @@
 """Every way of writing into a table ends in the same numbers, and each tensor counts once."""
 
+import gc
+import weakref
 from functools import partial
 
 import numpy as np
@@ -116,6 +118,22 @@ def test_a_writer_asks_its_fallback_and_passes_errors_on():
 
     with pytest.raises(ValueError, match="no"):
         kept.writer(0, Fails())(TENSORS[0])
+
+
+def test_a_writer_takes_one_tensor():
+    with pytest.raises(TypeError, match="expected the tensor|missing 1 required"):
+        table().writer(0, KeepsAll())()
+
+
+def test_a_writer_that_its_table_refers_to_is_collected():
+    def made():
+        kept = table()
+        kept.write = kept.writer(0, KeepsAll())
+        return weakref.ref(kept)
+
+    known = made()
+    gc.collect()
+    assert known() is None
 
 
 @needs_native

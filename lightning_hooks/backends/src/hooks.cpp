@@ -67,12 +67,11 @@ int is_always_shown(PyObject* hook_switch, PyObject* grad) {
 }
 
 // The kinds of readers, the callables that get a tensor. All kinds but `python` are called without the interpreter.
-enum class Reader : char { python, writer, shared_writer, readers };
+enum class Reader : char { python, writer, readers };
 PyObject* readers_type = nullptr;
 
 Reader kind_of(PyObject* reader) {
   if (is_writer(reader)) return Reader::writer;
-  if (is_shared_writer(reader)) return Reader::shared_writer;
   return reinterpret_cast<PyObject*>(Py_TYPE(reader)) == readers_type ? Reader::readers : Reader::python;
 }
 
@@ -88,8 +87,6 @@ bool read(PyObject* reader, Reader kind, PyObject* tensor) {
   switch (kind) {
     case Reader::writer:
       return write(reader, tensor) == 0;
-    case Reader::shared_writer:
-      return write_shared(reader, tensor) == 0;
     case Reader::readers: {
       PyObject* const calls = reinterpret_cast<Readers*>(reader)->calls;
       for (Py_ssize_t i = 0; i < PyTuple_Size(calls); ++i) {

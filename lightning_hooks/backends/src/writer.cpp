@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cstddef>
-#include <vector>
 
 #include "hooks.hpp"
 #include "trail.hpp"
@@ -13,7 +12,7 @@
 namespace hooks {
 namespace {
 
-PyObject *writer_type = nullptr, *shared_type = nullptr, *fallback_type = nullptr;
+PyObject *writer_type = nullptr, *fallback_type = nullptr;
 PyObject *state_name, *units_name;
 
 // The base class of fallbacks, which take the tensors that writers do not write. Every call of a writer reads `direct`, and a C++
@@ -53,23 +52,9 @@ int write_units(const Writer* writer, PyObject* state, Py_ssize_t first, PyObjec
   return done;
 }
 
-// A function that measures a tensor once for the rows of several writers.
-struct SharedWriter {
-  static constexpr int kFields = 2;
-  PyObject_HEAD
-  // `writers` is a tuple with None for each row that only Python writes. `merge` is a Python function that gets the rows not written.
-  PyObject *writers, *merge;
-};
-
 using Clock = std::chrono::steady_clock;
 
 FallbackWriter* fallback_of(const Writer* writer) { return reinterpret_cast<FallbackWriter*>(writer->fallback); }
-
-// The destination of a writer, with a new reference to the state of the table. If the state is null, a Python error is set.
-Destination destination_of(const Writer* writer) {
-  const Py_ssize_t first = writer->row * static_cast<Py_ssize_t>(kMoments);
-  return {PyObject_GetAttr(writer->table, state_name), first, writer->histogram, writer->magnitudes};
-}
 
 void count(const Writer* writer, Clock::duration taken, const RowMoments& measured) {
   FallbackWriter* const fallback = fallback_of(writer);
@@ -82,23 +67,21 @@ void count(const Writer* writer, Clock::duration taken, const RowMoments& measur
 bool write_directly(const Writer* writer, PyObject* tensor) {
   if (!fallback_of(writer)->direct) return false;
   const auto begun = Clock::now();
-  Destination destination = destination_of(writer);
-  if (!destination.state) return false;
+  PyObject* const state = PyObject_GetAttr(writer->table, state_name);
+  if (!state) return false;
+  const Py_ssize_t first = writer->row * static_cast<Py_ssize_t>(kMoments);
   RowMoments row;
-  if (writer->has_units) {
-    destination.written = write_units(writer, destination.state, destination.first, tensor, row) > 0;
-  } else {
-    measure_into(&destination, 1, tensor, false, row);
-  }
-  Py_DECREF(destination.state);
-  if (destination.written) count(writer, Clock::now() - begun, row);
-  return destination.written;
+  const int done = writer->has_units ? write_units(writer, state, first, tensor, row)
+                                     : measure_into(state, first, writer->histogram, tensor, writer->magnitudes, row);
+  Py_DECREF(state);
+  if (done <= 0) return false;
+  count(writer, Clock::now() - begun, row);
+  return true;
 }
 
 }  // namespace
 
 bool is_writer(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == writer_type; }
-bool is_shared_writer(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == shared_type; }
 
 int write(PyObject* self, PyObject* tensor) {
   const Writer* const writer = reinterpret_cast<Writer*>(self);
@@ -114,95 +97,10 @@ int write(PyObject* self, PyObject* tensor) {
 
 namespace {
 
-const Writer* writer_at(const SharedWriter* shared, Py_ssize_t position) {
-  PyObject* const item = PyTuple_GetItem(shared->writers, position);
-  return item == Py_None ? nullptr : reinterpret_cast<Writer*>(item);
-}
-
-// Passes to `merge` the positions of the rows that were not written, the tensor, and its moments if they are known.
-int merge_rest(const SharedWriter* shared, const std::vector<Py_ssize_t>& rest, PyObject* tensor, const RowMoments* row) {
-  PyObject* const positions = PyTuple_New(static_cast<Py_ssize_t>(rest.size()));
-  bool filled = positions != nullptr;
-  for (std::size_t i = 0; i < rest.size() && filled; ++i) {
-    PyObject* const position = PyLong_FromSsize_t(rest[i]);
-    filled = position && PyTuple_SetItem(positions, static_cast<Py_ssize_t>(i), position) == 0;
-  }
-  PyObject* moments = Py_None;
-  if (row) {
-    moments = PyBytes_FromStringAndSize(reinterpret_cast<const char*>(row), kMomentBytes);
-  } else {
-    Py_INCREF(moments);
-  }
-  PyObject* const result =
-      filled && moments ? PyObject_CallFunctionObjArgs(shared->merge, positions, tensor, moments, nullptr) : nullptr;
-  Py_XDECREF(positions);
-  Py_XDECREF(moments);
-  Py_XDECREF(result);
-  return result ? 0 : -1;
-}
-
-}  // namespace
-
-int write_shared(PyObject* self, PyObject* tensor) {
-  const SharedWriter* const shared = reinterpret_cast<SharedWriter*>(self);
-  const Py_ssize_t many = PyTuple_Size(shared->writers);
-  const auto begun = Clock::now();
-  std::vector<Destination> destinations;
-  // `positions` are those of the destinations among the writers, `rest` those of the rows that Python writes.
-  std::vector<Py_ssize_t> positions, rest;
-  destinations.reserve(static_cast<std::size_t>(many));
-  positions.reserve(static_cast<std::size_t>(many));
-  for (Py_ssize_t i = 0; i < many; ++i) {
-    const Writer* const writer = writer_at(shared, i);
-    const Destination destination = writer && fallback_of(writer)->direct ? destination_of(writer) : Destination{nullptr, 0, 0, false};
-    if (destination.state) {
-      destinations.push_back(destination);
-      positions.push_back(i);
-    } else {
-      PyErr_Clear();
-      rest.push_back(i);
-    }
-  }
-  RowMoments row;
-  const bool measured =
-      !destinations.empty() && measure_into(destinations.data(), destinations.size(), tensor, !rest.empty(), row) > 0;
-  // Clear the error: as in `write`, Python measures the same tensor and handles the error.
-  PyErr_Clear();
-  const auto taken = (Clock::now() - begun) / static_cast<long>(destinations.empty() ? 1 : destinations.size());
-  for (std::size_t i = 0; i < destinations.size(); ++i) {
-    Py_DECREF(destinations[i].state);
-    if (destinations[i].written) {
-      count(writer_at(shared, positions[i]), taken, row);
-    } else {
-      rest.push_back(positions[i]);
-    }
-  }
-  // Rows that Python writes need the sum of magnitudes. If it is missing, Python measures the tensor again.
-  const bool complete = measured && !std::isnan(row.abs_sum);
-  return rest.empty() ? 0 : merge_rest(shared, rest, tensor, complete ? &row : nullptr);
-}
-
-namespace {
-
-template <int (*function)(PyObject*, PyObject*)>
 PyObject* call(PyObject* self, PyObject* args, PyObject*) {
   if (PyTuple_Size(args) != 1) return PyErr_Format(PyExc_TypeError, "expected the tensor");
-  if (function(self, PyTuple_GetItem(args, 0)) != 0) return nullptr;
+  if (write(self, PyTuple_GetItem(args, 0)) != 0) return nullptr;
   Py_RETURN_NONE;
-}
-
-int initialize_shared(PyObject* self, PyObject* args, PyObject* kwargs) {
-  PyObject* const writers = PyTuple_Size(args) > 0 ? PyTuple_GetItem(args, 0) : nullptr;
-  bool fits = writers && PyTuple_Check(writers);
-  for (Py_ssize_t i = 0; fits && i < PyTuple_Size(writers); ++i) {
-    PyObject* const item = PyTuple_GetItem(writers, i);
-    fits = item == Py_None || is_writer(item);
-  }
-  if (writers && !fits) {
-    PyErr_Format(PyExc_TypeError, "expected a tuple of writers, with None for rows that only Python writes, not %R", writers);
-    return -1;
-  }
-  return fill<SharedWriter>(self, args, kwargs) ? 0 : -1;
 }
 
 }  // namespace
@@ -235,22 +133,13 @@ PyObject* py_writer(PyObject*, PyObject* args) {
 }
 
 bool make_writer_types() {
-  static PyType_Slot slots[] = {{Py_tp_call, slot_of(call<write>)},
+  static PyType_Slot slots[] = {{Py_tp_call, slot_of(call)},
                                 {Py_tp_traverse, slot_of(traverse<Writer>)},
                                 {Py_tp_clear, slot_of(clear<Writer>)},
                                 {Py_tp_dealloc, slot_of(destroy<Writer>)},
                                 {0, nullptr}};
   static PyType_Spec spec = {"lightning_hooks.backends._native.Writer", sizeof(Writer), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
-  static PyType_Slot shared_slots[] = {{Py_tp_new, slot_of(PyType_GenericNew)},
-                                       {Py_tp_init, slot_of(initialize_shared)},
-                                       {Py_tp_call, slot_of(call<write_shared>)},
-                                       {Py_tp_traverse, slot_of(traverse<SharedWriter>)},
-                                       {Py_tp_clear, slot_of(clear<SharedWriter>)},
-                                       {Py_tp_dealloc, slot_of(destroy<SharedWriter>)},
-                                       {0, nullptr}};
-  static PyType_Spec shared_spec = {"lightning_hooks.backends._native.SharedWriter", sizeof(SharedWriter), 0,
-                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, shared_slots};
   static PyMemberDef members[] = {{"trail", T_OBJECT, offsetof(FallbackWriter, trail), 0, nullptr},
                                   {"direct", T_BOOL, offsetof(FallbackWriter, direct), 0, nullptr},
                                   {"nanoseconds", T_LONGLONG, offsetof(FallbackWriter, nanoseconds), 0, nullptr},
@@ -266,15 +155,13 @@ bool make_writer_types() {
   state_name = PyUnicode_InternFromString("state");
   units_name = PyUnicode_InternFromString("units");
   writer_type = PyType_FromSpec(&spec);
-  shared_type = PyType_FromSpec(&shared_spec);
   fallback_type = PyType_FromSpec(&fallback_spec);
-  return writer_type && shared_type && fallback_type;
+  return writer_type && fallback_type;
 }
 
 bool add_writer_types(PyObject* module) {
   return PyModule_AddObjectRef(module, "FallbackWriter", fallback_type) == 0 &&
-         PyModule_AddObjectRef(module, "Writer", writer_type) == 0 &&
-         PyModule_AddObjectRef(module, "SharedWriter", shared_type) == 0;
+         PyModule_AddObjectRef(module, "Writer", writer_type) == 0;
 }
 
 }  // namespace hooks

@@ -1,4 +1,4 @@
-// Writers: callables that merge tensors into one row of a table, or into several rows with one measurement.
+// Writers: callables that merge tensors into a row of a table.
 #pragma once
 
 #include "tensor.hpp"
@@ -15,11 +15,6 @@ PyObject* py_writer(PyObject*, PyObject* args);
 // error set.
 bool is_writer(PyObject* object);
 int write(PyObject* writer, PyObject* tensor);
-// The same for a shared writer, which measures a tensor once for several rows. It is constructed from a tuple with the writer of each
-// row, or None for a row that only Python can write, and a function of Python that writes the rows that the writers did not. The
-// function gets the positions of these rows in the tuple, the tensor, and its moments as bytes, or None if it was not measured.
-bool is_shared_writer(PyObject* object);
-int write_shared(PyObject* shared, PyObject* tensor);
 
 // Create the types of writer.cpp, and add them to the module. Both return false with a Python error set.
 bool make_writer_types();

@@ -39,49 +39,29 @@ void add_counts(double* numbers, const void* from) {
   }
 }
 
-}  // namespace
-
-namespace {
-
-// Looks up the numbers of a destination in its state. Returns false if the state cannot be written.
-bool find(Destination& destination) {
-  View state;
-  if (view_of(destination.state, state, false) > 0) {
-    const bool counted = destination.histogram != kNoHistogram;
-    destination.moments = numbers_of(state, destination.first, kMoments);
-    if (destination.moments && counted) destination.counts = numbers_of(state, destination.histogram, kBuckets);
-    if (destination.moments && (destination.counts || !counted)) return true;
-  }
-  // Clear the error: the caller writes the row through the fallback, which raises the same error.
-  PyErr_Clear();
-  destination.moments = nullptr;
-  return false;
+// Looks up a row of a state, and the row's histogram: null if `histogram` is kNoHistogram. Returns false with a Python error set.
+bool find(const View& state, Py_ssize_t first, Py_ssize_t histogram, double*& numbers, double*& counts) {
+  numbers = numbers_of(state, first, kMoments);
+  if (!numbers || histogram == kNoHistogram) return numbers != nullptr;
+  counts = numbers_of(state, histogram, kBuckets);
+  return counts != nullptr;
 }
 
 }  // namespace
 
-int measure_into(Destination* destinations, std::size_t many, PyObject* tensor, bool sized, RowMoments& row) {
-  View view;
-  const int found = view_of(tensor, view);
+int measure_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool sized, RowMoments& row) {
+  View state, view;
+  int found = view_of(tensor, view);
+  if (found > 0) found = view_of(into, state, false);
   if (found <= 0) return found;
+  double *numbers, *counts = nullptr;
+  if (!find(state, first, histogram, numbers, counts)) return -1;
   double buckets[kBuckets];
+  view.counts = counts ? buckets : nullptr;
   view.sized = sized;
-  for (std::size_t i = 0; i < many; ++i) {
-    if (!find(destinations[i])) continue;
-    view.sized = view.sized || destinations[i].sized;
-    if (destinations[i].counts) view.counts = buckets;
-  }
   if (!measure_views(&view, 1, &row)) return -1;
-  for (std::size_t i = 0; i < many; ++i) {
-    Destination& destination = destinations[i];
-    if (!destination.moments) continue;
-    RowMoments own = row;
-    // Write NaN for the sum of magnitudes, as if the row were measured alone: its table does not request the sum.
-    if (!destination.sized) own.abs_sum = std::numeric_limits<double>::quiet_NaN();
-    merge_moments(destination.moments, &own);
-    if (destination.counts) add_counts(destination.counts, buckets);
-    destination.written = true;
-  }
+  merge_moments(numbers, &row);
+  if (counts) add_counts(counts, buckets);
   return 1;
 }
 
@@ -97,11 +77,10 @@ int measure_units_into(PyObject* into, Py_ssize_t first, Py_ssize_t histogram, P
   const std::int64_t many = columns * layout.units;
   // The four numbers of a unit must lie together: reject a transposed tensor.
   if (kept.numel != many || layout_of_kept.units != layout.units || (many > 0 && layout_of_kept.inner != columns)) return 0;
-  double* const numbers = numbers_of(state, first, kMoments);
-  const bool counted = histogram != kNoHistogram;
-  double* const counts = numbers && counted ? numbers_of(state, histogram, kBuckets) : nullptr;
+  double *numbers, *counts = nullptr;
+  if (!find(state, first, histogram, numbers, counts)) return -1;
   double* const present = numbers_of(kept, 0, static_cast<std::size_t>(many));
-  if (!numbers || (counted && !counts) || !present) return -1;
+  if (!present) return -1;
   // The thread keeps the vector, because an allocation takes longer than measuring a small tensor.
   thread_local std::vector<double> merged;
   merged.resize(static_cast<std::size_t>(many));

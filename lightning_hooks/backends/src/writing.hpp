@@ -7,21 +7,13 @@ namespace hooks {
 
 constexpr Py_ssize_t kNoHistogram = PY_SSIZE_T_MIN;  // stands for a row without a histogram; is not a valid offset
 
-// A row of a state, which begins at the offset `first`, and the row's histogram at the offset `histogram` or kNoHistogram.
-struct Destination {
-  PyObject* state;
-  Py_ssize_t first, histogram;
-  bool sized;            // whether the sum of magnitudes is requested
-  bool written = false;  // whether `measure_into` has written the row
-  double *moments = nullptr, *counts = nullptr;
-};
-
 // Returns a pointer to the numbers [begin, begin + many) of a state, or null with a Python error set.
 double* numbers_of(const View& state, Py_ssize_t begin, std::size_t many);
 
-// Measures a tensor once and merges it into several rows; skips rows whose state cannot be written. Returns 1 if the tensor was
-// measured, and `row` has its moments; 0 if the kernel does not measure the tensor; -1 with a Python error set.
-int measure_into(Destination* destinations, std::size_t many, PyObject* tensor, bool sized, RowMoments& row);
+// Measures a tensor and merges it into the row that begins at the offset `first` of a state, and into the row's histogram at the
+// offset `histogram` or kNoHistogram. `sized` says whether the sum of magnitudes is requested. Returns 1 if the row was written, and
+// `row` has the moments of the tensor; 0 if the kernel does not read the tensor or the state; -1 with a Python error set.
+int measure_into(PyObject* state, Py_ssize_t first, Py_ssize_t histogram, PyObject* tensor, bool sized, RowMoments& row);
 
 // As `measure_into`, and merges the units along an axis into a contiguous float64 tensor [units, 4]. Returns 0 also if the number of
 // units differs, or if the layout of the tensor has gaps.

@@ -1,20 +1,19 @@
-"""Combines the actions of several participants on the same tensors: their order, and one shared measurement."""
+"""The order of the actions of several participants, and one warning of parts that modules do not have."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from lightning_hooks.errors import listed
-from lightning_hooks.hooks import Action, BackwardPass, together
+from lightning_hooks.hooks import Action, BackwardPass
 from lightning_hooks.hooks.parts import described
 from lightning_hooks.rules import INNER_TENSORS
-from lightning_hooks.stats.sharing import share
 
 
 def in_order(actions: Iterable[Action]) -> list[Action]:
-    """Actions in the order in which they run; several that measure the same tensor become one that measures once.
+    """Actions in the order in which they run: by owner and tensor, then by participant.
 
     Args:
         actions: the actions in the order of their participants.
@@ -28,29 +27,8 @@ def in_order(actions: Iterable[Action]) -> list[Action]:
         # Readers of a parameter's gradient run after all changes.
         if tensor == "grad":
             group.sort(key=lambda action: action.only_reads)
-        result += group if len(group) == 1 else _share_measurements(group)
+        result += group
     return result
-
-
-def _share_measurements(actions: Sequence[Action]) -> list[Action]:
-    """Replace actions that measure the same tensor by one at the turn of the first, if no change runs between them."""
-    slots: list[list[Action]] = []
-    measuring: dict[Any, list[Action]] = {}
-    for action in actions:
-        if not action.only_reads:
-            measuring.clear()
-        elif action.merge is not None and action.source in measuring:
-            measuring[action.source].append(action)
-            continue
-        slots.append([action])
-        if action.merge is not None:
-            measuring[action.source] = slots[-1]
-    return [_sharing(slot) if len(slot) > 1 else slot[0] for slot in slots]
-
-
-def _sharing(actions: Sequence[Action]) -> Action:
-    merges = [action.merge for action in actions if action.merge is not None]
-    return together(actions, share([action.call for action in actions], merges))
 
 
 def gradient_of(tensor: str) -> tuple[str, BackwardPass]:

@@ -43,13 +43,10 @@ class RowFallback(FallbackWriter):
         self._merging = RLock()
 
     def __call__(self, row: int, tensor: Tensor, /) -> None:
-        """Measure a tensor and merge it into a row."""
-        self.merge(row, Measurement(tensor))
-
-    def merge(self, row: int, measurement: Measurement) -> None:
-        """Merge a measurement into a row: one of several calls or micro-batches of the step."""
+        """Measure a tensor and merge it into a row: the tensor of one of several calls or micro-batches of the step."""
         observer = self._watching
-        if row in observer.held and is_sharded(measurement.tensor):
+        measurement = Measurement(tensor)
+        if row in observer.held and is_sharded(tensor):
             measurement = Measurement(held_part(measurement.tensor))
         with self._merging:
             self.calls += 1

@@ -20,16 +20,15 @@ from torch import Tensor
 from lightning_hooks import backends
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.kernels import numpy_kernel, reference
-from lightning_hooks.stats.kernels.writers import DeviceWriter, SharedDeviceWriter
+from lightning_hooks.stats.kernels.writers import DirectWriter
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.units import reference as units
 from lightning_hooks.tensor_kinds import held_part
 
 __all__ = [
     "NO_HISTOGRAM",
-    "DeviceWriter",
+    "DirectWriter",
     "FallbackWriter",
-    "SharedDeviceWriter",
     "Trail",
     "are_finite",
     "host",

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeAlias
-from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -31,7 +30,7 @@ from lightning_hooks.stats.kernels.triton_code import BLOCK, SMALL_BLOCK
 from lightning_hooks.stats.kernels.triton_merge import CHUNK
 from lightning_hooks.stats.moments import MOMENTS
 
-__all__ = ["PartialRows", "RowWriter", "attempt", "measure", "measure_many", "measure_many_into"]
+__all__ = ["PartialRows", "attempt", "measure", "measure_many", "measure_many_into"]
 
 # The programs of a launch, each of which measures one span of blocks. As many keep a large device busy, so a launch has more
 # only if its spans already have _MOST_BLOCKS blocks.
@@ -43,10 +42,8 @@ _CAPACITY: Final = 1 << 16  # partial rows that can wait for a merge: 4.7 MB
 _BLOCKS: Final = {"BLOCK": BLOCK, "SMALL": SMALL_BLOCK}
 _ROW_BYTES: Final = 8 * MOMENTS
 _Integers: TypeAlias = NDArray[np.int64]
-_Span: TypeAlias = tuple[int, int, int]
-"""A measured tensor: its number of elements, its first partial row, and the end of these."""
 _Part: TypeAlias = tuple[int, int, int, int]
-"""The offset of a row in the state, and the span of a tensor to merge into it."""
+"""The offset of a row in the state; of a tensor to merge into it the elements, the first partial row, and the end of these."""
 
 
 def measure(tensor: Tensor) -> Tensor:
@@ -115,9 +112,6 @@ class PartialRows:
     All partial rows between two merges are written on the stream that is current at the first tensor. Writers reject tensors on
     other streams.
 
-    Several states may merge the same partial rows: one of them lends its own to the others, which merge them at the latest when
-    the lender overwrites them.
-
     Args:
         state: contiguous, float64, on a CUDA device. The object writes to this tensor for as long as it exists.
     """
@@ -127,126 +121,58 @@ class PartialRows:
         self._device_index = state.get_device()
         self._rows = torch.empty(_CAPACITY, MOMENTS, dtype=torch.float64, device=state.device)
         self._address = self._rows.data_ptr()
-        # The spans that are not merged yet, by the object in whose `_rows` they lie: this one, or one that lends them.
-        self._waiting: dict[PartialRows, list[_Part]] = {}
-        self._borrowers: WeakSet[PartialRows] = WeakSet()
+        self._waiting: list[_Part] = []
         self._used = 0
         self._stream = 0
         self._launches: dict[torch.dtype, Launch] = {}
 
-    def writer(self, offset: int) -> RowWriter:
-        """A function that measures tensors for the row at an offset of the state."""
-        return RowWriter(self, offset)
+    def writer(self, offset: int) -> Callable[[Tensor], bool]:
+        """A function that measures a tensor for the row at an offset of the state, or rejects the tensor and returns False."""
 
-    def measure(self, tensor: Tensor) -> _Span | None:
-        """Write the partial rows of a tensor; None if the tensor is rejected."""
-        found = find(tensor, self._device_index)
-        if found is None:
-            return None
-        address, size, _ = found
-        if size == 0:
-            return 0, self._used, self._used
-        # Triton launches kernels on the current device. If that is not the device of the state, reject the tensor.
-        if self._device_index >= 0 and torch.cuda.current_device() != self._device_index:
-            return None
-        stream = current_stream(self._device_index)
-        # Reject a tensor on another stream: a merge there could read partial rows that this stream has not written yet.
-        if self._waiting and stream != self._stream:
-            return None
-        steps, programs = _spans(size)
-        if self._used + programs > _CAPACITY:
-            self.merge()
-            if programs > _CAPACITY:
-                return None
-        self._stream = stream
-        launch = self._launches.get(tensor.dtype) or self._load(tensor.dtype)
-        begin = self._used
-        launch(programs, stream, address, size, steps, self._address + begin * _ROW_BYTES)
-        self._used = end = begin + programs
-        return size, begin, end
-
-    def enqueue(self, offset: int, span: _Span, lender: PartialRows) -> bool:
-        """Note that a span of partial rows is to be merged into the row at an offset of the state.
-
-        Args:
-            offset: the index in the state at which the row begins.
-            span: from `measure`.
-            lender: the object whose `measure` wrote the span: this one, or another.
-
-        Returns:
-            Whether the span can be merged: another lender must be on the same device and stream.
-        """
-        if lender is not self:
-            if lender._device_index != self._device_index or (self._waiting and lender._stream != self._stream):
+        def write(tensor: Tensor) -> bool:
+            found = find(tensor, self._device_index)
+            if found is None:
                 return False
-            self._stream = lender._stream
-            lender._borrowers.add(self)
-        if span[0]:
-            self._waiting.setdefault(lender, []).append((offset, *span))
-        return True
+            address, size, _ = found
+            if size == 0:
+                return True
+            # Triton launches kernels on the current device. If that is not the device of the state, reject the tensor.
+            if self._device_index >= 0 and torch.cuda.current_device() != self._device_index:
+                return False
+            stream = current_stream(self._device_index)
+            # Reject a tensor on another stream: a merge there could read partial rows that this stream has not written yet.
+            if self._waiting and stream != self._stream:
+                return False
+            steps, programs = _spans(size)
+            if self._used + programs > _CAPACITY:
+                self.merge()
+                if programs > _CAPACITY:
+                    return False
+            self._stream = stream
+            launch = self._launches.get(tensor.dtype) or self._load(tensor.dtype)
+            begin = self._used
+            launch(programs, stream, address, size, steps, self._address + begin * _ROW_BYTES)
+            self._used = end = begin + programs
+            self._waiting.append((offset, size, begin, end))
+            return True
+
+        return write
 
     def merge(self) -> None:
         """Merge all waiting partial rows into the rows of the state."""
-        for lender in [*self._waiting]:
-            self._merge_from(lender)
-        self._free()
+        if self._waiting:
+            with _current(self._state):
+                _merge(self._state, self._rows, *np.array(self._waiting, dtype=np.int64).T, merging=True)
+            # Discard the partial rows only after the merge: if it raised, the next merge takes them.
+            self.drop()
 
     def drop(self) -> None:
         """Discard all waiting partial rows."""
-        self._waiting.clear()
-        self._free()
-
-    def _merge_from(self, lender: PartialRows) -> None:
-        parts = self._waiting.get(lender)
-        if parts:
-            with _current(self._state):
-                _merge(self._state, lender._rows, *np.array(parts, dtype=np.int64).T, merging=True)
-            # Remove the spans only after the merge: if it raised, the next merge takes them.
-            del self._waiting[lender]
-
-    def _free(self) -> None:
-        """Make the borrowers merge their spans, then let `measure` begin at the first partial row again."""
-        if self._used:
-            for borrower in self._borrowers:
-                borrower._merge_from(self)
-            self._used = 0
+        self._waiting, self._used = [], 0
 
     def _load(self, dtype: torch.dtype) -> Launch:
         launch = self._launches[dtype] = launcher(triton_code.measure_one, self._device_index, CODE=CODES[dtype], **_BLOCKS)
         return launch
-
-
-class RowWriter:
-    """Measures tensors for the row of a state.
-
-    Args:
-        rows: the partial rows of the state.
-        offset: the index in the state at which the row begins.
-    """
-
-    __slots__ = ("_offset", "_rows")
-
-    def __init__(self, rows: PartialRows, offset: int) -> None:
-        self._rows = rows
-        self._offset = offset
-
-    def __call__(self, tensor: Tensor) -> bool:
-        """Measure a tensor for the row, or reject it and return False."""
-        span = self._rows.measure(tensor)
-        return span is not None and self._rows.enqueue(self._offset, span, self._rows)
-
-    def share(self, tensor: Tensor) -> Callable[[RowWriter], bool] | None:
-        """Measure a tensor for the row, and return a function that merges the measurement into the row of another writer.
-
-        Returns:
-            The function, which returns False if the other writer cannot merge the measurement; None if the tensor is rejected.
-        """
-        lender = self._rows
-        span = lender.measure(tensor)
-        if span is None:
-            return None
-        lender.enqueue(self._offset, span, lender)
-        return lambda other: other._rows.enqueue(other._offset, span, lender)
 
 
 def attempt(device: torch.device) -> None:

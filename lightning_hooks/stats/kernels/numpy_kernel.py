@@ -6,10 +6,8 @@ All sums are computed in float64, and squared deviations in a second pass, in pi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from threading import Lock
-from time import perf_counter_ns
 from typing import Any, Final
 
 import numpy as np
@@ -45,7 +43,7 @@ class Writer(DirectWriter):
             A tensor whose units do not fit goes to the fallback, and nothing is written.
     """
 
-    __slots__ = ("_axis", "_merging", "_table", "histogram_at")
+    __slots__ = ("_axis", "_histogram_at", "_merging", "_table")
 
     def __init__(
         self, table: Any, row: int, histogram_at: int | None, fallback: FallbackWriter, axis: int | None = None
@@ -53,14 +51,8 @@ class Writer(DirectWriter):
         super().__init__(self._write, row, fallback)
         self._table = table
         self._axis = axis
-        self.histogram_at = histogram_at
+        self._histogram_at = histogram_at
         self._merging = Lock()  # several threads may call the module of the row at once
-
-    def merge(self, moments: Array, counts: Array | None) -> None:
-        """Merge what was measured of a tensor; the counts are not used if the row keeps no histogram."""
-        with self._merging:
-            counts = None if self.histogram_at is None else counts
-            _put(self._table.state, self.row * MOMENTS, self.histogram_at, moments, counts, merging=True)
 
     def _write(self, tensor: Tensor) -> bool:
         if not _is_measured(tensor):
@@ -69,8 +61,10 @@ class Writer(DirectWriter):
         if self._axis is not None and units is None:
             return False
         moments = _moments(tensor)
-        self.merge(moments, None if self.histogram_at is None else histogram(tensor).numpy())
-        _note(self, moments, tensor)
+        counts = None if self._histogram_at is None else histogram(tensor).numpy()
+        with self._merging:
+            _put(self._table.state, self.row * MOMENTS, self._histogram_at, moments, counts, merging=True)
+        self._note(moments, tensor)
         if units is not None and self._axis is not None:
             with self._merging:
                 units[:] = merge_units(units, _units(tensor, self._axis))
@@ -83,54 +77,11 @@ class Writer(DirectWriter):
             return None
         return _numbers(units)
 
-
-class SharedWriter:
-    """A function that measures a tensor once, and merges it into the rows of several writers.
-
-    Args:
-        writers: from `writer`; None stands for a row that is never written directly.
-        merge: takes the rest: called with the positions of the rows that were not written, the tensor, and the moments of the
-            tensor as `read` gives them, or None.
-    """
-
-    __slots__ = ("merge", "writers")
-
-    def __init__(
-        self, writers: Sequence[Writer | None], merge: Callable[[tuple[int, ...], Tensor, bytes | None], None]
-    ) -> None:
-        self.writers = tuple(writers)
-        self.merge = merge
-
-    def __call__(self, tensor: Tensor) -> None:
-        begun = perf_counter_ns()
-        written: dict[int, FallbackWriter] = {}
-        moments: Array | None = None
-        direct = [(i, writer) for i, writer in enumerate(self.writers) if writer is not None and writer.fallback.direct]
-        # Ignore an error: `merge` measures the same tensor, and handles the error there.
-        with suppress(Exception):
-            if direct and _is_measured(tensor):
-                moments = _moments(tensor)
-                counted = any(writer.histogram_at is not None for _, writer in direct)
-                counts = histogram(tensor).numpy() if counted else None
-                for position, writer in direct:
-                    with suppress(Exception):
-                        writer.merge(moments, counts)
-                        _note(writer, moments, tensor)
-                        written[position] = writer.fallback
-        taken = perf_counter_ns() - begun
-        for fallback in written.values():
-            fallback.nanoseconds += taken // len(written)
-            fallback.calls += 1
-        rest = tuple(position for position in range(len(self.writers)) if position not in written)
-        if rest:
-            self.merge(rest, tensor, None if moments is None else moments.tobytes())
-
-
-def _note(writer: Writer, moments: Array, tensor: Tensor) -> None:
-    if isinstance(writer.fallback.trail, Trail):
-        extremes = moments[MIN], moments[MAX], moments[NONFINITE]
-        abs_min = float(tensor.detach().abs().amin()) if tensor.numel() else math.inf
-        writer.fallback.trail.note(writer.row, *extremes, abs_min)
+    def _note(self, moments: Array, tensor: Tensor) -> None:
+        if isinstance(self.fallback.trail, Trail):
+            extremes = moments[MIN], moments[MAX], moments[NONFINITE]
+            abs_min = float(tensor.detach().abs().amin()) if tensor.numel() else math.inf
+            self.fallback.trail.note(self.row, *extremes, abs_min)
 
 
 def read(tensor: Tensor, /) -> bytes | None:

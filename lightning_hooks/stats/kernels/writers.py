@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -52,88 +51,17 @@ class DirectWriter:
 
     def __call__(self, tensor: Tensor) -> None:
         begun = perf_counter_ns()
-        written = False
-        if self.fallback.direct:
+        fallback, written = self.fallback, False
+        if fallback.direct:
             try:
                 written = self.write(tensor)
             # Ignore the error: the fallback measures the same tensor, and handles the error there.
             except Exception:
                 pass
-        if written:
-            self.count(begun)
-        else:
-            self.fallback(self.row, tensor)
-
-    def count(self, begun: int) -> None:
-        """Count a direct write in the fallback.
-
-        Args:
-            begun: `perf_counter_ns()` before the write.
-        """
-        fallback = self.fallback
+        if not written:
+            fallback(self.row, tensor)
+            return
         if isinstance(fallback.trail, Order):
             fallback.trail.note(self.row)
         fallback.nanoseconds += perf_counter_ns() - begun
         fallback.calls += 1
-
-
-class DeviceRow(Protocol):
-    """Measures tensors on a device for a row, without waiting for the device."""
-
-    def __call__(self, tensor: Tensor) -> bool:
-        """Measure a tensor for the row, or reject it and return False."""
-
-    def share(self, tensor: Tensor) -> Callable[[Any], bool] | None:
-        """Measure a tensor for the row; return a function that merges the measurement into another row, None if rejected."""
-
-
-class DeviceWriter(DirectWriter):
-    """A function that merges a tensor into a row on a device.
-
-    Args:
-        write: measures tensors for the row.
-        row: the index of the row, for the fallback.
-        fallback: takes the other tensors, and counts direct writes.
-    """
-
-    __slots__ = ()
-    write: DeviceRow
-
-    def __init__(self, write: DeviceRow, row: int, fallback: FallbackWriter) -> None:
-        super().__init__(write, row, fallback)
-
-
-class SharedDeviceWriter:
-    """A function that measures a tensor once and merges it into rows of several tables on a device.
-
-    Args:
-        writers: one for each row.
-        merge: takes a tensor that some writers do not write, with the positions of these writers.
-    """
-
-    __slots__ = ("merge", "writers")
-
-    def __init__(self, writers: Sequence[DeviceWriter], merge: Callable[[Sequence[int], Tensor], None]) -> None:
-        self.writers = writers
-        self.merge = merge
-
-    def __call__(self, tensor: Tensor) -> None:
-        left: list[int] = []
-        share: Callable[[Any], bool] | None = None
-        for position, writer in enumerate(self.writers):
-            begun, written = perf_counter_ns(), False
-            if writer.fallback.direct:
-                try:
-                    written = share is not None and share(writer.write)
-                    if not written:
-                        own = writer.write.share(tensor)
-                        written, share = own is not None, own or share
-                # Ignore the error: `merge` measures the same tensor, and handles the error there.
-                except Exception:
-                    pass
-            if written:
-                writer.count(begun)
-            else:
-                left.append(position)
-        if left:
-            self.merge(left, tensor)

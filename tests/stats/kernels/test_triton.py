@@ -80,7 +80,6 @@ def run(*arguments, **env):
         "odd several_blocks_each",
         "magnitudes offsets differences",
         "views lists table partial_rows other_streams step",
-        "shared_rows shared_tables",
         "units units_in_parts units_that_are_not_finite",
     ],
 )

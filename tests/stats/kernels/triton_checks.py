@@ -22,7 +22,6 @@ from lightning_hooks.stats.kernels import cuda, cuda_units, reference, triton_co
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import merge, neutral
 from lightning_hooks.stats.schema import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS
-from lightning_hooks.stats.sharing import share
 from lightning_hooks.stats.table import Table
 from lightning_hooks.stats.units import reference as units_reference
 from tests.stats._fallback import KeepsAll
@@ -384,72 +383,6 @@ def partial_rows():
     assert state.equal(before)
 
 
-def shared_rows():
-    """One measurement for rows of several states: none is overwritten before all have merged it."""
-    cuda._CAPACITY = 6
-    seen = [normal(n, dtype=dtype, seed=n) + 2 for n in (30, 3 * BLOCK + 1, 5) for dtype in (torch.float32, torch.bfloat16)]
-    states, counts = [neutral(2, DEVICE).flatten() for _ in range(3)], Counter()
-    lender, *others = map(cuda.PartialRows, states)
-    first, *rest = (each.writer(9) for each in (lender, *others))
-    with counting(counts):
-        for tensor in on(seen):
-            lend = first.share(tensor)
-            assert all(lend(writer) for writer in rest)
-        whole, empty = on([torch.arange(5), torch.ones(0)])
-        assert first.share(whole) is None and first.share(empty)(rest[0])
-        others[0].merge()
-        lender.merge()  # so that the last one merges too
-    assert counts["measure_one"] == len(seen), counts
-    want = neutral(1)[0]
-    for tensor in seen:
-        want = merge(want, reference.measure(tensor))
-    for state in states:
-        same(state.view(2, 9)[1], want, "shared")
-        assert state.view(2, 9)[0].equal(neutral(1, DEVICE)[0])
-    one = on([normal(40)])[0]
-    assert first.share(one)(rest[0])
-    before = states[0].clone()
-    lender.drop()  # what was lent is kept
-    assert states[0].equal(before) and states[1].view(2, 9)[1, COUNT] == want[COUNT] + 40
-    assert first.share(one)(rest[1])
-    others[1].drop()
-    lender.merge()
-    same(states[2].view(2, 9)[1], want, "dropped")
-
-
-def shared_tables():
-    """Readers of one tensor: the kernel measures it once, and what it does not measure is measured once in Python."""
-
-    class Reader(kernels.FallbackWriter):
-        def __init__(self):
-            self.table, self.direct, self.came = Table(1), True, []
-            self.write = self.table.writer(0, self)
-
-        def __call__(self, row, tensor):
-            self.merge(Measurement(tensor))
-
-        def merge(self, measurement):
-            self.came.append(measurement)
-            self.table.add(0, measurement)
-
-    kernels.on_device = lambda tensor: cuda
-    readers, counts, seen = [Reader() for _ in range(3)], Counter(), [normal(300), torch.arange(7), normal(20)]
-    write = share([each.write for each in readers], [each.merge for each in readers])
-    with counting(counts):
-        write(seen[0])
-        write(seen[1])  # no float
-        readers[0].direct = False
-        write(seen[2])
-    assert counts["measure_one"] == 2, counts
-    assert [len(each.came) for each in readers] == [2, 1, 1] and len({id(each.came[0]) for each in readers}) == 1
-    assert [each.calls for each in readers] == [1, 2, 2]
-    want = neutral(1)[0]
-    for tensor in seen:
-        want = merge(want, reference.measure(tensor))
-    for reader in readers:
-        same(reader.table.moments[0], want, "of readers")
-
-
 def other_streams():
     """What waits on one stream is not merged on another, not even where there is no room for more."""
     cuda._CAPACITY = 6
@@ -474,13 +407,6 @@ def other_streams():
     partial.merge()
     streams.append(8)
     assert write(part)  # nothing waits on another
-    other = cuda.PartialRows(neutral(1, DEVICE).flatten())
-    assert other.writer(0)(part)
-    streams.append(7)
-    lend = cuda.PartialRows(neutral(1, DEVICE).flatten()).writer(0).share(part)
-    assert not lend(other.writer(0))  # something waits on another
-    other.drop()
-    assert lend(other.writer(0))
     cuda.current_stream, cuda._launch = current, launch
 
 
@@ -529,8 +455,6 @@ ALL = (
     lists,
     table,
     partial_rows,
-    shared_rows,
-    shared_tables,
     other_streams,
     step,
 )
