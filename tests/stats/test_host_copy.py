@@ -17,6 +17,6 @@ def test_what_is_here_is_not_copied():
 
 
 def test_requests_of_a_single_rank_come_back():
-    pending = Table(1).exchange(stop=True, factor=4)
-    assert pending.ready and pending.merged.stop and pending.merged.factor == 4
-    assert not Table(1).exchange().merged.stop
+    pending = Table(1, owners=2).exchange(stop=[True, False], factor=[4, 1])
+    assert pending.ready and pending.merged.stops == (True, False) and pending.merged.factors == (4, 1)
+    assert Table(1).exchange().merged.stops == (False,)

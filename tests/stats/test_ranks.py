@@ -21,7 +21,7 @@ from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.ranks import merge_gathered, merge_reduced
 from lightning_hooks.stats.replicas import Replicas, replicas
-from lightning_hooks.stats.requests import FACTOR, STOP
+from lightning_hooks.stats.requests import factors, stops
 from lightning_hooks.stats.schema import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS
 from lightning_hooks.stats.sections import Sections
 from lightning_hooks.stats.table import Table
@@ -178,13 +178,14 @@ def test_infinities_are_extremes_and_zeros_of_either_sign_are_equal() -> None:
 
 
 def test_requests_of_any_rank_are_those_of_all() -> None:
-    sections = Sections(1, [AccumulatorRows(HISTOGRAM, (0,))])
+    sections = Sections(1, [AccumulatorRows(HISTOGRAM, (0,))], owners=2)
     states = [sections.blank() for _ in range(3)]
     for state, factor in zip(states, (1.0, 8.0, 2.0), strict=True):
-        state[sections.requests][FACTOR] = factor
-    states[2][sections.requests][STOP] = 1.0
+        state[sections.requests][factors(2)] = torch.tensor([factor, 1.0], dtype=torch.float64)
+    states[2][sections.requests][stops(2)] = torch.tensor([0.0, 1.0], dtype=torch.float64)
     for state in both(states, sections, own(3, sections)):
-        assert state[sections.requests][[FACTOR, STOP]].tolist() == [8.0, 1.0]
+        requests = state[sections.requests]
+        assert requests[factors(2)].tolist() == [8.0, 1.0] and requests[stops(2)].tolist() == [0.0, 1.0]
         assert all(map(torch.equal, sections.split(state), sections.split(sections.blank())))
 
 
