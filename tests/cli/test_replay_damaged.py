@@ -154,13 +154,13 @@ def changed_record(folder: Path, **changes: Any) -> None:
         ({"context": {**CONTEXT, "hyperparameters": [1]}}, "context.hyperparameters must be a mapping, got [1]"),
         ({"context": {**CONTEXT, "optimizers": {"SGD": [None]}}}, "context.optimizers must be learning rates by optimizer"),
         ({"context": {**CONTEXT, "precision": "x"}}, "the training could not be set up again: "),
-        ({"files": {"batch": 5}}, "record.files.batch: expected str, got 5"),
-        ({"step": 10**400}, "record.step: expected a number below 2**63"),
+        ({"files": {"batch": 5}}, "record.files['batch'] must be a string, got 5"),
+        ({"step": 10**400}, "record.step must be an integer below 2**63"),
         (
             {"growth": {"name": "", "tensor": "", "steps": [], "abs_max": [10**400]}},
-            "record.growth.abs_max[0]: expected a number",
+            "record.growth.abs_max[0] must be a number",
         ),
-        ({"verdict": [1]}, "record.verdict: [1] is none of batch"),
+        ({"verdict": [1]}, "record.verdict must be one of batch"),
         ({"files": {"batch": "batch.json", "generators": "weights.json"}}, "no generator has this state"),
     ],
 )
