@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass
-from typing import Any, Final, Literal, get_args
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Final, Literal
 
-from lightning_hooks.errors import RuleError, shown
+from lightning_hooks.codec import decode, encode, saved_as
+from lightning_hooks.errors import RuleError
 from lightning_hooks.health.rule import Severity, Symptom
 
 Confidence = Literal["certain", "likely", "possible"]
@@ -72,13 +72,8 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as plain values."""
-        return {
-            **asdict(self),
-            "severity": str(self.severity),
-            "rows": list(self.rows),
-            "next_steps": list(self.next_steps),
-            "evidence": [symptom_to_dict(symptom) for symptom in self.evidence],
-        }
+        plain: dict[str, Any] = encode(self)
+        return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Finding:
@@ -87,24 +82,7 @@ class Finding:
         Raises:
             RuleError: a field is missing or damaged; the message names the field.
         """
-        read = _Fields("finding", values)
-        symptoms = read.of("evidence", list)
-        return cls(
-            read.of("rule", str),
-            rows=read.texts("rows"),
-            tensor=read.of("tensor", str),
-            first_step=read.of("first_step", int),
-            last_step=read.of("last_step", int),
-            severity=read.severity(),
-            evidence=tuple(symptom_from_dict(symptom) for symptom in symptoms),
-            message=read.of("message", str),
-            next_steps=read.texts("next_steps"),
-            fingerprint=read.of("fingerprint", str),
-            source=read.of("source", str),
-            cause=read.of("cause", str, optional=True),
-            is_over=read.of("is_over", int, optional=True),
-            number=read.of("number", int),
-        )
+        return decode(cls, values, "finding")
 
 
 def stands(finding: Finding) -> bool:
@@ -145,8 +123,8 @@ class Cause:
 
     def to_dict(self) -> dict[str, Any]:
         """The cause as plain values."""
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        return plain | {"severity": str(self.severity)}
+        plain: dict[str, Any] = encode(self)
+        return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Cause:
@@ -155,24 +133,7 @@ class Cause:
         Raises:
             RuleError: a field is missing or damaged; the message names the field.
         """
-        read = _Fields("cause", values)
-        confidence = read.of("confidence", str)
-        if confidence not in get_args(Confidence):
-            raise read.damaged("confidence", f"one of {', '.join(get_args(Confidence))}")
-        numbers = read.of("numbers", list)
-        if not all(type(number) is int for number in numbers):
-            raise read.damaged("numbers", "a list of integers")
-        return cls(
-            read.of("name", str),
-            read.of("message", str),
-            read.texts("findings"),
-            read.texts("next_steps"),
-            confidence,
-            read.texts("alternatives"),
-            read.severity(),
-            read.of("first_step", int),
-            tuple(numbers),
-        )
+        return decode(cls, values, "cause")
 
 
 @dataclass(frozen=True)
@@ -189,17 +150,16 @@ class Event:
         time: of a begin, in seconds since 1970; None for other kinds, and if it is not known.
     """
 
-    kind: EventKind
+    kind: EventKind = field(metadata=saved_as("event"))
     step: int
-    finding: Finding | None = None
-    cause: Cause | None = None
-    time: float | None = None
+    finding: Finding | None = field(default=None, metadata=saved_as(or_absent=True))
+    cause: Cause | None = field(default=None, metadata=saved_as(or_absent=True))
+    time: float | None = field(default=None, metadata=saved_as(or_absent=True))
 
     def to_dict(self) -> dict[str, Any]:
         """The event as plain values."""
-        about = {"finding": self.finding, "cause": self.cause}
-        time = {} if self.time is None else {"time": self.time}
-        return {"event": self.kind, "step": self.step, **time, **{name: each.to_dict() for name, each in about.items() if each}}
+        plain: dict[str, Any] = encode(self)
+        return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Event:
@@ -208,15 +168,15 @@ class Event:
         Raises:
             RuleError: a field is missing or damaged; the message names the field.
         """
-        read = _Fields("event", values)
-        kind = read.of("event", str)
-        if kind not in get_args(EventKind):
-            raise read.damaged("event", f"one of {', '.join(get_args(EventKind))}")
-        if kind in ("begin", "end"):
-            return cls(kind, read.of("step", int), time=read.number("time") if "time" in values else None)
-        if kind in ("cause", "withdrawn"):
-            return cls(kind, read.of("step", int), None, Cause.from_dict(read.of("cause", dict)))
-        return cls(kind, read.of("step", int), Finding.from_dict(read.of("finding", dict)))
+        event = decode(cls, values, "event")
+        subject = _SUBJECTS.get(event.kind, "finding")
+        if subject and getattr(event, subject) is None:
+            raise RuleError(f"event has no {subject!r}")
+        return event
+
+
+_SUBJECTS: Final[Mapping[EventKind, str]] = {"cause": "cause", "withdrawn": "cause", "begin": "", "end": ""}
+"""What an event of each kind is about: the finding for all others."""
 
 
 def fingerprint_of(rule: str, rows: Sequence[str]) -> str:
@@ -237,77 +197,12 @@ def fingerprint_of(rule: str, rows: Sequence[str]) -> str:
     return f"{rule}/{'.'.join([*common, '*'])}"
 
 
-_NUMBER_WORDS: Final = ("nan", "inf", "-inf")
-
-
 def symptom_to_dict(symptom: Symptom) -> dict[str, Any]:
-    """A symptom as plain values. JSON has no numbers that are not finite, so they are words."""
-    words = {name: _as_plain(getattr(symptom, name)) for name in ("measured", "threshold")}
-    return {
-        "row": symptom.row,
-        "tensor": symptom.tensor,
-        "step": symptom.step,
-        **words,
-        "text": symptom.text,
-        "since": symptom.since,
-    }
+    """A symptom as plain values."""
+    plain: dict[str, Any] = encode(symptom)
+    return plain
 
 
 def symptom_from_dict(values: Any) -> Symptom:
     """The symptom of `symptom_to_dict`; raises RuleError if a field is damaged."""
-    read = _Fields("symptom", values)
-    measured, threshold = read.number("measured"), read.number("threshold")
-    return Symptom(
-        read.of("row", str),
-        tensor=read.of("tensor", str),
-        step=read.of("step", int),
-        measured=measured,
-        threshold=threshold,
-        text=read.of("text", str),
-        since=read.of("since", int, optional=True),
-    )
-
-
-def _as_plain(number: float) -> float | str:
-    return float(number) if math.isfinite(number) else str(float(number))
-
-
-class _Fields:
-    """Reads the fields of a mapping; a damaged one is an error that names the field."""
-
-    def __init__(self, what: str, values: Any) -> None:
-        if not isinstance(values, Mapping):
-            raise RuleError(f"{what} must be a mapping, got {shown(values)}")
-        self._what, self._values = what, values
-
-    def damaged(self, name: str, expected: str) -> RuleError:
-        return RuleError(f"{self._what}.{name} must be {expected}, got {shown(self._values.get(name))}")
-
-    def of(self, name: str, kind: type, *, optional: bool = False) -> Any:
-        if name not in self._values:
-            raise RuleError(f"{self._what} has no {name!r}")
-        value = self._values[name]
-        if value is None and optional:
-            return None
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise self.damaged(name, f"of type {kind.__name__}")
-        return value
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        values = self.of(name, list)
-        if not all(isinstance(each, str) for each in values):
-            raise self.damaged(name, "a list of strings")
-        return tuple(values)
-
-    def number(self, name: str) -> float:
-        value = self._values.get(name)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number and value not in _NUMBER_WORDS:
-            raise self.damaged(name, f"a number, or one of {', '.join(_NUMBER_WORDS)}")
-        return float(value)  # type: ignore[arg-type]
-
-    def severity(self) -> Severity:
-        try:
-            return Severity(self.of("severity", str))
-        except ValueError:
-            raise self.damaged("severity", "info, warning or critical") from None
+    return decode(Symptom, values, "symptom")

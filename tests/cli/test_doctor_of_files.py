@@ -93,7 +93,7 @@ def test_damaged_findings_in_a_summary_are_read_from_the_journal(tmp_path: Path,
     content = json.loads((tmp_path / "summary.json").read_text("utf-8"))
     content["findings"][0]["first_step"] = "early"
     (tmp_path / "summary.json").write_text(json.dumps(content), encoding="utf-8")
-    with pytest.warns(UserWarning, match=r"summary.json: its findings are ignored: finding.first_step must be of type int"):
+    with pytest.warns(UserWarning, match=r"summary.json: its findings are ignored: finding.first_step must be an integer"):
         code, out, _ = run()
     assert code == 1 and "DeadUnits, since step 20" in out and f"{tmp_path}: not healthy, 1 problem in 100 steps.\n" in out
 

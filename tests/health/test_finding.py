@@ -69,12 +69,12 @@ FINDING = Finding(
     [
         ([], "finding must be a mapping, got "),
         ({name: value for name, value in FINDING.items() if name != "rows"}, "finding has no 'rows'"),
-        (FINDING | {"rows": [1]}, "finding.rows must be a list of strings, got "),
-        (FINDING | {"first_step": "x"}, "finding.first_step must be of type int, got 'x'"),
-        (FINDING | {"severity": "bad"}, "finding.severity must be info, warning or critical, got 'bad'"),
+        (FINDING | {"rows": [1]}, r"finding.rows\[0\] must be a string, got 1"),
+        (FINDING | {"first_step": "x"}, "finding.first_step must be an integer .*got 'x'"),
+        (FINDING | {"severity": "bad"}, "finding.severity must be one of info, warning, critical, got 'bad'"),
         (
-            FINDING | {"evidence": [{"measured": "much"}]},
-            "symptom.measured must be a number, or one of nan, inf, -inf, got",
+            FINDING | {"evidence": [FINDING["evidence"][0] | {"measured": "much"}]},
+            r"finding.evidence\[0\].measured must be a number, or one of nan, inf, -inf, got 'much'",
         ),
     ],
 )
@@ -83,15 +83,30 @@ def test_a_damaged_finding_is_an_error_that_names_the_field(values, says):
         Finding.from_dict(values)
 
 
-@pytest.mark.parametrize("damage, says", [({"confidence": "sure"}, "confidence"), ({"numbers": ["x"]}, "cause.numbers")])
+@pytest.mark.parametrize(
+    "damage, says",
+    [
+        ({"confidence": "sure"}, "cause.confidence must be one of certain, likely, possible, got 'sure'"),
+        ({"numbers": ["x"]}, r"cause.numbers\[0\] must be an integer"),
+    ],
+)
 def test_a_damaged_cause_is_an_error_that_names_the_field(damage, says):
     with pytest.raises(RuleError, match=says):
         Cause.from_dict(Cause("A", "m", ("R",)).to_dict() | damage)
 
 
-def test_a_damaged_event_is_an_error():
-    with pytest.raises(RuleError, match="event.event must be one of new, grown"):
-        Event.from_dict({"event": "old", "step": 1})
+@pytest.mark.parametrize(
+    "event, says",
+    [
+        ({"event": "old", "step": 1}, "event.event must be one of new, grown"),
+        ({"event": "over", "step": 1}, "event has no 'finding'"),
+        ({"event": "withdrawn", "step": 1, "finding": FINDING}, "event has no 'cause'"),
+        ({"event": "new", "step": 1, "finding": FINDING | {"number": "one"}}, "event.finding.number must be an integer"),
+    ],
+)
+def test_a_damaged_event_is_an_error(event, says):
+    with pytest.raises(RuleError, match=says):
+        Event.from_dict(event)
 
 
 @settings(deadline=None, derandomize=True)

@@ -65,7 +65,7 @@ def test_a_state_holds_them_and_damage_is_refused():
     resumed.load_state_dict(state)
     assert resumed.findings == diagnosis.findings and resumed.add_given([fault(step=5)], ["InputScale"], 5) == []
     state["groups"][0]["given"]["severity"] = "huge"
-    with pytest.raises(RuleError, match="the saved state is damaged: finding.severity must be one of|finding.severity must be"):
+    with pytest.raises(RuleError, match="the saved state is damaged: finding.severity must be one of"):
         Diagnosis([]).load_state_dict(state)
 
 
