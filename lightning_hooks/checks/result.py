@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal, get_args
 
 from lightning_hooks.checks.table import as_table
+from lightning_hooks.codec import encode
 from lightning_hooks.errors import listed
 from lightning_hooks.health.finding import Finding, fingerprint_of
 from lightning_hooks.health.rule import Severity, Symptom
@@ -79,15 +80,6 @@ class CheckResult:
             next_steps=self.next_steps,
             fingerprint=self.fingerprint,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The result as values that JSON can hold."""
-        numbers = {name: _as_plain(getattr(self, name)) for name in ("measured", "threshold")}
-        return {**asdict(self), **numbers, "rows": list(self.rows), "next_steps": list(self.next_steps)}
-
-
-def _as_plain(number: float | None) -> float | str | None:
-    return number if number is None or math.isfinite(number) else str(number)
 
 
 @dataclass(frozen=True)
@@ -160,8 +152,7 @@ class CheckReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as values that JSON can hold."""
-        results = [each.to_dict() for each in self.results]
-        return {"ok": bool(self.ok), "verdict": self.verdict, "notes": list(self.notes), "results": results}
+        return {"ok": bool(self.ok), "verdict": self.verdict, "notes": encode(self.notes), "results": encode(self.results)}
 
 
 class Ok:

@@ -31,6 +31,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from lightning_hooks.codec import encode
 from lightning_hooks.dashboard.curves import strip_tags, with_curves
 from lightning_hooks.dashboard.details import details
 from lightning_hooks.dashboard.explanations import EXPLANATIONS
@@ -93,7 +94,7 @@ class Api:
             "overview": lambda args: overview(self._open(args)),
             "record": self._record,
             "statistics": lambda _: EXPLANATIONS,
-            "ranges": lambda _: [each.to_dict() for each in USUAL_RANGES],
+            "ranges": lambda _: encode(USUAL_RANGES),
         }
 
     def prepare(self) -> None:

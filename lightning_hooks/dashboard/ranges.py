@@ -6,8 +6,8 @@ break, such as a standard deviation of activations from 0.5 to 2, are not among 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class UsualRange:
         source: who published the range, and where.
 
     Example:
-        >>> UsualRange("ratio", ("update",), 1e-4, 1e-1, 1e-3, "CS231n").to_dict()["typical"]
+        >>> UsualRange("ratio", ("update",), 1e-4, 1e-1, 1e-3, "CS231n").typical
         0.001
     """
 
@@ -33,10 +33,6 @@ class UsualRange:
     high: float
     typical: float | None
     source: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """The range as the page reads it."""
-        return asdict(self)
 
 
 USUAL_RANGES: Final = (
