@@ -23,6 +23,7 @@ from lightning_hooks.errors import RuleError, shown
 T = TypeVar("T")
 Decoder = Callable[[Any, str], Any]
 _WORDS: Final = ("nan", "inf", "-inf")
+_UNCHANGED: Final = (int, str, bool, types.NoneType)
 _MOST: Final = 2**63  # the first count that nobody has reached
 _EXPECTED: Final[Mapping[Any, str]] = {
     int: "an integer below 2**63",
@@ -71,7 +72,7 @@ def encode(value: Any) -> Any:
     """
     if isinstance(value, Enum):
         return encode(value.value)
-    if value is None or type(value) in (bool, int, str):
+    if type(value) in _UNCHANGED:
         return value
     if isinstance(value, Real):
         number = int(value) if isinstance(value, Integral) else float(value)
@@ -79,7 +80,8 @@ def encode(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(encode(key)): encode(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [encode(each) for each in value]
+        # A list may have thousands of numbers, so that it pays not to call the function for each.
+        return [each if type(each) in _UNCHANGED else encode(each) for each in value]
     if not is_dataclass(type(value)):
         return str(value)
     kind: Any = type(value)

@@ -14,21 +14,23 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import torch
 
+from lightning_hooks.codec import decode, encode
 from lightning_hooks.errors import RuleError, UnsupportedError, shown
 from lightning_hooks.untrusted import UnreadableError, open_regular, parse_json, path_inside, read_bytes
 
 VERSION: Final = 1
 PATTERN: Final = "index-rank*.jsonl"
 _MAX_INDEX: Final = 2_000_000_000  # bytes
-_T = TypeVar("_T")
+_SHARED: Final = ("file", "rank", "run")
+"""The fields of an `Entry` that its line has once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,10 @@ class Entry:
     file: str
     key: str
 
+    def __post_init__(self) -> None:
+        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+            raise ValueError(f"dtype must be the name of a dtype, got {shown(self.dtype)}")
+
     @property
     def order(self) -> tuple[int, ...]:
         """The sort key: step, rank, batch, call; if two runs captured the same batch, the earlier run comes first."""
@@ -90,9 +96,10 @@ class FileRecord:
 
     def to_line(self) -> str:
         """The record as one line of JSON, without the line end."""
-        shared = {"file", "rank", "run"}
-        entries = [{key: getattr(entry, key) for key in Entry.__slots__ if key not in shared} for entry in self.entries]
-        line = {"version": VERSION, "file": self.file, "rank": self.rank, "run": self.run, "entries": entries}
+        line = {"version": VERSION, **encode(self)}
+        for entry in line["entries"]:
+            for key in _SHARED:
+                del entry[key]
         return json.dumps(line, separators=(",", ":"))
 
     @classmethod
@@ -109,68 +116,25 @@ class FileRecord:
             raise ValueError(str(error)) from error
         if not isinstance(data, dict):
             raise ValueError("not a JSON object")
-        version = _integer(data.get("version", 0), "version")
+        version = data.get("version", 0)
+        if type(version) is not int:
+            raise ValueError(f"version must be an integer, got {shown(version)}")
         if version > VERSION:
             raise RuleError(f"the index has version {version}, this lightning_hooks reads up to version {VERSION}")
-        file, rank, run = (_field(data, "file", _text), _field(data, "rank", _integer), _field(data, "run", _integer))
-        entries = _field(data, "entries", _items)
-        record = cls(file, rank, run, tuple(_entry(entry, file, rank, run) for entry in entries))
+        shared = {key: data[key] for key in _SHARED if key in data}
+        entries = data.get("entries")
+        if isinstance(entries, list):
+            data["entries"] = [{**entry, **shared} if isinstance(entry, dict) else entry for entry in entries]
+        try:
+            record = decode(cls, data, "line")
+        except RuleError as error:
+            raise ValueError(str(error)) from error
+        file = record.file
         # Refuse a name with a folder, as Linux or Windows writes it: PureWindowsPath splits at slashes and at backslashes.
         if file != PureWindowsPath(file).name or file == "..":
             entry = f"the entry {record.entries[0].name!r}" if record.entries else "the line"
             raise RuleError(f"{entry} leads to {file!r}; a capture reads only files in its own folder")
         return record
-
-
-def _entry(data: Any, file: str, rank: int, run: int) -> Entry:
-    if not isinstance(data, Mapping):
-        raise ValueError(f"an entry must be an object, got {shown(data)}")
-    fields = {key: _field(data, key, read) for key, read in _READERS.items()}
-    return Entry(file=file, rank=rank, run=run, **fields)
-
-
-def _field(data: Mapping[str, Any], key: str, read: Callable[[Any, str], _T]) -> _T:
-    if key not in data:
-        raise ValueError(f"the field {key} is missing")
-    return read(data[key], key)
-
-
-def _text(value: Any, key: str) -> str:
-    if not isinstance(value, str) or "\0" in value:
-        raise ValueError(f"{key} must be a text, got {shown(value)}")
-    return value
-
-
-def _integer(value: Any, key: str) -> int:
-    if type(value) is not int:
-        raise ValueError(f"{key} must be an integer, got {shown(value)}")
-    return value
-
-
-def _items(value: Any, key: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"{key} must be a list, got {shown(value)}")
-    return value
-
-
-def _integers(value: Any, key: str) -> tuple[int, ...]:
-    return tuple(_integer(each, key) for each in _items(value, key))
-
-
-def _dtype(value: Any, key: str) -> str:
-    if not isinstance(value, str) or not isinstance(getattr(torch, value, None), torch.dtype):
-        raise ValueError(f"{key} must be the name of a dtype, got {shown(value)}")
-    return value
-
-
-_READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
-    **dict.fromkeys(("name", "stage", "key"), _text),
-    **dict.fromkeys(("call", "step", "dataloader_idx", "batch_idx", "bytes"), _integer),
-    "shape": _integers,
-    "dtype": _dtype,
-    "sample_indices": lambda value, key: None if value is None else _integers(value, key),
-}
-"""The fields of an entry in a line. The other fields of an `Entry` are those of the line."""
 
 
 def read_index(path: Path) -> tuple[list[FileRecord], int]:

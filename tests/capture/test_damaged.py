@@ -60,11 +60,11 @@ def test_a_damaged_capture_is_read_or_refused(folder: Path, data: st.DataObject)
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("name", 5, "name must be a text, got 5"),
-        ("step", "x", "step must be an integer, got 'x'"),
-        ("shape", 3, "shape must be a list, got 3"),
-        ("dtype", "load", "dtype must be the name of a dtype, got 'load'"),
-        ("sample_indices", [None], "sample_indices must be an integer, got None"),
+        ("name", 5, "line.entries[0].name must be a string, got 5"),
+        ("step", "x", "line.entries[0].step must be an integer below 2**63, got 'x'"),
+        ("shape", 3, "line.entries[0].shape must be a list, got 3"),
+        ("dtype", "load", "line.entries[0]: dtype must be the name of a dtype, got 'load'"),
+        ("sample_indices", [None], "line.entries[0].sample_indices[0] must be an integer below 2**63, got None"),
     ],
 )
 def test_a_damaged_field_is_named(field: str, value: Any, reason: str, folder: Path) -> None:
