@@ -168,7 +168,7 @@ def _decoder(kind: Any) -> Decoder:
     if origin is tuple and arguments[-1] is not Ellipsis:
         return partial(_decode_tuple, inner)
     if origin in (tuple, list, Sequence):
-        return partial(_decode_list, list if origin is list else tuple, inner[0])
+        return partial(_decode_list, list if origin is list else tuple, arguments[0], inner[0])
     raise TypeError(f"{kind} is a type that the codec does not decode")
 
 
@@ -209,8 +209,12 @@ def _decode_mapping(of_key: Decoder, of_value: Decoder, plain: Any, where: str, 
     return values
 
 
-def _decode_list(kind: Callable[[Iterable[Any]], Any], of_item: Decoder, plain: Any, where: str) -> Any:
-    return kind(of_item(each, f"{where}[{i}]") for i, each in enumerate(_list(plain, where)))
+def _decode_list(kind: Callable[[Iterable[Any]], Any], item: Any, of_item: Decoder, plain: Any, where: str) -> Any:
+    items = _list(plain, where)
+    # A list may have thousands of names or numbers, so that it pays to check all their types at once.
+    if {*map(type, items)} == {item} and (item is str or (item is int and max(map(abs, items)) < _MOST)):
+        return kind(items)
+    return kind(of_item(each, f"{where}[{i}]") for i, each in enumerate(items))
 
 
 def _decode_tuple(decoders: Sequence[Decoder], plain: Any, where: str) -> tuple[Any, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lightning_hooks.codec import row
+
 
 @dataclass(frozen=True)
 class GroupFacts:
@@ -71,6 +73,7 @@ class StepFacts:
     follows_metric: bool = False
 
 
+@row
 @dataclass(frozen=True)
 class ModuleFacts:
     """One module of a model.
@@ -89,6 +92,7 @@ class ModuleFacts:
     drop_rate: float | None = None
 
 
+@row
 @dataclass(frozen=True)
 class ParameterFacts:
     """One parameter of a model.

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from lightning_hooks.codec import decode, encode
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.row_index import RequestedRows, RowIndex
 from lightning_hooks.plan.rows import LOSS, Requests
 from lightning_hooks.records.facts import Structure
-from lightning_hooks.records.saved_facts import structure_from_json, structure_to_json
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules.schedule import EveryN, every_n
 from lightning_hooks.stats.accumulators import BUILT_IN, Accumulator, AccumulatorRows
@@ -57,8 +57,8 @@ class SavedIndex:
         index = self.index
         requests: dict[Requests, int] = {}
 
-        def entries(listed: Sequence[RequestedRows]) -> list[Any]:
-            return [[each.tensor, requests.setdefault(each.requests, len(requests)), each.rows.tolist()] for each in listed]
+        def entries(listed: Sequence[RequestedRows]) -> list[tuple[str, int, list[int]]]:
+            return [(each.tensor, requests.setdefault(each.requests, len(requests)), each.rows.tolist()) for each in listed]
 
         requested_rows, groups = entries(index.requested_rows), entries(index.groups)
         asked: dict[str, dict[str, None]] = {}
@@ -68,29 +68,26 @@ class SavedIndex:
                 asked.setdefault(f"{self.tag_prefix}{each.tensor}", {}).update(stats)
         if LOSS in index.tensors:
             asked[f"{self.tag_prefix}{LOSS}"] = {"mean": None}
-        return json.dumps(
-            {
-                "format": _FORMAT,
-                "stage": self.stage,
-                "prefix": self.prefix,
-                "scalars": self.scalars,
-                "ranks": self.ranks,
-                "asked": {tensor: [*stats] for tensor, stats in asked.items()},
-                "names": index.names,
-                "tensors": index.tensors,
-                "module_types": index.module_types,
-                "members": {str(group): rows for group, rows in index.members.items()},
-                "order": index.order,
-                "param_row_of": {str(row): param_row for row, param_row in index.param_row_of.items()},
-                "requests": [[[_schedule(schedule), stats] for schedule, stats in each] for each in requests],
-                # Files of format 1 call the requested rows "alike".
-                "alike": requested_rows,
-                "groups": groups,
-                "kept": {name: kept.rows for name, kept in index.kept.items() if _accumulator(name) is not None},
-                "magnitudes": index.magnitudes,
-                "structure": structure_to_json(self.structure),
-            }
+        plain = _PlainIndex(
+            stage=self.stage,
+            prefix=self.prefix,
+            scalars=self.scalars,
+            ranks=self.ranks,
+            asked={tensor: tuple(stats) for tensor, stats in asked.items()},
+            names=index.names,
+            tensors=index.tensors,
+            module_types=index.module_types,
+            members=index.members,
+            order=index.order,
+            param_row_of=index.param_row_of,
+            requests=[[(_schedule(schedule), stats) for schedule, stats in each] for each in requests],
+            alike=requested_rows,
+            groups=groups,
+            kept={name: kept.rows for name, kept in index.kept.items() if _accumulator(name) is not None},
+            magnitudes=index.magnitudes,
+            structure=self.structure,
         )
+        return json.dumps(encode(plain))
 
     @classmethod
     def from_json(cls, text: str) -> SavedIndex:
@@ -100,45 +97,62 @@ class SavedIndex:
             RuleError: the text is damaged, or another version of the package wrote it.
         """
         try:
-            saved: Mapping[str, Any] = json.loads(text)
-            if saved["format"] != _FORMAT:
-                raise RuleError(f"the step views were written in format {saved['format']!r}; this version reads {_FORMAT}")
-            structure = structure_from_json(saved.get("structure"))
-            scalars = None if saved.get("scalars") is None else str(saved["scalars"])
-            return cls(_index(saved), str(saved["stage"]), str(saved["prefix"]), int(saved["ranks"]), structure, scalars)
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            if isinstance(error, RuleError):
-                raise
+            saved = json.loads(text)
+            if saved["format"] == _FORMAT:
+                plain = decode(_PlainIndex, saved, "index")
+                return cls(_index(plain), plain.stage, plain.prefix, plain.ranks, plain.structure, plain.scalars)
+        except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
             raise RuleError(f"the index of step views in the event file is damaged: {type(error).__name__}: {error}") from error
+        raise RuleError(f"the step views were written in format {saved['format']!r}; this version reads {_FORMAT}")
 
 
-def _index(saved: Mapping[str, Any]) -> RowIndex:
+@dataclass(frozen=True, kw_only=True)
+class _PlainIndex:
+    """The values of a saved index in their order in the file. Files of format 1 call the requested rows `alike`."""
+
+    format: int = _FORMAT
+    stage: str
+    prefix: str
+    scalars: str | None = None
+    ranks: int
+    asked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    names: Sequence[str]
+    tensors: Sequence[str]
+    module_types: Sequence[str]
+    members: Mapping[int, Sequence[int]]
+    order: Sequence[int]
+    param_row_of: Mapping[int, int]
+    requests: Sequence[Sequence[tuple[Any, tuple[str, ...]]]]
+    alike: Sequence[tuple[str, int, list[int]]]
+    groups: Sequence[tuple[str, int, list[int]]]
+    kept: Mapping[str, tuple[int, ...]]
+    magnitudes: bool
+    structure: Structure | None = None
+
+
+def _index(plain: _PlainIndex) -> RowIndex:
     requests: list[Requests] = [
-        tuple((_read_schedule(schedule), tuple(map(str, stats))) for schedule, stats in each) for each in saved["requests"]
+        tuple((every_n(_read_schedule(schedule), "schedule"), stats) for schedule, stats in each) for each in plain.requests
     ]
 
-    def entries(listed: Sequence[Any]) -> list[RequestedRows]:
-        return [RequestedRows(str(tensor), requests[number], np.array(rows, dtype=np.intp)) for tensor, number, rows in listed]
+    def entries(listed: Sequence[tuple[str, int, list[int]]]) -> list[RequestedRows]:
+        return [RequestedRows(tensor, requests[number], np.array(rows, dtype=np.intp)) for tensor, number, rows in listed]
 
-    kept = [
-        AccumulatorRows(accumulator, tuple(map(int, rows)))
-        for name, rows in saved["kept"].items()
-        if (accumulator := _accumulator(name))
-    ]
-    count = len(saved["names"])
-    if not count == len(saved["tensors"]) == len(saved["module_types"]):
-        raise ValueError(f"{count} names, {len(saved['tensors'])} tensors and {len(saved['module_types'])} types")
+    kept = [AccumulatorRows(found, rows) for name, rows in plain.kept.items() if (found := _accumulator(name))]
+    count = len(plain.names)
+    if not count == len(plain.tensors) == len(plain.module_types):
+        raise ValueError(f"{count} names, {len(plain.tensors)} tensors and {len(plain.module_types)} types")
     return RowIndex(
-        map(str, saved["names"]),  # type: ignore[arg-type]
-        map(str, saved["tensors"]),  # type: ignore[arg-type]
-        map(str, saved["module_types"]),  # type: ignore[arg-type]
-        {int(group): tuple(map(int, rows)) for group, rows in saved["members"].items()},
-        [*map(int, saved["order"])],
-        {int(row): int(param_row) for row, param_row in saved["param_row_of"].items()},
-        entries(saved["alike"]),
-        entries(saved["groups"]),
+        plain.names,
+        plain.tensors,
+        plain.module_types,
+        {group: tuple(rows) for group, rows in plain.members.items()},
+        [*plain.order],
+        plain.param_row_of,
+        entries(plain.alike),
+        entries(plain.groups),
         kept,
-        magnitudes=bool(saved["magnitudes"]),
+        magnitudes=plain.magnitudes,
     )
 
 
@@ -155,5 +169,6 @@ def _schedule(schedule: EveryN) -> Any:
     return {"every": schedule.every, "first": schedule.first, "last": schedule.last}
 
 
-def _read_schedule(saved: Any) -> EveryN:
-    return every_n({k: v for k, v in saved.items() if v is not None} if isinstance(saved, Mapping) else saved, "schedule")
+def _read_schedule(saved: Any) -> Any:
+    """The schedule as `every_n` takes it: without the keys whose value is null."""
+    return {key: value for key, value in saved.items() if value is not None} if isinstance(saved, Mapping) else saved

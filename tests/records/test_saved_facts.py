@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_hooks import RuleError
+from lightning_hooks.codec import decode, encode
 from lightning_hooks.records.facts import (
     GroupFacts,
     ModuleFacts,
@@ -17,7 +18,7 @@ from lightning_hooks.records.facts import (
     StepFacts,
     Structure,
 )
-from lightning_hooks.records.saved_facts import changes, facts_of, structure_from_json, structure_to_json
+from lightning_hooks.records.saved_facts import changes, facts_of
 
 names = st.lists(st.text(max_size=4), max_size=3).map(tuple)
 rates = st.none() | st.floats(allow_nan=False)
@@ -61,11 +62,15 @@ def test_damaged_facts_are_named(text: str) -> None:
         [*facts_of([(0, whole), (7, text)])]
 
 
-def test_a_structure_survives_json() -> None:
+def test_a_structure_is_lists_without_the_names_of_fields() -> None:
     weight = ParameterFacts("a.weight", "a", (2, 3), "float32", ("b",))
     structure = Structure((ModuleFacts("a", "Linear", "linear"), ModuleFacts("d", "Dropout", "dropout", 0.5)), (weight,))
-    assert structure_from_json(json.loads(json.dumps(structure_to_json(structure)))) == structure
-    assert structure_from_json(structure_to_json(None)) is None
+    saved = encode(structure)
+    assert saved == {
+        "modules": [["a", "Linear", "linear", None], ["d", "Dropout", "dropout", 0.5]],
+        "parameters": [["a.weight", "a", [2, 3], "float32", ["b"]]],
+    }
+    assert decode(Structure, json.loads(json.dumps(saved)), "structure") == structure
 
 
 def test_files_of_versions_without_the_newer_facts_can_be_read() -> None:
@@ -73,4 +78,4 @@ def test_files_of_versions_without_the_newer_facts_can_be_read() -> None:
     del old["written"]
     assert [*facts_of([(0, json.dumps(old))])] == [(0, StepFacts(frozen=("a",)))]
     saved = {"modules": [["a", "Linear", "linear"]], "parameters": []}
-    assert structure_from_json(saved) == Structure((ModuleFacts("a", "Linear", "linear"),), ())
+    assert decode(Structure, saved, "structure") == Structure((ModuleFacts("a", "Linear", "linear"),), ())

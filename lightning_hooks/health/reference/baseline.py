@@ -11,13 +11,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from lightning_hooks.codec import decode, encode
 from lightning_hooks.comparing.bands import Bands
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.health.reference.record import Record
 from lightning_hooks.health.reference.reference import Reference
 from lightning_hooks.health.reference.traits import Traits
 from lightning_hooks.health.window import Array
-from lightning_hooks.records.saved_facts import structure_from_json, structure_to_json
+from lightning_hooks.records.facts import Structure
 from lightning_hooks.untrusted import UnreadableError, decompress, read_json
 
 FORMAT: Final = "lightning_hooks baseline"
@@ -68,7 +69,7 @@ def to_json(reference: Reference) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "runs": [record.to_json() for record in reference.records],
-        "structure": structure_to_json(reference.structure),
+        "structure": encode(reference.structure),
         "names": names,
         "bands": [_bands_to_json(bands, numbers) for bands in reference.bands.values()],
         "traits": {tensor: _traits_to_json(traits, numbers) for tensor, traits in reference.traits.items()},
@@ -81,7 +82,7 @@ def from_json(saved: Mapping[str, Any]) -> Reference:
     bands = [_bands_from_json(each, names) for each in saved["bands"]]
     return Reference(
         tuple(Record.from_json(each) for each in saved["runs"]),
-        structure_from_json(saved["structure"]),
+        None if saved["structure"] is None else decode(Structure, saved["structure"], "structure"),
         {each.key: each for each in bands},
         {str(tensor): _traits_from_json(each, names) for tensor, each in saved["traits"].items()},
     )
