@@ -51,6 +51,22 @@ def row(kind: type[T]) -> type[T]:
     return kind
 
 
+def bare(kind: type[T]) -> type[T]:
+    """Save a dataclass with one field as the value of the field alone.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @bare
+        ... @dataclass
+        ... class Steps:
+        ...     ranges: list[tuple[int, int]]
+        >>> encode(Steps([(0, 9)])), decode(Steps, [[0, 9]], "steps")
+        ([[0, 9]], Steps(ranges=[(0, 9)]))
+    """
+    kind.__saved_bare__ = True  # type: ignore[attr-defined]
+    return kind
+
+
 def saved_as(key: str = "", *, or_absent: bool = False) -> Mapping[str, Any]:
     """The metadata of a field that is saved in another way than by its name.
 
@@ -86,6 +102,8 @@ def encode(value: Any) -> Any:
         return str(value)
     kind: Any = type(value)
     known = _fields(kind)
+    if hasattr(kind, "__saved_bare__"):
+        return encode(getattr(value, known[0].name))
     if _is_row(kind):
         return [encode(getattr(value, each.name)) for each in known]
     values = ((each, getattr(value, each.name)) for each in known)
@@ -127,8 +145,11 @@ class _Field(NamedTuple):
 
 @cache
 def _fields(kind: Any) -> tuple[_Field, ...]:
-    """The fields of a dataclass or a named tuple that its constructor takes."""
+    """The fields of a dataclass or a named tuple that its constructor takes, such as `Timeline` or `Timeline[str]`."""
+    kind, arguments = get_origin(kind) or kind, get_args(kind)
     hints = get_type_hints(kind)
+    if arguments:
+        hints = {name: hint[arguments] if getattr(hint, "__parameters__", ()) else hint for name, hint in hints.items()}
     if not is_dataclass(kind):
         defaults = kind._field_defaults
         return tuple(_Field(name, name, _decoder(hints[name]), name not in defaults, False) for name in kind._fields)
@@ -147,15 +168,17 @@ def _fields(kind: Any) -> tuple[_Field, ...]:
 
 def _decoder(kind: Any) -> Decoder:
     """The function that decodes values of a type; `_fields` keeps it, because the look at a type takes longer than its call."""
-    if kind is Any:
+    if kind is Any or isinstance(kind, TypeVar):
         return lambda plain, where: plain
     if kind in _EXPECTED:
         return partial(_decode_scalar, kind)
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin is Literal:
         return partial(_decode_choice, {each: each for each in arguments})
+    if hasattr(origin, "__saved_bare__"):
+        return partial(_decode_bare, kind)
     if is_dataclass(origin) or _is_row(origin):
-        return partial(_decode_fields, origin)
+        return partial(_decode_fields, kind, _is_row(origin))
     inner = [_decoder(each) for each in arguments if each not in (Ellipsis, types.NoneType)]
     if origin in (Union, types.UnionType):
         return partial(_decode_union, inner, types.NoneType in arguments)
@@ -224,9 +247,14 @@ def _decode_tuple(decoders: Sequence[Decoder], plain: Any, where: str) -> tuple[
     return tuple(each(item, f"{where}[{i}]") for i, (each, item) in enumerate(zip(decoders, items, strict=True)))
 
 
-def _decode_fields(kind: Any, plain: Any, where: str) -> Any:
+def _decode_bare(kind: Any, plain: Any, where: str) -> Any:
+    (only,) = _fields(kind)
+    return _made(kind, {only.name: only.decode(plain, where)}, where)
+
+
+def _decode_fields(kind: Any, is_row: bool, plain: Any, where: str) -> Any:
     known = _fields(kind)
-    if not _is_row(kind):
+    if not is_row:
         values = _mapping(plain, where)
     else:
         items = _list(plain, where)
@@ -239,8 +267,12 @@ def _decode_fields(kind: Any, plain: Any, where: str) -> Any:
             given[each.name] = each.decode(values[each.key], f"{where}.{each.key}")
         elif each.is_needed:
             raise RuleError(f"{where} has no {each.key!r}")
+    return _made(kind, given, where)
+
+
+def _made(kind: Any, values: Mapping[str, Any], where: str) -> Any:
     try:
-        return kind(**given)
+        return kind(**values)
     except RuleError:
         raise
     except (ValueError, TypeError) as error:

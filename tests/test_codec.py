@@ -8,15 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_hooks.codec import decode, encode, row, saved_as
+from lightning_hooks.codec import bare, decode, encode, row, saved_as
 from lightning_hooks.errors import RuleError
+
+T = TypeVar("T")
 
 
 class Colour(StrEnum):
@@ -42,6 +44,12 @@ class Corner:
     value: float | None = None
 
 
+@bare
+@dataclass
+class Steps(Generic[T]):
+    at: list[tuple[int, T]] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class Inner:
     count: int = field(metadata=saved_as("how many"))
@@ -63,6 +71,7 @@ class Outer:
     by_colour: dict[Colour, float] = field(default_factory=dict)
     folder: Path = Path("logs")
     context: Mapping[str, Any] = field(default_factory=dict)
+    steps: Steps[Colour] = field(default_factory=Steps)
 
     def __post_init__(self) -> None:
         if self.span[0] < 0:
@@ -89,6 +98,7 @@ outers = st.builds(
     st.dictionaries(st.sampled_from(Colour), numbers, max_size=2),
     st.sampled_from([Path("logs"), Path("a/b")]),
     st.dictionaries(texts, plain, max_size=2),
+    st.builds(Steps, st.lists(st.tuples(counts, st.sampled_from(Colour)), max_size=2)),
 )
 
 
@@ -115,6 +125,7 @@ def test_the_plain_values_are_as_documented() -> None:
         "by_colour": {},
         "folder": "logs",
         "context": {},
+        "steps": [],
     }
     assert math.isnan(decode(Corner, [3, ["a"], "nan"], "corner").value or 0.0)
 
@@ -160,6 +171,7 @@ WHOLE = encode(
         ({"by_colour": {"pink": 1.0}}, "a key of outer.by_colour must be one of red, blue, got 'pink'"),
         ({"by_colour": {3: 1.0}}, "a key of outer.by_colour must be one of red, blue, got 3"),
         ({"context": {3: 1.0}}, "a key of outer.context must be a string, got 3"),
+        ({"steps": [[0, "pink"]]}, "outer.steps[0][1] must be one of red, blue, got 'pink'"),
         ({"folder": 3}, "outer.folder must be a string, got 3"),
     ],
 )

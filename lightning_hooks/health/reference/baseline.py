@@ -6,6 +6,7 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,7 +55,7 @@ def read_baseline(path: Path) -> Reference:
         )
     try:
         return from_json(saved)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, ValueError, IndexError) as error:
         raise RuleError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
 
@@ -68,46 +69,59 @@ def to_json(reference: Reference) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
-        "runs": [record.to_json() for record in reference.records],
+        "runs": encode(reference.records),
         "structure": encode(reference.structure),
         "names": names,
-        "bands": [_bands_to_json(bands, numbers) for bands in reference.bands.values()],
+        "bands": encode([_plain_bands(bands, numbers) for bands in reference.bands.values()]),
         "traits": {tensor: _traits_to_json(traits, numbers) for tensor, traits in reference.traits.items()},
     }
 
 
 def from_json(saved: Mapping[str, Any]) -> Reference:
-    """The reference of `to_json`; raises KeyError, TypeError, ValueError or IndexError if it is damaged."""
-    names = [str(name) for name in saved["names"]]
-    bands = [_bands_from_json(each, names) for each in saved["bands"]]
+    """The reference of `to_json`; raises KeyError, IndexError or ValueError, such as a RuleError, if it is damaged."""
+    names = decode(list[str], saved["names"], "names")
+    bands = [_bands_of(each, names) for each in decode(list[_PlainBands], saved["bands"], "bands")]
+    traits = decode(dict[str, _PlainTraits], saved["traits"], "traits")
     return Reference(
-        tuple(Record.from_json(each) for each in saved["runs"]),
+        decode(tuple[Record, ...], saved["runs"], "runs"),
         None if saved["structure"] is None else decode(Structure, saved["structure"], "structure"),
         {each.key: each for each in bands},
-        {str(tensor): _traits_from_json(each, names) for tensor, each in saved["traits"].items()},
+        {tensor: _traits_of(each, names) for tensor, each in traits.items()},
     )
 
 
-def _bands_to_json(bands: Bands, numbers: Mapping[str, int]) -> dict[str, Any]:
-    return {
-        "key": list(bands.key),
-        "rows": [numbers[name] for name in bands.names],
-        "scale": bands.scale,
-        "low": _packed(np.floor(bands.low * _UNITS)),
-        "high": _packed(np.ceil(bands.high * _UNITS)),
-        "noise": _packed(np.ceil(bands.noise[None] * _UNITS)),
-        "spread": _packed(np.ceil(bands.spread[None] * _UNITS)),
-    }
+@dataclass(frozen=True)
+class _PlainBands:
+    """Bands with the numbers of their rows; the edges are `_packed`."""
+
+    key: tuple[str, str]
+    rows: list[int]
+    scale: float | None
+    low: str
+    high: str
+    noise: str
+    spread: str
 
 
-def _bands_from_json(saved: Mapping[str, Any], names: Sequence[str]) -> Bands:
-    tensor, stat = saved["key"]
-    rows = tuple(names[number] for number in saved["rows"])
-    parts = {name: _unpacked(saved[name], len(rows)) / _UNITS for name in ("low", "high", "noise", "spread")}
-    if parts["low"].shape != parts["high"].shape:
-        raise ValueError(f"the bands of {stat} of {tensor} have edges of different length")
-    scale = None if saved["scale"] is None else float(saved["scale"])
-    return Bands((str(tensor), str(stat)), rows, parts["low"], parts["high"], parts["noise"][0], parts["spread"][0], scale)
+def _plain_bands(bands: Bands, numbers: Mapping[str, int]) -> _PlainBands:
+    return _PlainBands(
+        bands.key,
+        [numbers[name] for name in bands.names],
+        bands.scale,
+        low=_packed(np.floor(bands.low * _UNITS)),
+        high=_packed(np.ceil(bands.high * _UNITS)),
+        noise=_packed(np.ceil(bands.noise[None] * _UNITS)),
+        spread=_packed(np.ceil(bands.spread[None] * _UNITS)),
+    )
+
+
+def _bands_of(plain: _PlainBands, names: Sequence[str]) -> Bands:
+    rows = tuple(names[number] for number in plain.rows)
+    packed = (plain.low, plain.high, plain.noise, plain.spread)
+    low, high, noise, spread = (_unpacked(each, len(rows)) / _UNITS for each in packed)
+    if low.shape != high.shape:
+        raise ValueError(f"the bands of {plain.key[1]} of {plain.key[0]} have edges of different length")
+    return Bands(plain.key, rows, low, high, noise[0], spread[0], plain.scale)
 
 
 def _packed(units: Array) -> str:
@@ -147,18 +161,18 @@ def _grouped(by_name: Mapping[str, Any], numbers: Mapping[str, int]) -> list[lis
     return [[json.loads(value), rows] for value, rows in groups.items()]
 
 
-def _traits_from_json(saved: Mapping[str, Any], names: Sequence[str]) -> Traits:
-    def ungrouped(part: str) -> dict[str, Any]:
-        return {names[number]: value for value, rows in saved[part] for number in rows}
+@dataclass(frozen=True)
+class _PlainTraits:
+    """Traits as `_traits_to_json` groups them: each value with the numbers of the rows that have it."""
 
-    for part in ("present", "moves"):
-        if any(value not in (True, False, None) for value in ungrouped(part).values()):
-            raise ValueError(f"{part} must be true, false or null")
-    return Traits(
-        ungrouped("present"),
-        ungrouped("moves"),
-        {name: tuple(map(int, counts)) for name, counts in ungrouped("counts").items()},
-        {name: (int(digits[0]), int(digits[1])) for name, digits in ungrouped("digits").items()},
-        {name: float(jump) for name, jump in ungrouped("jump").items()},
-        {name: float(share) for name, share in ungrouped("repeats").items()},
-    )
+    present: list[tuple[bool | None, list[int]]]
+    moves: list[tuple[bool | None, list[int]]]
+    counts: list[tuple[tuple[int, ...], list[int]]]
+    digits: list[tuple[tuple[int, int], list[int]]]
+    jump: list[tuple[float, list[int]]]
+    repeats: list[tuple[float, list[int]]]
+
+
+def _traits_of(plain: _PlainTraits, names: Sequence[str]) -> Traits:
+    groups = {each.name: getattr(plain, each.name) for each in fields(plain)}
+    return Traits(**{part: {names[i]: value for value, rows in group for i in rows} for part, group in groups.items()})

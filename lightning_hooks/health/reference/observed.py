@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from lightning_hooks.codec import bare
 
 
+@bare
+@dataclass
 class Observed:
     """Steps of a run, ascending.
 
@@ -19,8 +23,9 @@ class Observed:
         ([(0, 2, 1), (7, 17, 5)], (7, 7), (7, 12), None)
     """
 
-    def __init__(self, ranges: Iterable[Sequence[int]]) -> None:
-        self.ranges = [(int(first), int(last), int(stride)) for first, last, stride in ranges]
+    ranges: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
         self._firsts = [first for first, _, _ in self.ranges]
         before = -1
         for first, last, stride in self.ranges:
@@ -38,7 +43,7 @@ class Observed:
                 last[1], last[2] = step, step - last[1]
             else:
                 ranges.append([step, step, 1])
-        return cls(_split(ranges))
+        return cls([(first, last, stride) for first, last, stride in _split(ranges)])
 
     @property
     def first(self) -> int:
@@ -60,10 +65,6 @@ class Observed:
             return last, self.ranges[position + 1][0]
         before = first + (step - first) // stride * stride
         return before, before if before == step else before + stride
-
-    def to_json(self) -> list[Any]:
-        """The ranges as plain values."""
-        return [list(each) for each in self.ranges]
 
 
 def _split(ranges: list[list[int]]) -> list[list[int]]:

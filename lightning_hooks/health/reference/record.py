@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from lightning_hooks.health.reference.observed import Observed
 from lightning_hooks.health.reference.schedule import Schedule
-from lightning_hooks.health.reference.timeline import Timeline, names_timeline
+from lightning_hooks.health.reference.timeline import Timeline
 from lightning_hooks.records.facts import StepFacts
 
 Names = tuple[str, ...]
@@ -34,48 +32,17 @@ class Record:
     """
 
     name: str
-    observed: Observed = field(default_factory=lambda: Observed([]))
-    frozen: Timeline[Names] = field(default_factory=Timeline)
-    evaluating: Timeline[Names] = field(default_factory=Timeline)
-    held: Timeline[Names] = field(default_factory=Timeline)
-    validating: Timeline[Names] = field(default_factory=Timeline)
-    settings: Timeline[Names] = field(default_factory=Timeline)
-    rates: dict[str, Schedule] = field(default_factory=dict)
-    decays: dict[str, Schedule] = field(default_factory=dict)
-    apart: Names = ()
-    follows_metric: bool = False
-    last_step: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The record as plain values."""
-        timelines = {name: getattr(self, name).to_json() for name in _TIMELINES}
-        return {
-            "name": self.name,
-            "observed": self.observed.to_json(),
-            **timelines,
-            "rates": {group: schedule.to_json() for group, schedule in self.rates.items()},
-            "decays": {group: schedule.to_json() for group, schedule in self.decays.items()},
-            "apart": list(self.apart),
-            "follows_metric": self.follows_metric,
-            "last_step": self.last_step,
-        }
-
-    @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> Record:
-        """The record of `to_json`; raises KeyError, TypeError or ValueError if it is damaged."""
-        return cls(
-            str(saved["name"]),
-            Observed(saved["observed"]),
-            **{name: names_timeline(saved[name]) for name in _TIMELINES},
-            rates={str(group): Schedule.from_json(each) for group, each in saved["rates"].items()},
-            decays={str(group): Schedule.from_json(each) for group, each in saved["decays"].items()},
-            apart=tuple(map(str, saved["apart"])),
-            follows_metric=bool(saved["follows_metric"]),
-            last_step=None if saved["last_step"] is None else int(saved["last_step"]),
-        )
-
-
-_TIMELINES = ("frozen", "evaluating", "held", "validating", "settings")
+    observed: Observed
+    frozen: Timeline[Names]
+    evaluating: Timeline[Names]
+    held: Timeline[Names]
+    validating: Timeline[Names]
+    settings: Timeline[Names]
+    rates: dict[str, Schedule]
+    decays: dict[str, Schedule]
+    apart: Names
+    follows_metric: bool
+    last_step: int | None
 
 
 def settings_of(facts: StepFacts) -> Names:
@@ -106,7 +73,20 @@ class RecordLearner:
     """
 
     def __init__(self, name: str) -> None:
-        self._record = Record(name)
+        self._record = Record(
+            name,
+            observed=Observed(),
+            frozen=Timeline(),
+            evaluating=Timeline(),
+            held=Timeline(),
+            validating=Timeline(),
+            settings=Timeline(),
+            rates={},
+            decays={},
+            apart=(),
+            follows_metric=False,
+            last_step=None,
+        )
         self._steps: list[int] = []
         self._rates: tuple[dict[str, list[tuple[int, float]]], dict[str, list[tuple[int, float]]]] = ({}, {})
         self._last: StepFacts | None = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_hooks.codec import row
 from lightning_hooks.health.reference.observed import Observed
 
 MOST_CORNERS: Final = 500
@@ -15,12 +17,14 @@ MOST_CORNERS: Final = 500
 _EXACT: Final = 1e-6  # of the largest value
 
 
+@row
+@dataclass
 class Schedule:
     """A number by step.
 
     Args:
-        corners: (step, value), ascending. Between two corners the number lies on the straight line.
         tolerance: how far the numbers of the run are from the lines, as a share of the largest value.
+        corners: (step, value), ascending. Between two corners the number lies on the straight line.
 
     Example:
         >>> schedule = Schedule.of([0, 1, 2, 3, 4], [0.1, 0.1, 0.1, 0.05, 0.05])
@@ -30,23 +34,24 @@ class Schedule:
         (False, True)
     """
 
-    def __init__(self, corners: Iterable[Sequence[float]], tolerance: float = _EXACT) -> None:
-        self.corners = [(int(step), float(value)) for step, value in corners]
-        self.tolerance = tolerance
+    tolerance: float
+    corners: list[tuple[int, float]]
+
+    def __post_init__(self) -> None:
         self._steps = np.array([step for step, _ in self.corners], dtype=np.float64)
         self._values = np.array([value for _, value in self.corners])
-        self._slack = tolerance * float(np.abs(self._values).max(initial=0.0))
+        self._slack = self.tolerance * float(np.abs(self._values).max(initial=0.0))
 
     @classmethod
     def of(cls, steps: Sequence[int], values: Sequence[float]) -> Schedule:
-        """The schedule of the numbers at some steps, ascending."""
+        """The schedule of the numbers at some steps, ascending. A corner has nine digits, as many as a file has room for."""
         x, y = np.array(steps, dtype=np.float64), np.array(values, dtype=np.float64)
         tolerance = _EXACT
         corners = _corners(x, y, tolerance)
         while len(corners) > MOST_CORNERS:
             tolerance *= 4
             corners = _corners(x, y, tolerance)
-        return cls([(int(x[i]), float(y[i])) for i in corners], tolerance)
+        return cls(tolerance, [(int(x[i]), float(f"{y[i]:.9g}")) for i in corners])
 
     def at(self, step: int) -> float:
         """The number at a step; that of the nearest corner outside of the schedule."""
@@ -65,16 +70,6 @@ class Schedule:
         """Whether the run may have had this number at a step. Everything is allowed outside of the run."""
         found = self.range(observed, step)
         return found is None or found[0] <= value <= found[1]
-
-    def to_json(self) -> list[Any]:
-        """The tolerance and the corners as plain values."""
-        return [self.tolerance, [[step, float(f"{value:.9g}")] for step, value in self.corners]]
-
-    @classmethod
-    def from_json(cls, saved: Sequence[Any]) -> Schedule:
-        """The schedule of `to_json`; raises TypeError or ValueError if it is damaged."""
-        tolerance, corners = saved
-        return cls(corners, float(tolerance))
 
 
 def _corners(x: NDArray[np.float64], y: NDArray[np.float64], tolerance: float) -> list[int]:

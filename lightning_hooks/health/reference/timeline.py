@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
+from lightning_hooks.codec import bare
 from lightning_hooks.health.reference.observed import Observed
 
 T = TypeVar("T", bound=Hashable)
 
 
+@bare
+@dataclass
 class Timeline(Generic[T]):
     """A value by step.
 
@@ -23,8 +27,7 @@ class Timeline(Generic[T]):
         ('a', 'b', ['a', 'b'])
     """
 
-    def __init__(self, changes: Iterable[tuple[int, T]] = ()) -> None:
-        self.changes = list(changes)
+    changes: list[tuple[int, T]] = field(default_factory=list)
 
     def add(self, step: int, value: T) -> None:
         """Add the value of the next step."""
@@ -45,12 +48,3 @@ class Timeline(Generic[T]):
         if around is None or not self.changes:
             return set()
         return {self.at(around[0]), self.at(around[1])}
-
-    def to_json(self) -> list[list[Any]]:
-        """The changes as plain values."""
-        return [[step, list(value) if isinstance(value, tuple) else value] for step, value in self.changes]
-
-
-def names_timeline(saved: Iterable[Sequence[Any]]) -> Timeline[tuple[str, ...]]:
-    """A timeline of sets of names from `Timeline.to_json`; raises TypeError or ValueError if it is damaged."""
-    return Timeline([(int(step), tuple(map(str, names))) for step, names in saved])

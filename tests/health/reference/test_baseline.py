@@ -85,10 +85,15 @@ BOMB = base64.b64encode(zlib.compress(bytes(50_000_000))).decode()
             lambda saved: saved["bands"][0].update(low=BOMB),
             "baseline.json is damaged: UnreadableError: its compressed part is larger",
         ),
-        (lambda saved: saved["traits"]["grad"].update(present=[["yes", [0]]]), "present must be true, false or null"),
-        (lambda saved: saved["runs"][0].update(observed=[[5, 1, 1]]), "ranges of steps must ascend"),
+        (
+            lambda saved: saved["traits"]["grad"].update(present=[["yes", [0]]]),
+            "traits['grad'].present[0][0] must be true or false, got 'yes'",
+        ),
+        (lambda saved: saved["runs"][0].update(observed=[[5, 1, 1]]), "runs[0].observed: ranges of steps must ascend"),
+        (lambda saved: saved["runs"][0].pop("frozen"), "runs[0] has no 'frozen'"),
+        (lambda saved: saved.update(runs=3), "runs must be a list, got 3"),
     ],
-    ids=["format", "version", "missing", "packed", "rows", "bomb", "traits", "steps"],
+    ids=["format", "version", "missing", "packed", "rows", "bomb", "traits", "steps", "facts", "runs"],
 )
 def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path, change: object, message: str) -> None:
     saved = to_json(reference_of(0))

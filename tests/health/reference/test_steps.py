@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_hooks.codec import decode, encode
 from lightning_hooks.health.reference.observed import Observed
 from lightning_hooks.health.reference.schedule import MOST_CORNERS, Schedule
-from lightning_hooks.health.reference.timeline import Timeline, names_timeline
+from lightning_hooks.health.reference.timeline import Timeline
 
 ascending = st.sets(st.integers(0, 300), min_size=1, max_size=60).map(sorted)
 
@@ -21,7 +22,7 @@ def test_the_watched_steps_around_a_step_are_found_again(steps: list[int], step:
     before, behind = [each for each in steps if each <= step], [each for each in steps if each >= step]
     assert observed.around(step) == ((before[-1], behind[0]) if before and behind else None)
     assert (observed.first, observed.last) == (steps[0], steps[-1])
-    assert Observed(observed.to_json()).ranges == observed.ranges
+    assert decode(Observed, encode(observed), "observed") == observed
 
 
 def test_a_usual_run_is_two_ranges() -> None:
@@ -37,7 +38,7 @@ def test_ranges_that_do_not_ascend_are_refused(ranges: list[list[int]]) -> None:
 @given(ascending, st.data())
 def test_a_schedule_allows_each_of_its_own_numbers(steps: list[int], data: st.DataObject) -> None:
     values = data.draw(st.lists(st.sampled_from([0.0, 0.1, 0.05, 1e-4]), min_size=len(steps), max_size=len(steps)))
-    observed, schedule = Observed.of(steps), Schedule.from_json(Schedule.of(steps, values).to_json())
+    observed, schedule = Observed.of(steps), decode(Schedule, encode(Schedule.of(steps, values)), "rates")
     for step, value in zip(steps, values, strict=True):
         assert schedule.allows(observed, step, value)
         assert not schedule.allows(observed, step, value + 0.01)
@@ -62,5 +63,6 @@ def test_a_timeline_is_read_as_it_was_written() -> None:
     timeline: Timeline[tuple[str, ...]] = Timeline()
     for step, names in enumerate([("a",), ("a",), ("a", "b")]):
         timeline.add(step, names)
-    assert names_timeline(timeline.to_json()).changes == timeline.changes == [(0, ("a",)), (2, ("a", "b"))]
+    assert encode(timeline) == [[0, ["a"]], [2, ["a", "b"]]]
+    assert decode(Timeline[tuple[str, ...]], encode(timeline), "frozen") == timeline
     assert timeline.values(Observed.of([0, 1, 2]), 3) == set()
