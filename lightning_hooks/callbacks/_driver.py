@@ -25,7 +25,6 @@ from lightning_hooks.callbacks._trainer import (
 from lightning_hooks.engine.assembly import Assembled, Assembly, Contribution, assemble
 from lightning_hooks.engine.recording.participant import RecordingParticipant
 from lightning_hooks.engine.watching.producer import Producer
-from lightning_hooks.plan.rank_check import check_ranks_agree
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._base import HooksCallback
@@ -105,17 +104,13 @@ def _checked(callback: HooksCallback, trainer: Trainer, pl_module: LightningModu
 
 def _assembled(trainer: Trainer, run: LightningRun, contributions: Sequence[Contribution]) -> Assembly:
     model: Any = run.model
-    assembly = assemble(
+    return assemble(
         contributions,
         device=model.device,
         alone=is_alone(trainer),
         facts=run.facts_of_step,
         structure=run.model_facts.structure if any(each.plans for each in contributions) else None,
     )
-    if not is_alone(trainer):
-        for producer in assembly.producers.values():
-            check_ranks_agree(producer.observer.plan, model.device)
-    return assembly
 
 
 def _join(trainer: Trainer, run: LightningRun, given: Sequence[tuple[HooksCallback, Assembled]], assembly: Assembly) -> None:
@@ -208,7 +203,7 @@ def _end_step(run: LightningRun, producer: Producer, step: int) -> None:
             producer.agree()
             return
         due = dict(observer.due_shares)
-        producer.end(step, hook_manager.take_reports())
+        producer.end(step, hook_manager.take_reports)
         for number, schedules in due.items():
             observer.shares[number].note_uncalled(hook_manager.called, schedules)
 
@@ -238,7 +233,7 @@ def end_stage(run: LightningRun, trainer: Trainer, stage: str) -> None:
     if producer is not None and run.take_stage(stage) and not producer.observer.stopped:
         with producer.guard():
             try:
-                producer.end(current_step(trainer), {})
+                producer.end(current_step(trainer), dict)
             finally:
                 # The next run of this stage begins with an empty table.
                 producer.observer.table.clear()

@@ -251,7 +251,7 @@ class Scripted(Producer):
     def end(self, step: int, *args: Any) -> None:
         self.calls.append(f"end {step}")
         self.observer.due(step, "train")
-        super().end(step, {})
+        super().end(step, dict)
 
     def consume(self, view: StepView) -> None:
         self.calls.append(f"publish {view.step}")

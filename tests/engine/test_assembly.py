@@ -80,7 +80,7 @@ class Loop:
             manager.phase("after_update", self.optimizer)
             manager.end_batch()
             if producer.publishes:
-                producer.end(step, manager.take_reports())
+                producer.end(step, manager.take_reports)
             else:
                 producer.agree()
             manager.end_step()

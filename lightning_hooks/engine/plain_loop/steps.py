@@ -99,15 +99,15 @@ class LoopSteps:
         del self._hook_manager
 
     def _publish(self) -> None:
-        reports = self._hook_manager.take_reports()
         producer = self._producer
         if producer is not None and self._hook_manager.acts(producer.observer) and producer.publishes:
             for number, due in producer.observer.due_shares.items():
                 producer.observer.shares[number].note_uncalled(self._hook_manager.called, due)
-            producer.end(self.number, reports)
+            producer.end(self.number, self._hook_manager.take_reports)
         else:
             if producer is not None:
                 producer.agree()
+            reports = self._hook_manager.take_reports()
             if reports:
                 self._publisher.publish(StepView(self.number, wall_time=time(), summaries=reports))
 

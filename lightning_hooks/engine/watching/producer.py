@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from time import time
 from typing import Any, NamedTuple
@@ -82,12 +82,13 @@ class Producer:
         """Whether an owner with consumers has rows that are due in the current step."""
         return bool(self._due_now())
 
-    def end(self, step: int, reports: Mapping[str, float]) -> None:
+    def end(self, step: int, take_reports: Callable[[], Mapping[str, float]]) -> None:
         """Finish a watched step, or the run of another stage. All ranks must call `end`, which merges the table over them.
 
         Args:
             step: the step.
-            reports: of transforms; they go to the first owner that has a view of the step.
+            take_reports: what participants report, called for each owner that has a view of the step. Transforms report to the
+                first one only.
 
         Raises:
             StoppedError: an owner has failed on some rank, in an exchange that has arrived from the device.
@@ -106,7 +107,7 @@ class Producer:
         facts = None if self._facts is None else self._facts.note(own, pending, before)
         of_stores = observer.table.exchange_stores()
         copied_scale = None if scale is None else begin_copy(scale)
-        told = self._reports(due, reports)
+        told = self._reports(due, take_reports)
         ended = _FinishedStep(step, due, told, pending, of_stores, copied_scale, time(), facts)
         try:
             # Call `agree` after the exchange, because it may fail on this rank alone: the others need its part in the exchange.
@@ -127,12 +128,12 @@ class Producer:
         due = observer.due_shares if observer.stage == "train" else everything
         return {number: each for number, each in due.items() if number in self.views and not observer.shares[number].is_absent}
 
-    def _reports(self, due: Mapping[int, Due], reports: Mapping[str, float]) -> dict[int, Mapping[str, float]]:
+    def _reports(self, due: Iterable[int], take_reports: Callable[[], Mapping[str, float]]) -> dict[int, Mapping[str, float]]:
         """By owner, the reports in its view."""
         told: dict[int, Mapping[str, float]] = {}
         for number in due:
             share = self.observer.shares[number]
-            told[number], reports = reports, {}
+            told[number] = take_reports()
             if share.writes_global and share.overhead is not None:
                 told[number] = {**told[number], **share.overhead.report()}
         return told
