@@ -66,7 +66,7 @@ class Diagnosis:
         self._count = 0
         self._judged = dict.fromkeys(self.rules, -1)
         self._streaks = {name: Streaks(rule) for name, rule in self.rules.items()}
-        self._groups = Groups()
+        self._groups = Groups(self.rules)
         self._causes: list[Cause] = []
         self._given: tuple[str, Cause] | None = None
         self._ran: set[str] = set()
@@ -95,8 +95,7 @@ class Diagnosis:
     @property
     def findings(self) -> list[Finding]:
         """All findings of the run so far, in the order in which they were found."""
-        causes = {number: cause.name for cause in self._causes for number in cause.numbers}
-        return self._groups.findings(self.rules, causes)
+        return self._groups.findings
 
     @property
     def causes(self) -> list[Cause]:
@@ -188,11 +187,7 @@ class Diagnosis:
             return {}
         self._ran.add(name)
         self._could_not.pop(name, None)
-        change = self._streaks[name].update(symptoms, self.evidence)
-        changed = self._groups.confirm(name, change.confirmed)
-        for number, kind in self._groups.end(name, change.ended).items():
-            changed.setdefault(number, kind)
-        return changed
+        return self._groups.update(name, self._streaks[name].update(symptoms, self.evidence))
 
     def _without_loss(self, rule: HealthRule) -> str | None:
         """Why a rule on the loss cannot run where views have a row for the loss, but nobody has noted one."""
@@ -223,6 +218,7 @@ class Diagnosis:
         known = {number for cause in given for number in cause.numbers}
         new = [*given, *(each for each in explain(recent, self.evidence, self._cause_rules) if known.isdisjoint(each.numbers))]
         self._causes = [cause for cause in self._causes if numbers.isdisjoint(cause.numbers)] + new
+        self._groups.explain(self._causes)
         names = {cause.name for cause in new}
         events = [Event("withdrawn", step, cause=cause) for name, cause in old.items() if name not in names]
         return events + [Event("cause", step, cause=each) for each in new if _differs(each, old.get(each.name))]
@@ -268,8 +264,9 @@ class Diagnosis:
         try:
             count = int(state["count"])
             judged = {name: int(dict(state["judged"]).get(name, -1)) for name in self.rules}
-            groups = Groups.from_state(state["groups"])
+            groups = Groups.from_state(self.rules, state["groups"])
             causes = [Cause.from_dict(cause) for cause in state["causes"]]
+            groups.explain(causes)
             streaks = {name: Streaks(rule) for name, rule in self.rules.items()}
             for name, saved in dict(state["streaks"]).items():
                 if name in streaks:

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from lightning_hooks.health.finding import EventKind, Finding
+from lightning_hooks.health.finding import Cause, EventKind, Finding
 from lightning_hooks.health.given import Given
 from lightning_hooks.health.rule import HealthRule, Symptom
-from lightning_hooks.health.streaks import Streak
+from lightning_hooks.health.streaks import Change, Streak
 
 TOGETHER: Final = 20
 """Rows whose streaks begin within so many steps of the first one of a finding belong to the finding."""
@@ -117,30 +117,50 @@ def _one_of_each_row(symptoms: Iterable[Symptom], but: str) -> list[Symptom]:
 
 
 class Groups:
-    """All findings of a run so far."""
+    """All findings of a run so far.
 
-    def __init__(self) -> None:
-        self.groups: list[Group | Given] = []
+    The list of findings is kept. The findings that a look changes are replaced in it before somebody reads it again.
+
+    Args:
+        rules: the rules of the run by name. Findings of other rules, which a checkpoint may hold, are kept but not listed.
+    """
+
+    def __init__(self, rules: Mapping[str, HealthRule]) -> None:
+        self._rules = rules
+        self._groups: list[Group | Given] = []
+        self._of_rule: dict[str, list[Group]] = {}
+        self._of_row: dict[tuple[str, str], Group] = {}  # by rule and row
+        self._findings: dict[int, Finding] = {}  # by number, ascending
+        self._changed: set[int] = set()  # numbers of the findings to replace
+        self._causes: dict[int, str] = {}  # names of causes by the numbers of their findings
 
     @property
-    def _of_rules(self) -> list[Group]:
-        return [group for group in self.groups if isinstance(group, Group)]
-
-    def findings(self, rules: Mapping[str, HealthRule], causes: Mapping[int, str]) -> list[Finding]:
-        """The findings of these rules, and those that were given.
-
-        Args:
-            rules: by name.
-            causes: the names of causes by the numbers of their findings.
-        """
-        found = []
-        for group in self.groups:
-            cause = causes.get(group.number)
+    def findings(self) -> list[Finding]:
+        """The findings of the rules, and those that were given, by number."""
+        for number in sorted(self._changed):
+            group, cause = self._groups[number - 1], self._causes.get(number)
             if isinstance(group, Given):
-                found.append(group.finding(cause))
-            elif group.rule in rules:
-                found.append(group.finding(rules[group.rule], cause))
-        return found
+                self._findings[number] = group.finding(cause)
+            elif group.rule in self._rules:
+                self._findings[number] = group.finding(self._rules[group.rule], cause)
+        self._changed.clear()
+        return list(self._findings.values())
+
+    def explain(self, causes: Iterable[Cause]) -> None:
+        """Name the cause of each finding; None for a finding that no cause explains."""
+        self._causes = {number: cause.name for cause in causes for number in cause.numbers}
+        for number, finding in self._findings.items():
+            name = self._causes.get(number)
+            if finding.cause != name:
+                self._findings[number] = replace(finding, cause=name)
+
+    def _add(self, group: Group | Given) -> None:
+        self._groups.append(group)
+        self._changed.add(group.number)
+        if isinstance(group, Group):
+            self._of_rule.setdefault(group.rule, []).append(group)
+            for row in group.members:
+                self._of_row.setdefault((group.rule, row), group)
 
     def give(self, findings: Iterable[Finding], judged: Collection[str], step: int) -> dict[int, EventKind]:
         """Add what another instrument finds; returns what happened to each of its findings, by its number.
@@ -151,72 +171,89 @@ class Groups:
             step: the step of its look.
         """
         changed: dict[int, EventKind] = {}
-        known = {group.fingerprint: group for group in self.groups if isinstance(group, Given)}
+        known = {group.fingerprint: group for group in self._groups if isinstance(group, Given)}
         for finding in findings:
             before = known.pop(finding.fingerprint, None)
             if before is None:
-                self.groups.append(Given(replace(finding, number=len(self.groups) + 1)))
-                changed[len(self.groups)] = "new"
+                self._add(Given(replace(finding, number=len(self._groups) + 1)))
+                changed[len(self._groups)] = "new"
                 continue
             if before.is_over is not None:
                 changed[before.number] = "again"
             before.see(finding)
+            self._changed.add(before.number)
         for gone in known.values():
             if gone.rule in judged and gone.is_over is None:
                 gone.end(step)
                 changed[gone.number] = "over"
+        self._changed.update(changed)
         return changed
 
-    def confirm(self, rule: str, streaks: Iterable[Streak]) -> dict[int, EventKind]:
+    def update(self, rule: str, change: Change) -> dict[int, EventKind]:
+        """Take over what a look of a rule changed in its streaks; returns what happened to the findings, by their numbers."""
+        happened = self._confirm(rule, change.confirmed)
+        for streak in change.held:
+            group = self._of_row.get((rule, streak.row))
+            if group is not None:
+                self._changed.add(group.number)
+        for number in self._end(rule, change.ended):
+            happened.setdefault(number, "over")
+        return happened
+
+    def _confirm(self, rule: str, streaks: Iterable[Streak]) -> dict[int, EventKind]:
         """Put streaks into groups; returns what happened to each group, by its number."""
-        changed: dict[int, EventKind] = {}
+        happened: dict[int, EventKind] = {}
         # Streaks come in the order of the model's rows, but the earliest must begin a group: it names the group.
         for streak in sorted(streaks, key=_by_begin):
             group, kind = self._group_for(rule, streak)
             group.add(streak)
+            self._of_row[rule, streak.row] = group
+            self._changed.add(group.number)
             if kind is not None:
-                changed.setdefault(group.number, kind)
-        return changed
+                happened.setdefault(group.number, kind)
+        return happened
 
     def _group_for(self, rule: str, streak: Streak) -> tuple[Group, EventKind | None]:
-        of_rule = [group for group in self._of_rules if group.rule == rule]
-        known = next((group for group in of_rule if streak.row in group.members), None)
+        known = self._of_row.get((rule, streak.row))
         if known is not None:
             return known, "again" if known.is_over is not None else None
-        near = [group for group in of_rule if group.is_over is None and abs(group.first - streak.first) <= TOGETHER]
+        is_open = (group for group in self._of_rule.get(rule, ()) if group.is_over is None)
+        near = [group for group in is_open if abs(group.first - streak.first) <= TOGETHER]
         if near:
             return min(near, key=lambda group: (abs(group.first - streak.first), group.number)), "grown"
-        new = Group(rule, len(self.groups) + 1)
-        self.groups.append(new)
+        new = Group(rule, len(self._groups) + 1)
+        self._add(new)
         return new, "new"
 
-    def end(self, rule: str, streaks: Iterable[Streak]) -> dict[int, EventKind]:
-        """End streaks; returns the groups that are over, by their numbers."""
-        changed: dict[int, EventKind] = {}
+    def _end(self, rule: str, streaks: Iterable[Streak]) -> list[int]:
+        """End streaks; returns the numbers of the groups that are over."""
+        over = []
         for streak in streaks:
-            for group in self._of_rules:
-                if group.rule == rule and group.members.get(streak.row) is streak:
-                    group.end(streak)
-                    if group.is_over is not None:
-                        changed[group.number] = "over"
-        return changed
+            group = self._of_row.get((rule, streak.row))
+            # A later streak of the row, or one of another tensor, may have taken the place of this streak in its group.
+            if group is not None and group.members[streak.row] is streak:
+                group.end(streak)
+                self._changed.add(group.number)
+                if group.is_over is not None:
+                    over.append(group.number)
+        return over
 
     def joined(self, rule: str, streaks: Iterable[Streak]) -> list[Streak]:
         """Loaded streaks of a rule; a streak of a finding is replaced by the object that the finding holds."""
-        held = {
-            (s.row, s.tensor): s for g in self._of_rules if g.rule == rule for s in g.members.values() if s.row not in g.ended
-        }
+        groups = self._of_rule.get(rule, ())
+        held = {(s.row, s.tensor): s for g in groups for s in g.members.values() if s.row not in g.ended}
         return [held.get((each.row, each.tensor), each) if each.is_confirmed else each for each in streaks]
 
     def state(self) -> list[Any]:
         """All groups as plain values."""
-        return [group.state() for group in self.groups]
+        return [group.state() for group in self._groups]
 
     @classmethod
-    def from_state(cls, state: Iterable[Mapping[str, Any]]) -> Groups:
+    def from_state(cls, rules: Mapping[str, HealthRule], state: Iterable[Mapping[str, Any]]) -> Groups:
         """The groups of `state`; raises KeyError, ValueError or TypeError if the state is damaged."""
-        groups = cls()
-        groups.groups = [Given.from_state(each) if "given" in each else Group.from_state(each) for each in state]
-        if [group.number for group in groups.groups] != list(range(1, len(groups.groups) + 1)):
+        groups = cls(rules)
+        for each in state:
+            groups._add(Given.from_state(each) if "given" in each else Group.from_state(each))
+        if [group.number for group in groups._groups] != list(range(1, len(groups._groups) + 1)):
             raise ValueError("findings must have the numbers 1, 2, …")
         return groups

@@ -86,9 +86,16 @@ class Streak:
 
 @dataclass
 class Change:
-    """What a look changed: streaks that have become as long as the rule's patience, and confirmed ones that have ended."""
+    """What a look changed.
+
+    Args:
+        confirmed: streaks that have become as long as the rule's patience.
+        held: confirmed streaks at which the condition held again.
+        ended: confirmed streaks that have ended.
+    """
 
     confirmed: list[Streak] = field(default_factory=list)
+    held: list[Streak] = field(default_factory=list)
     ended: list[Streak] = field(default_factory=list)
 
 
@@ -126,6 +133,9 @@ class Streaks:
         measured = _MeasuredSteps(self._rule, evidence)
         for place in dict.fromkeys((*self._live, *by_place)):
             self._go_through(place, by_place.get(place, {}), measured, change)
+            streak = self._live.get(place)
+            if place in by_place and streak is not None and streak.is_confirmed:
+                change.held.append(streak)
         return change
 
     def _go_through(self, place: Place, symptoms: dict[int, Symptom], measured: _MeasuredSteps, change: Change) -> None:

@@ -61,6 +61,9 @@ class Teller:
 
         A fact is shown at once. A cause that is not certain waits until the rules on patterns have looked, because they may
         find what explains the fact better.
+
+        Args:
+            events: what a look of the diagnosis has changed, with its findings and causes as they now are.
         """
         events = list(events)
         self._tell_causes_of(event.cause for event in events if event.cause is not None and event.kind == "cause")
@@ -69,8 +72,7 @@ class Teller:
         if any(finding.severity is not Severity.INFO for finding in findings):
             text = markdown_of(self._diagnosis.causes, findings)
             self._use("the loggers", self._outlet.show, text, max(self._diagnosis.evidence.step, 0))
-        if events:
-            self.keep(has_ended=False)
+        self.keep(has_ended=False)
 
     def keep(self, *, has_ended: bool) -> None:
         """Let the outlet keep the summary of the diagnosis.
@@ -84,8 +86,7 @@ class Teller:
     def tell_waiting(self, step: int | None) -> None:
         """Show the causes that have waited until a step; None for all."""
         due = {name for name, when in self._waiting.items() if step is None or when <= step}
-        findings = self._diagnosis.findings if due else []
-        by_number = {finding.number: finding for finding in findings}
+        by_number = {finding.number: finding for finding in self._diagnosis.findings} if due else {}
         for cause in self._diagnosis.causes if due else ():
             keys = {(cause.name, number) for number in cause.numbers}
             is_new = self._told_causes.isdisjoint(keys)
@@ -94,7 +95,7 @@ class Teller:
                 self._told_causes |= keys
                 self._told.update(cause.numbers)
                 if is_new:
-                    self._use("the terminal", self._outlet.tell, block_of_cause(cause, findings))
+                    self._use("the terminal", self._outlet.tell, block_of_cause(cause, explained))
         for name in due:
             del self._waiting[name]
 
@@ -110,15 +111,13 @@ class Teller:
         self.tell_waiting(step)
 
     def _tell_alone(self, new: Iterable[Finding]) -> None:
-        findings = {finding.number: finding for finding in self._diagnosis.findings}
         for finding in new:
-            current = findings.get(finding.number, finding)
             # A finding of a check belongs to no rule. It is a fact.
-            rule = self._diagnosis.rules.get(current.rule)
+            rule = self._diagnosis.rules.get(finding.rule)
             is_fact = rule is None or rule.family in ("facts", "numerics")
-            if finding.number not in self._told and self._warns(current) and (is_fact or current.cause is None):
+            if finding.number not in self._told and self._warns(finding) and (is_fact or finding.cause is None):
                 self._told.add(finding.number)
-                self._use("the terminal", self._outlet.tell, block_of_finding(current))
+                self._use("the terminal", self._outlet.tell, block_of_finding(finding))
 
     def _use(self, name: str, shows: Callable[..., None], *args: Any) -> None:
         if name in self._broken:

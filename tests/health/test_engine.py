@@ -21,6 +21,18 @@ from tests.health.views import index_of, view_of, views_of
 CAUSES = (CauseRule(name="Hot", message="{where} is hot since {step}.", required=("Huge",), supporting=("LowScale",)),)
 
 
+class Either(Huge):
+    """A gradient or an output reaches a number."""
+
+    patience: int = 2
+    needs = (("grad", "abs_max"), ("output", "abs_max"))
+
+    def check(self, evidence):
+        for tensor, _ in self.needs:
+            track = evidence.track(tensor, "abs_max")
+            yield from symptoms_where(track, track.values > self.most, self.most, lambda value: f"it reaches {value:g}")
+
+
 def run(views, *rules, **options):
     diagnosis = Diagnosis(rules, causes=CAUSES, **options)
     events = [event for view in views for event in diagnosis.add(view)]
@@ -90,6 +102,33 @@ def test_a_resume_gives_the_findings_of_a_run_without_one(series, data):
     second.load_state_dict(json.loads(json.dumps(first.state_dict(), allow_nan=False)))
     resumed += [event for view in views[split:] for event in second.add(view)] + second.finish()
     assert resumed == events and second.findings == whole.findings and second.summary() == whole.summary()
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.lists(values, min_size=6, max_size=6), min_size=1, max_size=60), st.sets(st.integers(0, 59)))
+def test_findings_read_between_looks_are_those_that_the_saved_state_gives(series, reads):
+    index = index_of([(tensor, row) for tensor in ("grad", "output") for row in ("x.a", "x.b", "y")])
+    rules = Either(), LowScale()
+    diagnosis = Diagnosis(rules, causes=(*CAUSES, CauseRule(name="Both", message="", any_of=("Either",))))
+    for step, line in enumerate(series):
+        events = diagnosis.add(view_of(step, index, line, facts=StepFacts(loss_scale=0.5 if line[0] > 10 else 1.0)))
+        if step in reads or step == len(series) - 1:
+            saved = Diagnosis(rules, causes=CAUSES)
+            saved.load_state_dict(diagnosis.state_dict())
+            assert diagnosis.findings == saved.findings
+        told = [event.finding for event in events if event.finding]
+        assert told == [finding for finding in diagnosis.findings if finding in told]
+
+
+def test_a_finding_that_has_been_read_does_not_change():
+    diagnosis = Diagnosis([Huge()])
+    for view in one_row([20] * 5):
+        diagnosis.add(view)
+    (before,) = diagnosis.findings
+    for view in one_row([20] * 15)[5:]:
+        diagnosis.add(view)
+    diagnosis.findings.clear()
+    assert (before.last_step, diagnosis.findings[0].last_step, diagnosis.findings[0].number) == (4, 14, 1)
 
 
 def test_a_finding_says_what_where_and_since_when():
