@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from lightning_hooks.health.cause_rule import CauseRule
+from lightning_hooks.health.cause_rule import CauseRule, Entry
 from lightning_hooks.health.cause_table import CAUSES
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import Cause, Confidence, Finding
@@ -41,21 +41,29 @@ def explain(findings: Sequence[Finding], evidence: Evidence, table: Sequence[Cau
         >>> [(cause.name, cause.findings, cause.confidence) for cause in explain([spike], Evidence())]
         [('BadBatch', ('LossSpike',), 'possible')]
     """
-    left = sorted(findings, key=lambda finding: (finding.first_step, finding.rule, finding.number))
+    left: dict[str, list[Finding]] = {}  # by rule
+    for finding in sorted(findings, key=lambda finding: (finding.first_step, finding.number)):
+        left.setdefault(finding.rule, []).append(finding)
     causes = []
     for rule in table:
         cause, taken = _explain_with(rule, left, evidence)
         if cause is not None:
             causes.append(cause)
-            left = [finding for finding in left if finding not in taken]
+            keys = set(map(_key, taken))
+            for name in {finding.rule for finding in taken}:
+                left[name] = [finding for finding in left[name] if _key(finding) not in keys]
     return causes
 
 
-def _explain_with(rule: CauseRule, findings: Sequence[Finding], evidence: Evidence) -> tuple[Cause | None, list[Finding]]:
-    required = [[each for each in findings if entry.matches(each)] for entry in rule.required_entries]
-    chosen = [each for entry in rule.any_of_entries for each in findings if entry.matches(each)]
-    is_excluded = any(entry.matches(each) for entry in rule.excluding_entries for each in findings)
-    if is_excluded or not all(required) or (rule.any_of and not chosen):
+def _explain_with(
+    rule: CauseRule, findings: Mapping[str, Sequence[Finding]], evidence: Evidence
+) -> tuple[Cause | None, list[Finding]]:
+    def matching(entry: Entry) -> list[Finding]:
+        return [finding for finding in findings.get(entry.rule, ()) if entry.matches(finding)]
+
+    required = [matching(entry) for entry in rule.required_entries]
+    chosen = [each for entry in rule.any_of_entries for each in matching(entry)]
+    if any(map(matching, rule.excluding_entries)) or not all(required) or (rule.any_of and not chosen):
         return None, []
     decisive = _without_repeats([each for group in required for each in group] + chosen)
     begin = min(finding.first_step for finding in decisive)
@@ -64,8 +72,8 @@ def _explain_with(rule: CauseRule, findings: Sequence[Finding], evidence: Eviden
     supporting = [
         each
         for entry in rule.supporting_entries
-        for each in findings
-        if entry.matches(each) and each.first_step >= begin - EARLIER and (not rule.same_rows or _share_rows(each, decisive))
+        for each in matching(entry)
+        if each.first_step >= begin - EARLIER and (not rule.same_rows or _share_rows(each, decisive))
     ]
     taken = _without_repeats(decisive + supporting)
     return _cause_of(rule, decisive, taken), taken
@@ -101,5 +109,9 @@ def _are_related(row: str, other: str) -> bool:
     return not row or not other or row == other or row.startswith(f"{other}.") or other.startswith(f"{row}.")
 
 
+def _key(finding: Finding) -> tuple[int, str]:
+    return finding.number, finding.fingerprint
+
+
 def _without_repeats(findings: Sequence[Finding]) -> list[Finding]:
-    return list({(finding.number, finding.fingerprint): finding for finding in findings}.values())
+    return list({_key(finding): finding for finding in findings}.values())

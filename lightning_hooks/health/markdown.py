@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from lightning_hooks.errors import printable
@@ -25,6 +26,8 @@ def markdown_of(causes: Iterable[Cause], findings: Iterable[Finding]) -> str:
     return "\n\n".join(map(_of_block, blocks_of(causes, [*findings]))) or "Nothing was found."
 
 
+# At most looks, most findings are those of the look before. Keep their text.
+@lru_cache(maxsize=1024)
 def _of_block(block: Block) -> str:
     name, _, rest = _escaped(block.verdict).partition(". ")
     points = [_escaped(text) for text in block.why]
