@@ -1,4 +1,4 @@
-"""Rules on the loss: spikes, a loss that has diverged, one that has never moved. Two published rules are off by default."""
+"""Rules on the loss: spikes, a loss that has diverged, one that has never moved."""
 
 from __future__ import annotations
 
@@ -247,80 +247,10 @@ def _largest_rate(optimizers: Iterable[object]) -> float:
     return max((group.lr for group in groups if group.lr is not None), default=0.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LossNotDecreasing(_LossRule):
-    """The loss has not fallen by a small share within a number of steps. Off: it fires on every healthy training.
-
-    Args:
-        least: the relative fall.
-        steps: the number of steps.
-    """
-
-    least: float = 1e-3
-    steps: int = 10
-    patience: int = 1
-    enabled: bool = False
-    severity: Severity = Severity.INFO
-    next_steps: ClassVar[tuple[str, ...]] = ("Compare with the validation loss: training may simply have converged.",)
-    source: ClassVar[str] = "smdebug LossNotDecreasing: 10 steps, 0.1 %"
-
-    def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
-        values, steps, judged = _known(evidence)
-        for i in range(max(judged, self.steps), len(values)):
-            before = float(values[i - self.steps])
-            fall = (before - float(values[i])) / max(abs(before), 1e-30)
-            if fall < self.least:
-                yield Symptom(
-                    "",
-                    tensor="",
-                    step=steps[i],
-                    measured=fall,
-                    threshold=self.least,
-                    text=f"the loss fell by {100 * fall:.2g} % in {self.steps} steps",
-                )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossOscillating(_LossRule):
-    """The loss changes its direction at most steps. Off: that is usual with small batches.
-
-    Args:
-        most: the share of steps at which the loss turns.
-        steps: the number of steps.
-    """
-
-    most: float = 0.5
-    steps: int = 50
-    patience: int = 1
-    enabled: bool = False
-    severity: Severity = Severity.INFO
-    next_steps: ClassVar[tuple[str, ...]] = ("Use larger batches, or lower the learning rate.",)
-    source: ClassVar[str] = "TheDeepChecker: more than 50 % sign changes in 50 steps"
-
-    def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
-        values, steps, judged = _known(evidence)
-        turns = np.diff(np.sign(np.diff(values))) != 0
-        for i in range(max(judged, self.steps), len(values)):
-            share = float(turns[i - self.steps : i - 1].mean())
-            if share > self.most:
-                yield Symptom(
-                    "",
-                    tensor="",
-                    step=steps[i],
-                    measured=share,
-                    threshold=self.most,
-                    text=f"the loss turns at {100 * share:.0f} % of {self.steps} steps",
-                )
-
-
 RULES: Final[tuple[HealthRule, ...]] = (
     LossSpike(),
     LossDiverged(),
     LossUnbounded(),
     LossConstant(),
-    LossNotDecreasing(),
-    LossOscillating(),
 )
 """The rules on the loss, with their defaults."""

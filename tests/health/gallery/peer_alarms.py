@@ -75,7 +75,7 @@ KINDS: Mapping[str, Fit] = {
     ),
     "Update ratio too high": _fit("UpdateTooLarge", "LearningRateTooHigh"),
     "Training divergence detected": _fit("LossDiverged", "LearningRateTooHigh"),
-    "Loss plateau detected": _fit("LossConstant LossNotDecreasing"),
+    "Loss plateau detected": _fit("LossConstant"),
     "Rank collapse": _fit("UnitCollapse ConstantOutput ScaleCollapse", "UnitCollapsed"),
     "Weight norm explosion": _fit("WeightGrowth", "LearningRateTooHigh"),
     "Stagnant weight norms": _fit(

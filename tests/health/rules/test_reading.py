@@ -34,9 +34,9 @@ def test_a_mapping_changes_one_rule_and_leaves_all_others(changes, enabled):
 
 
 def test_changed_fields_switch_a_rule_on_and_no_fields_change_nothing():
-    by_name = {rule.name: rule for rule in as_health_rules({"LossOscillating": {"most": 0.7}, "LossNotDecreasing": {}})}
-    assert by_name["LossOscillating"].most == 0.7 and by_name["LossOscillating"].enabled
-    assert not by_name["LossNotDecreasing"].enabled
+    off = [OfUser(enabled=False)]
+    assert as_health_rules({"OfUser": {"most": 0.7}}, off)[-1] == OfUser(most=0.7, enabled=True)
+    assert as_health_rules({"OfUser": {}}, off)[-1] == OfUser(enabled=False)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_list_holds_these_rules_and_no_others(rule, expected):
 
 
 def test_a_name_in_a_list_switches_on_a_rule_that_is_off_by_default():
-    (rule,) = as_health_rules(["LossOscillating"])
+    (rule,) = as_health_rules(["OfUser"], [OfUser(enabled=False)])
     assert rule.enabled
 
 
