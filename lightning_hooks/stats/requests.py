@@ -6,7 +6,10 @@ then whether each owner is to stop.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
+
+from torch import Tensor
 
 NEGATED_FACTS: Final = 0
 """The index among the requests of the negated checksum of the facts of a step."""
@@ -29,3 +32,18 @@ def factors(owners: int) -> slice:
 def stops(owners: int) -> slice:
     """Where the requests have 1.0 for each owner that requests to stop, else 0.0."""
     return slice(_OF_OWNERS + owners, _OF_OWNERS + 2 * owners)
+
+
+def write_requests(requests: Tensor, stop: Sequence[bool], factor: Sequence[int], facts: int) -> None:
+    """Write the requests of a rank into the state of its table, without waiting for a device.
+
+    Args:
+        requests: the elements of the state, float64; written.
+        stop: for each owner, whether it is to stop.
+        factor: for each owner, the factor by which its intervals are to grow.
+        facts: the checksum of the facts of the step.
+    """
+    for where, values in ((stops(len(stop)), stop), (factors(len(factor)), factor)):
+        for position, value in zip(range(where.start, where.stop), values, strict=True):
+            requests[position] = float(value)
+    requests[FACTS], requests[NEGATED_FACTS] = float(facts), -float(facts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,14 +15,15 @@ from lightning_hooks.stats.accumulators.store import PendingNumbers, StoreContex
 from lightning_hooks.stats.columns import STACKED
 from lightning_hooks.stats.due_rows import DueRows
 from lightning_hooks.stats.host_copy import InHostMemory, begin_copy, copy_now, to_device
-from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, blame
+from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
 from lightning_hooks.stats.merged_state import PendingState
 from lightning_hooks.stats.metrics import METRICS, MetricRows
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.processes import world_size
 from lightning_hooks.stats.ranks import merge_ranks
 from lightning_hooks.stats.replicas import replicas
-from lightning_hooks.stats.requests import FACTS, NEGATED_FACTS, factors, stops
+from lightning_hooks.stats.requests import write_requests
+from lightning_hooks.stats.row_measuring import RowMeasuring, is_measured
 from lightning_hooks.stats.row_offsets import RowOffsets
 from lightning_hooks.stats.sections import Sections, rescale_sections
 from lightning_hooks.stats.user_statistics import UserStatistic
@@ -51,7 +51,7 @@ class Table:
         owners: the number of owners of the table, each of which has requests in the exchange.
 
     Attributes:
-        around: surrounds the measuring of each accumulator, of which it is given the name.
+        measuring: measures tensors in Python.
 
     Example:
         >>> table = Table(2)
@@ -76,8 +76,6 @@ class Table:
     ) -> None:
         self._alone = alone
         self._label = label
-        self._failures: list[Exception] = []
-        self.around: Callable[[str], AbstractContextManager[Any]] = _around_nothing
         # The compiled writer reads `magnitudes`, `units` and `state` by these names.
         self.magnitudes = magnitudes
         copied = copied or {}
@@ -89,12 +87,13 @@ class Table:
         self.metrics = MetricRows(metrics, range(rows) if alone else copied, device)
         self.sections = Sections(rows, kept, owners)
         self._due = DueRows(self.sections)
+        self.measuring = RowMeasuring(self._due, label)
         # Rows that the CUDA kernel never writes, because it writes moments only and these rows always keep other numbers too.
-        always_more = [each.rows for each in kept if _is_measured(each) and not each.accumulator.on_request]
+        always_more = [each.rows for each in kept if is_measured(each) and not each.accumulator.on_request]
         self._more_than_moments = {*self.metrics.rows}.union(*always_more)
         # Only Python measures the rows of an accumulator that is not compiled. Sums over pairs do not count: the monitor writes
         # them, so a compiled writer still serves their rows.
-        not_compiled = [each.rows for each in kept if _is_measured(each) and not each.accumulator.compiled]
+        not_compiled = [each.rows for each in kept if is_measured(each) and not each.accumulator.compiled]
         self._python_rows = {*self.metrics.rows}.union(*not_compiled)
         self.state = self.sections.blank(device)
         # A NumPy array with the memory of the state: clearing it takes a tenth of the time that torch takes.
@@ -132,15 +131,9 @@ class Table:
         return self.state[span]
 
     def rows_of(self, name: str) -> Sequence[int]:
-        """The rows that keep the accumulator with this name.
-
-        Raises:
-            KeyError: no row keeps it.
-        """
+        """The rows that keep the accumulator with this name; KeyError if there are none."""
         section = self.sections.index(name)
-        if section is None:
-            return self.stores[name].rows
-        return self.sections.kept[section].rows
+        return self.stores[name].rows if section is None else self.sections.kept[section].rows
 
     def hold_alone(self, row: int) -> None:
         """From now on, count the measurements of this rank for a row of a sharded parameter as a whole copy, not as a shard."""
@@ -260,11 +253,11 @@ class Table:
                 skipped.append(position)
                 continue
             try:
-                new = self._measured(row, measurement, measurement)
+                new = self.measuring.measured(row, measurement, measurement)
             except UnmeasurableError:
                 skipped.append(position)
                 continue
-            self._raise_failure()
+            self.measuring.raise_failure()
             for section, slot, value in new:
                 numbers.setdefault(section, {})[slot] = value
         arrays = self._arrays
@@ -327,7 +320,7 @@ class Table:
         device = self.state.device
         is_withdrawn = unless_zero.to(device, non_blocking=True) > 0
         for section, (each, array) in enumerate(zip(self._due.sections.kept, self._arrays, strict=True)):
-            if not _is_measured(each):
+            if not is_measured(each):
                 continue
             index = to_device(self.sections.slots(section, rows), device)
             array[index] = torch.where(is_withdrawn, each.accumulator.neutral(device), array[index])
@@ -353,26 +346,20 @@ class Table:
         If a row keeps a metric of the user, this waits for the device: metrics are read now, because the next step resets them.
 
         Args:
-            stop: for each owner, whether this rank requests that it stops; by default for none. The result says whether any
-                rank does.
-            factor: for each owner, the factor by which this rank requests its intervals to grow; by default 1. The result holds
+            stop: for each owner, whether this rank requests that it stops; by default for none. The result joins all ranks.
+            factor: for each owner, the factor by which this rank requests its intervals to grow; by default 1. The result has
                 the greatest ones.
             facts: the checksum of the facts of the step. The result says whether the checksums of the ranks differ.
         """
         self._merge_partial()
         sections, size = self._due.sections, self._due.sections.size
-        owners = sections.owners
-        own = tuple(stop) or (False,) * owners, tuple(factor) or (1,) * owners
+        own = tuple(stop) or (False,) * sections.owners, tuple(factor) or (1,) * sections.owners
         if self.ranks == 1 and self._array is not None and not self.metrics.rows:
             return PendingState(InHostMemory(self._array[:size]), sections, own)
         to_host = copy_now if self.metrics.rows else begin_copy
         if self.ranks == 1:
             return PendingState(to_host(self.state[:size]), sections, own)
-        requests = self.state[sections.requests]
-        for where, values in ((stops(owners), own[0]), (factors(owners), own[1])):
-            for position, value in zip(range(where.start, where.stop), values, strict=True):
-                requests[position] = float(value)
-        requests[FACTS], requests[NEGATED_FACTS] = float(facts), -float(facts)
+        write_requests(self.state[sections.requests], *own, facts)
         return PendingState(to_host(merge_ranks(self.state[:size], sections, self._replicas.of_sections(sections))), sections)
 
     def exchange_stores(self) -> dict[str, PendingNumbers]:
@@ -393,35 +380,8 @@ class Table:
         span = self.sections.span("histogram", row)
         return None if span is None else span.start
 
-    def _measured(self, row: int, measurement: Measurement, unscaled: Measurement) -> list[tuple[int, int, Tensor]]:
-        """The section, the slot and the numbers of each accumulator of a row, measured from one tensor."""
-        measured: list[tuple[int, int, Tensor]] = []
-        # Measure the moments last: in host memory, the pass that counts the histogram computes the moments too.
-        for section, slot in reversed(self._due.sections.of_row(row)):
-            accumulator = self._due.sections.kept[section].accumulator
-            if not self._due.has(accumulator, row):
-                continue
-            try:
-                with self.around(accumulator.name):
-                    numbers = accumulator.measure(unscaled if accumulator.divided_first else measurement, self._label(row))
-            except UnmeasurableError:
-                raise
-            except Exception as error:
-                # Measure the rest: it may belong to another owner, whom an error in the code of this one does not concern.
-                self._failures.append(blame(error, accumulator.name))
-                continue
-            if numbers is not None:
-                measured.append((section, slot, numbers))
-        return measured
-
-    def _raise_failure(self) -> None:
-        """Raise the first error of an accumulator since the last call."""
-        failures, self._failures = self._failures, []
-        if failures:
-            raise failures[0]
-
     def _write(self, row: int, measurement: Measurement, unscaled: Measurement, *, merging: bool) -> None:
-        new = self._measured(row, measurement, unscaled)
+        new = self.measuring.measured(row, measurement, unscaled)
         arrays = self._arrays
         for section, slot, numbers in new:
             numbers = numbers.to(self.state.device, non_blocking=True)
@@ -433,15 +393,6 @@ class Table:
             if row in store.due:
                 store.add(row, measurement)
         if row in self.metrics:
-            with self.around(METRICS):
+            with self.measuring.around(METRICS):
                 self.metrics.update(row, unscaled.tensor)
-        self._raise_failure()
-
-
-def _around_nothing(name: str) -> AbstractContextManager[Any]:
-    """What surrounds measuring by default: nothing."""
-    return nullcontext()
-
-
-def _is_measured(kept: AccumulatorRows) -> bool:
-    return kept.accumulator.from_one_tensor
+        self.measuring.raise_failure()

@@ -54,7 +54,10 @@ def called(**values: object) -> nn.Module:
     ],
 )
 def test_a_record_calls_nothing_but_classes_of_modules(path: str, values: dict[str, object], named: str) -> None:
-    said = f"module: the record names {named}, which is not a class of modules and is not called; give another"
+    said = f"module: {named} is not a class of modules, and is not called with values of a record; give another"
+    if named != path:
+        what = "a class of modules that the code of the module imports"
+        said = f"module: the record names {named}, which is not {what}, and is not called; give another"
     with pytest.raises(RuleError, match=f"^{re.escape(said)}$"):
         built(path, values, "give another", recorded=True)
     act = {"class_path": "torch.nn.LeakyReLU", "init_args": {"negative_slope": 0.5}}

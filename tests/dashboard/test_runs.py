@@ -2,6 +2,7 @@
 
 import contextvars
 import json
+import os
 
 import numpy as np
 import pytest
@@ -163,13 +164,18 @@ def test_findings_that_cannot_be_read_are_a_finding(tmp_path, monkeypatch):
     write_run(tmp_path, range(3))
     (tmp_path / "findings.jsonl").write_text("{}")
 
-    def refuse(path, **how):
-        raise PermissionError(13, "Permission denied", str(path))
+    opened = os.open
 
-    monkeypatch.setattr("pathlib.Path.read_text", refuse)
+    def refuse(path, *how, **options):
+        if str(path).endswith(".jsonl"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *how, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
     found = ask(Api(runs.LocalRuns(tmp_path)), "run", run=".")["findings"]
     (said,) = found
-    assert (said["rule"], said["why"]) == ("findings.jsonl", "the file cannot be read (Permission denied)")
+    assert said["rule"] == "findings.jsonl"
+    assert said["why"] == f"the file cannot be read ({tmp_path / 'findings.jsonl'} cannot be read: Permission denied)"
 
 
 def are_shown(local):

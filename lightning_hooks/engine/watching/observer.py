@@ -82,7 +82,7 @@ class Observer(Participant):
         # Code of a user is at the cost of the owners that ask for it. If nobody is charged alone, time is split.
         self._charged = {name: share for share in reversed(self.shares) for name in share.part.own_names}
         if self._charged:
-            self.table.around = self._account_of
+            self.table.measuring.around = self._account_of
         self.pairs = PairWatch(plan, self.table)
         self.fallback = RowFallback(self)
         self._reader = ParamReader(plan, self.table, self.held)
