@@ -188,7 +188,6 @@ class Instrument:
             structure=facts.structure if self._plan.rows else None,
         )
         self._producer = assembly.producers.get(TRAIN)
-        self._watches = bool(self._plan.rows)
         self._flight = None if recording is None else recording.flight
         if self._producer is not None:
             self._steps.watch(self._producer, facts)
