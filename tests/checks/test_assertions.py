@@ -2,8 +2,6 @@ from pathlib import Path
 
 import pytest
 
-from lightning_hooks.checks import pytest_plugin
-
 TEST = """
 import torch
 from torch import nn
@@ -19,20 +17,18 @@ def test_of_a_user():
 SAID = "False: ActivationBeforeLoss: 1: a softmax stands in front of `cross_entropy`, which applies it again"
 
 
-def said_of(text: str, folder: Path, capsys: pytest.CaptureFixture[str], *plugins: object) -> str:
+def said_of(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     # The sessions run in one process, which imports a module of one name once.
     (folder / f"test_of_{folder.name}.py").write_text(text)
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(folder), "-c", "/dev/null"]
     options.append(str(folder))
-    assert pytest.main(options, plugins=plugins) == 1
+    assert pytest.main(options) == 1
     said = capsys.readouterr().out
     assert "1 failed" in said
     return said
 
 
-def test_without_the_plugin_a_failing_assertion_shows_each_failure_with_its_message(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_failing_assertion_shows_each_failure_with_its_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     said = said_of(TEST, tmp_path, capsys)
     assert SAID in said and "PASS" not in said
 
@@ -43,10 +39,3 @@ def test_a_report_as_the_message_of_an_assertion_is_shown_in_full(tmp_path: Path
     assert (
         "AssertionError: PASS  StepRuns" in said and "FAIL  ActivationBeforeLoss       1: a softmax stands in front of" in said
     )
-
-
-def test_a_failing_assertion_shows_the_whole_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    said = said_of(TEST, tmp_path, capsys, pytest_plugin)
-    assert SAID in said
-    section = said.partition("lightning_hooks check")[2]
-    assert "PASS  StepRuns" in section and "FAIL  ActivationBeforeLoss       1: a softmax stands in front of" in section
