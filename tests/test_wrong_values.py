@@ -49,7 +49,7 @@ OTHERS |= {"HookPoint", "StepConsumer", "Transform", "instrument"}
 INSTEAD = {("TopK", "fraction"): {"k": None}}
 
 
-NAMES = [*lightning_hooks.__all__, *(set(transforms.__all__) - {"Transform"})]
+NAMES = [*lightning_hooks.__all__, *sorted(set(transforms.__all__) - {"Transform"})]
 
 
 def public(name: str) -> Any:
