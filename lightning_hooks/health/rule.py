@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
+from lightning_hooks.rules.fields import as_count
 from lightning_hooks.rules.statistics import check_statistic
 from lightning_hooks.rules.tensors import MODULE_TENSORS, PARAM_TENSORS
 
@@ -189,9 +190,7 @@ class HealthRule:
                 f"{self.name}.severity must be info, warning or critical, got {shown(self.severity)}{hint}"
             ) from None
         for name, least in (("patience", 1), ("warmup", 0), ("every_n_steps", 1)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise RuleError(f"{self.name}.{name} must be an integer of at least {least}, got {shown(value)}")
+            as_count(f"{self.name}.{name}", getattr(self, name), least)
         for field in fields(self):
             if field.type in ("float", float) and not _is_number(getattr(self, field.name)):
                 raise RuleError(f"{self.name}.{field.name} must be a number, got {shown(getattr(self, field.name))}")

@@ -9,6 +9,8 @@ from typing import Any
 from lightning_hooks.errors import RuleError, did_you_mean, shown
 from lightning_hooks.rules.fields import as_count, check_flag, short_repr
 
+MOST_DIMENSIONS = 64  # of a tensor, in torch
+
 
 @dataclass(frozen=True)
 class Units:
@@ -36,6 +38,10 @@ class Units:
         """Check the fields."""
         if self.axis is not None and (isinstance(self.axis, bool) or not isinstance(self.axis, int)):
             raise RuleError(f"axis must be the dimension of the units, got {shown(self.axis)}")
+        if self.axis is not None and not -MOST_DIMENSIONS <= self.axis < MOST_DIMENSIONS:
+            raise RuleError(
+                f"axis must be a dimension, from -{MOST_DIMENSIONS} to {MOST_DIMENSIONS - 1}, got {shown(self.axis)}"
+            )
         if self.heads is not None:
             as_count("heads", self.heads, 1)
         check_flag("vectors", self.vectors)
