@@ -537,9 +537,8 @@ def test_what_a_loss_scaler_does_not_allow(folder: Path, capsys: pytest.CaptureF
 def test_unknown_command_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train"]) == 2
     assert (
-        capsys.readouterr().err
-        == "lightning-hooks: unknown command 'train'; there are fit, match, replay, check, info, view, report, diff, "
-        "baseline, findings, doctor\n"
+        capsys.readouterr().err == "lightning-hooks: unknown command 'train'; there are fit, match, replay, check, info, view, "
+        "report, doctor, diff, compare, baseline\n"
     )
     assert main([]) == 2
     usage = capsys.readouterr().out
