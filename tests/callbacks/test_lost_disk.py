@@ -87,7 +87,7 @@ def expected(writer: str, how: str, when: str) -> list[str]:
     stopped = [EVENTS[when]] if when == "in the fit" else []
     return {
         "StatsMonitor": stopped,
-        "HealthMonitor": [EVENTS[when], JOURNAL[how]],
+        "HealthMonitor": [EVENTS[when].replace("StatsMonitor", "HealthMonitor"), JOURNAL[how]],
         "HealthMonitor beside": [EVENTS[when], JOURNAL[how]],
         "journal alone": [JOURNAL[how]],
         # A record makes its folder. In the last batch the record is written before the fit ends.
