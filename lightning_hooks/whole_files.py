@@ -6,14 +6,17 @@ lead the content into another file.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)
 
 
 def write_whole(path: Path, *parts: str | bytes | memoryview) -> None:
@@ -33,7 +36,7 @@ def write_whole(path: Path, *parts: str | bytes | memoryview) -> None:
         >>> path.read_text(), [each.name for each in path.parent.iterdir()]
         ('{}', ['summary.json'])
     """
-    with whole_file(path) as unfinished, open(unfinished, "wb", opener=_open_no_link) as file:
+    with whole_file(path) as unfinished, open(unfinished, "wb", opener=open_no_link) as file:
         for part in parts:
             file.write(part.encode() if isinstance(part, str) else part)
 
@@ -65,19 +68,35 @@ def create_unfinished(path: Path) -> Path:
         OSError: the file cannot be created.
     """
     unfinished = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.tmp")
-    os.close(_open_no_link(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    os.close(open_no_link(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     return unfinished
 
 
 def flush(path: Path, mode: int) -> None:
     """Set the mode of a file, and wait until its content is on the disk."""
     path.chmod(mode)
-    descriptor = _open_no_link(path, os.O_RDWR)
+    descriptor = open_no_link(path, os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _open_no_link(path: str | os.PathLike[str], flags: int) -> int:
-    return os.open(path, flags | _NO_LINK, 0o666)
+def open_no_link(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file, not what a link in its place leads to, and without waiting for the reader of a pipe; an `opener`.
+
+    Args:
+        path: of the file. If it is new, its mode is that of the umask.
+        flags: of `os.open`.
+
+    Returns:
+        The descriptor.
+
+    Raises:
+        OSError: the file cannot be opened, or is a link, a pipe or a device.
+    """
+    descriptor = os.open(path, flags | _NO_LINK | _NO_WAIT, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    return descriptor

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from lightning_hooks.whole_files import open_no_link
+
 fcntl: ModuleType | None
 try:
     import fcntl
@@ -39,11 +41,11 @@ def open_own(path: Path) -> tuple[Any, int]:
         The open file, and its number.
 
     Raises:
-        OSError: no file can be opened, or all of the first 100 are locked.
+        OSError: no file can be opened, there is a link or a pipe in its place, or all of the first 100 are locked.
     """
     for number in range(1, _MOST + 1):
         # Without a buffer, a write either reaches the operating system or raises.
-        file = open(numbered(path, number), "ab", buffering=0)
+        file = open(numbered(path, number), "ab", buffering=0, opener=open_no_link)
         try:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -78,3 +78,20 @@ def test_too_many_writers_are_an_error(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="1 fits write into .* at the same time"):
         open_own(tmp_path / "a")
     close_own(file)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "pipe with a reader"])
+def test_a_link_or_a_pipe_in_the_place_of_the_file_is_an_error(tmp_path, kind):
+    path, other = tmp_path / "a", tmp_path / "other"
+    other.write_text("theirs")
+    reader = None
+    if kind == "link":
+        path.symlink_to(other)
+    else:
+        os.mkfifo(path)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if "reader" in kind else None
+    with pytest.raises(OSError, match="/a'"):
+        open_own(path)
+    assert other.read_text() == "theirs" and [each.name for each in sorted(tmp_path.iterdir())] == ["a", "other"]
+    if reader is not None:
+        os.close(reader)
