@@ -52,7 +52,11 @@ class Checkup(NamedTuple):
     @property
     def unjudged(self) -> str:
         """Why nothing can be said of the run, although no finding stands; empty if it is healthy or not."""
-        if self.standing or self.names("ran"):
+        if self.standing:
+            return ""
+        if "stopped" in self.summary:
+            return printable(f"its health rules stopped after {self.summary['stopped']}")
+        if self.names("ran"):
             return ""
         if self.known.damaged:
             which = f"{counted(self.known.damaged, 'line')} of" if self.known.events else "no line of"

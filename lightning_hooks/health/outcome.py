@@ -115,4 +115,7 @@ def _entries(summary: Mapping[str, Any], key: str, kind: type) -> Any:
 def _problem(known: RunFindings) -> str:
     if not known.has_ended:
         return "The fit has not ended, or was killed: which rules found nothing is not known."
-    return "" if known.summary is not None else "The summary of the fit is missing: which rules found nothing is not known."
+    if known.summary is None:
+        return "The summary of the fit is missing: which rules found nothing is not known."
+    stopped = known.summary.get("stopped")
+    return f"The health rules stopped after {stopped}: nothing is known of the steps after that." if stopped else ""

@@ -38,8 +38,15 @@ def doctor(capsys: pytest.CaptureFixture[str]) -> Doctor:
     return call
 
 
-def write_summary(folder: Path, *findings: Finding, **options: Any) -> None:
-    """Write the journal of a fit in which some rules ran and others could not."""
+def write_summary(folder: Path, *findings: Finding, stopped: str | None = None, **options: Any) -> None:
+    """Write the journal of a fit in which some rules ran and others could not.
+
+    Args:
+        folder: of the run.
+        findings: of the fit.
+        stopped: the error that ended the rules before the fit.
+        options: of `summary_of`.
+    """
     fixed: dict[str, Any] = {
         "ran": ["DeadUnits", "LossSpike", "WeightGrowth"],
         "could_not": {"NormStatistics": "no norm", "ScaleCollapse": "no scaler", "Underflow": "no scaler"},
@@ -48,7 +55,8 @@ def write_summary(folder: Path, *findings: Finding, **options: Any) -> None:
     }
     journal = Journal(folder)
     journal.write([BEGIN])
-    journal.write_summary(summary_of(99, 100, findings=findings, causes=[], **{**fixed, **options}))
+    summary = summary_of(99, 100, findings=findings, causes=[], **{**fixed, **options})
+    journal.write_summary(summary if stopped is None else {**summary, "stopped": stopped})
     journal.write([END])
     journal.close()
 
@@ -232,6 +240,7 @@ def _without_summary(folder: Path) -> None:
         (_damaged_in_part, "1 line of its journal cannot be read"),
         (_without_summary, "its summary.json is missing or damaged"),
         (lambda folder: write_summary(folder, ran=[]), "no rule looked before the fit ended"),
+        (lambda folder: write_summary(folder, stopped="KeyError: x"), "its health rules stopped after KeyError: x"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*is ignored")

@@ -81,9 +81,13 @@ def test_a_cause_is_that_of_the_finding_by_its_number() -> None:
     [
         (known(ended=False, summary=None), "The fit has not ended, or was killed: which rules found nothing is not known."),
         (known(summary=None), "The summary of the fit is missing: which rules found nothing is not known."),
+        (
+            known(summary={"ran": [], "stopped": "KeyError: x"}),
+            "The health rules stopped after KeyError: x: nothing is known of the steps after that.",
+        ),
         (known(summary={"ran": 3, "could_not_run": [], "failed": None}), ""),
     ],
-    ids=["killed", "missing", "damaged"],
+    ids=["killed", "missing", "stopped", "damaged"],
 )
 def test_what_is_incomplete_says_so(run: RunFindings, problem: str) -> None:
     assert (report(run).outcomes, report(run).problem) == ((), problem)
