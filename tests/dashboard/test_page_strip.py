@@ -39,7 +39,7 @@ def logdir(tmp_path_factory):
         write_run(folder / name, range(2000), names=NAMES[:2])
         steps = range(2000)
         for step in steps[::500]:
-            write_scalars(folder / name, range(step, step + 500), hooks__loss=factor)
+            write_scalars(folder / name, range(step, step + 500), run__loss=factor)
         write_scalars(folder / name, range(0, 2000, 100), val_accuracy=0.5, **{"lr-Adam": 1e-3, MARKUP: 2.0})
     return folder
 

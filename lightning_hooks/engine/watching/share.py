@@ -27,7 +27,7 @@ class Share:
         on_error: `raise`, or `warn`: stop watching, say so once, and let training continue.
         label: how error messages name the callback; empty if they need no name.
         publisher: passes step views to the consumers; None if the owner reads the table itself.
-        writes_global: whether its views have the global numbers under `hooks/`, the overhead included.
+        writes_global: whether its views have the global numbers under `run/`, the overhead included.
 
     Attributes:
         factor: how many times longer intervals are than the rules say.
