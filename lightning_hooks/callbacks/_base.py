@@ -37,7 +37,7 @@ class HooksCallback(OurCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._run: LightningRun | None = None  # the run in which the callback takes part
+        self._current_run: LightningRun | None = None  # the run in which the callback takes part
         self._participants: list[Participant] = []  # the participants that the callback adds to the run
         self._publisher: Publisher | None = None  # passes step views to consumers; closed with the run
         self._saving = Saving(type(self))
@@ -68,18 +68,18 @@ class HooksCallback(OurCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle belongs to no run."""
-        driver.flush(self._run)
-        return {**self.__dict__, "_run": None, "_participants": [], "_publisher": None}
+        driver.flush(self._current_run)
+        return {**self.__dict__, "_current_run": None, "_participants": [], "_publisher": None}
 
     @property
     def _hook_manager(self) -> HookManager | None:
         """The hook manager of the run in which the callback takes part; None outside a run."""
-        return None if self._run is None else self._run.hook_manager
+        return None if self._current_run is None else self._current_run.hook_manager
 
     @property
     def _fits(self) -> bool:
         """Whether it takes part in a fit."""
-        return self._run is not None and self._run.is_fit
+        return self._current_run is not None and self._current_run.is_fit
 
     def _warn_of_damage(self, damaged: Sequence[str]) -> None:
         warn_of_damage(self._label or f"{type(self).__name__}: ", damaged)
@@ -101,7 +101,7 @@ class HooksCallback(OurCallback):
         """Called with a checkpoint, before or after the fit starts: continue from it."""
         at, warn = self._saved_at(trainer), self._warn_of_damage
         state = self._saving.load(checkpoint, at, trainer, self._hook_manager, warn)
-        if self._run is None:
+        if self._current_run is None:
             self._saving.saved = state
         else:
             self._load_state(state)
@@ -125,7 +125,7 @@ class HooksCallback(OurCallback):
 
     def _is_in_use(self, trainer: Trainer) -> bool:
         """Whether a run of another Trainer, which has not ended, uses the callback; if so, warn."""
-        owner = None if self._run is None else self._run.trainer
+        owner = None if self._current_run is None else self._current_run.trainer
         if owner is trainer or not is_running(owner):
             return False
         warnings.warn(
@@ -145,102 +145,102 @@ class HooksCallback(OurCallback):
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called before an epoch, when code often changes models: look for replaced modules at the first batch."""
-        if self._run is not None:
-            self._run.hook_manager.refresh.request()
-            self._run.forget_replaced()
+        if self._current_run is not None:
+            self._current_run.hook_manager.refresh.request()
+            self._current_run.forget_replaced()
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Called before a batch: at the first batch of a step ask which participants act, then install the hooks."""
-        if self._run is not None:
-            driver.begin_batch(self._run, trainer, pl_module)
+        if self._current_run is not None:
+            driver.begin_batch(self._current_run, trainer, pl_module)
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Called before each backward of the loss: measure the loss, and note the loss scale."""
-        if self._run is not None and self._run.is_led_by(self):
-            driver.before_backward(self._run, trainer, pl_module, loss)
+        if self._current_run is not None and self._current_run.is_led_by(self):
+            driver.before_backward(self._current_run, trainer, pl_module, loss)
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after each backward of the loss: until the next one, no gradient is one of the loss."""
-        if self._run is not None:
-            self._run.hook_manager.backward_ends()
+        if self._current_run is not None:
+            self._current_run.hook_manager.backward_ends()
 
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Called with accumulated, unscaled, averaged gradients: read or change them in the turn of this callback."""
-        if self._run is not None:
-            driver.before_optimizer_step(self._run, self, optimizer)
+        if self._current_run is not None:
+            driver.before_optimizer_step(self._current_run, self, optimizer)
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Called after a batch: `HooksGuard`, which comes first, has removed the hooks and ended the step, if it is over."""
-        if self._run is not None:
-            self._run.end_batch(trainer)
+        if self._current_run is not None:
+            self._current_run.end_batch(trainer)
             self._after_batch()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after an epoch, also one that was cut short: remove the hooks, and write its last steps now."""
-        if self._run is not None:
-            driver.end_epoch(self._run, trainer)
-            driver.flush(self._run)
+        if self._current_run is not None:
+            driver.end_epoch(self._current_run, trainer)
+            driver.flush(self._current_run)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after the last batch: write the last step."""
-        driver.flush(self._run)
+        driver.flush(self._current_run)
 
     def _start_run(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called before the run of a stage other than `train`, inside a fit or outside."""
-        driver.flush(self._run)  # Write the finished training steps before those of this stage.
-        if self._run is not None:
-            self._run.hook_manager.interrupt()
-            self._run.begin_stage(stage)
+        driver.flush(self._current_run)  # Write the finished training steps before those of this stage.
+        if self._current_run is not None:
+            self._current_run.hook_manager.interrupt()
+            self._current_run.begin_stage(stage)
         elif not in_fit(trainer) and driver.is_last(trainer, self, acting := driver.acting(trainer, stage)):
             driver.begin_run(trainer, pl_module, acting)
-            for run in {id(each._run): each._run for each in acting}.values():
+            for run in {id(each._current_run): each._current_run for each in acting}.values():
                 if run is not None:
                     run.begin_stage(stage)
 
     def _acts_in(self, stage: str, trainer: Trainer) -> bool:
-        return self._run is not None and stage in self._stages and not trainer.sanity_checking
+        return self._current_run is not None and stage in self._stages and not trainer.sanity_checking
 
     def _start_batch(
         self, stage: str, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        if self._run is not None and self._acts_in(stage, trainer):
-            self._run.begin_batch(batch_number(trainer, stage), stage=stage)
+        if self._current_run is not None and self._acts_in(stage, trainer):
+            self._current_run.begin_batch(batch_number(trainer, stage), stage=stage)
 
     def _end_batch(self, stage: str, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        if self._run is not None and self._acts_in(stage, trainer):
-            self._run.hook_manager.end_batch()
+        if self._current_run is not None and self._acts_in(stage, trainer):
+            self._current_run.hook_manager.end_batch()
             self._after_batch()
 
     def _end_run(self, stage: str, trainer: Trainer, pl_module: Any) -> None:
-        if self._run is None or stage not in self._stages:
+        if self._current_run is None or stage not in self._stages:
             return
         if not trainer.sanity_checking:
-            driver.end_stage(self._run, trainer, stage)
+            driver.end_stage(self._current_run, trainer, stage)
             self._after_run(trainer, stage)
-        self._run.hook_manager.end_step(stage)
+        self._current_run.hook_manager.end_step(stage)
         if not in_fit(trainer):
             self._detach()
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after the fit: end the run for all callbacks, unless `HooksGuard` has already done so."""
-        if self._run is not None:
-            self._run.end()
+        if self._current_run is not None:
+            self._current_run.end()
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Called when the run failed or was interrupted: write the last step that ended, remove all hooks."""
         try:
-            driver.flush(self._run)
+            driver.flush(self._current_run)
         # A device may raise here. Only warn, so that the user sees the exception of the fit.
         except Exception as error:
             warnings.warn(f"the last step is not written: {type(error).__name__}: {error}", stacklevel=2)
@@ -260,8 +260,8 @@ class HooksCallback(OurCallback):
                 self._saving.last = state
         finally:
             self._saving.skipped.stop(self._hook_manager)
-            run, participants, publisher = self._run, self._participants, self._publisher
-            self._run, self._participants, self._publisher = None, [], None
+            run, participants, publisher = self._current_run, self._participants, self._publisher
+            self._current_run, self._participants, self._publisher = None, [], None
             if run is not None:
                 run.leave(participants)
             if publisher is not None:

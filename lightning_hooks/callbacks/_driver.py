@@ -118,7 +118,7 @@ def _join(trainer: Trainer, run: LightningRun, given: Sequence[tuple[HooksCallba
         callback._assembled(trainer, run, made)
     for position, (callback, made) in enumerate(given):
         # Set the run before it begins: if Ctrl-C arrives in between, `_detach` still leaves the run.
-        callback._run = run
+        callback._current_run = run
         run.take_part(callback, callback._participants, callback._leave)
         if position == 0:
             for observer in assembly.observers:

@@ -92,7 +92,7 @@ class Monitoring:
         self.log: MonitorLog | None = None
         self.shares: dict[str, Share] = {}
         self.owner = owner
-        self._run: LightningRun | None = None
+        self._current_run: LightningRun | None = None
         self._latest = Latest()
         options = owner._monitor_options()
         self._overhead_limit = OverheadLimit(options.max_overhead, options.schedule)
@@ -105,7 +105,7 @@ class Monitoring:
     def for_copy(self) -> Monitoring:
         """The same for a copy of the callback, which belongs to no run and sets `owner`; the last values stay."""
         copied = copy.copy(self)
-        copied.log, copied.context, copied.shares, copied._run = None, None, {}, None
+        copied.log, copied.context, copied.shares, copied._current_run = None, None, {}, None
         copied.owner = None  # type: ignore[assignment]
         return copied
 
@@ -187,7 +187,7 @@ class Monitoring:
             guests: the callbacks that read the steps beside the consumers.
         """
         owner, options = self.owner, self.options
-        self._latest, self.shares, self._run = Latest(), {}, run
+        self._latest, self.shares, self._current_run = Latest(), {}, run
         plan: Plan = resolved.plan
         model: Any = run.model
         if not is_alone(trainer):
@@ -227,8 +227,8 @@ class Monitoring:
         return self.shares.get("train")
 
     def _producer(self, stage: str) -> Producer:
-        assert self._run is not None
-        return self._run.producers[stage]
+        assert self._current_run is not None
+        return self._current_run.producers[stage]
 
     def state_dict(self) -> dict[str, Any]:
         """The averages of the noise scale, and the intervals that `max_overhead` has widened."""
@@ -270,8 +270,8 @@ class Monitoring:
     def write_page(self, trainer: Trainer, stage: str) -> None:
         """Write the page about the run once, when a step of a stage was measured and shapes are known, or the run ends."""
         share = self.shares.get(stage)
-        if self.log is not None and share is not None and self._run is not None:
-            self.log.write_page(trainer, self._producer(stage).observer, share, self._run.participants)
+        if self.log is not None and share is not None and self._current_run is not None:
+            self.log.write_page(trainer, self._producer(stage).observer, share, self._current_run.participants)
 
     def after_run(self, trainer: Trainer, stage: str) -> None:
         """Called when a run of a stage other than `train` has ended."""
@@ -287,12 +287,12 @@ class Monitoring:
             detach: makes the callback leave the run.
             error: what ended the run; None after a normal end.
         """
-        run, folder = self._run, None
+        run, folder = self._current_run, None
         if error is None and self.options.report is not None and self.log is not None and run is not None and run.is_fit:
             folder = run_folder(self.log.writer.loggers)
         try:
             detach(error)
         finally:
-            self.log, self.context, self.shares, self._run = None, None, {}, None
+            self.log, self.context, self.shares, self._current_run = None, None, {}, None
         if folder is not None and run is not None and run.trainer is not None:
             leave_report(folder, Path(str(self.options.report)).expanduser().absolute(), run.trainer.loggers)

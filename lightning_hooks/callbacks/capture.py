@@ -273,9 +273,9 @@ class ActivationCapture(HooksCallback):
 
     def _show(self, trainer: Trainer, stage: str) -> None:
         last = self._shown.pop(stage, None)
-        if self._loggers is None or self._run is None or not last:
+        if self._loggers is None or self._current_run is None or not last:
             return
-        self._loggers.skip_failed(self._run.failed_loggers)
+        self._loggers.skip_failed(self._current_run.failed_loggers)
         self._loggers.write_capture(last, f"captures_{stage}", self._step)
         if not self._loggers.loggers:
             self._loggers = None

@@ -164,7 +164,7 @@ class HealthMonitor(HooksCallback):
     @property
     def latest(self) -> dict[str, float]:
         """The statistics of the last step that it measured itself, by tag; empty beside a monitor whose steps serve."""
-        driver.flush(self._run)
+        driver.flush(self._current_run)
         return self._monitoring.latest()
 
     @property
@@ -287,13 +287,13 @@ class HealthMonitor(HooksCallback):
 
     @override
     def _state(self) -> dict[str, Any]:
-        driver.flush(self._run)
+        driver.flush(self._current_run)
         state = self._monitoring.state_dict()
         return state if self._reporter is None else {**state, "diagnosis": self._reporter.state_dict()}
 
     @override
     def _load_state(self, state: dict[str, Any]) -> None:
-        driver.flush(self._run)
+        driver.flush(self._current_run)
         self._warn_of_damage(self._monitoring.load_state_dict(state))
         if "diagnosis" in state and self._reporter is not None:
             self._continue_from(state["diagnosis"])
@@ -339,7 +339,7 @@ class HealthMonitor(HooksCallback):
     ) -> None:
         """Called after a batch: end a step, compare replicas, and raise if an action says so."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        if self._run is not None and self._run.has_ended_step:
+        if self._current_run is not None and self._current_run.has_ended_step:
             self._monitoring.fulfil(trainer)
         compare_replicas(trainer, pl_module, often=self.reference is not None)
         self._raise_if_asked()

@@ -161,17 +161,17 @@ class StatsMonitor(HooksCallback):
 
         With other `stages`, also those of the last run of each. On CUDA it waits for the copy of the last step.
         """
-        driver.flush(self._run)
+        driver.flush(self._current_run)
         return self._monitoring.latest()
 
     @override
     def _state(self) -> dict[str, Any]:
-        driver.flush(self._run)
+        driver.flush(self._current_run)
         return self._monitoring.state_dict()
 
     @override
     def _load_state(self, state: dict[str, Any]) -> None:
-        driver.flush(self._run)  # Publish finished steps first: they belong to the state before loading.
+        driver.flush(self._current_run)  # Publish finished steps first: they belong to the state before loading.
         self._warn_of_damage(self._monitoring.load_state_dict(state))
 
     @override
@@ -240,7 +240,7 @@ class StatsMonitor(HooksCallback):
     ) -> None:
         """Called after a batch: when a step has ended, do what consumers have requested."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        if self._run is not None and self._run.has_ended_step:
+        if self._current_run is not None and self._current_run.has_ended_step:
             self._monitoring.fulfil(trainer)
 
     @override

@@ -195,7 +195,7 @@ class FlightRecorder(HooksCallback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Called before a batch: keep a reference to it."""
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
-        if self._run is not None and self._flight is not None:
+        if self._current_run is not None and self._flight is not None:
             self._flight.begin_batch(batch, batch_idx)
 
     @override
@@ -209,13 +209,13 @@ class FlightRecorder(HooksCallback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after the last batch: look at the last step."""
         super().on_train_end(trainer, pl_module)
-        if self._flight is not None and self._run is not None:
+        if self._flight is not None and self._current_run is not None:
             self._flight.flush()
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Called when the fit failed or was interrupted: record it, then remove all hooks."""
-        if self._flight is not None and self._run is not None:
+        if self._flight is not None and self._current_run is not None:
             self._flight.fail(exception)
         super().on_exception(trainer, pl_module, exception)
 

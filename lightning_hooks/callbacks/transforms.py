@@ -125,7 +125,7 @@ class AppliesRules(HooksCallback):
 
     @override
     def _end_step(self, trainer: Trainer, step: int) -> None:
-        run, transforms = self._run, self.participant
+        run, transforms = self._current_run, self.participant
         if run is None or transforms is None or not run.hook_manager.acts(transforms) or not is_log_step(trainer, step):
             return
         # If a monitor takes part in the run, it writes what transforms report into its own event.
