@@ -95,6 +95,8 @@ class Tables(ABC):
             grouped: dict[str, list[str]] = {}
             for tensor, name in self.vectors():
                 grouped.setdefault(tensor, []).append(name)
+            # Without the counts, which are in a file that is not damaged, nothing can be computed from the moments.
+            grouped = {tensor: names for tensor, names in grouped.items() if DEVIATION not in names or "count" in names}
             self._cached_names = cached = self.version, grouped
         names: dict[str, list[str]] = cached[1]
         return names

@@ -199,6 +199,16 @@ def test_messages_that_are_valid_and_wrong_end_in_no_traceback(honest, tmp_path,
     check([framed(event.SerializeToString()) for event in events], folder, tmp_path)
 
 
+def test_moments_whose_counts_are_lost_are_no_table(honest, tmp_path):
+    folder, records = honest
+    events = [Event.FromString(record) for record in records]
+    lost = [value for event in events for value in event.summary.value if value.tag.startswith("table/grad/count/")]
+    assert lost
+    for value in lost:
+        value.tag = "x"
+    check([framed(event.SerializeToString()) for event in events], folder, tmp_path)
+
+
 @FEW
 @given(data=st.binary(max_size=60))
 def test_messages_of_any_bytes_are_read_or_damaged(data):
