@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ from lightning_hooks.health.roles import NO_STRUCTURE
 from lightning_hooks.health.rule import Symptom
 from lightning_hooks.records.facts import ModuleFacts, ParameterFacts, Structure
 
-T = TypeVar("T")
+T = TypeVar("T", ParameterFacts, ModuleFacts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class ReferenceStructure(ReferenceRule):
             return
         step = int(evidence.new_steps[0])
         if not _share_names(good, structure):
-            # One sentence says more than the names of two whole models.
+            # Otherwise every module and parameter of both models would be a symptom of its own.
             text = f"no parameter has the name of one {self.good}: that is a run of another model, or all names have changed"
             yield Symptom("", tensor="", step=step, measured=1.0, threshold=0.0, text=text)
             return
@@ -48,15 +48,15 @@ def _share_names(good: Structure, structure: Structure) -> bool:
 
 def _differences(good: Structure, structure: Structure, where: str) -> Iterator[tuple[str, str]]:
     yield from _compared(
-        {each.name: each for each in good.parameters},
-        {each.name: each for each in structure.parameters},
+        good.parameters,
+        structure.parameters,
         lambda one, two: _parameter_differs(one, two, where),
         "parameter",
         where,
     )
     yield from _compared(
-        {each.name: each for each in good.modules},
-        {each.name: each for each in structure.modules},
+        good.modules,
+        structure.modules,
         lambda one, two: _module_differs(one, two, where),
         "module",
         where,
@@ -64,8 +64,9 @@ def _differences(good: Structure, structure: Structure, where: str) -> Iterator[
 
 
 def _compared(
-    before: Mapping[str, T], now: Mapping[str, T], differs: Callable[[T, T], str | None], kind: str, where: str
+    listed_before: Iterable[T], listed_now: Iterable[T], differs: Callable[[T, T], str | None], kind: str, where: str
 ) -> Iterator[tuple[str, str]]:
+    before, now = ({each.name: each for each in listed} for listed in (listed_before, listed_now))
     for name, each in now.items():
         if name not in before:
             yield name, f"this {kind} is new: the model {where} has none of this name"
