@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             code = _run(argv)
-        except SystemExit:  # of argparse
+        except SystemExit:  # argparse raises it after --help, --version and usage errors
             _flush()
             raise
         _flush()

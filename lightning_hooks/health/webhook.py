@@ -102,7 +102,7 @@ class _SameServer(HTTPRedirectHandler):
         if not _is_same_server(old, new):
             # The message is for the server that the user has named, and another one may be anybody's.
             raise _RedirectError(f"the server redirects to {new.scheme}://{new.hostname}, which is not followed")
-        # urllib reads the rest of the answer otherwise, however long it is.
+        # Close the answer now: otherwise urllib reads it to its end, however long the server makes it.
         fp.close()
         return Request(newurl, req.data, dict(req.headers), method=req.get_method())
 

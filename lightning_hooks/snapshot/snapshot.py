@@ -136,7 +136,7 @@ class Snapshot:
 
     def _rebuild(self, held: _Held, lend: Callable[[Any], Any]) -> Any:
         contents = [lend(each) for each in held.holding.contents]
-        # A method of an object that may not be touched may not be called.
+        # Calling a bound method would touch its object, so a method of an `Untouchable` becomes one too.
         untouchable = any(isinstance(each, Untouchable) for each in contents) and callable(held.value)
         return Untouchable(_named(held.value, held.trace)) if untouchable else held.holding.rebuild(contents)  # type: ignore[misc]
 

@@ -84,7 +84,7 @@ class LoopBoard(StepConsumer):
 
     def _write_start(self, writer: StepEventWriter, limits: Limits, view: StepView) -> None:
         producer = self._producer()
-        assert producer is not None  # it has made the view
+        assert producer is not None  # `view` comes from this producer
         share = producer.observer.shares[0]
         plan, shapes, uncalled = share.plan, share.shapes, share.uncalled
         index = SavedIndex(plan.index, "train", name_of(ROOT), view.ranks, view.structure, ROOT).to_json()
