@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_hooks import HealthMonitor, StatsMonitor
+from lightning_hooks.health import journal
 from lightning_hooks.health.journal import read_findings
 from tests.callbacks.health_fits import fit
 from tests.callbacks.models import Net, ValNet, adamw, data, trainer_of
@@ -24,8 +25,10 @@ needs_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the sys
 
 
 @needs_full
-def test_a_full_disk_under_the_journal_is_one_warning_and_the_summary_has_everything(tmp_path: Path) -> None:
-    (tmp_path / "findings.jsonl").symlink_to("/dev/full")
+def test_a_full_disk_under_the_journal_is_one_warning_and_the_summary_has_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "open_own", lambda path: (open("/dev/full", "wb", buffering=0), 1))  # noqa: SIM115
     monitor = HealthMonitor()
     (said,) = fit(tmp_path, monitor)
     assert "findings.jsonl cannot be written" in said and "No space left on device" in said
