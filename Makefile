@@ -83,11 +83,11 @@ clients: $(READY)
 SEEDS ?= 0,1,2
 # With PEERS=1 other packages run the same trainings at seed 0; what is recorded in peers.jsonl is not run again.
 gallery: $(READY)
-	$(BIN)/python -m $(if $(PEERS),tests.environments.peers,tests.health.gallery.run --seeds $(SEEDS))
-	$(BIN)/python -m tests.health.gallery.table
-	$(BIN)/python -m tests.checks.gallery.run $(if $(PEERS),--peer)
-	$(BIN)/python -m tests.health.reference.gallery.run --seeds $(SEEDS)
-	$(BIN)/python -m tests.health.reference.gallery.table
+	$(BIN)/python -m $(if $(PEERS),tests.environments.peers,galleries.health.run --seeds $(SEEDS))
+	$(BIN)/python -m galleries.health.table
+	$(BIN)/python -m galleries.checks.run $(if $(PEERS),--peer)
+	$(BIN)/python -m galleries.reference.run --seeds $(SEEDS)
+	$(BIN)/python -m galleries.reference.table
 
 # Rebuilt when the versions, the metadata (entry points, dependencies) or the compiled part change.
 $(READY): constraints.txt pyproject.toml setup.py $(wildcard lightning_hooks/backends/src/*)

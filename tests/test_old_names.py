@@ -9,7 +9,7 @@ import pytest
 from lightning_hooks import hooks, transforms
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = (".ci", ".github", "benchmarks", "configs", "docs", "examples", "lightning_hooks", "tests")
+FOLDERS = (".ci", ".github", "benchmarks", "configs", "docs", "examples", "galleries", "lightning_hooks", "tests")
 # The table of renames of the golden record has the old names, and so have the tests of it.
 EXCLUDED = {Path(__file__), *(ROOT / "tests" / "golden" / name for name in ("renames.py", "test_compare.py"))}
 SUFFIXES = {"", ".cpp", ".css", ".html", ".js", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}

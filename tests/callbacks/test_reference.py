@@ -11,12 +11,12 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from galleries.reference.models import Pictures, pictures
 from lightning_hooks import HealthMonitor, StatsMonitor
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.reference.baseline import write_baseline
 from lightning_hooks.health.reference.learning import learn
 from lightning_hooks.tensorboard.reading import read_run
-from tests.health.reference.gallery.models import Pictures, pictures
 
 
 class Thawed(Pictures):

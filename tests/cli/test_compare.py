@@ -12,9 +12,9 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 
+from galleries.health.faulty_parts import Perceptron, digits, loader, sgd
 from lightning_hooks import HealthMonitor
 from lightning_hooks.cli.main import main
-from tests.health.gallery.faulty_parts import Perceptron, digits, loader, sgd
 
 
 def train(folder: Path, seed: int, rate: float = 0.1) -> Path:

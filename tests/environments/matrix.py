@@ -172,13 +172,14 @@ def copy_of_tests(folder: Path, lightning: str) -> None:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
-        if lightning == "pytorch-lightning" and name != _KNOWS_BOTH and name.startswith("tests/") and source.suffix == ".py":
+        if lightning == "pytorch-lightning" and name != _KNOWS_BOTH and name.startswith(_TESTS) and source.suffix == ".py":
             text = source.read_text(encoding="utf-8")
             for one, other in _RENAMED.items():
                 text = text.replace(one, other)
             target.write_text(text, encoding="utf-8")
 
 
+_TESTS = "tests/", "galleries/"
 _KNOWS_BOTH = "tests/callbacks/test_lightning_names.py"
 _RENAMED = {"lightning.pytorch": "pytorch_lightning", "from lightning import": "from pytorch_lightning import"}
 

@@ -2,7 +2,7 @@
 
 The environment sees the packages of the one that runs this, through a path file, so that only the other packages and what they
 alone require is installed; they never get into the environment of the tests. It stays in build/peers. Options are passed on to
-`tests.health.gallery.peers`.
+`galleries.health.peers`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def query(python: Path, code: str) -> str:
 
 def main() -> None:
     """Make the environment and run the trainings in it."""
-    command = [str(environment()), "-m", "tests.health.gallery.peers", *sys.argv[1:]]
+    command = [str(environment()), "-m", "galleries.health.peers", *sys.argv[1:]]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     sys.exit(subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}).returncode)
 

@@ -1,0 +1,280 @@
+"""Faults of data: scales, labels and batches that no network can make up for, and some that it hides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from galleries.health.faulty_parts import Convnet, Perceptron, Regressor, adamw, digits, images, loader, sgd, waves
+from galleries.health.training import Case, Expectation, Training
+
+
+def pixels_to_255(seed: int) -> Case:
+    torch.manual_seed(seed)
+    inputs, labels = digits()
+    inputs = (inputs - inputs.min()) / (inputs.max() - inputs.min()) * 255
+    return Case(Perceptron(sgd(0.1)), loader(inputs, labels, seed=seed))
+
+
+def features_of_ten_thousand(seed: int) -> Case:
+    torch.manual_seed(seed)
+    inputs, targets = waves(seed)
+    return Case(Regressor(adamw(1e-3)), loader(1e4 * inputs, targets, seed=seed))
+
+
+def one_feature_in_other_units(seed: int) -> Case:
+    torch.manual_seed(seed)
+    inputs, targets = waves(seed)
+    return Case(Regressor(adamw(1e-3)), loader(inputs * torch.tensor([1000.0] + 7 * [1.0]), targets, seed=seed))
+
+
+def far_from_zero(seed: int) -> Case:
+    torch.manual_seed(seed)
+    inputs, targets = waves(seed)
+    return Case(Regressor(adamw(1e-3)), loader(inputs + 50.0, targets, seed=seed))
+
+
+def some_labels_shuffled(seed: int) -> Case:
+    torch.manual_seed(seed)
+    inputs, labels = images()
+    source = Generator().manual_seed(seed)
+    chosen = torch.randperm(len(labels), generator=source)[: len(labels) * 3 // 10]
+    labels[chosen] = labels[chosen[torch.randperm(len(chosen), generator=source)]]
+    return Case(Convnet(adamw(1e-3)), loader(inputs, labels, seed=seed))
+
+
+def labels_of_other_rows(seed: int) -> Case:
+    torch.manual_seed(seed)
+    inputs, labels = digits()
+    labels = labels[torch.randperm(len(labels), generator=Generator().manual_seed(seed))]
+    return Case(Perceptron(sgd(0.05)), loader(inputs, labels, seed=seed))
+
+
+def targets_constant(seed: int) -> Case:
+    torch.manual_seed(seed)
+    inputs, targets = waves(seed)
+    return Case(Regressor(adamw(5e-3)), loader(inputs, torch.full_like(targets, 3.0), seed=seed))
+
+
+def labels_of_one_class(seed: int) -> Case:
+    torch.manual_seed(seed)
+    inputs, labels = digits()
+    return Case(Perceptron(adamw(1e-3)), loader(inputs, torch.full_like(labels, 7), seed=seed))
+
+
+class Spoilt(Perceptron):
+    """Trains on batches of which `spoil` replaces some, as a broken file in the data set does."""
+
+    def spoil(self, step: int, inputs: Tensor) -> Tensor:
+        return inputs
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        inputs, labels = batch
+        return self.spoil(self.global_step, inputs), labels
+
+
+class AbsurdSample(Spoilt):
+    """Reads one sample with the wrong sign and 3000 times as large, every 50 steps, as integers that wrap around are."""
+
+    def spoil(self, step: int, inputs: Tensor) -> Tensor:
+        if step % 50 == 49:
+            inputs = inputs.clone()
+            inputs[0] *= -3000.0
+        return inputs
+
+
+def absurd_sample(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(AbsurdSample(adamw(1e-3)), loader(*digits(), seed=seed))
+
+
+class InfiniteBatch(Spoilt):
+    """Reads one pixel as infinite, at step 50."""
+
+    def spoil(self, step: int, inputs: Tensor) -> Tensor:
+        if step == 50:
+            inputs = inputs.clone()
+            inputs[3, 20] = float("inf")
+        return inputs
+
+
+def infinite_batch(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(InfiniteBatch(), loader(*digits(), seed=seed))
+
+
+class ZeroBatches(Spoilt):
+    """Reads nothing but zeros from step 80 on."""
+
+    def spoil(self, step: int, inputs: Tensor) -> Tensor:
+        return torch.zeros_like(inputs) if step >= 80 else inputs
+
+
+def zero_batches(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(ZeroBatches(adamw(1e-3)), loader(*digits(), seed=seed))
+
+
+class OneBatch(Spoilt):
+    """Sees its 80th batch again and again, since an iterator is made anew at every step."""
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        if self.global_step >= 80:
+            batch = self.kept
+        self.kept = batch
+        return batch
+
+
+def same_batch_again(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(OneBatch(adamw(1e-3)), loader(*digits(), seed=seed))
+
+
+def sorted_by_label(seed: int) -> Case:
+    torch.manual_seed(seed)
+    inputs, labels = digits()
+    order = labels.argsort(stable=True)
+    model = Perceptron(sgd(0.1, momentum=0.9), activation=nn.Tanh)
+    return Case(model, loader(inputs[order], labels[order], seed=seed, shuffle=False))
+
+
+NOT_NORMALISED = ("InputNotNormalised",)
+
+TRAININGS = [
+    Training(
+        "pixels-to-255",
+        "data",
+        pixels_to_255,
+        200,
+        "set",
+        Expectation(
+            "pattern",
+            (*NOT_NORMALISED, "LossDiverged", "LossConstant", "DeadLayer", "DeadUnits", "ExplodingGradient", "UpdateTooLarge"),
+            cause="DataNotNormalised",
+        ),
+        "A perceptron gets pixels from 0 to 255 at a rate of SGD for normalised ones.",
+    ),
+    Training(
+        "features-of-ten-thousand",
+        "data",
+        features_of_ten_thousand,
+        200,
+        "held",
+        Expectation("pattern", (*NOT_NORMALISED, "ExplodingGradient", "MassiveActivation"), cause="DataNotNormalised"),
+        "Features have a standard deviation of 10 000.",
+    ),
+    Training(
+        "one-feature-in-other-units",
+        "data",
+        one_feature_in_other_units,
+        200,
+        "set",
+        Expectation("pattern", NOT_NORMALISED, cause="DataNotNormalised"),
+        "One of eight features is 1000 times as large as the others.",
+    ),
+    Training(
+        "features-far-from-zero",
+        "data",
+        far_from_zero,
+        200,
+        "held",
+        Expectation(
+            "pattern",
+            (*NOT_NORMALISED, "ExplodingGradient", "LossDiverged", "LossConstant", "DeadLayer", "DeadUnits", "ConstantOutput"),
+            cause="DataNotNormalised",
+        ),
+        "All features have a mean of 50 and a standard deviation of 1.",
+    ),
+    Training(
+        "some-labels-shuffled",
+        "data",
+        some_labels_shuffled,
+        200,
+        "set",
+        Expectation("invisible", seen_by="losses of single samples, or a look at samples with a high loss"),
+        "Three of ten labels are shuffled among their samples.",
+    ),
+    Training(
+        "labels-of-other-rows",
+        "data",
+        labels_of_other_rows,
+        200,
+        "held",
+        Expectation("pattern", ("LossConstant",)),
+        "Labels were shuffled apart from their inputs, so that there is nothing to learn.",
+    ),
+    Training(
+        "targets-constant",
+        "data",
+        targets_constant,
+        200,
+        "set",
+        Expectation(
+            "invisible", seen_by="the targets of a batch, which do not vary; the loss falls as in a training that fits its data"
+        ),
+        "All targets are the same number, which a wrong join wrote.",
+    ),
+    Training(
+        "labels-of-one-class",
+        "data",
+        labels_of_one_class,
+        200,
+        "held",
+        Expectation(
+            "invisible", seen_by="the labels of a batch: only one class; the loss falls as in a training that fits its data"
+        ),
+        "All labels are the same class.",
+    ),
+    Training(
+        "absurd-sample",
+        "data",
+        absurd_sample,
+        300,
+        "set",
+        Expectation("pattern", ("LossSpike", "GradientSpike", "MassiveActivation"), cause="BadBatch", onset=49),
+        "One sample has the wrong sign and is 3000 times as large, every 50 steps.",
+    ),
+    Training(
+        "infinite-batch",
+        "data",
+        infinite_batch,
+        150,
+        "held",
+        Expectation("fact", ("NonFinite",), cause="BadBatch", onset=50),
+        "One pixel is infinite at step 50.",
+    ),
+    Training(
+        "zero-batches",
+        "data",
+        zero_batches,
+        200,
+        "set",
+        Expectation(
+            "pattern",
+            ("LossSpike", "ConstantOutput", "DeadLayer", "DeadUnits", "LossConstant", "GradientSpike", "ScaleCollapse"),
+            cause="BadBatch",
+            onset=80,
+        ),
+        "From step 80 on all inputs are zero.",
+    ),
+    Training(
+        "same-batch-again",
+        "data",
+        same_batch_again,
+        200,
+        "held",
+        Expectation("invisible", seen_by="the indices of samples, or a loss of validation that rises while this one falls"),
+        "From step 80 on every batch is the same one.",
+    ),
+    Training(
+        "sorted-by-label",
+        "data",
+        sorted_by_label,
+        250,
+        "set",
+        Expectation("pattern", ("LossSpike", "GradientSpike", "LossDiverged"), onset=5),
+        "Samples come sorted by their label, one class after the other.",
+    ),
+]

@@ -1,0 +1,253 @@
+"""Faults of gradients: they do not arrive, arrive twice, are cut or grow without bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from galleries.health.faulty_parts import Learner, Perceptron, adamw, digits, loader, sgd, stack
+from galleries.health.training import Case, Expectation, Training
+
+
+class DetachedEncoder(Perceptron):
+    """Cuts the graph between its encoder and its head."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.encoder(inputs).detach())
+
+
+def detached_encoder(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(DetachedEncoder(), loader(*digits(), seed=seed))
+
+
+class TwoBranches(Learner):
+    """Adds two branches, one of which is computed without a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main, self.side, self.head = stack(64, 64, 2), stack(64, 64, 2), nn.Linear(64, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            side = self.side(inputs)
+        return self.head(self.main(inputs) + side)
+
+
+def branch_without_graph(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(TwoBranches(), loader(*digits(), seed=seed))
+
+
+def clipped_to_nothing(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Perceptron(sgd(0.1, momentum=0.9)), loader(*digits(), seed=seed), {"gradient_clip_val": 1e-4})
+
+
+def deep_sigmoid(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Perceptron(sgd(0.1), depth=8, activation=nn.Sigmoid), loader(*digits(), seed=seed))
+
+
+class NeverZeroed(Perceptron):
+    """Optimizes manually and never calls zero_grad."""
+
+    def __init__(self) -> None:
+        super().__init__(sgd(0.02))
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        loss = self.loss(batch)
+        self.log("train_loss", loss)
+        self.manual_backward(loss)
+        self.optimizers().step()
+
+
+def never_zeroed(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(NeverZeroed(), loader(*digits(), seed=seed))
+
+
+class Recurrent(Learner):
+    """Reads an image row by row, five times over, with a plain recurrent layer whose state grows."""
+
+    def __init__(self) -> None:
+        super().__init__(adamw(1e-3))
+        self.recurrent, self.head = nn.RNN(8, 64, batch_first=True, nonlinearity="relu"), nn.Linear(64, 10)
+        with torch.no_grad():
+            self.recurrent.weight_hh_l0.copy_(1.1 * torch.eye(64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        _, last = self.recurrent(inputs.view(-1, 8, 8).repeat(1, 5, 1))
+        return self.head(last[0])
+
+
+def exploding_recurrence(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Recurrent(), loader(*digits(), seed=seed))
+
+
+def hook_returns_zero(seed: int) -> Case:
+    torch.manual_seed(seed)
+    model = Perceptron(adamw(weight_decay=0.0))
+    model.encoder[2].weight.register_hook(torch.zeros_like)
+    return Case(model, loader(*digits(), seed=seed))
+
+
+class Damped(Perceptron):
+    """Scales the gradient that reaches its encoder by 1e-7, as a coupling that was tuned for another loss may."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.encoder(inputs)
+        return self.head(hidden.detach() + 1e-7 * (hidden - hidden.detach()))
+
+
+def damped(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Damped(sgd(0.1, momentum=0.9)), loader(*digits(), seed=seed))
+
+
+class CutLater(Perceptron):
+    """Detaches its encoder from step 80 on."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.encoder(inputs)
+        return self.head(hidden.detach() if self.global_step >= 80 else hidden)
+
+
+def cut_later(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(CutLater(sgd(0.05, momentum=0.9)), loader(*digits(), seed=seed))
+
+
+class Argmax(Learner):
+    """Chooses codes by the index of the nearest one, through which no gradient flows."""
+
+    def __init__(self) -> None:
+        super().__init__(adamw())
+        self.encoder, self.codes, self.head = stack(64, 64, 2), nn.Embedding(32, 64), nn.Linear(64, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        nearest = torch.cdist(self.encoder(inputs), self.codes.weight).argmin(1)
+        return self.head(self.codes(nearest))
+
+    def loss(self, batch: Any) -> Tensor:
+        inputs, labels = batch
+        return functional.cross_entropy(self(inputs), labels)
+
+
+def codes_by_argmin(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Argmax(), loader(*digits(), seed=seed))
+
+
+TRAININGS = [
+    Training(
+        "detached-encoder",
+        "gradients",
+        detached_encoder,
+        150,
+        "set",
+        Expectation("fact", ("NoGradient", "UnchangedParameter"), "encoder*", "GradientCut"),
+        "A detach() between encoder and head leaves the encoder without gradients.",
+    ),
+    Training(
+        "branch-without-graph",
+        "gradients",
+        branch_without_graph,
+        150,
+        "held",
+        Expectation("fact", ("NoGradient", "UnchangedParameter"), "side*", "GradientCut"),
+        "One of two branches is computed under no_grad.",
+    ),
+    Training(
+        "clipped-to-nothing",
+        "gradients",
+        clipped_to_nothing,
+        200,
+        "set",
+        Expectation("pattern", ("ClippingAlways", "UpdateTooSmall"), cause="ClippingStopsLearning"),
+        "Gradients are clipped to a norm of 1e-4 in front of SGD.",
+    ),
+    Training(
+        "deep-sigmoid",
+        "gradients",
+        deep_sigmoid,
+        200,
+        "held",
+        Expectation("pattern", ("VanishingGradient", "LossConstant", "ConstantOutput"), "encoder*"),
+        "Eight sigmoid layers let almost no gradient through to the first.",
+    ),
+    Training(
+        "gradients-never-zeroed",
+        "gradients",
+        never_zeroed,
+        200,
+        "set",
+        Expectation(
+            "pattern", ("GradientsRepeat", "LossDiverged", "ExplodingGradient", "UpdateTooLarge"), cause="GradientsNotCleared"
+        ),
+        "Manual optimization never calls zero_grad, so that gradients add up.",
+    ),
+    Training(
+        "exploding-recurrence",
+        "gradients",
+        exploding_recurrence,
+        150,
+        "held",
+        Expectation(
+            "pattern",
+            (
+                "ExplodingGradient",
+                "GradientSpike",
+                "LossDiverged",
+                "LossSpike",
+                "NonFinite",
+                "UpdateTooLarge",
+                "MassiveActivation",
+                "PoorInitialization",
+            ),
+            cause="InitializationTooLarge",
+        ),
+        "A recurrent layer of 40 steps begins with a factor of 1.1, without clipping.",
+    ),
+    Training(
+        "hook-returns-zero",
+        "gradients",
+        hook_returns_zero,
+        150,
+        "set",
+        Expectation("fact", ("UnchangedParameter", "NoGradient"), "encoder.2*", "GradientCut"),
+        "A hook on one weight returns a gradient of zeros.",
+    ),
+    Training(
+        "damped-encoder",
+        "gradients",
+        damped,
+        200,
+        "held",
+        Expectation("pattern", ("VanishingGradient", "UpdateTooSmall", "LostUpdates"), "encoder*"),
+        "The gradient that reaches the encoder is scaled by 1e-7 in front of SGD.",
+    ),
+    Training(
+        "cut-later",
+        "gradients",
+        cut_later,
+        200,
+        "set",
+        Expectation("fact", ("NoGradient", "UnchangedParameter"), "encoder*", "GradientCut", onset=80),
+        "From step 80 on, the encoder is detached.",
+    ),
+    Training(
+        "codes-by-argmin",
+        "gradients",
+        codes_by_argmin,
+        150,
+        "held",
+        Expectation("fact", ("NoGradient", "UnchangedParameter"), "encoder*", "GradientCut"),
+        "Codes are chosen by an index, through which no gradient reaches the encoder.",
+    ),
+]

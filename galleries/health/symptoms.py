@@ -1,0 +1,151 @@
+"""The symptom of every faulty training on one rank: what must be true of its numbers for its fault to be real."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from galleries.health.witness import Witness
+
+
+def stalls(witness: Witness, above: float = 2.2) -> bool:
+    """The loss of ten classes never falls far below that of a guess."""
+    return witness.end() > above
+
+
+def jumps(witness: Witness, at: int, times: float) -> bool:
+    """The loss rises within five steps of `at`."""
+    return max(witness.losses[at : at + 5]) > times * witness.mean(at - 10, at)
+
+
+def without_gradient(witness: Witness, prefix: str, first: int = 0) -> bool:
+    found = witness.gradients(prefix, first)
+    return bool(found) and all(gradient is None for gradient in found)
+
+
+def dead(witness: Witness, name: str, share: float, first: int = 0) -> bool:
+    """At least this share of units is dead whenever it is measured."""
+    return min(row.dead for row in witness.rows(name, first)) >= share
+
+
+def shrinks(witness: Witness, small: str, large: str, times: float, step: int = 50) -> bool:
+    """The gradient of one parameter is smaller than that of another."""
+    return (witness.parameters[step, small].gradient or 0) * times < (witness.parameters[step, large].gradient or 0)
+
+
+def grown(witness: Witness, name: str, step: int) -> float:
+    return witness.parameters[step, name].norm / witness.parameters[0, name].norm
+
+
+def wider(witness: Witness, name: str, others: Sequence[str], times: float) -> bool:
+    """The first output of a module is larger, for its input, than that of each of the others."""
+    first = witness.outputs[0, name]
+    return all(first.rms / first.incoming > times * witness.outputs[0, o].rms / witness.outputs[0, o].incoming for o in others)
+
+
+def evaluates(witness: Witness) -> bool:
+    norms = [module for module in witness.module.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)]
+    return bool(norms) and not any(module.training for module in norms)
+
+
+LINEAR = [f"encoder.{index}" for index in (2, 6, 8)]
+
+SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
+    # loss
+    "softmax-twice": lambda w: w.end() > 1.46,
+    "sum-for-mean": lambda w: max(w.losses) > 2 * w.losses[0] and w.end() > 140,
+    "targets-times-million": lambda w: w.end() > 0.7 * w.mean(0, 20) and w.losses[0] > 1e11,
+    "contrast-without-negatives": lambda w: w.outputs[60, "projector"].spread < 0.05,
+    "softmax-over-batch": lambda w: w.end() > 1.2,
+    "sign-forgotten": lambda w: w.end() < -1e4,
+    # gradients
+    "detached-encoder": lambda w: without_gradient(w, "encoder") and w.end() > 1.9,
+    "branch-without-graph": lambda w: without_gradient(w, "side"),
+    "clipped-to-nothing": lambda w: stalls(w) and w.change("encoder.0.weight") < 1e-4,
+    "deep-sigmoid": lambda w: shrinks(w, "encoder.0.weight", "head.weight", 1e4) and stalls(w),
+    "gradients-never-zeroed": lambda w: w.gradients("encoder.0.weight", 150)[0] > 10 * w.gradients("encoder.0.weight")[0],
+    "exploding-recurrence": lambda w: w.gradients("recurrent.weight_hh")[0] > 1e3,
+    "hook-returns-zero": lambda w: w.change("encoder.2.weight") == 0 and w.change("encoder.0.weight") > 0,
+    "damped-encoder": lambda w: shrinks(w, "encoder.4.weight", "head.weight", 1e6) and w.change("encoder.0.weight") < 1e-6,
+    "cut-later": lambda w: without_gradient(w, "encoder", 80) and None not in w.gradients("encoder")[:40],
+    "codes-by-argmin": lambda w: without_gradient(w, "encoder") and stalls(w),
+    # updates
+    "rate-times-five": lambda w: w.parameters[50, "blocks.0.mlp.0.weight"].change > 0.005,
+    "rate-times-five-of-sgd": lambda w: max(w.losses) > 5 and stalls(w),
+    "rate-times-hundred": lambda w: max(w.losses) > 100 and w.end() > 2.2,
+    "rate-far-too-low": lambda w: 0 < w.change("encoder.0.weight") < 1e-7 and stalls(w),
+    "rate-spike": lambda w: jumps(w, 100, 100) and w.rates[99] != w.rates[100] != w.rates[103],
+    "one-layer-runs-away": lambda w: grown(w, "encoder.2.weight", 100) > 10 > 2 > grown(w, "encoder.0.weight", 100),
+    "one-layer-stands-still": lambda w: w.change("encoder.2.weight") < 1e-6 < 1e-4 < w.change("encoder.0.weight"),
+    "decay-of-ten": lambda w: grown(w, "encoder.0.weight", 50) < 0.9 and w.end() > 1,
+    "large-eps": lambda w: w.change("encoder.0.weight") < 1e-4 and w.end() > 0.99 * w.mean(0, 20),
+    "update-undone": lambda w: w.change("encoder.2.weight") == 0 and w.gradients("encoder.2.weight")[0] > 0,
+    # activations
+    "one-head-dead": lambda w: {row.dead for row in w.rows("blocks.1.attention.value")} == {0.25},
+    "relu-layer-dead": lambda w: dead(w, "encoder.5", 1.0) and stalls(w),
+    "half-of-the-units-dead": lambda w: dead(w, "encoder.3", 0.5) and w.end() < 0.5,
+    "layer-dies-later": lambda w: dead(w, "encoder.3", 1.0, 80) and w.outputs[70, "encoder.3"].dead < 0.3 and jumps(w, 80, 2),
+    "tanh-of-huge-inputs": lambda w: min(row.saturated for row in w.rows("encoder.1")) > 0.9,
+    "tanh-of-huge-weights": lambda w: min(row.saturated for row in w.rows("encoder.5")) > 0.8,
+    "tanh-of-huge-biases": lambda w: min(row.saturated for row in w.rows("encoder.3")) > 0.99 and stalls(w),
+    "dropout-of-almost-all": lambda w: dead(w, "encoder.5", 0.5) and stalls(w),
+    "one-expert-takes-all": lambda w: sum(all(g is None for g in w.gradients(f"experts.{i}.")) for i in range(8)) == 7,
+    "one-massive-unit": lambda w: w.outputs[50, "encoder.2"].top > 5 * w.outputs[50, "encoder.2"].rms > 50,
+    # initialisation
+    "layer-three-times-too-wide": lambda w: wider(w, "encoder.4", LINEAR, 2.0),
+    "layer-thirty-times-too-wide": lambda w: wider(w, "encoder.4", LINEAR, 20.0),
+    "all-layers-far-too-small": lambda w: w.outputs[50, "encoder.8"].spread < 0.01 and stalls(w),
+    "all-layers-too-large": lambda w: w.losses[0] > 100,
+    "embedding-far-too-large": lambda w: w.outputs[100, "embedding"].rms > 50 * w.outputs[100, "position"].rms,
+    "layers-of-zeros": lambda w: dead(w, "encoder.5", 1.0) and dead(w, "encoder.3", 1.0) and stalls(w),
+    "units-all-alike": lambda w: len({round(x, 4) for x in w.module.encoder[2].bias.tolist()}) == 1 and w.end() > 1.5,
+    # optimizer
+    "group-forgotten": lambda w: "norm.weight" not in w.held[0] and w.change("norm.weight") == 0 and w.strangers[0] == 0,
+    "encoder-forgotten": lambda w: w.held[0] == {"head.weight", "head.bias"} and w.change("encoder.0.weight") == 0,
+    "copy-optimized": lambda w: w.strangers[0] == 6 and w.change("encoder.0.weight") == 0,
+    "stranger-beside": lambda w: w.strangers[0] == 2 and "encoder.0.weight" in w.held[0],
+    "head-replaced": lambda w: w.strangers[59] == 0 and w.strangers[61] == 2 and "head.weight" not in w.held[61],
+    "rate-of-zero": lambda w: w.rates[-1] == [0.0] and w.change("encoder.0.weight") == 0,
+    "schedule-ends-early": lambda w: w.rates[59] != [0.0] == w.rates[60] and w.parameters[70, "head.weight"].change == 0,
+    "group-of-zero": lambda w: w.rates[-1][0] == 0 and w.change("encoder.0.weight") == 0 < w.change("head.weight"),
+    "frozen-layer-moves": lambda w: not w.module.encoder[2].weight.requires_grad and grown(w, "encoder.2.weight", 50) < 0.9,
+    # data
+    "pixels-to-255": lambda w: w.outputs[0, "encoder.0"].incoming > 50 and max(w.losses) > 1000,
+    "features-of-ten-thousand": lambda w: w.outputs[0, "encoder.0"].incoming > 5000 and w.end() > 100,
+    "one-feature-in-other-units": lambda w: w.outputs[0, "encoder.0"].incoming > 200,
+    "features-far-from-zero": lambda w: w.outputs[0, "encoder.0"].incoming > 49,
+    "some-labels-shuffled": lambda w: 0.8 < w.end() < 2,
+    "labels-of-other-rows": stalls,
+    "targets-constant": lambda w: w.outputs[190, "head"].spread < 0.1,
+    "labels-of-one-class": lambda w: w.end() < 1e-3,
+    "absurd-sample": lambda w: jumps(w, 49, 3) and jumps(w, 99, 3),
+    "infinite-batch": lambda w: w.finite() == 50,
+    "zero-batches": lambda w: jumps(w, 80, 2) and w.outputs[80, "encoder.0"].spread < 1e-6 and stalls(w),
+    "same-batch-again": lambda w: w.losses[-1] < 0.1 * w.mean(70, 80),
+    "sorted-by-label": lambda w: max(w.losses[5:]) > 3 * w.losses[0],
+    # numerics
+    "nan-planted": lambda w: w.finite() == 60,
+    "log-of-zero": lambda w: w.losses[40] == math.inf,
+    "root-of-zero": lambda w: w.finite() == 31 and math.isnan(w.gradients("encoder.0.weight", 30)[0]),
+    "half-overflows-to-zero": lambda w: dead(w, "rescale", 1.0, 70) and w.outputs[60, "rescale"].rms > 0.9,
+    "half-scores-overflow": lambda w: w.finite() == 50,
+    "half-underflows": lambda w: set(w.gradients("encoder")) == {0.0} and w.gradients("head.bias")[0] > 0,
+    "updates-lost": lambda w: w.change("encoder.0.bias") == 0 < w.gradients("encoder.0.bias")[0] and stalls(w),
+    "scaler-skips-for-ever": lambda w: w.change("encoder.0.weight") == 0 and math.isnan(w.gradients("encoder.2.weight")[0]),
+    # structure
+    "batch-norm-of-two": lambda w: w.end() > 1.8,
+    "left-in-evaluation": evaluates,
+    "norms-in-evaluation": lambda w: evaluates(w) and float(w.module.encoder[1].running_mean.norm()) == 0,
+    "statistics-stand-still": lambda w: float(w.module.features[1].running_mean.norm()) == 0 and w.end() < 0.3,
+    "statistics-lost": lambda w: bool(w.module.features[4].running_var.isnan().all()) and w.end() < 0.3,
+    "padding-mask-inverted": lambda w: w.mean(40, 60) > 1.35 and w.end() > 1.35,
+    "sees-the-future": lambda w: w.end() < 0.5,
+    "causal-mask-inverted": lambda w: w.end() < 0.5,
+    "tied-by-mistake": lambda w: w.module.encoder[2] is w.module.encoder[4],
+    "stops-being-called": lambda w: (70, "refine.0") in w.outputs and (80, "refine.0") not in w.outputs,
+    "never-called": lambda w: (0, "context.0") not in w.outputs and without_gradient(w, "context"),
+    "discriminator-wins": lambda w: w.outputs[190, "discriminator.1"].spread > 0 and abs(w.end()) < 1e-3,
+}
+"""By the name of the training."""

@@ -1,0 +1,45 @@
+"""Every faulty training really shows its fault, at the step that it says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from galleries.health import (
+    fault_activations,
+    fault_data,
+    fault_gradients,
+    fault_initialisation,
+    fault_loss,
+    fault_masks,
+    fault_numerics,
+    fault_optimizer,
+    fault_structure,
+    fault_updates,
+)
+from galleries.health.symptoms import SYMPTOMS
+from galleries.health.training import Training, fit
+from galleries.health.witness import Witness
+
+FAMILIES = [
+    *(fault_activations, fault_data, fault_gradients, fault_initialisation, fault_loss),
+    *(fault_masks, fault_numerics, fault_optimizer, fault_structure, fault_updates),
+]
+TRAININGS = [training for family in FAMILIES for training in family.TRAININGS]
+SEEDS = [int(seed) for seed in os.environ.get("GALLERY_SEEDS", "0").split(",")]
+"""One seed by default; with GALLERY_SEEDS=0,1,2 three."""
+
+
+def test_every_fault_on_one_rank_has_a_symptom() -> None:
+    assert SYMPTOMS.keys() == {training.name for training in TRAININGS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("training", TRAININGS, ids=lambda training: training.name)
+def test_the_symptom_is_there(training: Training, seed: int, tmp_path: Path) -> None:
+    witness = Witness()
+    fit(training, seed, [witness], tmp_path)
+    assert SYMPTOMS[training.name](witness)
