@@ -66,6 +66,7 @@ def render(folder: Path = RESULTS) -> str:
         ("histograms", "What the default histograms take", tables.histograms),
         ("health", "What the health rules take", tables.health),
         ("recorder", "What the flight recorder takes", tables.recorder),
+        ("whole_fits", "Whole fits, as a user has them", tables.whole_fits),
         ("check", "What `check` takes before a run", tables.check),
         ("peers", "The peers, in the same fit", peers),
         ("kernels", "The measurement of one tensor", tables.kernels),

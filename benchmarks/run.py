@@ -37,6 +37,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "readers": ("readers",),
     "histograms": ("histograms",),
     "health": ("health",),
+    "whole_fits": ("whole_fits",),
     "check": ("check",),
     "recorder": ("recorder",),
     "peers": ("peers",),

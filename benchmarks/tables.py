@@ -262,6 +262,30 @@ def recorder(found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def whole_fits(found: dict[str, Any]) -> str:
+    """Whole fits with lists of callbacks, and their mean steps."""
+    lines = [
+        [
+            f"{row['workload']}: {row['title']}",
+            f"{row['what']}, over {row['over']}",
+            row["steps"],
+            f"{row['step_ms']:.1f}",
+            *(f"{row[key]:.3f}" for key in ("whole", "mean", "late")),
+            *(f"{row[key]:,.0f}" for key in ("early_ms", "outside_ms")),
+            met(row["mean"], targets.WHOLE_FITS.get(row["what"], {}).get(row["workload"])),
+        ]
+        for row in found["rows"]
+    ]
+    text = (
+        "Fits of their own for each list of callbacks, by turns. *Whole* is the ratio of the best fits with all that begins "
+        "and ends them, *mean* that of mean steps (median over rounds), *late* the same without the first fifty steps. "
+        "*Early* is what the first fifty take more than as many later ones, *outside* what the fit takes around its steps, "
+        "both more than in the fits that these are compared with. The target is that of *mean*."
+    )
+    columns = ["workload", "callbacks", "steps", "step (ms)", "whole", "mean", "late", "early (ms)", "outside (ms)", "target"]
+    return "\n\n".join([text, table(columns, lines)])
+
+
 def _parts(found: dict[str, Any]) -> dict[str, tuple[str, dict[str, float], dict[str, float]]]:
     """By workload: its title, and the microseconds of each part in a watched and in an unwatched step."""
     out: dict[str, tuple[str, dict[str, float], dict[str, float]]] = {}

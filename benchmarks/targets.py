@@ -46,3 +46,9 @@ GPU_LARGE_MB: Final = 100.0
 # The flight recorder, over the step: beside a monitor that watches everything, and alone. On every workload.
 RECORDER_BESIDE: Final = 1.01
 RECORDER_ALONE: Final = 1.03
+
+# Mean steps of whole fits over those with a `StatsMonitor()`: with a `HealthMonitor()` beside it, and a `FlightRecorder()` too.
+WHOLE_FITS: Final[dict[str, dict[str, float]]] = {
+    "with `HealthMonitor()`": {"A": 1.04, "B": 1.02, "C": 1.02, "D": 1.02},
+    "with `FlightRecorder()` too": {"A": 1.08, "B": 1.04, "C": 1.04, "D": 1.04},
+}

@@ -12,6 +12,7 @@ from benchmarks.picture import draw
 from benchmarks.report import render
 from benchmarks.run import output_paths
 from benchmarks.step_parts import REST, TAKING, WHOLE
+from benchmarks.whole_fits import LISTS
 
 RATIO = {"median": 1.1, "low": 1.05, "high": 1.15, "quartiles": [1.0, 1.2], "of_means": 1.11, "extra_ms": 0.5}
 BASE: dict[str, Any] = {"workload": "A", "title": "an <MLP>", "kernel": "native", "step_ms": 5.0, "rounds": 3}
@@ -37,6 +38,8 @@ def fill(folder: Path) -> None:
     beside = {**BASE, "what": "beside", "rows": 152, "usual_us": 3.0, "mean_us": 40.0, "largest_us": 4000.0, "median": 1.0066}
     ratios = [{**BASE, **RATIO, "what": what} for what in ("alone", "units")]
     output.write("health", [beside, *ratios], folder)
+    fits = dict.fromkeys(("whole", "mean", "late", "early_ms", "outside_ms"), 1.03)
+    output.write("whole_fits", [{**BASE, **fits, "what": what, "over": "nothing", "steps": 400} for what in LISTS], folder)
     output.write("histograms", [{**BASE, **RATIO, "what": "default"}], folder)
     checked = {
         "step_ms": 23.0,
@@ -138,7 +141,7 @@ def test_a_section_that_was_measured_elsewhere_says_so(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_a_report_of_nothing(tmp_path: Path) -> None:
-    assert render(tmp_path).count("Not run") == 20
+    assert render(tmp_path).count("Not run") == 21
     assert draw(tmp_path, tmp_path / "docs") == []
 
 

@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmarks import check, dashboard, histograms, modes, peers, readers, step_parts
+from benchmarks import check, dashboard, histograms, modes, peers, readers, step_parts, whole_fits
 from benchmarks.alternating import measure
 from benchmarks.blocks import OFF, Layout
 from benchmarks.clock import fit, values_of
@@ -50,6 +50,12 @@ def test_a_variant_runs_and_says_what_it_measured() -> None:
 def test_readers_run_alone_and_together() -> None:
     rows = readers.measure(TINY, seconds=0.0, least=1)
     assert [row["who"] for row in rows] == [*readers.READERS, readers.TOGETHER]
+
+
+def test_whole_fits_have_a_row_for_each_list_of_callbacks() -> None:
+    rows = whole_fits.measure("A", rounds=1, steps=whole_fits.EARLY + 2, sizes="tiny")
+    assert [row["what"] for row in rows] == [name for name in whole_fits.LISTS if name != whole_fits.NOTHING]
+    assert all(row["whole"] > 0 and row["mean"] > 0 and row["late"] > 0 for row in rows)
 
 
 def test_default_histograms_are_drawn_once_in_a_block() -> None:
