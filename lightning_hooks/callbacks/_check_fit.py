@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from torch import nn
 
 from lightning_hooks.callbacks._lightning import Callback
-from lightning_hooks.callbacks._lightning_training import LightningTraining, dummy_logger, package_of
 from lightning_hooks.callbacks._silence import silent_lightning
+from lightning_hooks.callbacks._trainer_training import TrainerTraining, dummy_logger, package_of
 from lightning_hooks.checks.result import CheckReport
-from lightning_hooks.checks.training import Training
+from lightning_hooks.engine.rerun.training import Training
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.snapshot.generators import Generators
 from lightning_hooks.snapshot.reach import ReachOfData
@@ -23,7 +23,7 @@ from lightning_hooks.snapshot.snapshot import Snapshot
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
-Run = Callable[[Training], CheckReport]
+Run = Callable[[Training, Any], CheckReport]
 _ACCELERATORS: Final = {"CPUAccelerator": "cpu", "CUDAAccelerator": "gpu", "MPSAccelerator": "mps"}
 
 
@@ -39,7 +39,7 @@ class _CheckAtFirstBatch(Callback):
         self.report: CheckReport | None = None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self.report = self._run(LightningTraining(trainer, pl_module, batch))
+        self.report = self._run(TrainerTraining(trainer, pl_module), batch)
         raise _Finished
 
 

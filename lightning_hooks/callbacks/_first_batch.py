@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lightning_hooks.callbacks._lightning_training import LightningTraining
 from lightning_hooks.callbacks._terminal import print_above
 from lightning_hooks.callbacks._trainer import current_step
+from lightning_hooks.callbacks._trainer_training import TrainerTraining
 from lightning_hooks.checks.engine import run_checks
 from lightning_hooks.checks.reading import as_checks
 from lightning_hooks.checks.result import CheckReport
@@ -94,7 +94,7 @@ class FirstBatch:
     def _run(self, trainer: Trainer, module: LightningModule, batch: Any) -> CheckReport | None:
         with paused(module):
             try:
-                return run_checks(LightningTraining(trainer, module, batch), self._checks, self._accept)
+                return run_checks(TrainerTraining(trainer, module), batch, self._checks, self._accept)
             # An error of a check is none of the training, which goes on from the restored state.
             except Exception as error:
                 said = printable(f"{type(error).__name__}: {error}")

@@ -8,7 +8,8 @@ from typing import Any
 from lightning_hooks.checks.engine import TIME_LIMIT, run_checks
 from lightning_hooks.checks.reading import as_accepted, as_checks
 from lightning_hooks.checks.result import CheckReport
-from lightning_hooks.checks.training import PlainTraining, Training
+from lightning_hooks.checks.training import as_plain_training
+from lightning_hooks.engine.rerun.training import Training
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.health.accepting import Accept
 
@@ -62,13 +63,13 @@ def check(
     if isinstance(time_limit, bool) or not isinstance(time_limit, (int, float)) or not time_limit > 0:
         raise RuleError(f"check: time_limit must be a number of seconds above 0, got {shown(time_limit)}")
 
-    def run(training: Training) -> CheckReport:
-        return run_checks(training, chosen, accepted, time_limit)
+    def run(training: Training, batch: Any) -> CheckReport:
+        return run_checks(training, batch, chosen, accepted, time_limit)
 
     if not hasattr(model, "fit_loop"):
         if data is not None:
             raise RuleError("check: a third argument belongs to a Trainer: check(trainer, module, datamodule)")
-        return run(PlainTraining(model, batch, loss, optimizer, step))
+        return run(as_plain_training(model, batch, loss, optimizer, step), batch)
     for name, value in (("loss", loss), ("optimizer", optimizer), ("step", step)):
         if value is not None:
             raise RuleError(f"check: with a Trainer, {name} is that of the LightningModule; do not give it")

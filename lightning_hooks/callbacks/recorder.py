@@ -14,18 +14,16 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import Earlier, options_repr
-from lightning_hooks.callbacks._record_context import context_of
 from lightning_hooks.callbacks._record_telling import tell_record
-from lightning_hooks.callbacks._rerun import quiet, step_again, why_not_again
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import deferred
+from lightning_hooks.callbacks._trainer_training import TrainerTraining
 from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.recording.call_recorder import Recorder, plan_of
 from lightning_hooks.engine.recording.flight import Flight
 from lightning_hooks.engine.recording.late_recorder import recorder_for
-from lightning_hooks.engine.recording.loop import Loop
 from lightning_hooks.engine.recording.participant import RecordingParticipant
 from lightning_hooks.engine.recording.record_folder import RecordFolder
 from lightning_hooks.engine.watching.observer import Observer
@@ -147,22 +145,11 @@ class FlightRecorder(HooksCallback):
 
     def _flight_of(self, trainer: Trainer, run: LightningRun, model: LightningModule, recorder: Recorder) -> Flight:
         untyped: Any = trainer
-        loop = Loop(
-            model,
-            lambda: list(untyped.optimizers),
-            context=partial(context_of, trainer, model),
-            step=partial(self._step_again, trainer, model),
-            quiet=partial(quiet, run, model),
-            scaler=lambda: getattr(untyped.precision_plugin, "scaler", None),
-            refuses=partial(why_not_again, trainer, model),
-            is_manual=not model.automatic_optimization,
-            rank=untyped.global_rank,
-            world_size=untyped.world_size,
-        )
+        training = TrainerTraining(trainer, model, accumulates=True)
         folder = None if untyped.fast_dev_run else self._log_folder(trainer)
         return Flight(
-            loop,
-            None if folder is None else partial(self._folder_of, run, RecordFolder(folder, loop.world_size)),
+            training,
+            None if folder is None else partial(self._folder_of, run, RecordFolder(folder, training.world_size)),
             deferred(trainer, tell_record, None),
             self._options,
             recorder,
@@ -184,12 +171,6 @@ class FlightRecorder(HooksCallback):
         board = run.folder_of_board()
         is_alone = run.trainer is not None and run.trainer.world_size == 1
         return folder if board is None or self.logdir is not None or not is_alone else RecordFolder(board)
-
-    def _step_again(self, trainer: Trainer, model: LightningModule) -> Any:
-        if self._flight is None or self._flight.last_batch is None:
-            return None
-        kept = self._flight.last_batch
-        return step_again(trainer, model, kept.batch, kept.batch_idx, self._flight.recorder.steps_in_batch)
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

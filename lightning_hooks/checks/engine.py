@@ -7,16 +7,17 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from threading import RLock
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
 
 from lightning_hooks.checks.check import Check
-from lightning_hooks.checks.errors import CommunicationError, OutOfRangeError, OutOfTimeError, StepError
+from lightning_hooks.checks.errors import OutOfRangeError, OutOfTimeError, StepError
 from lightning_hooks.checks.result import CheckReport, CheckResult
-from lightning_hooks.checks.training import Training
 from lightning_hooks.checks.trial import Trial
+from lightning_hooks.engine.rerun.ranks import CommunicationError
+from lightning_hooks.engine.rerun.training import Training
 from lightning_hooks.errors import listed, shortened
 from lightning_hooks.health.accepting import is_accepted
 from lightning_hooks.health.finding import fingerprint_of
@@ -31,12 +32,13 @@ _NO_OPTIMIZER: Final = "no optimizer was given"
 
 
 def run_checks(
-    training: Training, checks: Sequence[Check], accept: Iterable[str] = (), time_limit: float = TIME_LIMIT
+    training: Training, batch: Any, checks: Sequence[Check], accept: Iterable[str] = (), time_limit: float = TIME_LIMIT
 ) -> CheckReport:
-    """Run checks on a training.
+    """Run checks on a batch.
 
     Args:
         training: how the batch is trained.
+        batch: any nested containers of tensors.
         checks: what to run, in order.
         accept: patterns of results that are no problem.
         time_limit: of each check in seconds; a check that takes longer is skipped.
@@ -45,13 +47,13 @@ def run_checks(
     if reason:
         return _all_skipped(training, checks, reason)
     with _ONE_AT_A_TIME:
-        return _run(training, checks, accept, time_limit)
+        return _run(training, batch, checks, accept, time_limit)
 
 
-def _run(training: Training, checks: Sequence[Check], accept: Iterable[str], time_limit: float) -> CheckReport:
+def _run(training: Training, batch: Any, checks: Sequence[Check], accept: Iterable[str], time_limit: float) -> CheckReport:
     patterns = list(accept)
     notes = [*training.notes, *_notes(training.model)]
-    trial = Trial(training)
+    trial = Trial(training, batch)
     if trial.unrestorable:
         return _all_skipped(training, checks, f"a step may use {listed(trial.unrestorable, 3)}, which cannot be restored")
     results = []
@@ -128,7 +130,7 @@ def _why_not(training: Training) -> str:
             return "parameters are sharded over ranks, and a check runs on one rank"
         if parameter.is_meta:
             return f"{name} is on the meta device and has no numbers"
-    return ""
+    return training.refusal()
 
 
 def _notes(model: nn.Module) -> list[str]:

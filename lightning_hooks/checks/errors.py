@@ -24,7 +24,3 @@ class OutOfRangeError(BaseException):
     def __init__(self, row: str, text: str, measured: float, threshold: float) -> None:
         super().__init__(text)
         self.row, self.text, self.measured, self.threshold = row, text, measured, threshold
-
-
-class CommunicationError(BaseException):
-    """The step exchanges tensors with other ranks, which do not run the check."""

@@ -14,13 +14,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lightning_hooks.checks.batch import Samples, copied, generator, is_float, kind_of, leaves, samples_of
-from lightning_hooks.checks.errors import CommunicationError, OutOfRangeError, OutOfTimeError, StepError
+from lightning_hooks.checks.errors import OutOfRangeError, OutOfTimeError, StepError
 from lightning_hooks.checks.names import Names
 from lightning_hooks.checks.noise import Noise
 from lightning_hooks.checks.record import Call, Listeners, Record
 from lightning_hooks.checks.recorder import Recorder
-from lightning_hooks.checks.training import NoLossError, Training
 from lightning_hooks.engine.participants.facts import facts_of_optimizers, role_of
+from lightning_hooks.engine.rerun.plain import NoLossError
+from lightning_hooks.engine.rerun.ranks import CommunicationError, WithoutOtherRanks
+from lightning_hooks.engine.rerun.training import Training
 from lightning_hooks.errors import shortened
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.snapshot.generators import Generators
@@ -38,6 +40,7 @@ class Trial:
 
     Args:
         training: how the batch is trained.
+        batch: any nested containers of tensors.
 
     Attributes:
         model: the root module.
@@ -48,9 +51,9 @@ class Trial:
         unrestorable: the names of objects that a step may use, and that could not be restored after it.
     """
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: Training, batch: Any) -> None:
         self.training = training
-        self.model, self.batch, self.optimizers = training.model, training.batch, training.optimizers
+        self.model, self.batch, self.optimizers = training.model, batch, training.optimizers
         self.names = Names(training.model)
         self.deadline = math.inf
         self._randomness = Generators()
@@ -203,7 +206,7 @@ class Trial:
         recorder = Recorder(self.names, self.optimizers, self.deadline, given, listeners)
         with self._surroundings(), recorder:
             try:
-                self.training.step(given, index)
+                self.training.train(given, index)
             except NoLossError as error:
                 raise StepError(str(error)) from None
             except Exception as error:
@@ -242,7 +245,7 @@ class Trial:
         self.model.eval()
         args, kwargs = copied(call.args), copied(dict(call.kwargs))
         recorder = Recorder(self.names, (), self.deadline, listeners=Listeners(noise=noise))
-        with self._surroundings(), recorder, torch.set_grad_enabled(noise is not None), self.training.context():
+        with self._surroundings(), recorder, torch.set_grad_enabled(noise is not None), self.training.forward_context():
             try:
                 return call.module(*args, **kwargs), recorder.record
             except Exception as error:
@@ -257,7 +260,9 @@ class Trial:
         stack = ExitStack()
         # Run compiled modules eagerly: compiling may take minutes, and compiled code calls no hook of a recorder.
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(torch.enable_grad())
+        stack.enter_context(self.training.quiet())
+        if self.training.world_size > 1:
+            stack.enter_context(WithoutOtherRanks())
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         return stack

@@ -29,6 +29,8 @@ RANK = int(os.environ.get("LOCAL_RANK", "0"))
 BATCH, FEATURES = 4, 6  # of one rank
 SAID = ("Healthy", "Not healthy", "WARNING", "CRITICAL")
 """How the lines begin that a `HealthMonitor` prints."""
+FIRST_BATCHES = [("automatic", False, False), ("manual", True, False), ("exchanging", False, True), ("both", True, True)]
+"""Name, whether optimization is manual, and whether the step exchanges a tensor, of the fits whose first batch is checked."""
 AMONG = {"alone": False, "beside": True}
 """Whether a `StatsMonitor` is beside the `HealthMonitor`, by the name of the case."""
 
@@ -87,16 +89,19 @@ class Perturbed(Net):
             self.body[2].weight += 0.01
 
 
-class Exchanges(Net):
-    """A batch norm, dropout, and a tensor of the other rank in the loss."""
+class Random(Net):
+    """A batch norm and dropout, and if it exchanges, a tensor of the other rank in the loss."""
 
-    def __init__(self, manual: bool = False) -> None:
+    def __init__(self, manual: bool = False, exchanges: bool = False) -> None:
         super().__init__()
         self.automatic_optimization = not manual
+        self.exchanges = exchanges
         self.body = nn.Sequential(nn.Linear(FEATURES, 7), nn.BatchNorm1d(7), nn.Dropout(), nn.Linear(7, 3))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx) + 0.0 * self.all_gather(batch[0].mean()).sum()
+        loss = super().training_step(batch, batch_idx)
+        if self.exchanges:
+            loss = loss + 0.0 * self.all_gather(batch[0].mean()).sum()
         if not self.automatic_optimization:
             optimizer = self.optimizers()
             optimizer.zero_grad()
@@ -204,15 +209,15 @@ def same_bits(root: Path) -> dict[str, Any]:
 
 def first_batch(root: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for manual in (False, True):
-        make = partial(Exchanges, manual)
+    for name, manual, exchanges in FIRST_BATCHES:
+        make = partial(Random, manual, exchanges)
         monitor = HealthMonitor(loggers=[], check_first_batch=True)
         bare = bits(fit(root, make, 6)[0])
         checked = bits(fit(root, make, 6, monitor)[0])
         report = monitor.check_report
-        found["manual" if manual else "automatic"] = {
+        found[name] = {
             "bits": [bare, checked],
-            "report": None if report is None else {each.check: each.status for each in report},
+            "report": None if report is None else {each.check: [each.status, each.message] for each in report},
             "notes": None if report is None else list(report.notes),
         }
     calls: list[Any] = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -14,10 +14,9 @@ from lightning_hooks.engine.changing.checks import refuse_unsupported
 from lightning_hooks.engine.changing.resolve import resolve_applies
 from lightning_hooks.engine.inspecting.left_out import left_out_of
 from lightning_hooks.engine.inspecting.match_report import Match, hooks_report, plan_report, transforms_report
-from lightning_hooks.engine.running.run import runs_on
+from lightning_hooks.engine.running.run import paused_runs
 from lightning_hooks.engine.user_hooks.participant import resolve_hooks
 from lightning_hooks.errors import HooksLeftError, RuleError, shown
-from lightning_hooks.hooks import for_each
 from lightning_hooks.plan.defaults import DEFAULT_WATCH
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.private import private
@@ -53,19 +52,7 @@ def paused(model: nn.Module) -> AbstractContextManager[None]:
         ...     pass
     """
     _refuse_other(model, "paused")
-    return _paused(model)
-
-
-@contextmanager
-def _paused(model: nn.Module) -> Iterator[None]:
-    hook_managers = [run.hook_manager for run in runs_on(model)]
-    pause = object()
-    try:
-        for hook_manager in hook_managers:
-            hook_manager.pause(pause)
-        yield
-    finally:
-        for_each(lambda hook_manager: hook_manager.resume(pause), hook_managers)
+    return paused_runs(model)
 
 
 def assert_no_hooks(model: nn.Module) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,16 +13,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.assembly import TRAIN, Contribution
-from lightning_hooks.engine.participants.facts import facts_of_optimizers
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.recording.call_recorder import Recorder, plan_of
 from lightning_hooks.engine.recording.findings import cause_of, finding_of
 from lightning_hooks.engine.recording.flight import Flight
 from lightning_hooks.engine.recording.late_recorder import recorder_for
-from lightning_hooks.engine.recording.loop import Loop
 from lightning_hooks.engine.recording.participant import RecordingParticipant
 from lightning_hooks.engine.recording.record_folder import RecordFolder
-from lightning_hooks.engine.running.hook_manager import HookManager
+from lightning_hooks.engine.rerun.plain import PlainTraining
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.health.terminal import block_for
@@ -66,19 +62,18 @@ def loop_recording(
     recorder: Any,
     model: nn.Module,
     optimizers: Callable[[], Sequence[Optimizer]],
-    hook_manager: HookManager,
     folder: Path | None,
     device: torch.device,
 ) -> LoopRecording | None:
     """The recording of a plain loop; None if nothing is to be recorded.
 
-    Nobody but the loop can run a step again, so the trail of calls names the module. An update is run again.
+    Only the loop itself has the batch and can run its step again, so the trail of calls names the module. An update is run
+    again.
 
     Args:
         recorder: as of `instrument`.
         model: the root module.
         optimizers: returns the optimizers of the loop.
-        hook_manager: pauses its hooks while an update runs again.
         folder: where `flight_record/` goes; None to write nothing.
         device: of the model.
 
@@ -88,29 +83,9 @@ def loop_recording(
     options = as_options(recorder)
     if options is None:
         return None
-    loop = Loop(model, optimizers, context=partial(_context, model, optimizers), quiet=partial(_paused, hook_manager))
+    training = PlainTraining(model, optimizers)
     where = None if folder is None else partial(RecordFolder, folder)
-    return LoopRecording(plan_of(model), partial(Flight, loop, where, _tell, options), options.last, device)
-
-
-@contextmanager
-def _paused(hook_manager: HookManager) -> Iterator[None]:
-    token = object()
-    hook_manager.pause(token)
-    try:
-        yield
-    finally:
-        hook_manager.resume(token)
-
-
-def _context(model: nn.Module, optimizers: Callable[[], Sequence[Optimizer]]) -> dict[str, Any]:
-    facts = facts_of_optimizers(list(optimizers()), model)
-    return {
-        "optimizers": {f"{i} {each.type}": [group.lr for group in each.groups] for i, each in enumerate(facts)},
-        "model": f"{type(model).__module__}.{type(model).__qualname__}",
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
+    return LoopRecording(plan_of(model), partial(Flight, training, where, _tell, options), options.last, device)
 
 
 def _tell(record: FlightRecord, folder: Path | None) -> None:

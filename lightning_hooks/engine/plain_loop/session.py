@@ -176,8 +176,7 @@ class Instrument:
             contributions.append(Contribution("instrument", plans={TRAIN: self._plan}, publisher=self._publisher))
         changing = changing_participants(model, applies, hook_rules, lambda: self.optimizers)
         contributions.append(Contribution(participants=changing))
-        manager, where = self._run.hook_manager, self._context.folder
-        recording = loop_recording(recorder, model, lambda: self.optimizers, manager, where, device)
+        recording = loop_recording(recorder, model, lambda: self.optimizers, self._context.folder, device)
         if recording is not None:
             contributions.append(recording.contribution())
         facts = ModelFacts(model, lambda: self.optimizers)

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from lightning_hooks.engine.recording.batches import KeptBatch, named_tensors
 from lightning_hooks.engine.recording.call_recorder import Moment, Recorder
 from lightning_hooks.engine.recording.failures import failure_of
-from lightning_hooks.engine.recording.loop import Loop
 from lightning_hooks.engine.recording.summaries import summary
+from lightning_hooks.engine.rerun.training import Training
 from lightning_hooks.recorder.calls import Calls
 from lightning_hooks.recorder.gaps import between
 from lightning_hooks.recorder.record import FlightRecord, Gap, Growth, Place, TensorSummary, TrailEntry, Verdict
@@ -32,7 +32,7 @@ _UNSEEN: Final = (
 
 
 def seen(
-    recorder: Recorder, loop: Loop, kept: KeptBatch | None, moment: Moment, optimizer: Optimizer | None, most: int
+    recorder: Recorder, loop: Training, kept: KeptBatch | None, moment: Moment, optimizer: Optimizer | None, most: int
 ) -> FlightRecord:
     """The record of a number that is not finite.
 
@@ -65,13 +65,13 @@ def seen(
         message_of(verdict, place, None, recorder.finite_until, has_loss=has_loss),
         inputs=inputs.get(verdict, ()),
         trail=calls.named(end - most, end),
-        context=loop.context(),
+        context=loop.facts(),
         notes=(_UNSEEN,) if any(map(is_sharded, loop.model.parameters())) else (),
     )
     return replace(record, growth=growth_of(record, recorder))
 
 
-def ended(recorder: Recorder, loop: Loop, error: BaseException, most: int) -> FlightRecord:
+def ended(recorder: Recorder, loop: Training, error: BaseException, most: int) -> FlightRecord:
     """The record of an exception that ends the run."""
     failure = failure_of(error, loop.model)
     verdict = (
@@ -86,7 +86,7 @@ def ended(recorder: Recorder, loop: Loop, error: BaseException, most: int) -> Fl
         place,
         message_of(verdict, None, None),
         trail=calls.named(len(calls.entries) - most),
-        context=loop.context(),
+        context=loop.facts(),
         failure=failure,
     )
     return replace(record, growth=growth_of(record, recorder))
@@ -105,7 +105,7 @@ def growth_of(record: FlightRecord, recorder: Recorder) -> Growth | None:
     return next((growth for growth in found if growth is not None), None)
 
 
-def _culprit(calls: Calls, position: int, loop: Loop) -> tuple[TrailEntry, Gap]:
+def _culprit(calls: Calls, position: int, loop: Training) -> tuple[TrailEntry, Gap]:
     """The call that most likely made the first bad number, and the code that may have made it instead.
 
     The gradient of an output is made by what came after that output: by the module whose gradient was noted just before.
@@ -141,7 +141,7 @@ def _gradients(recorder: Recorder, parameters: Mapping[str, nn.Parameter]) -> It
 
 def _look(
     recorder: Recorder,
-    loop: Loop,
+    loop: Training,
     kept: KeptBatch | None,
     moment: Moment,
     optimizer: Optimizer | None,
@@ -163,7 +163,7 @@ def _look(
     )
 
 
-def _place(verdict: Verdict, sight: Sight, recorder: Recorder, loop: Loop) -> Place:
+def _place(verdict: Verdict, sight: Sight, recorder: Recorder, loop: Training) -> Place:
     batch, process = recorder.micro_batch, (loop.rank, loop.world_size)
     if verdict is Verdict.UPDATE:
         updated = next(iter(sight.bad_parameters), None)

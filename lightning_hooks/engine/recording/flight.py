@@ -6,6 +6,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +17,9 @@ from lightning_hooks.engine.recording.autopsy import Autopsy, autopsy
 from lightning_hooks.engine.recording.batches import BatchReferences, KeptBatch
 from lightning_hooks.engine.recording.call_recorder import Moment, Recorder
 from lightning_hooks.engine.recording.first_look import ended, growth_of, seen
-from lightning_hooks.engine.recording.loop import Loop
 from lightning_hooks.engine.recording.record_folder import RecordFolder, save_beside, write_of_rank, write_texts
 from lightning_hooks.engine.recording.restoring import restored
+from lightning_hooks.engine.rerun.training import Training
 from lightning_hooks.errors import listed, printable
 from lightning_hooks.recorder.options import RecorderOptions
 from lightning_hooks.recorder.record import FlightRecord, Verdict
@@ -42,7 +43,7 @@ class Flight:
     """Keeps the last batches of a run by reference, and writes one record.
 
     Args:
-        loop: the loop that trains.
+        training: runs a step again.
         folder: returns the folder of the record; None to write nothing.
         tell: called once with the whole record, and with its folder.
         options: what is recorded and kept.
@@ -55,7 +56,7 @@ class Flight:
 
     def __init__(
         self,
-        loop: Loop,
+        training: Training,
         folder: Callable[[], RecordFolder] | None,
         tell: Tell,
         options: RecorderOptions,
@@ -64,7 +65,7 @@ class Flight:
         self.recorder = recorder
         self.record: FlightRecord | None = None
         self.path: Path | None = None
-        self._loop = loop
+        self._training = training
         self._folder = folder
         self._tell = tell
         self._options = options
@@ -105,7 +106,7 @@ class Flight:
         self._batches.close()
         self._begun.clear()
         # Whoever keeps the flight for its record must not keep the model alive.
-        for name in ("_loop", "recorder"):
+        for name in ("_training", "recorder"):
             vars(self).pop(name, None)
         self._folder, self._tell = None, _tell_nobody
 
@@ -117,7 +118,7 @@ class Flight:
         if self.record is not None or "nonfinite" not in self._options.on:
             return
         self._guarded(
-            lambda: self._write(seen(self.recorder, self._loop, self.last_batch, moment, optimizer, self._options.last))
+            lambda: self._write(seen(self.recorder, self._training, self.last_batch, moment, optimizer, self._options.last))
         )
         if moment == "loss" and self.last_batch is not None and self.recorder.is_immediate:
             self._explains_later = True
@@ -133,7 +134,7 @@ class Flight:
         """Record an exception that ends the run, unless a number that was not finite is recorded."""
         self.flush()
         if self.record is None and "exception" in self._options.on:
-            self._guarded(lambda: self._write(ended(self.recorder, self._loop, error, self._options.last)))
+            self._guarded(lambda: self._write(ended(self.recorder, self._training, error, self._options.last)))
             self._end(None, None)
         elif self._explains_later:
             self._end(None, None)
@@ -163,8 +164,8 @@ class Flight:
             return
         if self.path is None:
             path, is_first = self._folder().claim(yields=record.verdict is Verdict.ALL_REDUCE)
-            if self._loop.world_size > 1:
-                write_of_rank(record, path, self._loop.rank)
+            if self._training.world_size > 1:
+                write_of_rank(record, path, self._training.rank)
             self._is_second = not is_first
             if not is_first:
                 return
@@ -172,7 +173,7 @@ class Flight:
             # Write the record before the files beside it: an error while saving a batch must not prevent the record.
             write_texts(record, path)
             kept, generators = self.last_batch, self.generators
-            self.record = record = save_beside(record, path, self._loop, kept, generators, self._options.keeps)
+            self.record = record = save_beside(record, path, self._training, kept, generators, self._options.keeps)
         write_texts(record, self.path)
 
     def _explain(self, moment: Moment, optimizer: Optimizer | None) -> None:
@@ -193,7 +194,7 @@ class Flight:
 
     def _explained(self, record: FlightRecord, found: Autopsy) -> FlightRecord:
         notes = (*record.notes, *_of_compiled(record), *found.notes)
-        place = found.place(record.step, self.recorder.micro_batch, self._loop.rank, self._loop.world_size)
+        place = found.place(record.step, self.recorder.micro_batch, self._training.rank, self._training.world_size)
         if found.verdict is None or place is None:
             # A run that raised or took too long shows nothing about the step.
             if found.notes:
@@ -218,7 +219,7 @@ class Flight:
 
     def _is_beyond_the_scaler(self, found: Autopsy) -> bool:
         """Whether gradients exceed the range of float16 at a loss scale at which they should not."""
-        scaler, result = self._loop.scaler(), found.result
+        scaler, result = self._training.scaler, found.result
         is_scaled = scaler is not None and scaler.is_enabled() and found.verdict is Verdict.BACKWARD
         return is_scaled and result is not None and result.dtype == "float16" and not result.nan
 
@@ -231,12 +232,12 @@ class Flight:
         if record.verdict is Verdict.ALL_REDUCE:
             return "each gradient that this rank computed is finite"
         if moment == "parameters":
-            parameters = self._loop.model.parameters()
+            parameters = self._training.model.parameters()
             return "an update of sharded parameters may wait for other ranks" if any(map(is_sharded, parameters)) else ""
-        refused = self._loop.refuses()
+        refused = self._training.refusal()
         if refused:
             return refused
-        if self.recorder.steps_in_batch and not self._loop.is_manual:
+        if self.recorder.steps_in_batch and not self._training.is_manual:
             return "an optimizer has already changed parameters in this batch"
         if record.place is not None and record.place.micro_batch != self.recorder.micro_batch:
             return "it happened in an earlier batch of the step"
@@ -246,15 +247,15 @@ class Flight:
         return f"{', '.join(changed)} was changed in place since the step began" if changed else ""
 
     def _run_step(self) -> Autopsy | None:
-        loop, kept = self._loop, self.last_batch
-        step = loop.step()
-        if step is None or kept is None:
+        training, kept = self._training, self.last_batch
+        if kept is None:
             return None
-        with loop.quiet(), restored(loop.model, scaler=loop.scaler()):
+        step = partial(training.differentiate, kept.batch, kept.batch_idx, self.recorder.steps_in_batch)
+        with training.quiet(), restored(training.model, scaler=training.scaler):
             generators = self.generators
             if generators is not None:
                 generators.restore()
-            return autopsy(loop.model, step, batch=kept.batch, optimizers=loop.optimizers(), limit=self._options.limit)
+            return autopsy(training.model, step, batch=kept.batch, optimizers=training.optimizers, limit=self._options.limit)
 
     def _run_update(self, optimizer: Optimizer | None) -> Autopsy | None:
         """Run the update again with the learning rate and the state that it left.
@@ -276,9 +277,9 @@ class Flight:
 
     def _run_update_from(self, optimizer: Optimizer, share: float) -> Autopsy:
         """Run an update with the parameters that are not finite at a share of the largest number of their type."""
-        loop = self._loop
+        training = self._training
         gradients = [(each, each.grad) for group in optimizer.param_groups for each in group["params"]]
-        with loop.quiet(), restored(loop.model, [optimizer], updates=True):
+        with training.quiet(), restored(training.model, [optimizer], updates=True):
             with torch.no_grad():
                 for parameter, gradient in gradients:
                     largest = share * torch.finfo(parameter.dtype).max
@@ -286,7 +287,7 @@ class Flight:
                     parameter.grad = gradient
             step = _without_hooks(type(optimizer).step)
             return autopsy(
-                loop.model, _nothing, update=lambda: step(optimizer), optimizers=[optimizer], limit=self._options.limit
+                training.model, _nothing, update=lambda: step(optimizer), optimizers=[optimizer], limit=self._options.limit
             )
 
 

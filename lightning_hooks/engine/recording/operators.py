@@ -20,8 +20,6 @@ OVERWRITING: Final = frozenset(
     | {"geometric_", "resize_", "set_", "_foreach_copy_", "_foreach_zero_"}
 )
 """In-place operators that do not read the tensor that they write."""
-COLLECTIVES: Final = frozenset({"c10d", "_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "symm_mem"})
-"""The namespaces of operators that wait for other ranks."""
 
 
 _RUNNING: Final = ("running_mean", "running_var")
@@ -49,17 +47,6 @@ def base_name(operator: Any) -> str:
     """The name without namespace and overload, such as `add_`."""
     name: str = operator.name()
     return name.partition("::")[2].partition(".")[0]
-
-
-def shown_name(operator: Any) -> str:
-    """The name without its overload, as a record shows it, such as `aten.add_`."""
-    name: str = operator.name()
-    return name.partition(".")[0].replace("::", ".")
-
-
-def namespace(operator: Any) -> str:
-    name: str = operator.name()
-    return name.partition("::")[0]
 
 
 def tensor_arguments(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Argument]:

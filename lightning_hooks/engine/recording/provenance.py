@@ -12,19 +12,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lightning_hooks.engine.recording.autograd_nodes import ForwardOperators, running_node
 from lightning_hooks.engine.recording.module_calls import Call, ModuleCalls
 from lightning_hooks.engine.recording.operators import (
-    COLLECTIVES,
     UNINITIALISED,
     Argument,
     bad_scalars,
     base_name,
-    namespace,
-    shown_name,
     tensor_arguments,
     tensors_in,
 )
 from lightning_hooks.engine.recording.origins import Birth, Origin, OriginMap, address_of
 from lightning_hooks.engine.recording.source_lines import Line, stack_of_operation
 from lightning_hooks.engine.recording.summaries import range_of, summary
+from lightning_hooks.engine.rerun.ranks import DispatchMode, shown_name, waits_for_ranks
 from lightning_hooks.recorder.record import TensorSummary
 
 
@@ -32,17 +30,7 @@ class StoppedEarly(BaseException):
     """Ends the step that a mode follows; not an `Exception`, so that the code of the step does not catch it."""
 
 
-class _Dispatch:
-    """The entry of a mode. In the mode's own class torch would wrap it, and the wrapper imports the compiler: seconds."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.dispatched(func, args, kwargs or {})
-
-    def dispatched(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        raise NotImplementedError
-
-
-class Provenance(_Dispatch, TorchDispatchMode):
+class Provenance(DispatchMode, TorchDispatchMode):
     """Notes the origin of every number that is not finite while a step runs.
 
     Args:
@@ -114,7 +102,7 @@ class Provenance(_Dispatch, TorchDispatchMode):
             self._note_results(operation, result)
 
     def _stop_if_due(self, operator: Any) -> None:
-        if namespace(operator) in COLLECTIVES:
+        if waits_for_ranks(operator):
             raise StoppedEarly(f"the step waits for other ranks ({shown_name(operator)}), so it was not run again to its end")
         if time.perf_counter() > self._deadline:
             raise StoppedEarly(f"the step was stopped after {self._limit:g} s")

@@ -11,8 +11,8 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 from lightning_hooks.engine.recording.batches import KeptBatch
-from lightning_hooks.engine.recording.loop import Loop
 from lightning_hooks.engine.recording.saving import save_batch, save_generators, save_optimizers, save_weights
+from lightning_hooks.engine.rerun.training import Training
 from lightning_hooks.recorder.command import replay_command
 from lightning_hooks.recorder.files import FOLDER, RECORD, TEXT, to_json
 from lightning_hooks.recorder.markdown import to_markdown
@@ -97,7 +97,7 @@ def write_texts(record: FlightRecord, folder: Path) -> None:
 def save_beside(
     record: FlightRecord,
     folder: Path,
-    loop: Loop,
+    loop: Training,
     kept: KeptBatch | None,
     generators: Generators | None,
     keeps: Sequence[str],
@@ -138,5 +138,5 @@ def save_beside(
         notes.append("The weights are not kept: they are sharded, and gathering them would wait for other ranks.")
     elif "weights" in keeps:
         save("weights", lambda: save_weights(loop.model, folder))
-        save("optimizers", lambda: save_optimizers(loop.optimizers(), folder))
+        save("optimizers", lambda: save_optimizers(loop.optimizers, folder))
     return replace(record, files=files, notes=(*record.notes, *notes))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from weakref import WeakSet
 
 from torch import nn
@@ -12,6 +13,7 @@ from lightning_hooks.engine.participants.overhead import Meter
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.running.hook_manager import HookManager
 from lightning_hooks.engine.running.installed_hooks import InstallFinal
+from lightning_hooks.hooks import for_each
 
 _RUNS: WeakSet[Run] = WeakSet()
 """The runs of this process that have begun, for `paused`, which is given only a model, and for nested runs.
@@ -84,3 +86,16 @@ def runs_on(model: nn.Module) -> list[Run]:
     inside = set(map(id, model.modules()))
     live = [run for run in list(_RUNS) if run.is_live]
     return [run for run in live if id(run.model) in inside or any(module is model for module in run.model.modules())]
+
+
+@contextmanager
+def paused_runs(model: nn.Module) -> Iterator[None]:
+    """Remove the hooks of all runs that watch a model, one of its submodules, or a module that contains it, in the block."""
+    hook_managers = [run.hook_manager for run in runs_on(model)]
+    pause = object()
+    try:
+        for hook_manager in hook_managers:
+            hook_manager.pause(pause)
+        yield
+    finally:
+        for_each(lambda hook_manager: hook_manager.resume(pause), hook_managers)
