@@ -45,7 +45,7 @@ class TrainerTraining(Training):
         self.rank, self.world_size = trainer.global_rank, trainer.world_size
         if self.world_size > 1:
             self.notes.append(
-                "the first of several ranks ran the checks alone; those whose step exchanges tensors with other ranks are skipped"
+                "the first of several ranks ran the checks alone; those whose step exchanges tensors with others are skipped"
             )
 
     @property

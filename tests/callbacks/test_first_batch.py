@@ -367,3 +367,18 @@ def test_the_arguments_after_a_trainer_are_checked(tmp_path):
         check(Plain(), next(iter(loader())))
     with pytest.raises(RuleError, match="the loader gives no batch"):
         check(trainer, Plain(), [])
+
+
+class FromIterator(Plain):
+    def training_step(self, dataloader_iter):
+        batch, _, _ = next(dataloader_iter)
+        return super().training_step(batch, 0)
+
+
+def test_a_step_that_takes_its_batches_itself_is_not_checked_and_says_why(tmp_path):
+    plain, _ = fitted(FromIterator, tmp_path, epochs=1)
+    checked, trainer = fitted(FromIterator, tmp_path, [checking()], epochs=1)
+    assert same(plain, checked)
+    assert {each.message for each in trainer.callbacks[0].check_report} == {
+        "the training step takes its batches from an iterator"
+    }

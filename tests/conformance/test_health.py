@@ -22,7 +22,7 @@ from tests.conformance.health_cases import AMONG
 from tests.conformance.test_manual import ByHand, Gan
 from tests.conformance.test_precision import scaler
 
-ALONE = "the first of several ranks ran the checks alone; those whose step exchanges tensors with other ranks are skipped"
+ALONE = "the first of several ranks ran the checks alone; those whose step exchanges tensors with others are skipped"
 CASES = ["same_bits", "first_batch", "sharded", "healthy", "forgotten", "acts", "replicas", "forgotten_on_one_rank", "fails"]
 """The last one leaves a process group that cannot be used."""
 
