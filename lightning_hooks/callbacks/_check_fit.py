@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 
 from torch import nn
 
-from lightning_hooks.callbacks._lightning import Callback
-from lightning_hooks.callbacks._silence import silent_lightning
-from lightning_hooks.callbacks._trainer_training import TrainerTraining, dummy_logger, package_of
+from lightning_hooks.callbacks._own_fit import at_first_batch
+from lightning_hooks.callbacks._trainer_training import dummy_logger, package_of
 from lightning_hooks.checks.result import CheckReport
 from lightning_hooks.engine.rerun.training import Training
 from lightning_hooks.errors import RuleError, shown
@@ -20,27 +19,8 @@ from lightning_hooks.snapshot.generators import Generators
 from lightning_hooks.snapshot.reach import ReachOfData
 from lightning_hooks.snapshot.snapshot import Snapshot
 
-if TYPE_CHECKING:
-    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
-
 Run = Callable[[Training, Any], CheckReport]
 _ACCELERATORS: Final = {"CPUAccelerator": "cpu", "CUDAAccelerator": "gpu", "MPSAccelerator": "mps"}
-
-
-class _Finished(Exception):
-    """Ends a fit that was made for a check."""
-
-
-class _CheckAtFirstBatch(Callback):
-    """Runs the checks on the first batch of a fit, and ends the fit."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self.report: CheckReport | None = None
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self.report = self._run(TrainerTraining(trainer, pl_module), batch)
-        raise _Finished
 
 
 def check_in_own_fit(trainer: Any, module: Any, data: Any, run: Run) -> CheckReport:
@@ -62,23 +42,28 @@ def check_in_own_fit(trainer: Any, module: Any, data: Any, run: Run) -> CheckRep
         raise RuleError(f"check: after a Trainer comes a LightningModule, got {shown(module)}")
     randomness, snapshot = Generators(), Snapshot([module])
     of_data = Snapshot([data], ReachOfData())
-    callback = _CheckAtFirstBatch(run)
+    is_module = hasattr(data, "train_dataloader")
+    given = {"datamodule": data} if is_module else {} if data is None else {"train_dataloaders": data}
     try:
-        with _silent():
-            own = _own_trainer(trainer, callback)
-            is_module = hasattr(data, "train_dataloader")
-            given = {"datamodule": data} if is_module else {} if data is None else {"train_dataloaders": data}
-            try:
-                own.fit(module, **given)
-            except _Finished:
-                pass
+        # The real fit repeats the warnings of Lightning.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            report = at_first_batch(
+                partial(_own_trainer, trainer),
+                partial(_fit, module, given),
+                lambda training, batch, batch_idx: run(training, batch),
+            )
     finally:
         snapshot.restore()
         of_data.restore()
         randomness.restore()
-    if callback.report is None:
+    if report is None:
         raise RuleError("check: the loader gives no batch")
-    return callback.report
+    return report
+
+
+def _fit(module: Any, given: dict[str, Any], own: Any) -> None:
+    own.fit(module, **given)
 
 
 def _own_trainer(trainer: Any, callback: Any) -> Any:
@@ -106,11 +91,3 @@ def _own_trainer(trainer: Any, callback: Any) -> Any:
         "precision": trainer.precision,
     }
     return importlib.import_module(package_of(trainer)).Trainer(**options)
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Without the messages and warnings of Lightning about a fit, which come again when the real fit begins."""
-    with warnings.catch_warnings(), silent_lightning():
-        warnings.simplefilter("ignore")
-        yield

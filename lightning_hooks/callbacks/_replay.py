@@ -6,30 +6,32 @@ import copy
 import hashlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from typing_extensions import override
 
-from lightning_hooks.callbacks._lightning import Callback, imported
-from lightning_hooks.callbacks._one_batch import OneBatch, precision_arguments, set_counts
-from lightning_hooks.callbacks._silence import silent_lightning
-from lightning_hooks.callbacks._training_step import tensor_loss_of
-from lightning_hooks.engine.recording.bad_tensors import BadTensor, Watched
+from lightning_hooks.callbacks._lightning import imported
+from lightning_hooks.callbacks._own_fit import at_first_batch
+from lightning_hooks.callbacks._record_trainer import fit_one_batch, trainer_of_record
+from lightning_hooks.callbacks._trainer_training import TrainerTraining
+from lightning_hooks.engine.recording.bad_tensors import Watched
 from lightning_hooks.engine.recording.examination import Examination, bad_tensor_without_mode, run_step
 from lightning_hooks.engine.recording.explaining import Autopsy
 from lightning_hooks.engine.recording.origins import OriginMap
-from lightning_hooks.engine.recording.provenance import StoppedEarly
-from lightning_hooks.errors import RuleError, shortened, shown
+from lightning_hooks.engine.rerun.start import StartingPoint
+from lightning_hooks.errors import RuleError, listed, shortened, shown
 from lightning_hooks.snapshot.generators import Generators
+from lightning_hooks.snapshot.lending import UntouchableError
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -96,21 +98,31 @@ class Replayed:
 
 
 def replay(model: nn.Module, kept: Kept) -> Replayed:
-    """Train one batch three times, each time with a copy of the module.
+    """Train one batch three times, each time from the same state.
 
     Args:
         model: a LightningModule as it is built; it is not changed.
         kept: what the step is replayed from.
 
     Raises:
-        RuleError: it is no LightningModule.
+        RuleError: it is no LightningModule, or the step may use what cannot be restored between the runs.
     """
     package = _package_of(model)
     notes: list[str] = []
-    first, second = (_run(package, copy.deepcopy(model), _Observer(kept), notes) for _ in range(2))
-    examiner = _Examiner(kept)
-    _run(package, copy.deepcopy(model), examiner, notes)
-    return Replayed(first.outcome, second.outcome, examiner.found, tuple(dict.fromkeys(notes)))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            replayed = at_first_batch(
+                lambda callback: trainer_of_record(package, kept.context, callback, folder, notes),
+                lambda trainer: fit_one_batch(trainer, copy.deepcopy(model), kept.batch, kept.context.get("batch_idx") or 0),
+                partial(_run_three_times, kept, notes),
+                partial(_load, kept, notes),
+                accumulates=True,
+            )
+    except Exception as error:
+        raise _not_set_up(error) from error
+    if replayed is None:
+        raise RuleError("the training could not be set up again: the fit ended before its first batch")
+    return replayed
 
 
 def _package_of(model: nn.Module) -> ModuleType:
@@ -120,148 +132,68 @@ def _package_of(model: nn.Module) -> ModuleType:
     raise RuleError(f"replay needs a LightningModule, got {shown(type(model))}")
 
 
-class _OneStep(Callback):
-    """Puts a module and its optimizers into the state of the record, and lets one batch run."""
-
-    def __init__(self, kept: Kept) -> None:
-        self.kept = kept
-        self.error = ""
-        self.has_begun = False
-        self.notes: list[str] = []
-
-    @override
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.kept.load_weights(pl_module)
-        # An optimizer takes over the tensors that it loads, and changes them.
-        for optimizer, state in zip(trainer.optimizers, copy.deepcopy(list(self.kept.optimizers)), strict=False):
-            optimizer.load_state_dict(dict(state))
-        if not self.kept.optimizers:
-            self._set_rates(trainer.optimizers)
-        elif len(trainer.optimizers) != len(self.kept.optimizers):
-            self.notes.append(
-                f"the module has {len(trainer.optimizers)} optimizers, and the record {len(self.kept.optimizers)}"
-            )
-
-    def _set_rates(self, optimizers: Sequence[Optimizer]) -> None:
-        recorded = self.kept.context.get("optimizers") or {}
-        for optimizer, rates in zip(optimizers, recorded.values(), strict=False):
-            for group, rate in zip(optimizer.param_groups, rates, strict=False):
-                group["lr"] = float(rate)
-
-    @override
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self.has_begun = True
-        if self.kept.generators is not None:
-            self.kept.generators.restore()
-
-    def fit_raised(self, error: BaseException) -> None:
-        """The fit ended with an exception."""
-        self.error = shortened(f"{type(error).__name__}: {error}", 500)
+def _load(kept: Kept, notes: list[str], trainer: Trainer, module: LightningModule) -> None:
+    """Write the weights and the states of the optimizers of a record into a training."""
+    kept.load_weights(module)
+    # An optimizer takes over the tensors that it loads, and changes them.
+    for optimizer, state in zip(trainer.optimizers, copy.deepcopy(list(kept.optimizers)), strict=False):
+        optimizer.load_state_dict(dict(state))
+    if not kept.optimizers:
+        _set_rates(trainer.optimizers, kept.context.get("optimizers") or {})
+    elif len(trainer.optimizers) != len(kept.optimizers):
+        notes.append(f"the module has {len(trainer.optimizers)} optimizers, and the record {len(kept.optimizers)}")
 
 
-class _Observer(_OneStep):
-    """Notes what a step gives, and does not take part in it."""
-
-    def __init__(self, kept: Kept) -> None:
-        super().__init__(kept)
-        self._bad_tensor: BadTensor | None = None
-        self._digest = ""
-
-    @property
-    def outcome(self) -> Outcome:
-        return Outcome("" if self._bad_tensor is None else self._bad_tensor.shown, self._digest, self.error)
-
-    @override
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        loss, optimizers = tensor_loss_of(outputs), trainer.optimizers
-        self._bad_tensor = bad_tensor_without_mode(pl_module, optimizers, loss)
-        self._bad_tensor = self._bad_tensor or Watched(pl_module, optimizers).bad_parameters(OriginMap())
-        parameters = list(pl_module.parameters())
-        self._digest = _digest([loss, *(each.grad for each in parameters), *parameters])
+def _set_rates(optimizers: Sequence[Optimizer], recorded: Mapping[str, Sequence[float]]) -> None:
+    for optimizer, rates in zip(optimizers, recorded.values(), strict=False):
+        for group, rate in zip(optimizer.param_groups, rates, strict=False):
+            group["lr"] = float(rate)
 
 
-class _Examiner(_OneStep):
-    """Looks at every operator between the start and the end of the batch."""
+def _run_three_times(kept: Kept, notes: list[str], training: TrainerTraining, batch: Any, batch_idx: int) -> Replayed:
+    start = StartingPoint(training)
+    if start.unrestorable:
+        raise RuleError(f"the step may use {listed(start.unrestorable, 3)}, which cannot be restored between its runs")
 
-    def __init__(self, kept: Kept) -> None:
-        super().__init__(kept)
-        self.found = Autopsy(reproduced=False, notes=("the step did not begin",))
-        self._examination: Examination | None = None
-        self._stack = ExitStack()
+    def run(act: Callable[[Any, Callable[[], Tensor | None]], T]) -> T:
+        start.rewind()
+        if kept.generators is not None:
+            kept.generators.restore()
+        given = copy.deepcopy(batch)
+        with training.quiet():
+            return act(given, lambda: run_step(lambda: training.train(given, batch_idx)))
 
-    @override
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
-        self._examination = Examination(pl_module, batch, trainer.optimizers, self.kept.limit)
-        self._stack.enter_context(self._examination.following())
-
-    @override
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        self._stack.close()
-        self._conclude(tensor_loss_of(outputs))
-
-    @override
-    def fit_raised(self, error: BaseException) -> None:
-        super().fit_raised(error)
-        # The block of the examination notes the exception.
-        if self._examination is not None and self._stack.__exit__(type(error), error, error.__traceback__):
-            self._conclude(None)
-
-    def _conclude(self, loss: Tensor | None) -> None:
-        assert self._examination is not None
-        bad = self._examination.after_step(loss) or self._examination.after_update()
-        self.found = self._examination.autopsy(bad)
-
-
-Step = TypeVar("Step", bound=_OneStep)
-
-
-def _run(package: ModuleType, model: Any, step: Step, notes: list[str]) -> Step:
-    context = step.kept.context
-    # The batch is as the training step got it: transfers must not transform it once more, and nothing is downloaded.
-    model.on_before_batch_transfer = model.on_after_batch_transfer = lambda batch, dataloader_idx: batch
-    model.configure_callbacks, model.prepare_data = list, lambda: None
-    with tempfile.TemporaryDirectory() as folder, silent_lightning():
-        trainer = _trainer(package, step, folder, notes)
-        set_counts(trainer, context.get("epoch") or 0, context.get("global_step") or 0)
-        data = OneBatch(step.kept.batch, context.get("batch_idx") or 0)
-        data.trainer = trainer
-        try:
-            run_step(lambda: trainer.fit(model, train_dataloaders=data))
-        except (Exception, StoppedEarly, SystemExit) as error:
-            if not step.has_begun:
-                raise _not_set_up(error) from error
-            step.fit_raised(error)
-    notes += step.notes
-    return step
-
-
-def _trainer(package: ModuleType, step: _OneStep, folder: str, notes: list[str]) -> Any:
-    context = step.kept.context
     try:
-        return package.Trainer(
-            callbacks=[step],
-            default_root_dir=folder,
-            devices=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            limit_val_batches=0,
-            num_sanity_val_steps=0,
-            log_every_n_steps=1,
-            max_epochs=(context.get("epoch") or 0) + 1,
-            gradient_clip_val=context.get("gradient_clip_val"),
-            gradient_clip_algorithm=context.get("gradient_clip_algorithm"),
-            accumulate_grad_batches=context.get("accumulate_grad_batches") or 1,
-            **precision_arguments(package, context, notes),
-        )
-    except Exception as error:
-        raise _not_set_up(error) from error
+        first, second = (run(partial(_outcome_of, training)) for _ in range(2))
+        found = run(partial(_examined, training, kept.limit))
+    except UntouchableError as error:
+        raise RuleError(str(error)) from error
+    return Replayed(first, second, found, tuple(dict.fromkeys(notes)))
+
+
+def _outcome_of(training: TrainerTraining, batch: Any, step: Callable[[], Tensor | None]) -> Outcome:
+    """Run a step as it is."""
+    try:
+        loss = step()
+    except (Exception, SystemExit) as error:
+        return Outcome("", "", shortened(f"{type(error).__name__}: {error}", 500))
+    model, optimizers = training.model, training.optimizers
+    bad = bad_tensor_without_mode(model, optimizers, loss) or Watched(model, optimizers).bad_parameters(OriginMap())
+    parameters = list(model.parameters())
+    digest = _digest([loss, *(each.grad for each in parameters), *parameters])
+    return Outcome("" if bad is None else bad.shown, digest, "")
+
+
+def _examined(training: TrainerTraining, limit: float, batch: Any, step: Callable[[], Tensor | None]) -> Autopsy:
+    """Run a step under the mode that looks at every operator."""
+    examination = Examination(training.model, batch, training.optimizers, limit)
+    loss = None
+    try:
+        with examination.following():
+            loss = step()
+    except SystemExit as error:
+        return Autopsy(reproduced=False, notes=(f"the step raised SystemExit: {error}",))
+    return examination.autopsy(examination.after_step(loss) or examination.after_update())
 
 
 def _not_set_up(error: BaseException) -> RuleError:

@@ -22,12 +22,11 @@ from lightning_hooks.checks.recorder import Recorder
 from lightning_hooks.engine.participants.facts import facts_of_optimizers, role_of
 from lightning_hooks.engine.rerun.plain import NoLossError
 from lightning_hooks.engine.rerun.ranks import CommunicationError, WithoutOtherRanks
+from lightning_hooks.engine.rerun.start import StartingPoint
 from lightning_hooks.engine.rerun.training import Training
 from lightning_hooks.errors import shortened
 from lightning_hooks.rules.patterns import Target
-from lightning_hooks.snapshot.generators import Generators
 from lightning_hooks.snapshot.lending import UntouchableError
-from lightning_hooks.snapshot.snapshot import Snapshot
 from lightning_hooks.tensor_kinds import first_line, same_bits
 
 _MOST_STEPS: Final = 6
@@ -56,9 +55,8 @@ class Trial:
         self.model, self.batch, self.optimizers = training.model, batch, training.optimizers
         self.names = Names(training.model)
         self.deadline = math.inf
-        self._randomness = Generators()
-        self._snapshot = Snapshot([self.model, *self.optimizers, *training.holders])
-        self.unrestorable = self._snapshot.unrestorable
+        self._start = StartingPoint(training)
+        self.unrestorable = self._start.unrestorable
         self._failures: dict[str, BaseException] = {}
         self._known: dict[str, Any] = {}
 
@@ -67,15 +65,11 @@ class Trial:
 
         Copies stand in the places of iterators and other objects that cannot be restored, until `end`.
         """
-        self.end()
-        self._snapshot.lend()
+        self._start.rewind()
 
     def end(self) -> None:
         """Restore everything, and put each object back into its place."""
-        try:
-            self._snapshot.restore()
-        finally:
-            self._randomness.restore()
+        self._start.end()
 
     @cached_property
     def samples(self) -> Samples | str:
@@ -192,7 +186,7 @@ class Trial:
         """
         if is_first:
             self.restore()
-            self._snapshot.clear_gradients()
+            self._start.clear_gradients()
         self._wake()
         given = copied(self.batch if batch is None else batch)
         inputs: dict[str, Tensor] = {}
@@ -253,7 +247,7 @@ class Trial:
                 raise StepError(text) from error
 
     def _numbers_of(self, parameter: nn.Parameter, is_restored: bool) -> Tensor:
-        kept = self._snapshot.numbers_of(parameter) if is_restored else None
+        kept = self._start.numbers_of(parameter) if is_restored else None
         return parameter.detach().clone() if kept is None else kept
 
     def _surroundings(self) -> ExitStack:
