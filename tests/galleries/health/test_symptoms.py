@@ -22,6 +22,7 @@ from galleries.health import (
 from galleries.health.symptoms import SYMPTOMS
 from galleries.health.training import Training, fit
 from galleries.health.witness import Witness
+from galleries.sample import sample
 
 FAMILIES = [
     *(fault_activations, fault_data, fault_gradients, fault_initialisation, fault_loss),
@@ -38,7 +39,7 @@ def test_every_fault_on_one_rank_has_a_symptom() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("training", TRAININGS, ids=lambda training: training.name)
+@pytest.mark.parametrize("training", sample(TRAININGS), ids=lambda training: training.name)
 def test_the_symptom_is_there(training: Training, seed: int, tmp_path: Path) -> None:
     witness = Witness()
     fit(training, seed, [witness], tmp_path)

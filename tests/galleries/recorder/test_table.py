@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from galleries.recorder.catalogue import faulty, healthy
+from galleries.recorder.own import Recorder
 from galleries.recorder.table import PAGE, recorded, replaced, section
 
 
@@ -33,6 +35,13 @@ def page() -> str:
 def test_the_page_has_the_table_of_the_recorded_results() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert replaced(text, "gallery", section(*recorded())) == text
+
+
+def test_in_the_record_every_part_of_our_answers_is_right() -> None:
+    answers, _ = recorded()
+    ours = [each for each in answers if each["tool"] == Recorder.name]
+    assert {each["name"] for each in ours} == {fault.name for fault in [*faulty(), *healthy()]}
+    assert [(each["name"], each["backend"], each["right"]) for each in ours if not all(each["right"].values())] == []
 
 
 def test_totals_count_the_parts_that_a_training_has(page: str) -> None:

@@ -10,8 +10,10 @@ from galleries.recorder.catalogue import faulty, healthy
 from galleries.recorder.fault import Fault, fit
 from galleries.recorder.scaler_faults import SCALED
 from galleries.recorder.witness import Witness
+from galleries.sample import sample
 from lightning_hooks.recorder.record import Verdict
 
+FAULTS = sample([each for each in faulty() if not each.failure], of_each=2, family=lambda fault: fault.verdict)
 FIRST_BAD = {
     Verdict.FORWARD: "loss",
     Verdict.BATCH: "loss",
@@ -26,7 +28,7 @@ def batch_of(fault: Fault, accumulate: int) -> int:
     return (fault.step if fault.begins is None else fault.begins) * accumulate + fault.micro_batch
 
 
-@pytest.mark.parametrize("fault", [each for each in faulty() if not each.failure], ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_is_where_the_gallery_says(fault: Fault, tmp_path: Path) -> None:
     witness = Witness()
     trainer = fit(fault, tmp_path, [witness])
