@@ -33,6 +33,10 @@ OLD_NAMES = {
     ),
     "enabled, every_n_steps": (r"\bis_on=|\bis_on: bool = (True|False)\b", r"\bevery=20, "),
     'accept=Path("accepted.txt")': (r"FILE\.txt", r"string that ends with `\.txt`"),
+    "the name of the health rule, as NotInOptimizer": (
+        r"\bOptimizerCoversParameters\b|\bGradientsReachParameters\b|\bParametersMove\b|\bFrozenStay\b",
+        r"\bOutputsFinite\b|\bOutputsDiffer\b|\bActivationScale\b|\bInputScale\b",
+    ),
     "dependency groups": (r"\[(cli,)?(dev|bench|examples)\]'", r"extra `(bench|dev|examples)`"),
 }
 

@@ -116,7 +116,7 @@ def choice_by_argmax() -> Plain:
     return made(Choice)
 
 
-FAMILY, REACH = "graph", ("GradientsReachParameters",)
+FAMILY, REACH = "graph", ("NoGradient",)
 PATTERNS = [
     Pattern(
         "cut-by-data",

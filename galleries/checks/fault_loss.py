@@ -154,7 +154,7 @@ PATTERNS = [
         FAMILY,
         not_reduced,
         "The loss has one number for each sample.",
-        Expected(("StepRuns", "GradientsReachParameters", "InitialLoss", "OutputsFinite"), "fail"),
+        Expected(("StepRuns", "NoGradient", "InitialLoss", "NonFinite"), "fail"),
         peer=10,
     ),
     Pattern(
@@ -177,7 +177,7 @@ PATTERNS = [
         FAMILY,
         lambda: relabelled(lambda labels: torch.full_like(labels, -100)),
         "All labels are the index to ignore, so that the loss is NaN.",
-        Expected((*FIT, "OutputsFinite"), "fail"),
+        Expected((*FIT, "NonFinite"), "fail"),
     ),
     Pattern(
         "signs-for-bits",

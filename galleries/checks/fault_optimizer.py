@@ -121,7 +121,7 @@ def frozen_is_trained() -> Plain:
     model.requires_grad_(False)
     for parameter in model.parameters():  # the head was meant
         parameter.requires_grad_(True)
-    return classified(model, options={"checks": {"FrozenStay": {"params": ["0.*"]}}}, peer_options={"frozen": ["0"]})
+    return classified(model, options={"checks": {"FrozenMoves": {"params": ["0.*"]}}}, peer_options={"frozen": ["0"]})
 
 
 class ForgetsOneStep(Learner):
@@ -176,7 +176,7 @@ def rate_huge() -> Fit:
 
 
 FAMILY = "optimizer"
-COVERS, MOVE = "OptimizerCoversParameters", "ParametersMove"
+COVERS, STRANGER, MOVE = "NotInOptimizer", "StrangerInOptimizer", "UnchangedParameter"
 PATTERNS = [
     Pattern(
         "head-replaced",
@@ -205,7 +205,7 @@ PATTERNS = [
         FAMILY,
         lambda: fitted(Stranger),
         "The optimizer holds a tensor that is no parameter of the module, so that no checkpoint has it.",
-        Expected((COVERS,), "warn"),
+        Expected((STRANGER,), "warn"),
     ),
     Pattern(
         "layers-in-a-list",
@@ -227,14 +227,14 @@ PATTERNS = [
         FAMILY,
         lambda: fitted(FrozenDecays),
         "An optimizer decays parameters that do not require a gradient.",
-        Expected(("FrozenStay",), "fail", "encoder.*"),
+        Expected(("FrozenMoves",), "fail", "encoder.*"),
     ),
     Pattern(
         "frozen-is-trained",
         FAMILY,
         frozen_is_trained,
         "The loop that unfreezes the head unfreezes everything; the caller says what should be frozen.",
-        Expected(("FrozenStay",), "fail", "0.*"),
+        Expected(("FrozenMoves",), "fail", "0.*"),
         peer=6,
     ),
     Pattern(

@@ -17,6 +17,7 @@ from lightning_hooks.checks.result import CheckReport
 from lightning_hooks.engine import paused
 from lightning_hooks.errors import RuleError, printable, shown
 from lightning_hooks.health.finding import Finding
+from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class FirstBatch:
     Args:
         checks: True for all that are on, False for none; otherwise as of `check`.
         accept: patterns of results that are no problem.
+        rules: the health rules of the run, whose thresholds the checks with their names take over.
 
     Attributes:
         names: of the checks.
@@ -53,10 +55,12 @@ class FirstBatch:
         RuleError: an unknown check or field.
     """
 
-    def __init__(self, checks: bool | Mapping[str, Any] | Sequence[Any], accept: Sequence[str]) -> None:
+    def __init__(
+        self, checks: bool | Mapping[str, Any] | Sequence[Any], accept: Sequence[str], rules: Sequence[HealthRule] = ()
+    ) -> None:
         if checks is None or isinstance(checks, str):
             raise RuleError(f"check_first_batch must be True, False, a list of checks or a mapping, got {shown(checks)}")
-        self._checks = [] if checks is False else as_checks(None if checks is True else checks)
+        self._checks = [] if checks is False else as_checks(None if checks is True else checks, rules)
         self._accept = list(accept)
         self._is_due = False
         self.names = [check.name for check in self._checks]

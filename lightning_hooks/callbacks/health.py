@@ -121,7 +121,7 @@ class HealthMonitor(HooksCallback):
         self._health_rules: list[HealthRule] = as_health_rules(rules, rules_of_reference(reference))
         self.accept = accepted_patterns(accept)
         self.check_first_batch = check_first_batch
-        self._first_batch = FirstBatch(check_first_batch, self.accept)
+        self._first_batch = FirstBatch(check_first_batch, self.accept, self._health_rules)
         own = [rule.name for rule in self._health_rules]
         names = dict.fromkeys([*rules_by_name(), *REFERENCE_RULES, *own, *self._first_batch.names])
         refuse_unknown_rules(self.accept, [*names])
@@ -191,7 +191,7 @@ class HealthMonitor(HooksCallback):
         """
         if self._reporter is None or not self._is_diagnosing or rule not in self._reporter.diagnosis.rules:
             return False
-        self._reporter.diagnosis.give(rule, cause)
+        self._reporter.diagnosis.explain_by(rule, cause)
         return True
 
     @property
@@ -325,7 +325,7 @@ class HealthMonitor(HooksCallback):
         if self._reporter is None or not self._is_diagnosing:
             self._first_batch.tell(trainer)
             return
-        self._reporter.add_given(checked.findings, checked.judged, current_step(trainer))
+        self._reporter.add_checked(checked.findings, checked.judged, current_step(trainer))
         self._raise_if_asked()
 
     @property

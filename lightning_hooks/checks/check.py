@@ -29,6 +29,8 @@ class Check:
         needs: what the check cannot do without: `loss`, `optimizer`. Without it the check is skipped.
         next_steps: what to try, as imperative sentences.
         source: where the thresholds are from.
+        not_shown: what one batch cannot show of this fault, as a clause without a full stop, if a health rule of the same name
+            looks for it during the run.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,7 @@ class Check:
     needs: ClassVar[tuple[str, ...]] = ()
     next_steps: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = ""
+    not_shown: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         if "name" not in cls.__dict__:

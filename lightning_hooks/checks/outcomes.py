@@ -25,7 +25,7 @@ def report_of_checks(name: str, report: CheckReport) -> Report:
         report: the results.
 
     Example:
-        >>> report = CheckReport((CheckResult("FrozenStay", status="fail", rows=("fc.bias",), message="fc.bias moved"),))
+        >>> report = CheckReport((CheckResult("FrozenMoves", status="fail", rows=("fc.bias",), message="fc.bias moved"),))
         >>> report_of_checks("config.yaml", report).outcomes[0].status
         'failed'
     """

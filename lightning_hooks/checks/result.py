@@ -37,10 +37,10 @@ class CheckResult:
     Example:
         >>> message = "0: the input has a mean of 127"
         >>> result = CheckResult(
-        ...     "InputScale", status="warn", rows=("0",), message=message, measured=127.0, threshold=10.0
+        ...     "InputNotNormalised", status="warn", rows=("0",), message=message, measured=127.0, threshold=10.0
         ... )
         >>> result.fingerprint, result.finding.severity
-        ('InputScale/0', 'warning')
+        ('InputNotNormalised/0', 'warning')
     """
 
     check: str
@@ -91,8 +91,8 @@ class CheckReport:
         notes: about the whole check, for example that compiled modules ran eagerly.
 
     Example:
-        >>> report = CheckReport((CheckResult("OutputsFinite", status="pass", message="3 outputs are finite"),))
-        >>> bool(report.ok), report["OutputsFinite"].status
+        >>> report = CheckReport((CheckResult("NonFinite", status="pass", message="3 outputs are finite"),))
+        >>> bool(report.ok), report["NonFinite"].status
         (True, 'pass')
     """
 
@@ -159,8 +159,8 @@ class Ok:
     """Whether a report has no failure: a boolean whose `repr` says what failed.
 
     Example:
-        >>> CheckReport((CheckResult("FrozenStay", status="fail", rows=("fc.bias",), message="fc.bias moved"),)).ok
-        False: FrozenStay: fc.bias moved
+        >>> CheckReport((CheckResult("FrozenMoves", status="fail", rows=("fc.bias",), message="fc.bias moved"),)).ok
+        False: FrozenMoves: fc.bias moved
     """
 
     def __init__(self, report: CheckReport) -> None:

@@ -46,8 +46,8 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
         name="ParametersForgotten",
         message="The optimizer and the model do not hold the same parameters: {where}.",
-        any_of=("NotInOptimizer", "StrangerInOptimizer", "OptimizerCoversParameters"),
-        supporting=("UnchangedParameter", "UpdateTooSmall", "FrozenMoves", "ParametersMove"),
+        any_of=("NotInOptimizer", "StrangerInOptimizer"),
+        supporting=("UnchangedParameter", "UpdateTooSmall", "FrozenMoves"),
         next_steps=(
             "Create the optimizer after the last change of the model, from `self.parameters()`.",
             "If the parameter is frozen on purpose, set `requires_grad=False`.",
@@ -151,7 +151,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="DataNotNormalised",
         message="The numbers that enter the model are far from mean 0 and standard deviation 1: {where}.",
         required=("InputNotNormalised",),
-        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "PoorInitialization", "InputScale"),
+        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "PoorInitialization"),
         next_steps=("Subtract the mean of each feature of the training data and divide by its standard deviation.",),
         alternatives=("Categories that are given as numbers: use an embedding.",),
     ),
@@ -268,10 +268,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="GradientCut",
         message="No gradient reaches {where}: something cuts the graph between it and the loss.",
         required=("NoGradient",),
-        supporting=(
-            *("UnchangedParameter", "UpdateTooSmall", "LossConstant", "VanishingGradient", "NotCalledAnyMore"),
-            *("GradientsReachParameters", "ParametersMove"),
-        ),
+        supporting=("UnchangedParameter", "UpdateTooSmall", "LossConstant", "VanishingGradient", "NotCalledAnyMore"),
         next_steps=("Search behind the module for `detach()`, `.data`, `.item()`, `torch.no_grad()` and argmax.",),
         alternatives=(
             "The module is not used in the forward pass: then it has no `output` rows either.",

@@ -68,7 +68,7 @@ class Diagnosis:
         self._streaks = {name: Streaks(rule) for name, rule in self.rules.items()}
         self._groups = Groups(self.rules)
         self._causes: list[Cause] = []
-        self._given: tuple[str, Cause] | None = None
+        self._explained: tuple[str, Cause] | None = None
         self._ran: set[str] = set()
         self._could_not: dict[str, str] = {}
         self._failed: dict[str, str] = {}
@@ -102,30 +102,36 @@ class Diagnosis:
         """What explains the findings."""
         return list(self._causes)
 
-    def give(self, rule: str, cause: Cause) -> None:
+    def explain_by(self, rule: str, cause: Cause) -> None:
         """From now on, explain the findings of a rule by a cause that somebody else knows, such as a flight recorder.
 
         Args:
             rule: the name of the rule.
             cause: the cause; its findings are replaced by those of the rule.
         """
-        self._given = rule, cause
+        self._explained = rule, cause
 
-    def add_given(self, findings: Iterable[Finding], judged: Collection[str], step: int) -> list[Event]:
-        """Add what an instrument beside the rules finds, such as the checks of the first batch; returns what is new.
+    def add_checked(self, findings: Iterable[Finding], judged: Collection[str], step: int) -> list[Event]:
+        """Add what the checks of a first batch have found; returns what is new.
+
+        What a rule finds at the same rows, or near the same step, belongs to the finding of the check with its name.
 
         Args:
-            findings: all that it finds now. A finding with the fingerprint of an earlier one is the same finding.
-            judged: the names of its checks that looked; an earlier finding of these is over if it is not found now.
-            step: the step of its look.
+            findings: all that the checks have found now. A finding with the fingerprint of an earlier one is the same finding.
+            judged: the names of the checks that looked; an earlier finding of these is over if it is not found now.
+            step: the step of their look.
         """
-        changed = self._groups.give(findings, judged, step)
+        changed = self._groups.add_checked(findings, judged, step)
         return self._events(changed, step) if changed else []
 
-    def _given_cause(self, recent: Iterable[Finding]) -> list[Cause]:
-        if self._given is None:
+    def is_checked(self, number: int) -> bool:
+        """Whether a check of the first batch has found the finding with this number."""
+        return self._groups.is_checked(number)
+
+    def _known_cause(self, recent: Iterable[Finding]) -> list[Cause]:
+        if self._explained is None:
             return []
-        rule, cause = self._given
+        rule, cause = self._explained
         explained = [finding for finding in recent if finding.rule == rule and finding.last_step >= cause.first_step]
         names, numbers = tuple(each.fingerprint for each in explained), tuple(each.number for each in explained)
         return [replace(cause, findings=names, numbers=numbers)] if explained else []
@@ -214,7 +220,7 @@ class Diagnosis:
         recent = [each for each in self.findings if each.is_over is None or each.is_over >= step - WINDOW]
         numbers = {finding.number for finding in recent}
         old = {cause.name: cause for cause in self._causes if not numbers.isdisjoint(cause.numbers)}
-        given = self._given_cause(recent)
+        given = self._known_cause(recent)
         known = {number for cause in given for number in cause.numbers}
         new = [*given, *(each for each in explain(recent, self.evidence, self._cause_rules) if known.isdisjoint(each.numbers))]
         self._causes = [cause for cause in self._causes if numbers.isdisjoint(cause.numbers)] + new

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lightning_hooks.health.finding import Cause, EventKind, Finding
-from lightning_hooks.health.given import Given
 from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.streaks import Change, Streak
 
@@ -17,27 +16,55 @@ _MOST_SYMPTOMS: Final = 5  # symptoms that a finding quotes as its evidence
 
 
 class Group:
-    """The rows of one finding.
+    """The rows of one finding: those at which a rule has found it, and what a check of the same name has found before the run.
 
     Args:
-        rule: the name of the rule.
+        rule: the name of the rule, and of the check.
         number: of the finding in its run.
+        checked: what the check found; None if no check has found it.
     """
 
-    def __init__(self, rule: str, number: int) -> None:
-        self.rule, self.number = rule, number
+    def __init__(self, rule: str, number: int, checked: Finding | None = None) -> None:
+        self.rule, self.number, self.checked = rule, number, checked
         self.members: dict[str, Streak] = {}
         self.ended: dict[str, int] = {}
 
     @property
+    def rows(self) -> set[str]:
+        """The names of all rows."""
+        return {*self.members, *(self.checked.rows if self.checked is not None else ())}
+
+    @property
     def first(self) -> int:
         """The step at which the earliest row began."""
-        return min(streak.first for streak in self.members.values())
+        begins = [streak.first for streak in self.members.values()]
+        return min(begins if self.checked is None else [*begins, self.checked.first_step])
 
     @property
     def is_over(self) -> int | None:
-        """The step from which the condition holds at no row; None while it holds at one."""
+        """The step from which the condition holds at no row; None while it holds at one.
+
+        A check looks at one step. So if the rule has found the fault too, the rule says when the fault is gone.
+        """
+        if not self.members:
+            return self.checked.is_over if self.checked is not None else None
         return max(self.ended.values()) if len(self.ended) == len(self.members) else None
+
+    def check_again(self, finding: Finding) -> None:
+        """The check of a later fit has found the fault: keep the step at which it began."""
+        first = finding.first_step if self.checked is None else self.checked.first_step
+        if self.is_over is not None:
+            first = self.first
+            self.members.clear()
+            self.ended.clear()
+        self.checked = replace(finding, first_step=first)
+
+    def end_checked(self, step: int) -> bool:
+        """The check of a later fit has not found the fault. Returns whether the fault is over with that."""
+        was_over = self.is_over is not None
+        if self.checked is not None:
+            self.checked = replace(self.checked, is_over=step)
+        return not was_over and self.is_over is not None
 
     def add(self, streak: Streak) -> None:
         """Add a row, or one whose condition holds again."""
@@ -52,8 +79,36 @@ class Group:
         if self.members.get(streak.row) is streak:
             self.ended[streak.row] = streak.gone_since
 
-    def finding(self, rule: HealthRule, cause: str | None = None) -> Finding:
-        """The finding as it stands."""
+    def finding(self, rule: HealthRule | None, cause: str | None = None) -> Finding | None:
+        """The finding as it stands.
+
+        Args:
+            rule: the rule; None if the run does not use it, and then the finding is that of the check alone.
+            cause: the name of its cause.
+
+        Returns:
+            The finding; None if neither the check nor a rule of this run has found it.
+        """
+        found = self._found(rule, cause) if rule is not None and self.members else None
+        checked = self.checked
+        if checked is None:
+            return found
+        if found is None:
+            return replace(checked, cause=cause, is_over=self.is_over, number=self.number)
+        return replace(
+            found,
+            rows=tuple(dict.fromkeys([*checked.rows, *found.rows])),
+            fingerprint="",
+            first_step=self.first,
+            last_step=max(checked.last_step, found.last_step),
+            severity=max(checked.severity, found.severity, key=lambda severity: severity.rank),
+            evidence=(checked.evidence + found.evidence)[:_MOST_SYMPTOMS],
+            message=checked.message if checked.first_step <= found.first_step else found.message,
+            next_steps=checked.next_steps,
+        )
+
+    def _found(self, rule: HealthRule, cause: str | None) -> Finding:
+        """What the rule has found."""
         streaks = sorted(self.members.values(), key=_by_begin)
         rows = tuple(streak.row for streak in streaks)
         symptoms = sorted(
@@ -81,17 +136,19 @@ class Group:
     def state(self) -> dict[str, Any]:
         """The group as plain values."""
         members = [streak.state() for streak in self.members.values()]
-        return {"rule": self.rule, "number": self.number, "members": members, "ended": dict(self.ended)}
+        checked = {} if self.checked is None else {"checked": self.checked.to_dict()}
+        return {"rule": self.rule, "number": self.number, "members": members, "ended": dict(self.ended), **checked}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Group:
         """The group of `state`; raises KeyError, ValueError or TypeError if the state is damaged."""
-        group = cls(str(state["rule"]), int(state["number"]))
+        checked = Finding.from_dict(state["checked"]) if "checked" in state else None
+        group = cls(str(state["rule"]), int(state["number"]), checked)
         for each in state["members"]:
             streak = Streak.from_state(each)
             group.members[streak.row] = streak
         group.ended = {str(row): int(step) for row, step in dict(state["ended"]).items()}
-        if not group.members or not group.ended.keys() <= group.members.keys():
+        if not group.rows or not group.ended.keys() <= group.members.keys():
             raise ValueError(f"a finding of {group.rule} has no rows, or ends at rows that it does not have")
         return group
 
@@ -116,6 +173,12 @@ def _one_of_each_row(symptoms: Iterable[Symptom], but: str) -> list[Symptom]:
     return list(first.values())
 
 
+def _nearest(groups: Iterable[Group], first: int) -> Group | None:
+    """The group that is not over and began nearest to a step, if that is near enough for one finding."""
+    near = [group for group in groups if group.is_over is None and abs(group.first - first) <= TOGETHER]
+    return min(near, key=lambda group: (abs(group.first - first), group.number), default=None)
+
+
 class Groups:
     """All findings of a run so far.
 
@@ -127,7 +190,7 @@ class Groups:
 
     def __init__(self, rules: Mapping[str, HealthRule]) -> None:
         self._rules = rules
-        self._groups: list[Group | Given] = []
+        self._groups: list[Group] = []
         self._of_rule: dict[str, list[Group]] = {}
         self._of_row: dict[tuple[str, str], Group] = {}  # by rule and row
         self._findings: dict[int, Finding] = {}  # by number, ascending
@@ -136,13 +199,12 @@ class Groups:
 
     @property
     def findings(self) -> list[Finding]:
-        """The findings of the rules, and those that were given, by number."""
+        """The findings of the rules and of the checks, by number."""
         for number in sorted(self._changed):
-            group, cause = self._groups[number - 1], self._causes.get(number)
-            if isinstance(group, Given):
-                self._findings[number] = group.finding(cause)
-            elif group.rule in self._rules:
-                self._findings[number] = group.finding(self._rules[group.rule], cause)
+            group = self._groups[number - 1]
+            finding = group.finding(self._rules.get(group.rule), self._causes.get(number))
+            if finding is not None:
+                self._findings[number] = finding
         self._changed.clear()
         return list(self._findings.values())
 
@@ -154,40 +216,60 @@ class Groups:
             if finding.cause != name:
                 self._findings[number] = replace(finding, cause=name)
 
-    def _add(self, group: Group | Given) -> None:
-        self._groups.append(group)
-        self._changed.add(group.number)
-        if isinstance(group, Group):
-            self._of_rule.setdefault(group.rule, []).append(group)
-            for row in group.members:
-                self._of_row.setdefault((group.rule, row), group)
+    def is_checked(self, number: int) -> bool:
+        """Whether a check has found the finding with this number."""
+        return self._groups[number - 1].checked is not None
 
-    def give(self, findings: Iterable[Finding], judged: Collection[str], step: int) -> dict[int, EventKind]:
-        """Add what another instrument finds; returns what happened to each of its findings, by its number.
+    def _add(self, group: Group) -> None:
+        self._groups.append(group)
+        self._of_rule.setdefault(group.rule, []).append(group)
+        self._note_rows(group)
+
+    def _note_rows(self, group: Group) -> None:
+        self._changed.add(group.number)
+        for row in group.rows:
+            self._of_row.setdefault((group.rule, row), group)
+
+    def add_checked(self, findings: Iterable[Finding], judged: Collection[str], step: int) -> dict[int, EventKind]:
+        """Add what checks have found; returns what happened to each of their findings, by its number.
 
         Args:
-            findings: all that it finds now.
-            judged: the names of its checks that looked; if such a check had a finding that it does not have now, that is over.
-            step: the step of its look.
+            findings: all that the checks have found now.
+            judged: the names of the checks that looked; if such a check had a finding that it does not have now, that is over.
+            step: the step of their look.
         """
         changed: dict[int, EventKind] = {}
-        known = {group.fingerprint: group for group in self._groups if isinstance(group, Given)}
-        for finding in findings:
-            before = known.pop(finding.fingerprint, None)
-            if before is None:
-                self._add(Given(replace(finding, number=len(self._groups) + 1)))
+        found_again: list[Group] = []
+        known = {group.checked.fingerprint: group for group in self._groups if group.checked is not None}
+        for finding in map(self._as_grave_as_the_rule, findings):
+            group = known.pop(finding.fingerprint, None) or self._found_by_rule(finding)
+            if group is None:
+                self._add(Group(finding.rule, len(self._groups) + 1, finding))
                 changed[len(self._groups)] = "new"
                 continue
-            if before.is_over is not None:
-                changed[before.number] = "again"
-            before.see(finding)
-            self._changed.add(before.number)
+            if group.is_over is not None:
+                changed[group.number] = "again"
+            elif not group.rows.issuperset(finding.rows):
+                changed[group.number] = "grown"
+            group.check_again(finding)
+            found_again.append(group)
+            self._note_rows(group)
         for gone in known.values():
-            if gone.rule in judged and gone.is_over is None:
-                gone.end(step)
+            if gone.rule in judged and gone not in found_again and gone.end_checked(step):
                 changed[gone.number] = "over"
         self._changed.update(changed)
         return changed
+
+    def _as_grave_as_the_rule(self, finding: Finding) -> Finding:
+        """A finding of a check, as grave as the rule of the same name says if that is worse."""
+        rule = self._rules.get(finding.rule)
+        return replace(finding, severity=rule.severity) if rule and rule.severity.rank > finding.severity.rank else finding
+
+    def _found_by_rule(self, finding: Finding) -> Group | None:
+        """The group of a finding that the rule of the same name has found in an earlier fit."""
+        groups = [group for group in self._of_rule.get(finding.rule, ()) if group.members]
+        of_rows = [group for group in groups if not group.rows.isdisjoint(finding.rows)]
+        return next(iter(of_rows), None) or _nearest(groups, finding.first_step)
 
     def update(self, rule: str, change: Change) -> dict[int, EventKind]:
         """Take over what a look of a rule changed in its streaks; returns what happened to the findings, by their numbers."""
@@ -217,10 +299,9 @@ class Groups:
         known = self._of_row.get((rule, streak.row))
         if known is not None:
             return known, "again" if known.is_over is not None else None
-        is_open = (group for group in self._of_rule.get(rule, ()) if group.is_over is None)
-        near = [group for group in is_open if abs(group.first - streak.first) <= TOGETHER]
-        if near:
-            return min(near, key=lambda group: (abs(group.first - streak.first), group.number)), "grown"
+        near = _nearest(self._of_rule.get(rule, ()), streak.first)
+        if near is not None:
+            return near, "grown"
         new = Group(rule, len(self._groups) + 1)
         self._add(new)
         return new, "new"
@@ -231,7 +312,7 @@ class Groups:
         for streak in streaks:
             group = self._of_row.get((rule, streak.row))
             # A later streak of the row, or one of another tensor, may have taken the place of this streak in its group.
-            if group is not None and group.members[streak.row] is streak:
+            if group is not None and group.members.get(streak.row) is streak:
                 group.end(streak)
                 self._changed.add(group.number)
                 if group.is_over is not None:
@@ -253,7 +334,7 @@ class Groups:
         """The groups of `state`; raises KeyError, ValueError or TypeError if the state is damaged."""
         groups = cls(rules)
         for each in state:
-            groups._add(Given.from_state(each) if "given" in each else Group.from_state(each))
+            groups._add(Group.from_state(each))
         if [group.number for group in groups._groups] != list(range(1, len(groups._groups) + 1)):
             raise ValueError("findings must have the numbers 1, 2, …")
         return groups

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import WEIGHTED, Array, Mask, Roles
+
+LINK: Final = 20.0
+"""The input of a layer comes from the layer before it if their sizes differ by less than this factor."""
 
 
 @dataclass(frozen=True)

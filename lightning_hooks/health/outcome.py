@@ -78,7 +78,11 @@ def report_of_run(name: str, known: RunFindings, findings: Iterable[Finding]) ->
     summary = known.summary or {}
     told = {outcome.rule for outcome in outcomes}
     outcomes += [Outcome(str(rule), "passed") for rule in _entries(summary, "ran", list) if rule not in told]
-    outcomes += [Outcome(str(rule), "skipped", str(why)) for rule, why in _entries(summary, "could_not_run", dict).items()]
+    outcomes += [
+        Outcome(str(rule), "skipped", str(why))
+        for rule, why in _entries(summary, "could_not_run", dict).items()
+        if rule not in told
+    ]
     outcomes += [Outcome(str(rule), "broken", str(why)) for rule, why in _entries(summary, "failed", dict).items()]
     return Report(name, tuple(outcomes), _problem(known))
 

@@ -80,10 +80,10 @@ class Reporter(StepConsumer):
         elif self._is_first:
             self._teller.tell_waiting(view.step)
 
-    def add_given(self, findings: Iterable[Finding], judged: Collection[str], step: int) -> None:
-        """Report what an instrument beside the rules finds; arguments as of `Diagnosis.add_given`, the same on all ranks."""
+    def add_checked(self, findings: Iterable[Finding], judged: Collection[str], step: int) -> None:
+        """Report what the checks of a first batch find; arguments as of `Diagnosis.add_checked`, the same on all ranks."""
         if self._stopped_by is None:
-            self._guarded(lambda: self._report(self.diagnosis.add_given(findings, judged, step)))
+            self._guarded(lambda: self._report(self.diagnosis.add_checked(findings, judged, step)))
 
     def _guarded(self, does: Callable[..., None], *args: Any) -> None:
         """Call a method of the reporter. Its error ends the diagnosis with a warning."""

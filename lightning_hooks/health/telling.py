@@ -89,15 +89,19 @@ class Teller:
         by_number = {finding.number: finding for finding in self._diagnosis.findings} if due else {}
         for cause in self._diagnosis.causes if due else ():
             keys = {(cause.name, number) for number in cause.numbers}
-            is_new = self._told_causes.isdisjoint(keys)
             explained = [by_number[number] for number in cause.numbers if number in by_number]
-            if cause.name in due and any(map(self._warns, explained)):
+            if cause.name in due and any(map(self._warns, explained)) and not self._is_told_by_checks(cause):
+                is_new = self._told_causes.isdisjoint(keys)
                 self._told_causes |= keys
                 self._told.update(cause.numbers)
                 if is_new:
                     self._use("the terminal", self._outlet.tell, block_of_cause(cause, explained))
         for name in due:
             del self._waiting[name]
+
+    def _is_told_by_checks(self, cause: Cause) -> bool:
+        """Whether a cause explains only what checks of the first batch have found, and what has been shown."""
+        return all(number in self._told and self._diagnosis.is_checked(number) for number in cause.numbers)
 
     def tell_line(self, line: str) -> None:
         """Show one sentence on the whole run."""
@@ -112,9 +116,9 @@ class Teller:
 
     def _tell_alone(self, new: Iterable[Finding]) -> None:
         for finding in new:
-            # A finding of a check belongs to no rule. It is a fact.
             rule = self._diagnosis.rules.get(finding.rule)
-            is_fact = rule is None or rule.family in ("facts", "numerics")
+            # What a check finds is a fact, also where the rule of the same name looks for a pattern.
+            is_fact = rule is None or rule.family in ("facts", "numerics") or self._diagnosis.is_checked(finding.number)
             if finding.number not in self._told and self._warns(finding) and (is_fact or finding.cause is None):
                 self._told.add(finding.number)
                 self._use("the terminal", self._outlet.tell, block_of_finding(finding))

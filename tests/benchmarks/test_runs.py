@@ -193,4 +193,4 @@ def test_without_wandb_the_peers_are_measured_all_the_same(monkeypatch: pytest.M
 def test_what_check_takes_is_measured_and_a_workload_passes() -> None:
     row = check.measure("A", "tiny")
     assert row["verdict"].endswith("passed, 1 skipped") and row["parameters"] > 0
-    assert set(row["by_check"]) >= {"StepRuns", "InputScale"} and row["seconds"] > 0 and row["steps"] > 0
+    assert set(row["by_check"]) >= {"StepRuns", "InputNotNormalised"} and row["seconds"] > 0 and row["steps"] > 0

@@ -11,9 +11,9 @@ from lightning_hooks.health.junit import junit_of
 RESULTS = CheckReport(
     (
         CheckResult("StepRuns", status="pass", message="a step runs", seconds=0.1),
-        CheckResult("FrozenStay", status="fail", rows=("fc.bias",), message="fc.bias moved", next_steps=("Exclude it.",)),
+        CheckResult("FrozenMoves", status="fail", rows=("fc.bias",), message="fc.bias moved", next_steps=("Exclude it.",)),
         CheckResult(
-            "InputScale", status="warn", rows=("0",), message="the mean is infinite", measured=math.inf, threshold=10.0
+            "InputNotNormalised", status="warn", rows=("0",), message="the mean is infinite", measured=math.inf, threshold=10.0
         ),
         CheckResult("SamplesApart", status="skip", message="the batch has one sample"),
     )
@@ -24,8 +24,8 @@ def test_a_warning_is_a_note_and_a_skip_has_its_reason() -> None:
     report = report_of_checks("config.yaml", RESULTS)
     assert [(each.rule, each.status, each.level) for each in report.outcomes] == [
         ("StepRuns", "passed", "note"),
-        ("FrozenStay", "failed", "error"),
-        ("InputScale", "noted", "warning"),
+        ("FrozenMoves", "failed", "error"),
+        ("InputNotNormalised", "noted", "warning"),
         ("SamplesApart", "skipped", "note"),
     ]
     failed = report.outcomes[1]

@@ -4,7 +4,7 @@ import math
 from lightning_hooks import CheckReport, CheckResult
 
 FAIL = CheckResult(
-    "GradientsReachParameters",
+    "NoGradient",
     status="fail",
     rows=("a.weight", "a.bias"),
     message="a.weight, a.bias: no gradient",
@@ -13,7 +13,7 @@ FAIL = CheckResult(
     next_steps=("Look.",),
 )
 WARN = CheckResult(
-    "InputScale",
+    "InputNotNormalised",
     status="warn",
     rows=("a",),
     message="a: the mean is large",
@@ -22,26 +22,26 @@ WARN = CheckResult(
     next_steps=("Subtract.",),
     seconds=0.5,
 )
-PASS = CheckResult("FrozenStay", status="pass", message="no parameter is frozen")
+PASS = CheckResult("FrozenMoves", status="pass", message="no parameter is frozen")
 SKIP = CheckResult("InitialLoss", status="skip", message="no loss")
 
 
 def test_a_report_counts_and_ends_with_its_verdict():
     report = CheckReport((FAIL, WARN, PASS, SKIP), notes=("eager",))
     assert str(report).splitlines() == [
-        "FAIL  GradientsReachParameters  a.weight, a.bias: no gradient",
-        "                                -> Look.",
-        "WARN  InputScale                a: the mean is large",
-        "                                -> Subtract.",
-        "PASS  FrozenStay                no parameter is frozen",
-        "SKIP  InitialLoss               no loss",
+        "FAIL  NoGradient          a.weight, a.bias: no gradient",
+        "                          -> Look.",
+        "WARN  InputNotNormalised  a: the mean is large",
+        "                          -> Subtract.",
+        "PASS  FrozenMoves         no parameter is frozen",
+        "SKIP  InitialLoss         no loss",
         "Note: eager",
         "1 failed, 1 warned, 1 passed, 1 skipped.",
     ]
     assert CheckReport(()).verdict == "no check ran"
 
 
-SAID = "False: GradientsReachParameters: a.weight, a.bias: no gradient"
+SAID = "False: NoGradient: a.weight, a.bias: no gradient"
 
 
 def test_ok_is_a_boolean_that_shows_the_report():
@@ -56,14 +56,14 @@ def test_json_holds_every_field():
     report = json.loads(CheckReport((FAIL, WARN)).to_json())
     assert report["ok"] is False and [each["check"] for each in report["results"]] == [FAIL.check, WARN.check]
     assert report["results"][1] == {
-        "check": "InputScale",
+        "check": "InputNotNormalised",
         "status": "warn",
         "rows": ["a"],
         "message": "a: the mean is large",
         "measured": "inf",
         "threshold": 10.0,
         "next_steps": ["Subtract."],
-        "fingerprint": "InputScale/a",
+        "fingerprint": "InputNotNormalised/a",
         "seconds": 0.5,
     }
 
@@ -71,7 +71,7 @@ def test_json_holds_every_field():
 def test_faults_are_findings_the_worst_first():
     findings = CheckReport((WARN, PASS, FAIL)).findings
     assert [(each.rule, each.severity, each.fingerprint) for each in findings] == [
-        ("GradientsReachParameters", "critical", "GradientsReachParameters/a.*"),
-        ("InputScale", "warning", "InputScale/a"),
+        ("NoGradient", "critical", "NoGradient/a.*"),
+        ("InputNotNormalised", "warning", "InputNotNormalised/a"),
     ]
     assert type(findings[0]).from_dict(findings[0].to_dict()) == findings[0]

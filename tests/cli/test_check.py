@@ -58,7 +58,7 @@ def test_a_sound_config_passes_with_exit_code_0_and_is_not_trained(config, capsy
     files = ["checked_model.py", "config.yaml"]
     assert main(["check", *config]) == 0
     said = capsys.readouterr().out
-    assert "PASS  StepRuns" in said and said.endswith("\n16 passed, 1 skipped.\n")
+    assert "PASS  StepRuns" in said and said.endswith("\n17 passed, 1 skipped.\n")
     assert sorted(os.listdir()) in (files, ["__pycache__", *files])
 
 
@@ -95,8 +95,8 @@ def test_junit_has_the_config_as_its_suite(config, capsys):
     [
         (["check"], "check needs --config FILE"),
         (
-            ["check", "--config", "config.yaml", "--accept", "InptScale"],
-            "there is no check 'InptScale' (did you mean 'InputScale'",
+            ["check", "--config", "config.yaml", "--accept", "InputNotNormalized"],
+            "there is no check 'InputNotNormalized' (did you mean 'InputNotNormalised'",
         ),
         (
             ["check", "--config", "config.yaml", "--time-limit", "-1"],

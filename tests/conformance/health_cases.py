@@ -221,7 +221,7 @@ def first_batch(root: Path) -> dict[str, Any]:
             "notes": None if report is None else list(report.notes),
         }
     calls: list[Any] = []
-    actions = {"OptimizerCoversParameters": ["stop", lambda finding: calls.append([finding.fingerprint, finding.first_step])]}
+    actions = {"NotInOptimizer": ["stop", lambda finding: calls.append([finding.fingerprint, finding.first_step])]}
     monitor = HealthMonitor(loggers=[], check_first_batch=True, actions=actions)
     _, trainer = fit(root, Forgotten, 6, monitor)
     found["fault"] = {"calls": calls, "stopped": trainer.global_step, "findings": [each.to_dict() for each in monitor.findings]}

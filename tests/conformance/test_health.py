@@ -81,7 +81,7 @@ def test_one_rank_checks_the_first_batch_and_all_train_the_same(ranks: Any, how:
         assert bare == checked
     statuses = {check: status for check, (status, _) in first["report"].items()}
     assert second["report"] is None and "fail" not in statuses.values()
-    assert statuses["StepRuns"] == statuses["ParametersMove"] == statuses["EvalIsDeterministic"] == "pass"
+    assert statuses["StepRuns"] == statuses["UnchangedParameter"] == statuses["EvalIsDeterministic"] == "pass"
     assert first["notes"] == [ALONE]
 
 
@@ -92,14 +92,14 @@ def test_checks_whose_step_exchanges_tensors_are_skipped_and_all_train_the_same(
     for bare, checked in (first["bits"], second["bits"]):
         assert bare == checked
     reason = "the step exchanges tensors with other ranks (c10d.allgather_), which do not run the check"
-    assert first["report"]["StepRuns"] == first["report"]["InputScale"] == ["skip", reason]
+    assert first["report"]["StepRuns"] == first["report"]["InputNotNormalised"] == ["skip", reason]
     assert {status for status, _ in first["report"].values()} <= {"skip", "pass"} and first["notes"] == [ALONE]
 
 
 @pytest.mark.slow
 def test_all_ranks_find_and_do_what_the_check_on_one_rank_asks_for(ranks: Any) -> None:
     first, second = (result["fault"] for result in ranks["first_batch"])
-    assert first == second and first["stopped"] == 1 and first["calls"] == [["OptimizerCoversParameters/body.2.*", 0]]
+    assert first == second and first["stopped"] == 1 and first["calls"] == [["NotInOptimizer/body.2.*", 0]]
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ class GradientsAreRight(Check):
             return self.skipped(f"a step has {len(record.losses)} losses, and it is not known which gradient belongs to which")
         error = self._error(trial, trainable, directions, slopes)
         if math.isnan(error):
-            return self.skipped("the loss or a gradient is not finite; see OutputsFinite")
+            return self.skipped("the loss or a gradient is not finite; see NonFinite")
         if error <= self.most:
             names = counted(len(trainable), "parameter")
             return self.passed(f"the gradients of {names} are derivatives of the loss", error, self.most)

@@ -46,7 +46,7 @@ class InputsMatter(Check):
         if not record.losses:
             return self.skipped("the step has no backward")
         if not all(map(math.isfinite, record.losses)):
-            return self.skipped("the loss is not finite; see OutputsFinite")
+            return self.skipped("the loss is not finite; see NonFinite")
         if record.losses != trial.step.losses:
             return self.skipped("two steps from the same state have different losses")
         found = list(leaves(trial.batch))

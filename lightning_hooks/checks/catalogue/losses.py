@@ -171,7 +171,7 @@ class InitialLoss(Check):
             if math.isfinite(measured) and (worst is None or measured / usual > worst[0] / worst[1]):
                 worst = measured, usual, call
         if worst is None:
-            return self.skipped("the loss is not finite; see OutputsFinite")
+            return self.skipped("the loss is not finite; see NonFinite")
         measured, usual, call = worst
         classes = call.classes if call.function in (CROSS_ENTROPY, NLL) else 2
         text = f"the loss is {measured:.3g}, and ln({classes}) is {call.chance:.3g}"

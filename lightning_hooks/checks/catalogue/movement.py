@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -16,6 +15,7 @@ from lightning_hooks.checks.trial import Trial
 from lightning_hooks.errors import counted, listed
 from lightning_hooks.health.accepting import is_accepted
 from lightning_hooks.health.roles import EXPERT
+from lightning_hooks.health.rules import flow
 from lightning_hooks.health.usage import is_named_copy
 
 
@@ -35,8 +35,8 @@ class StepRuns(Check):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientsReachParameters(Check):
-    """Every trainable parameter gets a gradient that is finite and not all zero, in some of seven steps.
+class NoGradient(Check):
+    """Every trainable parameter gets a gradient that is not all zero, in some of seven steps.
 
     Members of a list of experts or layers of which others ran, and copies by their names that no optimizer holds, are left out.
     """
@@ -45,16 +45,13 @@ class GradientsReachParameters(Check):
         "Look between the parameter and the loss for `detach()`, `.data`, `torch.no_grad()`, `argmax`, `.item()` or NumPy.",
         "Call the module in `forward`, or remove it; if it is to stay as it is, call `requires_grad_(False)` on it.",
     )
-    source: ClassVar[str] = "a definition: no threshold"
+    source: ClassVar[str] = flow.NoGradient.source
+    not_shown: ClassVar[str] = "a gradient that is lost only after the first seven steps"
 
     def run(self, trial: Trial) -> CheckResult:
         """See `Check`."""
         if not trial.trainable:
             return self.skipped("the model has no trainable parameter")
-        first = trial.step.grads
-        broken = [name for name, size in first.items() if not math.isfinite(size)]
-        if broken and not trial.training.scales_loss:
-            return self.failed(broken, "the gradient holds NaN or infinity at the first step", math.nan)
         grads = trial.grads
         called = set().union(*(record.called for record in trial.steps))
         without = [each.name for each in trial.trainable if each.name not in grads and not _is_shifted_bias(each.name, grads)]
@@ -120,7 +117,7 @@ def _why(trial: Trial, names: Sequence[str], called: set[str], grads: dict[str, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParametersMove(Check):
+class UnchangedParameter(Check):
     """The optimizers move every trainable parameter that they hold and that has a gradient."""
 
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
@@ -128,7 +125,8 @@ class ParametersMove(Check):
         "Look at the learning rate of the parameter's group, and whether the optimizer's `step` is called.",
         "If the parameter is in half precision, the update may be lost in rounding: keep it in float32.",
     )
-    source: ClassVar[str] = "a definition: no threshold"
+    source: ClassVar[str] = "a definition: the same bit for bit in all of seven steps"
+    not_shown: ClassVar[str] = "a parameter that stops moving only after the first seven steps"
 
     def run(self, trial: Trial) -> CheckResult:
         """See `Check`."""
@@ -148,7 +146,7 @@ class ParametersMove(Check):
             text = "the parameter has a gradient and an optimizer, and stays bit for bit the same"
             return self.failed(faulty, f"{text}{'' if rate is None else f' (learning rate {rate:.3g})'}", 0.0, 0.0)
         if not moved:
-            return self.skipped("no parameter has a gradient; see GradientsReachParameters")
+            return self.skipped("no parameter has a gradient; see NoGradient")
         largest = max(moved.values())
         return self.passed(f"{counted(len(trial.held & moved.keys()), 'parameter')} moved, by {largest:.3g} at most", largest)
 
@@ -168,7 +166,7 @@ def _rates(trial: Trial) -> dict[str, float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrozenStay(Check):
+class FrozenMoves(Check):
     """A step does not change parameters without `requires_grad`, nor the statistics of batch norms whose parameters are frozen.
 
     A copy that the step averages, such as a teacher, is left out.
@@ -183,7 +181,8 @@ class FrozenStay(Check):
         "Give the optimizer only parameters with `requires_grad=True`, and search for code that writes to the weight.",
         "Call `eval()` on frozen batch norms, also after `train()`, so that they keep their statistics.",
     )
-    source: ClassVar[str] = "a definition: no threshold"
+    source: ClassVar[str] = "a definition: the same bit for bit after one step"
+    not_shown: ClassVar[str] = "code that writes to the parameter at some later step, or between two batches"
 
     def run(self, trial: Trial) -> CheckResult:
         """See `Check`."""
@@ -226,5 +225,5 @@ def _updating(trial: Trial, frozen: set[str]) -> Iterable[str]:
             yield target.name
 
 
-CHECKS: Final[tuple[Check, ...]] = (StepRuns(), GradientsReachParameters(), ParametersMove(), FrozenStay())
+CHECKS: Final[tuple[Check, ...]] = (StepRuns(), NoGradient(), UnchangedParameter(), FrozenMoves())
 """The checks on the step, with their defaults."""

@@ -26,20 +26,25 @@ _MASKS: Final = {"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputsFinite(Check):
-    """The loss and the outputs are finite; otherwise the first module is named that makes NaN or infinity."""
+class NonFinite(Check):
+    """The loss, the outputs and the gradients are finite; otherwise the first module is named that makes NaN or infinity."""
 
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look for a division by 0, `log(0)`, `sqrt` of a negative number, `exp` of a large one, and for NaN in the data.",
     )
-    source: ClassVar[str] = "a definition: no threshold"
+    source: ClassVar[str] = "a definition: any number that is not finite"
+    not_shown: ClassVar[str] = "a number that stops being finite only after the first step, and gradients under a loss scaler"
 
     def run(self, trial: Trial) -> CheckResult:
         """See `Check`."""
         step = trial.step
         bad_losses = [loss for loss in step.losses if not math.isfinite(loss)]
         bad_outputs = [call.name for call in step.calls if not all(_finite(tensor) for tensor in _floats(call.output))]
+        bad_grads = [name for name, size in step.grads.items() if not math.isfinite(size)]
         if not bad_losses and not bad_outputs:
+            # A loss scaler finds its scale by gradients that overflow.
+            if bad_grads and not trial.training.scales_loss:
+                return self.failed(bad_grads, "the gradient holds NaN or infinity at the first step", math.nan)
             return self.passed(f"the loss and the outputs of {counted(len(step.calls), 'call')} are finite")
         inputs = [path for path, tensor in leaves(trial.batch) if is_float(tensor) and not _finite(tensor)]
         if inputs:
@@ -52,18 +57,19 @@ class OutputsFinite(Check):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputsDiffer(Check):
-    """Different samples get different outputs.
+class ConstantOutput(Check):
+    """Different samples get different outputs of the whole model.
 
     Args:
-        least: the relative difference of two outputs from which on they differ.
+        least_difference: the relative difference of two outputs from which on they differ.
     """
 
-    least: float = 1e-6
+    least_difference: float = 1e-6
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look for dead units, a softmax over a dimension of size 1, and inputs that are overwritten or not used.",
     )
     source: ClassVar[str] = "the rounding of float32 is 1e-7"
+    not_shown: ClassVar[str] = "outputs that differ a little at first, and become constant while the loss does not fall"
 
     def run(self, trial: Trial) -> CheckResult:
         """See `Check`."""
@@ -81,23 +87,23 @@ class OutputsDiffer(Check):
             if not outputs:
                 continue
             if not all(map(_finite, outputs)):
-                return self.skipped("outputs are not finite; see OutputsFinite")
+                return self.skipped("outputs are not finite; see NonFinite")
             judged += 1
             spread = max(map(_spread, outputs))
             spreads.append(spread)
-            if spread > self.least:
+            if spread > self.least_difference:
                 continue
             trial.advance()
             later = max(map(_spread, _batched(trial.replay(call, is_first=False)[0], count)))
-            if not later > self.least:
+            if not later > self.least_difference:
                 text = f"all {count} samples get the same output, although their inputs differ"
-                return self.failed([call.name], text, spread, self.least)
+                return self.failed([call.name], text, spread, self.least_difference)
         if not judged:
             return self.skipped("no module gives an output that has the samples in its first dimension")
-        if max(spreads) <= self.least:
-            return self.passed("outputs are alike only because a layer begins with zeros", max(spreads), self.least)
+        if max(spreads) <= self.least_difference:
+            return self.passed("outputs are alike only because a layer begins with zeros", max(spreads), self.least_difference)
         return self.passed(
-            f"the outputs of {count} samples differ, by {max(spreads):.3g} of the largest", max(spreads), self.least
+            f"the outputs of {count} samples differ, by {max(spreads):.3g} of the largest", max(spreads), self.least_difference
         )
 
 
@@ -207,5 +213,5 @@ def _finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(tensor.detach()).all())
 
 
-CHECKS: Final[tuple[Check, ...]] = (OutputsFinite(), OutputsDiffer(), EvalIsDeterministic())
+CHECKS: Final[tuple[Check, ...]] = (NonFinite(), ConstantOutput(), EvalIsDeterministic())
 """The checks on outputs, with their defaults."""

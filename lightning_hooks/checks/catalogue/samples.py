@@ -69,7 +69,7 @@ class SamplesAreIndependent(Check):
             found = _Mixing(self.most).run(trial, (trial.batch, samples.size))
         norms = f"; batch norms mix samples in training on purpose: {listed(trial.batch_norms, 2)}" if trial.batch_norms else ""
         if not found.shares and not all(map(math.isfinite, trial.step.losses)):
-            return self.skipped("the loss is not finite; see OutputsFinite")
+            return self.skipped("the loss is not finite; see NonFinite")
         if not found.shares:
             return self.skipped("no output with the samples in its first dimension depends on the inputs by a gradient")
         if not found.of_mixing or found.shares.get("", math.inf) <= self.most:

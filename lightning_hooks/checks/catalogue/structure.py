@@ -16,10 +16,9 @@ from lightning_hooks.checks.record import Layer
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
 from lightning_hooks.errors import counted
+from lightning_hooks.health.layers import LINK
 from lightning_hooks.health.roles import WEIGHTED
-
-_LINK: Final = 20.0
-"""The input of a layer comes from the layer before it if their sizes differ by less than this factor."""
+from lightning_hooks.health.rules import initialisation as rules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +55,7 @@ def _has_bias(module: nn.Module | None) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActivationScale(Check):
+class PoorInitialization(Check):
     """No layer makes its input far larger, and no row of layers makes it fade or grow by orders of magnitude.
 
     Args:
@@ -64,13 +63,14 @@ class ActivationScale(Check):
         most_growth: the largest usual growth from the first to the last layer of a row without norms; also its least decay.
     """
 
-    most_gain: float = 30.0
-    most_growth: float = 1000.0
+    most_gain: float = rules.PoorInitialization.most_gain
+    most_growth: float = rules.PoorInitialization.most_growth
     next_steps: ClassVar[tuple[str, ...]] = (
         "Use the initialisation that belongs to the activation: `kaiming_normal_` for ReLU, `xavier_uniform_` for tanh.",
         "Put a norm between the layers.",
     )
-    source: ClassVar[str] = "as in the health rule PoorInitialization: quotients of healthy trainings reach 11.7"
+    source: ClassVar[str] = rules.PoorInitialization.source
+    not_shown: ClassVar[str] = "whether the output stays as large or as small in the next steps; and recurrent layers"
 
     def run(self, trial: Trial) -> CheckResult:
         """See `Check`."""
@@ -114,7 +114,7 @@ def _reaches(layers: Sequence[Layer]) -> Iterator[tuple[str, float]]:
             if layer.role in ("norm", "embedding", "attention", "recurrent"):
                 first = before = None
             continue
-        if before is None or not before.output_rms / _LINK < layer.input_rms < before.output_rms * _LINK:
+        if before is None or not before.output_rms / LINK < layer.input_rms < before.output_rms * LINK:
             first = layer
         elif first is not None and first is not before:
             yield before.name, before.output_rms / first.output_rms
@@ -122,7 +122,7 @@ def _reaches(layers: Sequence[Layer]) -> Iterator[tuple[str, float]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputScale(Check):
+class InputNotNormalised(Check):
     """The input of the first layer with weights is not far from mean 0 and standard deviation 1.
 
     Args:
@@ -131,13 +131,14 @@ class InputScale(Check):
         most_offset: the largest usual quotient of mean and standard deviation, for a mean above 3.
     """
 
-    most: float = 30.0
+    most: float = rules.InputNotNormalised.most
     least: float = 1e-3
-    most_offset: float = 10.0
+    most_offset: float = rules.InputNotNormalised.most_offset
     next_steps: ClassVar[tuple[str, ...]] = (
         "Subtract the mean of each feature of the training data, and divide by its standard deviation.",
     )
-    source: ClassVar[str] = "as in the health rule InputNotNormalised: pixels from 0 to 255 have 80, digits from 0 to 16 have 8"
+    source: ClassVar[str] = rules.InputNotNormalised.source
+    not_shown: ClassVar[str] = "whether other batches are as far from normal as this one"
 
     def run(self, trial: Trial) -> CheckResult:
         """See `Check`."""
@@ -161,5 +162,5 @@ class InputScale(Check):
 
 _FIRST: Final = (*WEIGHTED, "recurrent", "attention", "norm", "embedding")
 
-CHECKS: Final[tuple[Check, ...]] = (BiasBeforeNorm(), ActivationScale(), InputScale())
+CHECKS: Final[tuple[Check, ...]] = (BiasBeforeNorm(), PoorInitialization(), InputNotNormalised())
 """The checks on layers, with their defaults."""

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from lightning_hooks.health.evidence import Evidence, Track
-from lightning_hooks.health.layers import roots_of_fan_in
+from lightning_hooks.health.layers import LINK, roots_of_fan_in
 from lightning_hooks.health.roles import WEIGHTED, Array, Mask, Roles, is_weight, roles_of, starts
 from lightning_hooks.health.rule import HealthRule, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, StructureRule
@@ -19,8 +19,6 @@ FIRST_STEPS: Final = 3
 """A run that was watched from a later step on says nothing about its start."""
 _USUAL_GAIN: Final = (0.2, 3.0)
 """The root mean square of a weight times the root of its fan-in: 0.58 by default in torch, 1.4 after `kaiming_normal_`."""
-_LINK: Final = 20.0
-"""The input of a layer comes from the layer before it if their sizes differ by less than this factor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +103,7 @@ class PoorInitialization(_StartRule):
                 continue
             size, source = inputs.get(name, np.nan), outputs.get(before, np.nan)
             # An input that was never finite has the size NaN, which fails both comparisons: it then counts as fed by `before`.
-            is_fed = before != "" and source > 0 and not (size < source / _LINK or size > source * _LINK)
+            is_fed = before != "" and source > 0 and not (size < source / LINK or size > source * LINK)
             if is_fed and first != before:
                 reach[before] = source / outputs[first]
             first, before = (first, name) if is_fed else (name, name)

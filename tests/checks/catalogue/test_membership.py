@@ -3,7 +3,7 @@ from torch import nn
 
 from tests.checks._training import net, result_of
 
-NAME = "OptimizerCoversParameters"
+NAME, STRANGER = "NotInOptimizer", "StrangerInOptimizer"
 
 
 def test_a_layer_that_no_optimizer_holds_is_named():
@@ -27,13 +27,18 @@ def test_parameters_of_another_model_are_counted():
     model[2] = nn.Linear(8, 3)
     result = result_of(NAME, model, optimizer=optimizer)
     assert (result.status, result.rows) == ("fail", ("2.weight", "2.bias"))
-    assert "optimizer 0 (SGD) holds 2 parameters that the model does not have" in result.message
+    result = result_of(STRANGER, model, optimizer=optimizer)
+    assert (result.status, result.rows, result.measured) == ("fail", ("2.weight", "2.bias"), 2)
+    assert "optimizer 0 (SGD) holds 2 parameters that the model does not have, while none holds this one" in result.message
     strange = torch.optim.SGD([*net().parameters(), nn.Parameter(torch.ones(1))], lr=0.1)
     model = net()
-    result = result_of(NAME, model, optimizer=[torch.optim.SGD(model.parameters(), lr=0.1), strange])
-    assert result.status == "pass"
-    result = result_of(NAME, model, optimizer=torch.optim.SGD([*model.parameters(), nn.Parameter(torch.ones(1))], lr=0.1))
+    result = result_of(STRANGER, model, optimizer=[torch.optim.SGD(model.parameters(), lr=0.1), strange])
+    assert result.status == "pass" and result.message.startswith("optimizer 1 (SGD) holds nothing of the model")
+    optimizer = torch.optim.SGD([*model.parameters(), nn.Parameter(torch.ones(1))], lr=0.1)
+    result = result_of(STRANGER, model, optimizer=optimizer)
     assert (result.status, result.measured) == ("warn", 1)
+    assert "holds 1 parameter that the model does not have, beside parameters of the model" in result.message
+    assert result_of(NAME, model, optimizer=optimizer).status == "pass"
 
 
 def test_parameters_of_a_loss_belong_to_the_training():
@@ -47,7 +52,7 @@ def test_parameters_of_a_loss_belong_to_the_training():
 
     model, loss = net(), Scaled()
     optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
-    assert result_of(NAME, model, loss=loss, optimizer=optimizer).status == "pass"
+    assert result_of(STRANGER, model, loss=loss, optimizer=optimizer).status == "pass"
     assert loss.scale.item() == 1
 
 
@@ -69,7 +74,9 @@ def test_layers_in_a_plain_list_are_named_unless_an_optimizer_holds_them():
     assert (result.status, result.rows) == ("fail", ("layers[0]", "layers[2]"))
     assert all(each.grad is None for each in model.layers[0].parameters())
     both = [*model.parameters(), *model.layers[0].parameters(), *model.layers[2].parameters()]
-    assert result_of(NAME, model, optimizer=torch.optim.SGD(both, lr=0.1)).status == "warn"
+    optimizer = torch.optim.SGD(both, lr=0.1)
+    assert result_of(NAME, model, optimizer=optimizer).status == "pass"
+    assert result_of(STRANGER, model, optimizer=optimizer).status == "warn"
     for layer in model.layers:
         layer.requires_grad_(False)
     assert result_of(NAME, model).status == "pass"

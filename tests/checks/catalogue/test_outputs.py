@@ -20,27 +20,27 @@ class Logarithm(nn.Module):
 
 
 def test_the_module_that_makes_infinity_is_named():
-    result = result_of("OutputsFinite", net(Logarithm(), nn.Linear(3, 3)))
+    result = result_of("NonFinite", net(Logarithm(), nn.Linear(3, 3)))
     assert (result.status, result.rows) == ("fail", ("3",)) and "from a finite input this module makes NaN" in result.message
 
 
 def test_a_batch_that_holds_nan_is_named_and_nan_that_a_model_replaces_passes():
     inputs, labels = batch()
     inputs[3, 1] = float("nan")
-    result = result_of("OutputsFinite", net(), (inputs, labels))
+    result = result_of("NonFinite", net(), (inputs, labels))
     assert (result.status, result.rows) == ("fail", ("batch[0]",))
 
     class Filling(nn.Sequential):
         def forward(self, x):
             return super().forward(x.nan_to_num())
 
-    assert result_of("OutputsFinite", Filling(*net()), (inputs, labels)).status == "pass"
+    assert result_of("NonFinite", Filling(*net()), (inputs, labels)).status == "pass"
 
 
 def test_outputs_that_are_all_the_same_fail():
     model = net()
     nn.init.constant_(model[0].bias, -100.0)
-    result = result_of("OutputsDiffer", model)
+    result = result_of("ConstantOutput", model)
     assert (result.status, result.rows, result.measured) == ("fail", ("the model",), 0.0)
     assert result.message == "the model: all 12 samples get the same output, although their inputs differ"
 
@@ -48,13 +48,13 @@ def test_outputs_that_are_all_the_same_fail():
 def test_a_head_of_zeros_and_noise_of_dropout_pass():
     model = net(nn.Dropout())
     nn.init.zeros_(model[2].weight)
-    result = result_of("OutputsDiffer", model)
+    result = result_of("ConstantOutput", model)
     assert (result.status, result.message) == ("pass", "outputs are alike only because a layer begins with zeros")
 
 
 def test_samples_that_are_all_the_same_are_a_warning():
     inputs, labels = batch()
-    result = result_of("OutputsDiffer", net(), (inputs[:1].repeat(12, 1), labels))
+    result = result_of("ConstantOutput", net(), (inputs[:1].repeat(12, 1), labels))
     assert (result.status, result.rows, result.message) == (
         "warn",
         ("batch[0]",),

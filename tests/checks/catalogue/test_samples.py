@@ -49,7 +49,7 @@ def test_a_softmax_over_features_and_batch_norms_pass():
 
 def test_outputs_that_are_not_finite_are_skipped_with_that_reason():
     result = result_of(NAME, Named(lambda x: (x - 1000).log()))
-    assert (result.status, result.message) == ("skip", "the loss is not finite; see OutputsFinite")
+    assert (result.status, result.message) == ("skip", "the loss is not finite; see NonFinite")
 
 
 class Recurrent(nn.Module):

@@ -22,9 +22,9 @@ def test_a_bias_in_front_of_a_batch_norm_is_a_warning():
 
 def test_a_layer_that_makes_its_input_large_is_named():
     model = net()
-    assert result_of("ActivationScale", model).status == "pass"
+    assert result_of("PoorInitialization", model).status == "pass"
     nn.init.normal_(model[0].weight, std=60.0)
-    result = result_of("ActivationScale", model)
+    result = result_of("PoorInitialization", model)
     assert (result.status, result.rows) == ("warn", ("0",)) and result.measured > 30
 
 
@@ -38,16 +38,16 @@ def test_a_row_of_layers_that_fades_is_named_unless_norms_stand_between():
                 nn.init.normal_(layer.weight, std=0.05)
         return made
 
-    result = result_of("ActivationScale", model())
+    result = result_of("PoorInitialization", model())
     assert result.status == "warn" and result.measured < 1e-3 and "that of the first layer of its row" in result.message
-    assert result_of("ActivationScale", model(nn.LayerNorm(8))).status == "pass"
+    assert result_of("PoorInitialization", model(nn.LayerNorm(8))).status == "pass"
 
 
 def test_large_vectors_of_an_embedding_are_a_warning():
     model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 3))
     nn.init.normal_(model[0].weight, std=100.0)
     tokens = torch.randint(9, (12, 2))
-    assert result_of("ActivationScale", model, (tokens, batch()[1])).rows == ("0",)
+    assert result_of("PoorInitialization", model, (tokens, batch()[1])).rows == ("0",)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_large_vectors_of_an_embedding_are_a_warning():
 )
 def test_inputs_far_from_normal_are_a_warning(scale, shift, said):
     inputs, labels = batch()
-    result = result_of("InputScale", net(), (inputs * scale + shift, labels))
+    result = result_of("InputNotNormalised", net(), (inputs * scale + shift, labels))
     assert (result.status, result.rows) == ("warn", ("0",)) and said in result.message
 
 
@@ -71,6 +71,6 @@ def test_what_a_model_normalises_itself_passes_or_is_skipped():
             return super().forward((x - 127) / 60)
 
     inputs, labels = batch()
-    assert result_of("InputScale", Dividing(*net()), (inputs * 60 + 127, labels)).status == "pass"
-    result = result_of("InputScale", nn.Sequential(nn.BatchNorm1d(4), *net()), (inputs * 60 + 127, labels))
+    assert result_of("InputNotNormalised", Dividing(*net()), (inputs * 60 + 127, labels)).status == "pass"
+    result = result_of("InputNotNormalised", nn.Sequential(nn.BatchNorm1d(4), *net()), (inputs * 60 + 127, labels))
     assert (result.status, result.message) == ("skip", "the first layer with weights is a norm or an embedding")

@@ -26,7 +26,7 @@ def test_the_numbers_are_those_of_the_results() -> None:
     ours["lora"]["changed_in_fit"], ours["gan"]["changed_in_fit"], ours["gan"]["changed"] = [], ["parameter …"], ["gradient …"]
     theirs = {name: {"said": [], "error": "", "version": "0.1.0"} for name in NAMES}
     rows = ["4.weight", "4.bias"]
-    ours["head-replaced"]["alarms"] = [{"check": "OptimizerCoversParameters", "status": "fail", "rows": rows, "message": "…"}]
+    ours["head-replaced"]["alarms"] = [{"check": "NotInOptimizer", "status": "fail", "rows": rows, "message": "…"}]
     theirs["lora"]["said"] = [["overfit_batch", "warn", "…"]]
     theirs["gan"]["error"] = "NotImplementedError: no"
     others = [{"name": "cnn", "alarms": [["BiasBeforeNorm", "warn"]]}, {"name": "mlp", "alarms": []}]
@@ -40,7 +40,7 @@ def test_the_numbers_are_those_of_the_results() -> None:
     assert f"{len(NAMES) - 1} of {len(NAMES)} models are bit for bit as before it. 1 of 2 fits" in text
     assert "names 0 bugs. It fails 0 healthy models and warns of 1 more, of 1 of these only" in text
     assert "1 models it cannot run" in text
-    assert "| `OptimizerCoversParameters`: fail at `4.weight`, `4.bias` |" in text
+    assert "| `NotInOptimizer`: fail at `4.weight`, `4.bias` |" in text
 
 
 def test_a_page_without_its_markers_is_refused() -> None:
