@@ -45,6 +45,15 @@ def is_plain(tensor: Tensor) -> bool:
     return type(tensor) is Tensor or type(tensor) is torch.nn.Parameter
 
 
+def is_measured(tensor: Tensor) -> bool:
+    """Whether a tensor of a module is measured: floating-point and complex tensors are, integers and booleans are not."""
+    if type(tensor) is Tensor or torch.compiler.is_compiling():
+        return tensor.is_floating_point() or tensor.is_complex()
+    # A tensor subclass may raise even in these methods, so call those of `Tensor`.
+    with without_subclass():
+        return tensor.is_floating_point() or tensor.is_complex()
+
+
 def is_dense(tensor: Tensor) -> bool:
     """Whether a tensor is one of torch's own types whose elements are all stored, as most operations require."""
     if not is_plain(tensor) or tensor.layout is not torch.strided:

@@ -1,69 +1,39 @@
-"""Batches: the tensors in nested containers, copies of a batch, and how many samples it has."""
+"""Batches: copies of a batch, and how many samples it has."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from lightning_hooks.nested.rebuilding import map_batch
+from lightning_hooks.nested.tensors import named_tensors, tensors_of
 
-def leaves(batch: Any, path: str = "batch") -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a batch with their paths.
 
-    Example:
-        >>> [path for path, _ in leaves({"x": torch.ones(2), "more": [torch.ones(1)]})]
-        ["batch['x']", "batch['more'][0]"]
+def changed_copy(batch: Any, change: Callable[[str, Tensor], Any]) -> Any:
+    """A copy of a batch, or of the arguments of a call, in which each tensor is what `change` returns of its name and itself.
+
+    An object without tensors that cannot be copied stays itself.
+
+    Raises:
+        UnsupportedError: an object with tensors cannot be copied; the message names it.
     """
-    if isinstance(batch, Tensor):
-        yield path, batch
-    elif isinstance(batch, Mapping):
-        for name, value in batch.items():
-            yield from leaves(value, f"{path}[{name!r}]")
-    elif isinstance(batch, (list, tuple)):
-        for i, value in enumerate(batch):
-            yield from leaves(value, f"{path}[{i}]")
-    elif is_dataclass(batch) and not isinstance(batch, type):
-        for field in fields(batch):
-            yield from leaves(getattr(batch, field.name, None), f"{path}.{field.name}")
-
-
-def mapped(batch: Any, change: Callable[[str, Tensor], Any], path: str = "batch") -> Any:
-    """A copy of a batch in which each tensor is replaced by what `change` makes of its path and itself."""
-    if isinstance(batch, Tensor):
-        return change(path, batch)
-    if isinstance(batch, Mapping):
-        items = {name: mapped(value, change, f"{path}[{name!r}]") for name, value in batch.items()}
-        try:
-            made: Any = copy.copy(batch)
-            for name, value in items.items():
-                made[name] = value
-            return made
-        except TypeError:
-            return items
-    if isinstance(batch, (list, tuple)):
-        values = [mapped(value, change, f"{path}[{i}]") for i, value in enumerate(batch)]
-        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
-    if is_dataclass(batch) and not isinstance(batch, type):
-        twin = copy.copy(batch)
-        for field in fields(batch):
-            if hasattr(batch, field.name):
-                object.__setattr__(twin, field.name, mapped(getattr(batch, field.name), change, f"{path}.{field.name}"))
-        return twin
-    return copied(batch)
+    return map_batch(change, batch, other=_copied_object)
 
 
 def copied(batch: Any) -> Any:
-    """A copy that a training step may change; an object that cannot be copied stays itself."""
-    if isinstance(batch, (Tensor, Mapping, list, tuple)) or (is_dataclass(batch) and not isinstance(batch, type)):
-        return mapped(batch, lambda _, tensor: tensor.detach().clone())
+    """A copy that a training step may change, as of `changed_copy`."""
+    return changed_copy(batch, lambda _, tensor: tensor.detach().clone())
+
+
+def _copied_object(value: Any) -> Any:
     try:
-        return copy.deepcopy(batch)
+        return copy.deepcopy(value)
     except Exception:  # noqa: BLE001 - an object of another library may refuse to be copied in any way
-        return batch
+        return value
 
 
 def is_float(tensor: Tensor) -> bool:
@@ -90,7 +60,9 @@ def special(batch: Any, path: str = "batch") -> str:
         >>> special([torch.ones(2), torch.eye(2).to_sparse()])
         'batch[1] is a sparse tensor'
     """
-    return next((f"{where} is a {kind_of(tensor)} tensor" for where, tensor in leaves(batch, path) if kind_of(tensor)), "")
+    return next(
+        (f"{where} is a {kind_of(tensor)} tensor" for where, tensor in named_tensors(batch, path) if kind_of(tensor)), ""
+    )
 
 
 class Samples(NamedTuple):
@@ -116,7 +88,7 @@ def samples_of(batch: Any) -> Samples | str:
     """
     if special(batch):
         return f"{special(batch)}, of which one sample cannot be told from another"
-    tensors = [tensor for _, tensor in leaves(batch) if tensor.dim() > 0]
+    tensors = [tensor for tensor in tensors_of(batch) if tensor.dim() > 0]
     if not tensors:
         return "the batch holds no tensor with a dimension for samples"
     counts = sorted({int(tensor.shape[0]) for tensor in tensors}, reverse=True)
@@ -143,7 +115,7 @@ def first_samples(batch: Any, count: int, most: int) -> Any:
         is_cut = tensor.dim() > 0 and tensor.shape[0] == count
         return (tensor[:most] if is_cut else tensor).detach().clone()
 
-    return _cut_lists(mapped(batch, cut), count, most)
+    return _cut_lists(changed_copy(batch, cut), count, most)
 
 
 def _cut_lists(batch: Any, count: int, most: int) -> Any:

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.checks.batch import kind_of, leaves
+from lightning_hooks.checks.batch import kind_of
 from lightning_hooks.checks.losses import LossCall
 from lightning_hooks.checks.noise import Noise
 from lightning_hooks.engine.participants.facts import role_of
+from lightning_hooks.nested.tensors import tensors_in
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def layer_of(name: str, module: nn.Module, before: Numbers | None, output: Any) 
 
 
 def _floats(values: Any) -> list[Tensor]:
-    floats = [tensor.detach() for _, tensor in leaves(values) if tensor.is_floating_point() and not kind_of(tensor)]
+    floats = [tensor.detach() for tensor in tensors_in(values) if tensor.is_floating_point() and not kind_of(tensor)]
     return [tensor for tensor in floats if tensor.numel()]
 
 

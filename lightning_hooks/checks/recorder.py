@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from lightning_hooks.checks.batch import copied, is_float, leaves
+from lightning_hooks.checks.batch import copied, is_float
 from lightning_hooks.checks.errors import OutOfTimeError
 from lightning_hooks.checks.losses import (
     LossCall,
@@ -35,6 +35,7 @@ from lightning_hooks.checks.losses import (
 from lightning_hooks.checks.names import Names
 from lightning_hooks.checks.record import Call, Listeners, Record, layer_of, numbers_of
 from lightning_hooks.engine.participants.facts import role_of
+from lightning_hooks.nested.tensors import named_tensors, tensors_in
 from lightning_hooks.private import attribute
 from lightning_hooks.tensor_kinds import same_bits
 
@@ -71,9 +72,9 @@ class Recorder(TorchFunctionMode):
         self.record = Record()
         self._names, self._optimizers, self._deadline = names, {id(each): i for i, each in enumerate(optimizers)}, deadline
         self._hidden = list(names.hidden())
-        self._leaves = {id(tensor): path for path, tensor in leaves(batch)}
+        self._leaves = {id(tensor): path for path, tensor in named_tensors(batch)}
         self._listeners = listeners
-        self._unread = {id(tensor): path for path, tensor in leaves(batch)}
+        self._unread = {id(tensor): path for path, tensor in named_tensors(batch)}
         self._batch = batch  # keeps the tensors, so that no other tensor gets their ids
         self._stack: list[tuple[nn.Module, Any]] = []  # each module that runs, and what was kept of its arguments
         self._made_by: dict[Any, str] = {}  # the module whose output has an autograd node
@@ -135,7 +136,7 @@ class Recorder(TorchFunctionMode):
             raise OutOfTimeError
 
     def _note_read(self, given: Any) -> None:
-        for _, tensor in leaves(given):
+        for tensor in tensors_in(given):
             path = self._unread.pop(id(tensor), None)
             if path is not None:
                 self.record.read.add(path)
@@ -196,7 +197,7 @@ class Recorder(TorchFunctionMode):
             self.record.layers += [] if layer is None else [layer]
         elif not self._stack and not self._listeners.with_numbers:
             self.record.calls.append(Call(name, module, before, copied(kwargs), output))
-        for _, tensor in leaves(output):
+        for tensor in tensors_in(output):
             if is_float(tensor):
                 self._results[id(tensor)] = tensor, name
                 node = operation_before(tensor)

@@ -7,9 +7,9 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from lightning_hooks.checks.batch import leaves
 from lightning_hooks.engine.rerun.plain import PlainTraining
 from lightning_hooks.errors import RuleError, shown
+from lightning_hooks.nested.tensors import tensors_of
 
 
 def as_plain_training(model: Any, batch: Any, loss: Any = None, optimizer: Any = None, step: Any = None) -> PlainTraining:
@@ -39,7 +39,7 @@ def as_plain_training(model: Any, batch: Any, loss: Any = None, optimizer: Any =
         )
     if loss is None and step is None and hasattr(model, "training_step"):
         raise RuleError(f"check: {type(model).__name__} is a LightningModule; call check(trainer, module, data)")
-    if not any(True for _ in leaves(batch)):
+    if not tensors_of(batch):
         raise RuleError(f"check: the batch holds no tensor, got {shown(batch)}")
     optimizers = _as_optimizers(optimizer)
     return PlainTraining(model, lambda: optimizers, loss, step)

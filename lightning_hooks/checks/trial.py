@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lightning_hooks.checks.batch import Samples, copied, generator, is_float, kind_of, leaves, samples_of
+from lightning_hooks.checks.batch import Samples, copied, generator, is_float, kind_of, samples_of
 from lightning_hooks.checks.errors import OutOfRangeError, OutOfTimeError, StepError
 from lightning_hooks.checks.names import Names
 from lightning_hooks.checks.noise import Noise
@@ -25,6 +25,7 @@ from lightning_hooks.engine.rerun.ranks import CommunicationError, WithoutOtherR
 from lightning_hooks.engine.rerun.start import StartingPoint
 from lightning_hooks.engine.rerun.training import Training
 from lightning_hooks.errors import shortened
+from lightning_hooks.nested.tensors import named_tensors, tensors_in
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.snapshot.lending import UntouchableError
 from lightning_hooks.tensor_kinds import first_line, same_bits
@@ -191,7 +192,7 @@ class Trial:
         given = copied(self.batch if batch is None else batch)
         inputs: dict[str, Tensor] = {}
         if with_input_grads:
-            inputs = {path: tensor.requires_grad_() for path, tensor in leaves(given) if is_float(tensor)}
+            inputs = {path: tensor.requires_grad_() for path, tensor in named_tensors(given) if is_float(tensor)}
         for path, tensor in inputs.items() if on_input is not None else ():
             on_input(path, tensor)  # type: ignore[misc]
         if before is not None:
@@ -298,7 +299,7 @@ class Trial:
 
 def outputs_of(call: Call, samples: int) -> list[Tensor]:
     """The float tensors of an output that have the samples in their first dimension."""
-    tensors = [tensor for _, tensor in leaves(call.output) if is_float(tensor) and not kind_of(tensor)]
+    tensors = [tensor for tensor in tensors_in(call.output) if is_float(tensor) and not kind_of(tensor)]
     return [tensor for tensor in tensors if tensor.dim() and tensor.shape[0] == samples]
 
 

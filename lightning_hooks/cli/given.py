@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -29,15 +30,15 @@ def container_classes(kinds: Iterable[Any], named: Iterable[str] = ()) -> dict[s
         that module is run as a script.
 
     Raises:
-        RuleError: a path in `named` is not that of a mapping, a named tuple or a dataclass.
+        RuleError: a path in `named` is not that of a class, or its objects can be called.
     """
     from lightning_hooks.rules.importing import import_object
 
     found = _classes_of([*kinds], _is_container)
     for path in named:
         kind = import_object(path, "--class")
-        if not isinstance(kind, type) or not _is_container(kind):
-            raise RuleError(f"--class: {path} must be a mapping, a named tuple or a dataclass, got {shown(kind)}")
+        if not isinstance(kind, type) or _is_of_functions(kind):
+            raise RuleError(f"--class: {path} must be the class of a batch, not of a function or a module, got {shown(kind)}")
         found |= {path: kind, _path(kind): kind, f"__main__.{kind.__qualname__}": kind}
     return found
 
@@ -81,7 +82,11 @@ def _names(namespace: Mapping[str, Any]) -> Iterator[tuple[str, type]]:
 
 
 def _is_container(kind: type) -> bool:
-    return issubclass(kind, Mapping) or dataclasses.is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_make"))
+    return issubclass(kind, (Mapping, list, tuple, deque)) or dataclasses.is_dataclass(kind)
+
+
+def _is_of_functions(kind: type) -> bool:
+    return any("__call__" in vars(base) for base in kind.__mro__)
 
 
 def _path(kind: type) -> str:

@@ -26,8 +26,9 @@ from lightning_hooks.hooks.gradients import (
 from lightning_hooks.hooks.handles import Handles, OurHook
 from lightning_hooks.hooks.parts import Arguments, part_of
 from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
-from lightning_hooks.hooks.tree import is_measured, map_tensors, tensors_in
-from lightning_hooks.tensor_kinds import without_subclass
+from lightning_hooks.nested.rebuilding import map_tensors
+from lightning_hooks.nested.tensors import tensors_in
+from lightning_hooks.tensor_kinds import is_measured, without_subclass
 
 
 class EagerHooks:

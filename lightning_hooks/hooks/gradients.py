@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from lightning_hooks.hooks.autograd import names
 from lightning_hooks.hooks.handles import Handles, OurHook
 from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
-from lightning_hooks.hooks.tree import tensors_in
+from lightning_hooks.nested.tensors import tensors_in
 from lightning_hooks.tensor_kinds import without_subclass
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from lightning_hooks.errors import listed
-from lightning_hooks.hooks.tree import stored_items
+from lightning_hooks.nested.kinds import stored_items
 
 _STEP = re.compile(r"\[(-?\d+)\]|\.([A-Za-z_]\w*)")
 _MISSING: Any = object()

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.hooks.tree import tensors_in
+from lightning_hooks.nested.tensors import tensors_in
 from lightning_hooks.tensor_kinds import elements
 
 _ARGUMENTS: Final = {

@@ -31,8 +31,10 @@ from lightning_hooks.hooks.gradients import OutputGradients
 from lightning_hooks.hooks.handles import Handles, OurHook
 from lightning_hooks.hooks.parts import Arguments, part_at, steps_of
 from lightning_hooks.hooks.switch import HookSwitch
-from lightning_hooks.hooks.tree import is_measured, map_tensors, tensors_in
+from lightning_hooks.nested.rebuilding import map_tensors
+from lightning_hooks.nested.tensors import tensors_in
 from lightning_hooks.private import private
+from lightning_hooks.tensor_kinds import is_measured
 
 _GRADIENTS = ("input_grad", "output_grad")
 _LISTS = ("input", "output", *_GRADIENTS)

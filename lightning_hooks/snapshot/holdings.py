@@ -10,9 +10,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import BuiltinMethodType, CellType, FunctionType, MemberDescriptorType, MethodType, MethodWrapperType
+from types import BuiltinMethodType, CellType, FunctionType, MappingProxyType, MethodType, MethodWrapperType
 from typing import Any, Final
 
+from lightning_hooks.nested.kinds import mapping_behind, slots_of
 from lightning_hooks.snapshot.contents import are_same, contents_of, put_contents
 
 _NOTHING: Final = object()
@@ -65,13 +66,7 @@ def holding_of_attributes(attributes: dict[str, Any]) -> Holding:
 
 def holding_of_slots(value: Any) -> Holding | None:
     """The attributes in the `__slots__` of an object; None if its class has none."""
-    slots = [
-        each
-        for kind in type(value).__mro__
-        if "__slots__" in vars(kind)
-        for each in vars(kind).values()
-        if isinstance(each, MemberDescriptorType)
-    ]
+    slots = list(slots_of(type(value)))
     if not slots:
         return None
 
@@ -148,7 +143,7 @@ def _write_cell(cell: CellType, content: Any) -> None:
 
 
 def other_holdings(value: Any) -> Iterator[Holding]:
-    """What methods, `partial` objects, properties and dictionaries with a default hold."""
+    """What methods, `partial` objects, properties, mapping proxies and dictionaries with a default hold."""
     if isinstance(value, MethodType):
         bound = value.__self__, value.__func__
         yield Holding(
@@ -168,6 +163,11 @@ def other_holdings(value: Any) -> Iterator[Holding]:
             lambda index: (".func", ".args", ".keywords")[index],
             rebuild=lambda new: partial(new[0], *new[1], **new[2]),
         )
+    elif isinstance(value, MappingProxyType):
+        mapping = mapping_behind(value)
+        # A proxy may show the attributes of a class, which `holding_of_class` restores.
+        if "__module__" not in mapping:
+            yield Holding([mapping], lambda _: "")
     elif isinstance(value, defaultdict):
         yield Holding(
             [value.default_factory], lambda _: ".default_factory", lambda new: setattr(value, "default_factory", new[0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import cache
 from io import IOBase
 from types import MemberDescriptorType
@@ -156,6 +156,8 @@ def _solid(kind: type) -> type:
     Example:
         >>> _solid(type("Counts", (dict,), {}))
         <class 'dict'>
+        >>> _solid(type("Pair", (tuple,), {}))
+        <class 'tuple'>
     """
     if kind is object:
         return object
@@ -165,5 +167,6 @@ def _solid(kind: type) -> type:
 
 def _hidden_bytes(kind: type) -> int:
     slots = sum(isinstance(each, MemberDescriptorType) for base in kind.__mro__ for each in vars(base).values())
-    places: Mapping[str, int] = {"dict": kind.__dictoffset__, "weak": kind.__weakrefoffset__}
-    return kind.__basicsize__ + kind.__itemsize__ - 8 * slots - 8 * sum(each > 0 for each in places.values())
+    # An object of a class of tuples has its `__dict__` behind its items, which an offset of -8 says.
+    has_place_of_dict = kind.__dictoffset__ > 0 or kind.__dictoffset__ == -8
+    return kind.__basicsize__ + kind.__itemsize__ - 8 * (slots + has_place_of_dict + (kind.__weakrefoffset__ > 0))

@@ -125,7 +125,7 @@ def test_a_class_that_the_module_does_not_import_is_named_by_an_option(capsys: p
     written({"y": import_object("own_data.Batch", "")(x=torch.ones(1, 2))})
     said = told(capsys, "--module", "own_model.Net", code=2)
     assert "the step ends with KeyError: 'x'" in said and advice in said
-    assert "--class: own_model.Net must be a mapping, a named tuple or a dataclass" in told(
+    assert "--class: own_model.Net must be the class of a batch, not of a function or a module" in told(
         capsys, "--module", "own_model.Net", "--class", "own_model.Net", code=2
     )
 

@@ -1,4 +1,5 @@
 import random
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -130,3 +131,18 @@ def test_a_deep_model_is_restored_to_its_last_layer():
     last.calls = 1
     snapshot.restore()
     assert last.weight.equal(before) and not hasattr(last, "calls")
+
+
+class Shape(tuple):
+    """A tuple of a class of its own, whose objects have attributes."""
+
+
+def test_what_tuples_of_other_classes_and_proxies_of_mappings_hold_is_restored_in_place():
+    layer, held = nn.Linear(1, 1), [torch.ones(1), torch.ones(1)]
+    layer.held = [Shape(held[:1]), MappingProxyType({"x": held[1]})]
+    snapshot = Snapshot([layer])
+    snapshot.lend()
+    for tensor in held:
+        tensor.zero_()
+    snapshot.restore()
+    assert [tensor.item() for tensor in held] == [1, 1] and layer.held[0][0] is held[0]

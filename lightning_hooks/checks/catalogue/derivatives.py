@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.checks.batch import generator, mapped
+from lightning_hooks.checks.batch import changed_copy, generator
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.record import Listeners
 from lightning_hooks.checks.result import CheckResult
@@ -116,7 +116,9 @@ def _to_double(model: nn.Module) -> None:
 
 
 def _doubled(batch: Any) -> Any:
-    return mapped(batch, lambda _, tensor: tensor.detach().double() if tensor.is_floating_point() else tensor.detach().clone())
+    return changed_copy(
+        batch, lambda _, tensor: tensor.detach().double() if tensor.is_floating_point() else tensor.detach().clone()
+    )
 
 
 CHECKS: Final[tuple[Check, ...]] = (GradientsAreRight(),)

@@ -10,13 +10,14 @@ from typing import Any, ClassVar, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.checks.batch import is_float, kind_of, leaves, mapped
+from lightning_hooks.checks.batch import changed_copy, is_float, kind_of
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.errors import StepError
 from lightning_hooks.checks.record import Record
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
 from lightning_hooks.errors import counted, listed
+from lightning_hooks.nested.tensors import named_tensors
 from lightning_hooks.tensor_kinds import same_bits
 
 _CONVOLUTIONS: Final = (nn.modules.conv._ConvNd,)
@@ -49,7 +50,7 @@ class InputsMatter(Check):
             return self.skipped("the loss is not finite; see NonFinite")
         if record.losses != trial.step.losses:
             return self.skipped("two steps from the same state have different losses")
-        found = list(leaves(trial.batch))
+        found = list(named_tensors(trial.batch))
         read = [(path, tensor) for path, tensor in found if path in record.read]
         unread = [path for path, _ in found if path not in record.read]
         without = [path for path, _ in read if not _has_grad(record.input_grads.get(path))]
@@ -153,7 +154,7 @@ def _changed(batch: Any, path: str, feature: tuple[int, int] | None, change: Any
             part.copy_(new)
         return copy
 
-    made = mapped(batch, of)
+    made = changed_copy(batch, of)
     return made if has_changed else None
 
 

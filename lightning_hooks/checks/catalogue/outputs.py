@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks.checks.batch import is_float, kind_of, leaves
+from lightning_hooks.checks.batch import is_float, kind_of
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.names import ROOT_NAME
 from lightning_hooks.checks.noise import Noise
@@ -21,6 +21,7 @@ from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial, outputs_of
 from lightning_hooks.engine.participants.facts import role_of
 from lightning_hooks.errors import counted
+from lightning_hooks.nested.tensors import named_tensors, tensors_in
 
 _MASKS: Final = {"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_"}
 
@@ -46,7 +47,7 @@ class NonFinite(Check):
             if bad_grads and not trial.training.scales_loss:
                 return self.failed(bad_grads, "the gradient holds NaN or infinity at the first step", math.nan)
             return self.passed(f"the loss and the outputs of {counted(len(step.calls), 'call')} are finite")
-        inputs = [path for path, tensor in leaves(trial.batch) if is_float(tensor) and not _finite(tensor)]
+        inputs = [path for path, tensor in named_tensors(trial.batch) if is_float(tensor) and not _finite(tensor)]
         if inputs:
             return self.failed(inputs, "the batch holds NaN or infinity, and the loss or the outputs do too", math.nan)
         first = next((each for each in trial.numbers.layers if not each.is_finite and each.input_is_finite), None)
@@ -155,7 +156,7 @@ class EvalIsDeterministic(Check):
 
 def _constant(batch: Any) -> list[str]:
     """The float inputs of a batch if each is the same for all samples; masks do not count."""
-    inputs = [(path, tensor) for path, tensor in leaves(batch) if is_float(tensor) and tensor.dim() > 1]
+    inputs = [(path, tensor) for path, tensor in named_tensors(batch) if is_float(tensor) and tensor.dim() > 1]
     inputs = [(path, tensor) for path, tensor in inputs if not bool(((tensor == 0) | (tensor == 1)).all())]
     constant = [path for path, tensor in inputs if not bool((tensor[1:] != tensor[:1]).any())]
     return constant if len(constant) == len(inputs) else []
@@ -174,7 +175,7 @@ def _is_model(call: Call) -> bool:
 
 def _differ_in(call: Call, count: int) -> bool:
     """Whether an input of a call differs between samples."""
-    tensors = [tensor for _, tensor in leaves((call.args, dict(call.kwargs))) if not kind_of(tensor)]
+    tensors = [tensor for tensor in tensors_in((call.args, dict(call.kwargs))) if not kind_of(tensor)]
     inputs = [tensor for tensor in tensors if tensor.dim() and tensor.shape[0] == count]
     return any(bool((tensor[1:] != tensor[:1]).any()) for tensor in inputs)
 
@@ -204,7 +205,7 @@ def _difference(first: Any, second: Any) -> float:
 
 
 def _floats(output: Any) -> Iterator[Tensor]:
-    for _, tensor in leaves(output):
+    for tensor in tensors_in(output):
         if is_float(tensor) and tensor.numel():
             yield tensor.detach()
 

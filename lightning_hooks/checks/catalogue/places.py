@@ -9,11 +9,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from lightning_hooks.checks.batch import leaves, mapped
+from lightning_hooks.checks.batch import changed_copy
 from lightning_hooks.checks.errors import StepError
 from lightning_hooks.checks.record import Call
 from lightning_hooks.checks.trial import Trial, outputs_of
 from lightning_hooks.engine.participants.facts import role_of
+from lightning_hooks.nested.tensors import tensors_in
 
 _ROUNDING: Final = 1e-3  # of the largest output; half precision rounds so far
 
@@ -32,7 +33,7 @@ def placed_outputs(trial: Trial, size: int) -> Iterator[tuple[str, float]]:
             continue
         try:
             output, record = trial.replay(call)
-            args, kwargs = mapped((call.args, dict(call.kwargs)), lambda _, tensor: _moved(tensor, size))
+            args, kwargs = changed_copy((call.args, dict(call.kwargs)), lambda _, tensor: _moved(tensor, size))
             moved, _ = trial.replay(replace(call, args=args, kwargs=kwargs))
         except StepError:
             continue
@@ -47,7 +48,7 @@ def placed_outputs(trial: Trial, size: int) -> Iterator[tuple[str, float]]:
 
 def _has_samples(call: Call, size: int) -> bool:
     """Whether all tensors of the arguments have the samples in their first dimension."""
-    tensors = [tensor for _, tensor in leaves((call.args, dict(call.kwargs)))]
+    tensors = list(tensors_in((call.args, dict(call.kwargs))))
     others = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, list) and len(value) == size]
     return bool(tensors) and not others and all(each.dim() and each.shape[0] == size for each in tensors)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lightning_hooks.checks.batch import first_samples, generator, is_float, mapped, special
+from lightning_hooks.checks.batch import changed_copy, first_samples, generator, is_float, special
 from lightning_hooks.checks.catalogue.places import placed_outputs
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.errors import StepError
@@ -230,7 +230,9 @@ def _comes_mixed(trial: Trial, found: _Mixing, count: int, most: float) -> bool:
     before = outputs_of(replace(first, output=trial.replay(first)[0]), count)
     # A recurrent layer carries numbers in one direction only, so both ends are tried.
     for sample in (0, count - 1):
-        args, kwargs = (mapped(given, partial(_with_another, sample, count)) for given in (first.args, dict(first.kwargs)))
+        args, kwargs = (
+            changed_copy(given, partial(_with_another, sample, count)) for given in (first.args, dict(first.kwargs))
+        )
         output = trial.replay(replace(first, args=args, kwargs=kwargs))[0]
         changes = [one - other for one, other in zip(before, outputs_of(replace(first, output=output), count), strict=False)]
         own = max((float(change[sample].abs().max()) for change in changes), default=0.0)

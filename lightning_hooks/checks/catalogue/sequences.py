@@ -8,12 +8,13 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor
 
-from lightning_hooks.checks.batch import generator, leaves
+from lightning_hooks.checks.batch import generator
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.losses import CROSS_ENTROPY, NLL
 from lightning_hooks.checks.record import Listeners
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
+from lightning_hooks.nested.tensors import tensors_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class FutureIsHidden(Check):
 
 def _predicted_tokens(trial: Trial) -> Tensor | str:
     """The tokens [samples, positions] of which labels are the next ones; otherwise the reason why there are none."""
-    inputs = [tensor for _, tensor in leaves(trial.batch) if tensor.dim() == 2 and tensor.dtype in (torch.long, torch.int)]
+    inputs = [each for each in tensors_of(trial.batch) if each.dim() == 2 and each.dtype in (torch.long, torch.int)]
     calls = [call for call in trial.step.loss_calls if call.function in (CROSS_ENTROPY, NLL) and call.has_indices]
     for tokens in inputs:
         samples, length = tokens.shape

@@ -15,7 +15,7 @@ from torch import Tensor
 from lightning_hooks.engine.changing.report import Report, keeps_direction
 from lightning_hooks.engine.participants.participant import ModuleRule
 from lightning_hooks.errors import InPlaceError, TransformError, UnsupportedError
-from lightning_hooks.hooks.tree import tree_map
+from lightning_hooks.nested.pytree import tree_map
 from lightning_hooks.rules import Apply
 from lightning_hooks.rules.patterns import Target, each_once
 from lightning_hooks.saved_state import DamagedState, read_count, read_mapping, read_state, read_text, shown_value

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.recording.batches import named_tensors
 from lightning_hooks.engine.recording.origins import Leaf, Origin, OriginMap
 from lightning_hooks.engine.recording.summaries import range_of, summary
+from lightning_hooks.nested.tensors import named_tensors
 from lightning_hooks.recorder.record import TensorSummary
 
 

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.recording.batches import KeptBatch, named_tensors
+from lightning_hooks.engine.recording.batches import KeptBatch
 from lightning_hooks.engine.recording.call_recorder import Moment, Recorder
 from lightning_hooks.engine.recording.failures import failure_of
 from lightning_hooks.engine.recording.summaries import summary
 from lightning_hooks.engine.rerun.training import Training
+from lightning_hooks.nested.tensors import named_tensors
 from lightning_hooks.recorder.calls import Calls
 from lightning_hooks.recorder.gaps import between
 from lightning_hooks.recorder.record import FlightRecord, Gap, Growth, Place, TensorSummary, TrailEntry, Verdict

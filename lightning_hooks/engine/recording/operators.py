@@ -81,7 +81,7 @@ def bad_scalars(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> d
     return flat
 
 
-def tensors_in(result: Any) -> Iterator[tuple[int | None, Tensor]]:
+def results_of(result: Any) -> Iterator[tuple[int | None, Tensor]]:
     """The tensors of a result, each with its position; None if the result is one tensor."""
     if isinstance(result, Tensor):
         yield None, result
@@ -90,7 +90,7 @@ def tensors_in(result: Any) -> Iterator[tuple[int | None, Tensor]]:
             if isinstance(each, Tensor):
                 yield i, each
             elif isinstance(each, (list, tuple)):
-                yield from tensors_in(each)
+                yield from results_of(each)
 
 
 def _is_training_norm(operator: Any, names: Sequence[str], args: Sequence[Any]) -> bool:

@@ -16,8 +16,8 @@ from lightning_hooks.engine.recording.operators import (
     Argument,
     bad_scalars,
     base_name,
+    results_of,
     tensor_arguments,
-    tensors_in,
 )
 from lightning_hooks.engine.recording.origins import Birth, Origin, OriginMap, address_of
 from lightning_hooks.engine.recording.source_lines import Line, stack_of_operation
@@ -116,7 +116,7 @@ class Provenance(DispatchMode, TorchDispatchMode):
 
     def _note_results(self, operation: _Operation, result: Any) -> None:
         read_from = {address_of(each.tensor) for each in operation.arguments}
-        fresh = [(i, each) for i, each in tensors_in(result) if address_of(each) not in read_from]
+        fresh = [(i, each) for i, each in results_of(result) if address_of(each) not in read_from]
         if operation.name in UNINITIALISED:
             for _, tensor in fresh:
                 self._origins.renew(tensor, None, is_initialised=False)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.recording.structures import Decoder, Encoder
+from lightning_hooks.engine.recording.decoder import Decoder
+from lightning_hooks.engine.recording.encoder import Encoder
 from lightning_hooks.engine.recording.tensor_file import read_tensors, write_tensors
 from lightning_hooks.errors import RuleError, shortened, shown
 from lightning_hooks.snapshot.generators import Generators

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import HookError
-from lightning_hooks.hooks.tree import tensors_in
+from lightning_hooks.nested.tensors import tensors_in
 from lightning_hooks.rules import Hook
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.tensor_kinds import TRANSFORMED, is_transformed, version_of

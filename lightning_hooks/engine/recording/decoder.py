@@ -1,11 +1,11 @@
-"""Nested values with tensors as JSON: the tensors go to a file of their own, by name."""
+"""The values of an `Encoder`, read from JSON that may come from a stranger: nothing is imported, and no other class is used."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -14,100 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from lightning_hooks.engine.recording.tensor_file import DTYPES, METADATA
+from lightning_hooks.engine.recording.encoder import SEQUENCES
 from lightning_hooks.errors import shortened, shown
-from lightning_hooks.tensor_kinds import is_dense, with_memory
+from lightning_hooks.nested.kinds import slots_of
 from lightning_hooks.untrusted import UnreadableError
-
-_DEPTH: Final = 16
-
-
-class Encoder:
-    """Turns nested values into JSON and named tensors.
-
-    A value that JSON has is itself; each other is a mapping of one kind of value to its content, such as `{"tuple": […]}`.
-
-    Attributes:
-        tensors: the tensors by name, in host memory, each with memory of its own.
-        notes: what could not be encoded.
-    """
-
-    def __init__(self) -> None:
-        self.tensors: dict[str, Tensor] = {}
-        self.notes: list[str] = []
-
-    def encode(self, value: Any, name: str, depth: int = _DEPTH) -> Any:
-        """The JSON of a value.
-
-        Args:
-            value: tensors, arrays, numbers, strings, and containers of these.
-            name: of the value; the names of the tensors in it begin with it.
-            depth: how many containers may be nested.
-        """
-        if value is None or isinstance(value, (bool, str)) or type(value) is int:
-            return value
-        if isinstance(value, float):
-            return float(value) if math.isfinite(value) else {"float": str(float(value))}
-        if isinstance(value, Tensor):
-            return self._tensor(value, name)
-        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-            return {"array": self._tensor(torch.from_numpy(np.ascontiguousarray(value).copy()), name)}
-        if isinstance(value, np.generic) and value.dtype.kind in "biuf":
-            return self.encode(value.item(), name)
-        if isinstance(value, bytes):
-            return {"bytes": value.hex()}
-        if isinstance(value, (torch.dtype, torch.device)):
-            return {type(value).__name__: str(value).removeprefix("torch.")}
-        if depth:
-            return self._container(value, name, depth - 1)
-        return self._lost(value, name)
-
-    def _container(self, value: Any, name: str, depth: int) -> Any:
-        def each(inner: Any, key: object) -> Any:
-            return self.encode(inner, f"{name}.{key}" if name else str(key), depth)
-
-        if isinstance(value, Mapping):
-            # A key is encoded without tensors: its own encoder has none.
-            items = [[Encoder().encode(key, "key"), each(inner, key)] for key, inner in value.items()]
-            return {"dict": items} if type(value) is dict else {"dict": items, "type": _path(type(value))}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return {"namedtuple": _path(type(value)), "fields": {key: each(getattr(value, key), key) for key in value._fields}}
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
-            return {"dataclass": _path(type(value)), "fields": {key: each(getattr(value, key), key) for key in names}}
-        for kind in (list, tuple, set):
-            if isinstance(value, kind):
-                return {kind.__name__: [each(inner, i) for i, inner in enumerate(value)]}
-        return self._lost(value, name)
-
-    def _tensor(self, tensor: Tensor, name: str) -> Any:
-        if tensor.layout is torch.sparse_coo:
-            coalesced = tensor.detach().coalesce()
-            parts = [self._tensor(coalesced.indices(), f"{name}.indices"), self._tensor(coalesced.values(), f"{name}.values")]
-            return {"sparse": parts, "shape": list(tensor.shape)}
-        with torch.no_grad():
-            plain = with_memory(tensor.detach())
-            if not is_dense(plain):
-                return self._lost(tensor, name)
-            is_complex = plain.is_complex()
-            dense = torch.view_as_real(plain.resolve_conj()) if is_complex else plain
-            if dense.dtype not in DTYPES.values():
-                return self._lost(tensor, name)
-            copy = dense.resolve_neg().to("cpu", copy=True).contiguous()
-        key = name
-        while key in self.tensors or key == METADATA:
-            key += "'"
-        self.tensors[key] = copy
-        encoded: dict[str, Any] = {"tensor": key}
-        if is_complex:
-            encoded["complex"] = True
-        if tensor.requires_grad:
-            encoded["requires_grad"] = True
-        return encoded
-
-    def _lost(self, value: Any, name: str) -> Any:
-        self.notes.append(f"{name} is a {_path(type(value))}, which cannot be saved")
-        return {"lost": _path(type(value))}
 
 
 class Decoder:
@@ -174,7 +84,11 @@ class Decoder:
             return items
         kind: Any = self._class(value["type"], lambda kind: issubclass(kind, Mapping))
         try:
-            return Attributes(items) if kind is None else kind(items)
+            if kind is None:
+                return Attributes(items)
+            # The items of an output of Hugging Face's transformers are its fields.
+            is_of_fields: bool = dataclasses.is_dataclass(kind)
+            return kind(**items) if is_of_fields else kind(items)
         except Exception as error:
             self.notes.append(f"{value['type']} cannot be built of its items ({shortened(str(error), 300)}); it is a dict")
             return items
@@ -197,6 +111,34 @@ class Decoder:
             if name not in own:
                 raise UnreadableError(f"the saved value is damaged: {value['dataclass']} has no field {shown(name)}")
             object.__setattr__(instance, name, each)
+        return instance
+
+    def _sequence(self, base: Any, value: dict[str, Any]) -> Any:
+        items = base(map(self.decode, value[base.__name__]))
+        if value.get("type") is None:
+            return items
+        kind: Any = self._class(value["type"], lambda kind: issubclass(kind, base))
+        if kind is None or kind in _KNOWN.values():
+            return items if kind is None else kind(items)
+        if base is tuple:
+            return tuple.__new__(kind, items)
+        filled: Any = base.__new__(kind)
+        (base.update if base is set else base.extend)(filled, items)
+        return filled
+
+    def _object(self, value: dict[str, Any]) -> Any:
+        fields = {name: self.decode(each) for name, each in value["fields"].items()}
+        # A class with a finalizer would run it on attributes that a stranger chose.
+        kind: Any = self._class(value["object"], lambda kind: not hasattr(kind, "__del__"))
+        if kind is None:
+            return AttributesOfObject(**fields)
+        instance = object.__new__(kind)
+        slots = {slot.__name__: slot for slot in slots_of(kind)}
+        for name, each in fields.items():
+            if name in slots:
+                slots[name].__set__(instance, each)
+            else:
+                vars(instance)[name] = each
         return instance
 
     def _lost(self, value: dict[str, Any]) -> None:
@@ -223,11 +165,41 @@ class Attributes(dict[Any, Any]):
             raise AttributeError(f"the saved mapping has no {name!r}") from None
 
 
+class AttributesOfObject(SimpleNamespace):
+    """An object with the saved attributes; it stands for one of a class that is not given.
+
+    The items of its mappings can be read as its own, as those of the batches of graph libraries.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        """The item of that name of one of the mappings."""
+        for each in vars(self).values():
+            if isinstance(each, Mapping) and name in each:
+                return each[name]
+            if isinstance(each, AttributesOfObject) and hasattr(each, name):
+                return getattr(each, name)
+        raise AttributeError(f"the saved object has no {name!r}")
+
+    def __getitem__(self, name: str) -> Any:
+        """The attribute or item of that name."""
+        try:
+            return getattr(self, name)
+        except (AttributeError, TypeError):
+            raise KeyError(name) from None
+
+
 _KNOWN: Final[Mapping[str, type]] = {
     "collections.OrderedDict": OrderedDict,
     "torch.nn.utils.rnn.PackedSequence": PackedSequence,
+    "torch.Size": torch.Size,
 }
 """Containers of Python and torch that hold what they are given, and run nothing else."""
+
+
+def _sequence_of(base: Any, decoder: Decoder, value: dict[str, Any]) -> Any:
+    return decoder._sequence(base, value)
+
+
 _DECODED: Final[Mapping[str, Callable[[Decoder, dict[str, Any]], Any]]] = {
     "float": lambda decoder, value: float(value["float"]),
     "tensor": Decoder._tensor_of,
@@ -239,12 +211,7 @@ _DECODED: Final[Mapping[str, Callable[[Decoder, dict[str, Any]], Any]]] = {
     "dict": Decoder._dict,
     "namedtuple": Decoder._namedtuple,
     "dataclass": Decoder._dataclass,
-    "list": lambda decoder, value: list(map(decoder.decode, value["list"])),
-    "tuple": lambda decoder, value: tuple(map(decoder.decode, value["tuple"])),
-    "set": lambda decoder, value: set(map(decoder.decode, value["set"])),
+    "object": Decoder._object,
+    **{kind.__name__: partial(_sequence_of, kind) for kind in SEQUENCES},
     "lost": Decoder._lost,
 }
-
-
-def _path(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.hooks.parts import described, part_of
-from lightning_hooks.hooks.tree import map_tensors, tensors_in
+from lightning_hooks.nested.rebuilding import map_tensors
+from lightning_hooks.nested.tensors import tensors_in
 
 
 @dataclasses.dataclass
