@@ -71,7 +71,7 @@ def _timed(method: Callable[..., None], taken: list[float]) -> Callable[..., Non
 
 
 def _rows_of(health: HealthMonitor) -> int:
-    return int(getattr(health._reporter, "rows_read", 0))
+    return int(getattr(health._job.reporter, "rows_read", 0))
 
 
 def measure_alone(workload: Workload, seconds: float) -> dict[str, Any]:

@@ -89,8 +89,8 @@ class Told:
         self.monitor: HealthMonitor | None = None
 
     def __call__(self, finding: Finding) -> None:
-        assert self.monitor is not None and self.monitor._reporter is not None
-        self.findings.append((finding, self.monitor._reporter.diagnosis.evidence.step))
+        assert self.monitor is not None and self.monitor._job.reporter is not None
+        self.findings.append((finding, self.monitor._job.reporter.diagnosis.evidence.step))
 
 
 def callbacks_of(told: Told, rules: Any = None) -> list[Callback]:

@@ -69,8 +69,8 @@ def judge(pair: Pair, seed: int, reference: Path, folder: Path) -> Verdict:
     told: list[tuple[Finding, int]] = []
 
     def note(finding: Finding) -> None:
-        assert monitor._reporter is not None
-        told.append((finding, monitor._reporter.diagnosis.evidence.step))
+        assert monitor._job.reporter is not None
+        told.append((finding, monitor._job.reporter.diagnosis.evidence.step))
 
     monitor = HealthMonitor(
         reference=reference, logdir=folder, actions={severity.value: {"call": note} for severity in Severity}

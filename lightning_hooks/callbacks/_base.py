@@ -1,9 +1,10 @@
-"""Base of the callbacks: takes part in runs, and passes what Lightning calls on to the driver."""
+"""Base of the callbacks: takes part in runs, and passes what Lightning calls on to the driver and to a job."""
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -11,65 +12,87 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_hooks.callbacks import _driver as driver
-from lightning_hooks.callbacks._lightning import refuse_old_trainer
-from lightning_hooks.callbacks._ours import OurCallback, for_each_stage, our_callbacks, take_part_once
+from lightning_hooks.callbacks._checks import Earlier, Setting
+from lightning_hooks.callbacks._job import Job
+from lightning_hooks.callbacks._lightning import Callback, refuse_old_trainer
+from lightning_hooks.callbacks._ours import our_callbacks, take_part_once
 from lightning_hooks.callbacks._run import LightningRun
-from lightning_hooks.callbacks._saving import Saving, warn_of_damage
+from lightning_hooks.callbacks._saving import Saving
 from lightning_hooks.callbacks._trainer import all_callbacks, batch_number, in_fit, is_running
-from lightning_hooks.engine.assembly import Assembled, Contribution
+from lightning_hooks.engine.inspecting.match_report import Match
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.running.hook_manager import HookManager
-from lightning_hooks.records.consumer import Publisher
+from lightning_hooks.rules.prefix import ROOT
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
-    from lightning_hooks.callbacks._monitoring import MonitorOptions
 
 
-class HooksCallback(OurCallback):
-    """Base of the callbacks. A subclass declares what it brings into a run; the driver assembles the run and drives it.
+def _for_each_stage(method: str) -> tuple[Any, ...]:
+    """Lightning's hooks that call a method with each stage other than `train`."""
 
-    A subclass defines `_resolve`, `_lines`, `_contribute` and `_rules`, and may override the other methods up to `_load_state`.
+    def hook_of(stage: str) -> Any:
+        def hook(self: HooksCallback, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
+            getattr(self, method)(stage, trainer, pl_module, *args, **kwargs)
+
+        return hook
+
+    return tuple(map(hook_of, ("validate", "test", "predict")))
+
+
+class HooksCallback(Callback):
+    """Base of the callbacks. A subclass has options and a job; the driver assembles the run and drives it.
+
+    Args:
+        job: what the callback does in runs.
+
+    Attributes:
+        origin: the file and the key from which the callback was read, for messages; empty if it was created in Python.
+        environment: a mark that the callbacks of one Trainer from the environment variable share; None for other callbacks.
+        loggers: which loggers of the Trainer are written to.
+        logdir: the folder for an event file of this package, if none of the loggers is a TensorBoard; None for none.
+        prefix: the text before every tag that a logger shows.
+        stages: the stages in which the callback acts.
     """
 
-    _warns_if_idle = True
-    """Whether to warn if the callback contributes nothing because no rule matches anything."""
+    origin: str = ""
+    environment: str | None = None
+    loggers: Sequence[str] = ("all",)
+    logdir: str | os.PathLike[str] | None = None
+    prefix: str = ROOT
+    stages: Collection[str] = ("train",)
 
-    def __init__(self) -> None:
+    def __init__(self, job: Job[Any, Any]) -> None:
         super().__init__()
+        self._job = job
         self._current_run: LightningRun | None = None  # the run in which the callback takes part
         self._participants: list[Participant] = []  # the participants that the callback adds to the run
-        self._publisher: Publisher | None = None  # passes step views to consumers; closed with the run
         self._saving = Saving(type(self))
 
-    def _contribute(self, trainer: Trainer, run: LightningRun, resolved: Any) -> Contribution | None:
-        """What the callback brings into a run that begins; None if no rule matches anything. No hook is registered yet."""
-        raise NotImplementedError
+    def match(self, model: LightningModule) -> Match:
+        """The dry run: what the rules match in a model.
 
-    def _assembled(self, trainer: Trainer, run: LightningRun, made: Assembled) -> None:
-        """Called when the run is assembled, before any hook is registered."""
+        Args:
+            model: the root module.
 
-    def _after_batch(self) -> None:
-        """Called after a batch of any stage; the hooks are already removed."""
-
-    def _after_run(self, trainer: Trainer, stage: str) -> None:
-        """Called when a run of a stage other than `train` has ended and was published: one validation, for example."""
-
-    def _monitor_options(self) -> MonitorOptions:
-        """How a callback watches that has a `Monitoring`, by the present values of its options."""
-        raise NotImplementedError
-
-    def _state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the fit under way; empty if there is none."""
-        return {}
-
-    def _load_state(self, state: dict[str, Any]) -> None:
-        """Continue the fit under way from a checkpoint, in which the state is empty if there was no such callback."""
+        Raises:
+            RuleError: the errors that a fit would raise.
+        """
+        job = self._job
+        with job.naming_origin():
+            resolved = job.resolve(model)
+            job.check(resolved, Setting(), Earlier())
+            return Match(job.lines(resolved), job.left_out(model, resolved))
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle belongs to no run."""
         driver.flush(self._current_run)
-        return {**self.__dict__, "_current_run": None, "_participants": [], "_publisher": None}
+        return {**self.__dict__, "_job": self._job.for_copy(), "_current_run": None, "_participants": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The copy owns its job."""
+        self.__dict__.update(state)
+        self._job.owner = self
 
     @property
     def _hook_manager(self) -> HookManager | None:
@@ -81,30 +104,26 @@ class HooksCallback(OurCallback):
         """Whether it takes part in a fit."""
         return self._current_run is not None and self._current_run.is_fit
 
-    def _warn_of_damage(self, damaged: Sequence[str]) -> None:
-        warn_of_damage(self._label or f"{type(self).__name__}: ", damaged)
-
     def _saved_at(self, trainer: Trainer) -> str:
         """The key of this callback in a checkpoint among those of its class."""
-        ours = [each for each in our_callbacks(trainer) if isinstance(each, HooksCallback)]
-        same = [each for each in ours if each._saving.key == self._saving.key and each.prefix == self.prefix]
+        same = [each for each in our_callbacks(trainer) if each._saving.key == self._saving.key and each.prefix == self.prefix]
         return f"{self.prefix}{same.index(self)}"
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called for a checkpoint: save what continues from step to step."""
-        state = self._state() if self._fits else {}
+        state = self._job.state() if self._fits else {}
         self._saving.save(checkpoint, self._saved_at(trainer), state, self._hook_manager)
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called with a checkpoint, before or after the fit starts: continue from it."""
-        at, warn = self._saved_at(trainer), self._warn_of_damage
+        at, warn = self._saved_at(trainer), self._job.warn_of_damage
         state = self._saving.load(checkpoint, at, trainer, self._hook_manager, warn)
         if self._current_run is None:
             self._saving.saved = state
         else:
-            self._load_state(state)
+            self._job.load_state(state)
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -118,8 +137,8 @@ class HooksCallback(OurCallback):
             trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
             return
         take_part_once(self, trainer)
-        with self._naming_origin():
-            self._refuse_beside(our_callbacks(trainer))
+        with self._job.naming_origin():
+            self._job.refuse_beside(our_callbacks(trainer))
         self._detach()
         self._saving.forget(trainer)
 
@@ -180,7 +199,7 @@ class HooksCallback(OurCallback):
         """Called after a batch: `HooksGuard`, which comes first, has removed the hooks and ended the step, if it is over."""
         if self._current_run is not None:
             self._current_run.end_batch(trainer)
-            self._after_batch()
+            self._job.end_batch(trainer, "train")
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -188,11 +207,13 @@ class HooksCallback(OurCallback):
         if self._current_run is not None:
             driver.end_epoch(self._current_run, trainer)
             driver.flush(self._current_run)
+            self._job.end_epoch(trainer)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after the last batch: write the last step."""
         driver.flush(self._current_run)
+        self._job.end_training(trainer)
 
     def _start_run(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called before the run of a stage other than `train`, inside a fit or outside."""
@@ -207,7 +228,7 @@ class HooksCallback(OurCallback):
                     run.begin_stage(stage)
 
     def _acts_in(self, stage: str, trainer: Trainer) -> bool:
-        return self._current_run is not None and stage in self._stages and not trainer.sanity_checking
+        return self._current_run is not None and stage in self._job.stages and not trainer.sanity_checking
 
     def _start_batch(
         self, stage: str, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -218,14 +239,14 @@ class HooksCallback(OurCallback):
     def _end_batch(self, stage: str, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         if self._current_run is not None and self._acts_in(stage, trainer):
             self._current_run.hook_manager.end_batch()
-            self._after_batch()
+            self._job.end_batch(trainer, stage)
 
     def _end_run(self, stage: str, trainer: Trainer, pl_module: Any) -> None:
-        if self._current_run is None or stage not in self._stages:
+        if self._current_run is None or stage not in self._job.stages:
             return
         if not trainer.sanity_checking:
             driver.end_stage(self._current_run, trainer, stage)
-            self._after_run(trainer, stage)
+            self._job.end_stage(trainer, stage)
         self._current_run.hook_manager.end_step(stage)
         if not in_fit(trainer):
             self._detach()
@@ -254,18 +275,19 @@ class HooksCallback(OurCallback):
     def _detach(self, error: BaseException | None = None) -> None:
         """Remove all hooks and close the consumers; a second call does nothing."""
         try:
-            # Call `_state` after every run, also where its result is not used: it publishes the step views that are pending.
-            state = self._state()
+            # Ask for the state after every run, also where it is not saved: the job publishes the views that are pending.
+            state = self._job.state()
             if self._fits:
                 self._saving.last = state
         finally:
             self._saving.skipped.stop(self._hook_manager)
-            run, participants, publisher = self._current_run, self._participants, self._publisher
-            self._current_run, self._participants, self._publisher = None, [], None
-            if run is not None:
-                run.leave(participants)
-            if publisher is not None:
-                publisher.close(error)
+            run, participants = self._current_run, self._participants
+            self._current_run, self._participants = None, []
+            try:
+                if run is not None:
+                    run.leave(participants)
+            finally:
+                self._job.close(error)
 
     def _leave(self, error: BaseException | None = None) -> None:
         self._detach(error)
@@ -273,7 +295,7 @@ class HooksCallback(OurCallback):
         for name in ("log", "log_dict"):
             vars(self).pop(name, None)
 
-    on_validation_start, on_test_start, on_predict_start = for_each_stage("_start_run")
-    on_validation_batch_start, on_test_batch_start, on_predict_batch_start = for_each_stage("_start_batch")
-    on_validation_batch_end, on_test_batch_end, on_predict_batch_end = for_each_stage("_end_batch")
-    on_validation_end, on_test_end, on_predict_end = for_each_stage("_end_run")
+    on_validation_start, on_test_start, on_predict_start = _for_each_stage("_start_run")
+    on_validation_batch_start, on_test_batch_start, on_predict_batch_start = _for_each_stage("_start_batch")
+    on_validation_batch_end, on_test_batch_end, on_predict_batch_end = _for_each_stage("_end_batch")
+    on_validation_end, on_test_end, on_predict_end = _for_each_stage("_end_run")

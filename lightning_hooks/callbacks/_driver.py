@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -66,13 +66,14 @@ def _contributions(
     resolved = [(callback, _checked(callback, trainer, pl_module, run, setting)) for callback in callbacks]
     given: list[tuple[HooksCallback, Contribution]] = []
     for callback, each in resolved:
-        with callback._naming_origin():
-            contribution = callback._contribute(trainer, run, each)
+        job = callback._job
+        with job.naming_origin():
+            contribution = job.contribute(trainer, run, each)
         if contribution is not None:
             given.append((callback, contribution))
-        elif callback._warns_if_idle:
-            name = callback._label or f"{type(callback).__name__}: "
-            warnings.warn(f"{name}no rule matches anything ({callback._rules}); it does nothing in this run", stacklevel=2)
+        else:
+            name = job.label or f"{type(callback).__name__}: "
+            warnings.warn(f"{name}no rule matches anything ({job.rules}); it does nothing in this run", stacklevel=2)
     return given
 
 
@@ -95,10 +96,11 @@ def _acts_before_steps(callback: Callback) -> bool:
 
 
 def _checked(callback: HooksCallback, trainer: Trainer, pl_module: LightningModule, run: LightningRun, setting: Setting) -> Any:
-    with callback._naming_origin():
-        callback._refuse_setting(setting)
-        resolved = callback._resolve(pl_module, trainer, run.earlier)
-        run.earlier = callback._check_resolved(resolved, setting, run.earlier)
+    job = callback._job
+    with job.naming_origin():
+        job.refuse_setting(setting)
+        resolved = job.resolve(pl_module, trainer, run.earlier)
+        run.earlier = job.check(resolved, setting, run.earlier)
     return resolved
 
 
@@ -115,7 +117,7 @@ def _assembled(trainer: Trainer, run: LightningRun, contributions: Sequence[Cont
 
 def _join(trainer: Trainer, run: LightningRun, given: Sequence[tuple[HooksCallback, Assembled]], assembly: Assembly) -> None:
     for callback, made in given:
-        callback._assembled(trainer, run, made)
+        callback._job.assembled(run, made)
     for position, (callback, made) in enumerate(given):
         # Set the run before it begins: if Ctrl-C arrives in between, `_detach` still leaves the run.
         callback._current_run = run
@@ -124,7 +126,7 @@ def _join(trainer: Trainer, run: LightningRun, given: Sequence[tuple[HooksCallba
             for observer in assembly.observers:
                 run.join(observer)
         participants = list(made.participants)
-        if "train" in callback._stages:
+        if "train" in callback._job.stages:
             participants = [*callback._saving.skipped.start(trainer, run.hook_manager), *participants]
         for participant in participants:
             participant.owner = type(callback).__name__
@@ -241,8 +243,8 @@ def end_stage(run: LightningRun, trainer: Trainer, stage: str) -> None:
 
 def acting(trainer: Trainer, stage: str | None = None) -> list[HooksCallback]:
     """The callbacks of this package that act in a fit, or in a run of another stage outside a fit, in order."""
-    ours = cast("list[HooksCallback]", our_callbacks(trainer))
-    return [each for each in ours if (each._acts_in_fit if stage is None else stage in each._stages)]
+    jobs = [(each, each._job) for each in our_callbacks(trainer)]
+    return [each for each, job in jobs if (job.acts_in_fit if stage is None else stage in job.stages)]
 
 
 def is_last(trainer: Trainer, callback: Callback, callbacks: Sequence[Callback]) -> bool:

@@ -13,23 +13,21 @@ from lightning_hooks.dashboard.report import write_report
 from lightning_hooks.errors import RuleError
 
 
-def run_folder(loggers: Iterable[Any]) -> Path | None:
-    """The folder of the event file that a report is made of; None if no logger writes one."""
-    folder = board_folder(loggers)
-    return None if folder is None else Path(folder)
-
-
-def refuse_without_events(report: Any, loggers: Sequence[Any]) -> None:
-    """Refuse a report of a fit that writes no event file, which the report is made of.
+def folder_for_report(report: Any, loggers: Sequence[Any]) -> Path | None:
+    """The folder of the event file that a report of a fit is made of; None if no report is asked for.
 
     Raises:
-        RuleError: there is none.
+        RuleError: a report is asked for, and no logger writes an event file.
     """
-    if report is not None and run_folder(loggers) is None:
+    if report is None:
+        return None
+    folder = board_folder(loggers)
+    if folder is None:
         raise RuleError(
             f"report={str(report)!r} is made of an event file, and no chosen logger of the Trainer writes one; give "
             "StatsMonitor(logdir='…') a folder for it"
         )
+    return Path(folder)
 
 
 def leave_report(run: Path, out: Path, loggers: Iterable[Any]) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from lightning_hooks.callbacks._ours import OurCallback
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import deferred, is_log_step
 from lightning_hooks.errors import HooksError, RuleError, did_you_mean
@@ -26,6 +25,7 @@ from lightning_hooks.records.step_view import StepView
 from lightning_hooks.tensorboard import StepEventWriter, is_tensorboard
 
 if TYPE_CHECKING:
+    from lightning_hooks.callbacks._base import HooksCallback
     from lightning_hooks.callbacks._lightning import Trainer
 
 
@@ -41,7 +41,7 @@ def as_loggers(loggers: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def logger_writer(callback: OurCallback, trainer: Trainer, run: LightningRun, **options: Any) -> LoggerWriter:
+def logger_writer(callback: HooksCallback, trainer: Trainer, run: LightningRun, **options: Any) -> LoggerWriter:
     """The consumer that writes to the loggers that a callback chooses; on ranks other than 0 it writes nothing.
 
     If none of these loggers is a TensorBoard, and a callback of the Trainer has a `logdir`, an event file in that folder is

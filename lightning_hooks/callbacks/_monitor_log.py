@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
+from lightning_hooks.callbacks._monitor_options import MonitorOptions
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._start_line import start_line
 from lightning_hooks.callbacks._trainer import current_step, in_fit, lightning_logger
@@ -28,7 +29,6 @@ from lightning_hooks.rules.prefix import name_of
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._base import HooksCallback
     from lightning_hooks.callbacks._lightning import Trainer
-    from lightning_hooks.callbacks._monitoring import MonitorOptions
 
 
 class MonitorLog:
@@ -63,11 +63,12 @@ class MonitorLog:
             lightning_logger(trainer).info(line)
         if self.writer.loggers:
             if limits.exceeded:
-                warnings.warn(f"{monitor._label}{limits.warning()}", stacklevel=2)
+                warnings.warn(f"{monitor._job.label}{limits.warning()}", stacklevel=2)
         elif trainer.is_global_zero and monitor.loggers and not has_readers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             given = ", ".join(type(logger).__name__ for logger in trainer.loggers) or "none"
+            name = monitor._job.label or "StatsMonitor: "
             warnings.warn(
-                f"{monitor._label or 'StatsMonitor: '}nothing is written: loggers={list(monitor.loggers)} chooses none of the "
+                f"{name}nothing is written: loggers={list(monitor.loggers)} chooses none of the "
                 f"Trainer's loggers ({given}). Give the Trainer a TensorBoardLogger, or StatsMonitor(logdir='…') a folder; "
                 "with StatsMonitor(loggers=[]) it is silent, for `latest`",
                 stacklevel=2,
@@ -140,6 +141,6 @@ def limits_of(monitor: HooksCallback, options: MonitorOptions, plan: Plan, plans
     if options.scalars:
         targets = list({row.name: row.target for row in plan.rows}.values())
         strict = options.is_default or any(each.rule.strict for each in plan.rules)
-        pinned = select(targets, options.scalars, where=f"{monitor._label}scalars", strict=strict, advice="")
+        pinned = select(targets, options.scalars, where=f"{monitor._job.label}scalars", strict=strict, advice="")
     stages = {stage: each.index for stage, each in plans.items()}
     return Limits(stages, options.max_scalars, options.max_histograms, [target.name for target in pinned])

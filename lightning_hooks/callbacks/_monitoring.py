@@ -1,21 +1,30 @@
-"""Monitoring: what a callback that watches does in a run: resolves rules, logs step views, and keeps the latest."""
+"""Monitoring: the job of a callback that watches: resolves rules, logs step views, and keeps the latest."""
 
 from __future__ import annotations
 
-import copy
-import os
 import warnings
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from torch import nn
+from typing_extensions import override
 
-from lightning_hooks.callbacks._checks import Earlier, Setting, Written, refuse_common_tags, refuse_for_strategy
-from lightning_hooks.callbacks._fit_report import leave_report, refuse_without_events, run_folder
+from lightning_hooks.callbacks._checks import (
+    Earlier,
+    Setting,
+    Written,
+    refuse_common_tags,
+    refuse_for_strategy,
+    refuse_setting,
+)
+from lightning_hooks.callbacks._driver import flush
+from lightning_hooks.callbacks._fit_report import folder_for_report, leave_report
+from lightning_hooks.callbacks._job import Guest, Job, Owner
 from lightning_hooks.callbacks._max_overhead import OverheadLimit
 from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
+from lightning_hooks.callbacks._monitor_options import MonitorOptions
+from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._run_context import TrainerContext, folder_of_run
 from lightning_hooks.callbacks._trainer import is_alone
 from lightning_hooks.engine.assembly import Assembled, Contribution
@@ -27,44 +36,16 @@ from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rank_check import check_ranks_agree
 from lightning_hooks.plan.resolve import resolve
-from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer
+from lightning_hooks.records.consumer import Latest, Publisher
 from lightning_hooks.records.limits import Limits, TablesOnly
 from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.prefix import name_of
-from lightning_hooks.rules.schedule import EveryN
 
 if TYPE_CHECKING:
-    from lightning_hooks.callbacks._base import HooksCallback
     from lightning_hooks.callbacks._lightning import Trainer
-    from lightning_hooks.callbacks._ours import Guest
     from lightning_hooks.callbacks._run import LightningRun
-
-
-@dataclass(frozen=True)
-class MonitorOptions:
-    """How a callback watches; the fields are the options of `StatsMonitor`, already read.
-
-    Args:
-        is_default: whether the default rules are watched.
-        only_tables: whether tables alone are written, without scalars and histograms.
-        watches_loss_alone: whether the loss is watched also if no rule matches anything.
-    """
-
-    schedule: EveryN
-    stages: Collection[str] = ("train",)
-    scalars: Sequence[str] = ()
-    max_scalars: int = 0
-    max_histograms: int = 0
-    histogram_every_n_steps: int = 1
-    on_error: str = "raise"
-    max_overhead: float | None = None
-    consumers: Sequence[StepConsumer] = ()
-    report: str | os.PathLike[str] | None = None
-    is_default: bool = False
-    only_tables: bool = False
-    watches_loss_alone: bool = False
 
 
 class Resolved(NamedTuple):
@@ -74,46 +55,47 @@ class Resolved(NamedTuple):
     plans: dict[str, Plan]
 
 
-class Monitoring:
-    """What a callback that watches does in a run.
+class Monitoring(Job[Owner, Resolved]):
+    """The job of a callback that watches.
 
-    Args:
-        owner: the callback, for its name, prefix and loggers, and for how it watches.
+    A subclass defines `options`, and `resolve` by `resolved`.
 
     Attributes:
-        owner: the callback.
         context: what the consumers are given; None without consumers.
         log: writes the steps; None outside a run.
         shares: of the tables of the run, by stage.
     """
 
-    def __init__(self, owner: HooksCallback) -> None:
+    def __init__(self, owner: Owner) -> None:
+        super().__init__(owner)
         self.context: TrainerContext | None = None
         self.log: MonitorLog | None = None
         self.shares: dict[str, Share] = {}
-        self.owner = owner
-        self._current_run: LightningRun | None = None
         self._latest = Latest()
-        options = owner._monitor_options()
-        self._overhead_limit = OverheadLimit(options.max_overhead, options.schedule)
+        self._overhead_limit: OverheadLimit | None = None
+        self._report_folder: Path | None = None  # the folder of the event file that a report is made of
 
     @property
     def options(self) -> MonitorOptions:
         """How the callback watches."""
-        return self.owner._monitor_options()
+        raise NotImplementedError
 
-    def for_copy(self) -> Monitoring:
-        """The same for a copy of the callback, which belongs to no run and sets `owner`; the last values stay."""
-        copied = copy.copy(self)
-        copied.log, copied.context, copied.shares, copied._current_run = None, None, {}, None
-        copied.owner = None  # type: ignore[assignment]
+    @override
+    def for_copy(self) -> Self:
+        copied = super().for_copy()
+        copied.log, copied.context, copied.shares, copied._report_folder = None, None, {}, None
         return copied
 
     def latest(self) -> dict[str, float]:
-        """The statistics of the last step by tag."""
+        """The statistics of the last step by tag; waits for tables that are still being copied from a device."""
+        flush(self.run)
         return self._latest.values()
 
-    def resolve(self, model: nn.Module, rules: Sequence[Watch] | None, name: str) -> Resolved:
+    @override
+    def refuse_setting(self, setting: Setting) -> None:
+        refuse_setting(setting, self.owner.stages)
+
+    def resolved(self, model: nn.Module, rules: Sequence[Watch] | None, name: str) -> Resolved:
         """Resolve rules against a model.
 
         Args:
@@ -129,7 +111,7 @@ class Monitoring:
             model,
             rules,
             options.schedule,
-            self.owner._label,
+            self.label,
             with_loss="train" in options.stages,
             loss_alone=options.watches_loss_alone,
             draws_every=options.histogram_every_n_steps,
@@ -146,11 +128,11 @@ class Monitoring:
                 plans[stage] = watched
             # If no stage has rows, do not warn of this stage: another warning says that nothing is watched at all.
             elif plan.rows:
-                warnings.warn(f"{self.owner._label}stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
+                warnings.warn(f"{self.label}stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
         return plans
 
+    @override
     def check(self, resolved: Resolved, setting: Setting, earlier: Earlier) -> Earlier:
-        """Check resolved rules without changing anything; as `OurCallback._check_resolved`."""
         plan, plans = resolved
         if not plan.rows:
             return earlier
@@ -165,29 +147,25 @@ class Monitoring:
     def _limits(self, plan: Plan, plans: dict[str, Plan]) -> Limits:
         return TablesOnly() if self.options.only_tables else limits_of(self.owner, self.options, plan, plans)
 
+    @override
     def lines(self, resolved: Resolved) -> list[MatchLine]:
-        """What the rules match, for a report."""
         plan, _ = resolved
         watched = plan if "train" in self.options.stages else plan.forward()
         return plan_report(watched, histogram_every_n_steps=self.options.histogram_every_n_steps)
 
+    @override
     def left_out(self, model: nn.Module, resolved: Resolved) -> list[LeftOut]:
-        """What the rules leave out although their patterns match it, for a report."""
         return left_out_of(model, (each.rule for each in resolved.plan.rules))
 
-    def contribute(
-        self, trainer: Trainer, run: LightningRun, resolved: Resolved, guests: Sequence[Guest]
-    ) -> Contribution | None:
-        """What the callback brings into a run; None if no rule matches anything.
+    def guests(self, trainer: Trainer | None) -> list[Guest]:
+        """What reads the steps beside the consumers: jobs of other callbacks of the Trainer."""
+        asked = [] if trainer is None else (each._job.guest_of(self, trainer) for each in our_callbacks(trainer))
+        return [guest for guest in asked if guest is not None]
 
-        Args:
-            trainer: the Trainer.
-            run: the run that begins.
-            resolved: the resolved rules.
-            guests: the callbacks that read the steps beside the consumers.
-        """
+    @override
+    def contribute(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Contribution | None:
         owner, options = self.owner, self.options
-        self._latest, self.shares, self._current_run = Latest(), {}, run
+        self._latest, self.shares, self.run, self._report_folder = Latest(), {}, run, None
         plan: Plan = resolved.plan
         model: Any = run.model
         if not is_alone(trainer):
@@ -196,59 +174,65 @@ class Monitoring:
             return None
         written = next(each for each in run.earlier.written if each.owner is owner)
         self.log = MonitorLog(owner, options, trainer, run)
+        guests = self.guests(trainer)
         if options.consumers or guests:
             folder = folder_of_run(trainer, self.log.writer.loggers, has_own=run.logdir_of(owner) is not None)
             self.context = TrainerContext(trainer, folder)
         consumers = [*options.consumers, *(guest.consumer(self.log.writer, self.context) for guest in guests)]
         publisher = Publisher([self._latest, self.log.writer, *consumers])
         if trainer.is_global_zero and run.is_fit and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            refuse_without_events(options.report, self.log.writer.loggers)
+            self._report_folder = folder_for_report(options.report, self.log.writer.loggers)
         self.log.start(trainer, written.plans, written.limits, has_readers=bool(consumers))
-        # The run closes this publisher when it ends. Set it only here, after all checks have passed.
-        owner._publisher = publisher
+        # Set the publisher, which is closed with the run, only here, after all checks have passed.
+        self.publisher = publisher
         publisher.start(plan.index, self.context or RunContext())
         leads = {stage: run.earlier.leads(written, stage) for stage in written.plans}
         return Contribution(
-            type(owner).__name__, owner._label, written.plans, on_error=options.on_error, publisher=publisher, leads=leads
+            type(owner).__name__, self.label, written.plans, on_error=options.on_error, publisher=publisher, leads=leads
         )
 
+    @override
     def assembled(self, run: LightningRun, made: Assembled) -> None:
-        """Called when the run is assembled: continue from the checkpoint that was loaded."""
+        # Continue from the checkpoint that was loaded.
         self.shares = made.shares
         trained = self._trained
         if trained is not None:
             saved = self.owner._saving.take()
             damaged = self._producer("train").views[trained.part.number].load_state_dict(saved)
+            options = self.options
+            self._overhead_limit = OverheadLimit(options.max_overhead, options.schedule)
             damaged += self._overhead_limit.start(trained, run.meter.clock, saved)
-            self.owner._warn_of_damage(damaged)
+            self.warn_of_damage(damaged)
 
     @property
     def _trained(self) -> Share | None:
         return self.shares.get("train")
 
     def _producer(self, stage: str) -> Producer:
-        assert self._current_run is not None
-        return self._current_run.producers[stage]
+        assert self.run is not None
+        return self.run.producers[stage]
 
-    def state_dict(self) -> dict[str, Any]:
-        """The averages of the noise scale, and the intervals that `max_overhead` has widened."""
+    @override
+    def state(self) -> dict[str, Any]:
+        """The averages of the noise scale, and the intervals that `max_overhead` has widened, after all finished steps."""
+        flush(self.run)
         trained = self._trained
-        if trained is None:
+        if trained is None or self._overhead_limit is None:
             return {}
         views = self._producer("train").views[trained.part.number]
         return {**views.state_dict(), **self._overhead_limit.state_dict(trained)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
-        """Continue the fit under way. Returns a sentence about each damaged entry, whose state starts again."""
+    @override
+    def load_state(self, state: dict[str, Any]) -> None:
+        flush(self.run)  # Publish finished steps first: they belong to the state before loading.
         trained = self._trained
-        if trained is None:
-            return []
-        damaged = self._producer("train").views[trained.part.number].load_state_dict(state)
-        return [*damaged, *self._overhead_limit.load_state_dict(trained, state)]
+        if trained is not None and self._overhead_limit is not None:
+            damaged = self._producer("train").views[trained.part.number].load_state_dict(state)
+            self.warn_of_damage([*damaged, *self._overhead_limit.load_state_dict(trained, state)])
 
     @property
+    @override
     def has_requests(self) -> bool:
-        """Whether consumers have requests that are not fulfilled yet."""
         return self.context is not None and self.context.has_requests
 
     def fulfil(self, trainer: Trainer) -> None:
@@ -258,41 +242,50 @@ class Monitoring:
                 self._trained.focus(steps)
             self.context.fulfil(trainer)
 
-    def end_step(self, trainer: Trainer) -> None:
-        """Called when a training step has ended: warn of wider intervals, and write the page once."""
+    @override
+    def end_batch(self, trainer: Trainer, stage: str) -> None:
+        if stage == "train" and self.run is not None and self.run.has_ended_step:
+            self.fulfil(trainer)
+
+    @override
+    def end_step(self, trainer: Trainer, step: int) -> None:
         trained = self._trained
-        if trained is None:
+        if trained is None or self._overhead_limit is None:
             return
         self._overhead_limit.warn(trained)
+        # Write the page when a step was measured: shapes are known then.
         if trained.part.number in self._producer("train").observer.due_shares:
-            self.write_page(trainer, "train")
+            self._write_page(trainer, "train")
 
-    def write_page(self, trainer: Trainer, stage: str) -> None:
-        """Write the page about the run once, when a step of a stage was measured and shapes are known, or the run ends."""
+    def _write_page(self, trainer: Trainer, stage: str) -> None:
+        """Write the page about the run, if it is not written yet."""
         share = self.shares.get(stage)
-        if self.log is not None and share is not None and self._current_run is not None:
-            self.log.write_page(trainer, self._producer(stage).observer, share, self._current_run.participants)
+        if self.log is not None and share is not None and self.run is not None:
+            self.log.write_page(trainer, self._producer(stage).observer, share, self.run.participants)
 
-    def after_run(self, trainer: Trainer, stage: str) -> None:
-        """Called when a run of a stage other than `train` has ended."""
-        # If the monitor also watches training, a training step writes the page, with more rows.
-        if self._trained is None:
-            self.write_page(trainer, stage)
+    @override
+    def end_epoch(self, trainer: Trainer) -> None:
+        # The next batch may begin much later, so that requests are not left until then.
         self.fulfil(trainer)
 
-    def close(self, detach: Any, error: BaseException | None) -> None:
-        """Leave the run, and write the report of a fit that ended normally.
+    @override
+    def end_training(self, trainer: Trainer) -> None:
+        self._write_page(trainer, "train")
+        self.fulfil(trainer)
 
-        Args:
-            detach: makes the callback leave the run.
-            error: what ended the run; None after a normal end.
-        """
-        run, folder = self._current_run, None
-        if error is None and self.options.report is not None and self.log is not None and run is not None and run.is_fit:
-            folder = run_folder(self.log.writer.loggers)
+    @override
+    def end_stage(self, trainer: Trainer, stage: str) -> None:
+        # If the monitor also watches training, a training step writes the page, with more rows.
+        if self._trained is None:
+            self._write_page(trainer, stage)
+        self.fulfil(trainer)
+
+    @override
+    def close(self, error: BaseException | None) -> None:
+        run, folder, report = self.run, self._report_folder, self.options.report
         try:
-            detach(error)
+            super().close(error)
         finally:
-            self.log, self.context, self.shares, self._current_run = None, None, {}, None
-        if folder is not None and run is not None and run.trainer is not None:
-            leave_report(folder, Path(str(self.options.report)).expanduser().absolute(), run.trainer.loggers)
+            self.log, self.context, self.shares, self._report_folder = None, None, {}, None
+        if error is None and folder is not None and run is not None and run.trainer is not None:
+            leave_report(folder, Path(str(report)).expanduser().absolute(), run.trainer.loggers)

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._checks import Earlier, refuse_common_folder
 from lightning_hooks.callbacks._guard import HooksGuard, WrappedHook
-from lightning_hooks.callbacks._ours import OurCallback, our_callbacks
+from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._trainer import (
     all_callbacks,
     deferred,
@@ -34,6 +34,7 @@ from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.tensorboard.own_board import OwnBoard, checked_logdir
 
 if TYPE_CHECKING:
+    from lightning_hooks.callbacks._base import HooksCallback
     from lightning_hooks.callbacks._lightning import Callback, LightningModule, Trainer
 
 
@@ -87,7 +88,7 @@ class LightningRun(Run):
         return self._trainer()
 
     def take_part(
-        self, callback: OurCallback, participants: list[Participant], leave: Callable[[BaseException | None], None]
+        self, callback: HooksCallback, participants: list[Participant], leave: Callable[[BaseException | None], None]
     ) -> None:
         """Note a callback that takes part; the first one begins the run.
 
@@ -100,7 +101,7 @@ class LightningRun(Run):
         if not self.is_live:
             self._begin()
 
-    def has(self, callback: OurCallback) -> bool:
+    def has(self, callback: HooksCallback) -> bool:
         """Whether a callback takes part."""
         return any(member.callback() is callback for member in self._members)
 
@@ -138,7 +139,7 @@ class LightningRun(Run):
         if not self._members:
             self.close()
 
-    def removed(self) -> list[OurCallback]:
+    def removed(self) -> list[HooksCallback]:
         """The callbacks that take part although they were removed from the list of the Trainer."""
         return [callback for member in self._removed_members() if (callback := member.callback()) is not None]
 
@@ -173,15 +174,15 @@ class LightningRun(Run):
     def is_pending(self) -> bool:
         """Whether something must be done at the end of the next step even if no participant acts in that step."""
         trained = self.producers.get("train")
-        return (trained is not None and trained.is_pending) or any(each._has_requests for each in self._callbacks())
+        return (trained is not None and trained.is_pending) or any(each._job.has_requests for each in self._callbacks())
 
     def tell_ended(self, trainer: Trainer, step: int) -> None:
         """Tell the callbacks that a training step has ended; the hooks are already removed."""
         self.has_ended_step = True
         for callback in self._callbacks():
-            callback._end_step(trainer, step)
+            callback._job.end_step(trainer, step)
 
-    def _callbacks(self) -> list[OurCallback]:
+    def _callbacks(self) -> list[HooksCallback]:
         """The callbacks that take part, in order."""
         return [callback for member in self._members if (callback := member.callback()) is not None]
 
@@ -203,11 +204,11 @@ class LightningRun(Run):
         trainer = self.trainer
         return [] if trainer is None else all_callbacks(trainer)
 
-    def is_led_by(self, callback: OurCallback) -> bool:
+    def is_led_by(self, callback: HooksCallback) -> bool:
         """Whether a callback comes first of those that are in the list of the Trainer: it does the work that is done once."""
         return bool(self._present) and self._present[0].callback() is callback
 
-    def ends_with(self, callback: OurCallback) -> bool:
+    def ends_with(self, callback: HooksCallback) -> bool:
         """Whether a callback comes last of those that are in the list of the Trainer."""
         return bool(self._present) and self._present[-1].callback() is callback
 
@@ -216,7 +217,7 @@ class LightningRun(Run):
         removed = self._removed_members()
         return [member for member in self._members if member not in removed] if removed else self._members
 
-    def logdir_of(self, callback: OurCallback) -> str | os.PathLike[str] | None:
+    def logdir_of(self, callback: HooksCallback) -> str | os.PathLike[str] | None:
         """The folder for event files of this package: that of the callback, or else of the first callback that has one."""
         if callback.logdir is not None or not callback.loggers:
             return callback.logdir
@@ -295,7 +296,7 @@ def _only_remove(run: LightningRun, trainer: Trainer) -> None:
 class _Member(NamedTuple):
     """A callback that takes part in a run."""
 
-    callback: ReferenceType[OurCallback]
+    callback: ReferenceType[HooksCallback]
     participants: list[Participant]
     leave: WeakMethod[Callable[[BaseException | None], None]]
 

@@ -4,46 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
-from lightning_hooks.callbacks._checks import (
-    Earlier,
-    Setting,
-    options_repr,
-    refuse_common_folder,
-    refuse_empty_loaders,
-    refuse_for_strategy,
-)
-from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
-from lightning_hooks.callbacks._run import LightningRun
-from lightning_hooks.callbacks._trainer import current_step, remembered, sample_indices
+from lightning_hooks.callbacks._capturing import LOCAL, Capturing
+from lightning_hooks.callbacks._checks import options_repr
 from lightning_hooks.capture import CaptureWriter, reduction
-from lightning_hooks.capture.writer import can_be_stored
-from lightning_hooks.engine.assembly import Contribution
-from lightning_hooks.engine.inspecting.match_report import MatchLine, capture_report
-from lightning_hooks.engine.watching.capture_participant import CaptureParticipant
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import FORWARD_TENSORS, Watch, parse_tensor
 from lightning_hooks.rules.fields import as_stages, check_flag, check_local
-from lightning_hooks.rules.patterns import Target, named_modules
-from lightning_hooks.rules.patterns import select as matching
 from lightning_hooks.rules.schedule import every_n
 from lightning_hooks.rules.tensors import check_tensor
-from lightning_hooks.tensorboard.own_board import new_folder
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import LightningModule, Trainer
-
-Targets: TypeAlias = list[Target[nn.Module]]
-_LOCAL = "give a local one, folder='…'"
-_SHOWN = 512  # the most samples of a batch that are shown in TensorBoard
 
 
 class ActivationCapture(HooksCallback):
@@ -84,6 +61,8 @@ class ActivationCapture(HooksCallback):
         ActivationCapture(modules=('encoder',), stages=('predict',), reduce='token_mean', dtype='float16')
     """
 
+    _job: Capturing
+
     def __init__(
         self,
         modules: str | Sequence[str],
@@ -101,7 +80,7 @@ class ActivationCapture(HooksCallback):
         tensorboard: bool = False,
         strict: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(Capturing(self))
         if modules is None:
             raise RuleError("modules must be a pattern or a list of patterns, got None")
         check_tensor(tensor, of_module=True, where="tensor")
@@ -126,167 +105,26 @@ class ActivationCapture(HooksCallback):
         self.dtype = dtype
         self.max_bytes = max_bytes
         self.batches_per_file = batches_per_file
-        check_local("folder", folder, _LOCAL)
+        check_local("folder", folder, LOCAL)
         self.folder = folder
         check_flag("tensorboard", tensorboard)
         self.tensorboard = tensorboard
         self.strict = strict
         CaptureWriter.check("", batches_per_file=batches_per_file, dtype=dtype, max_bytes=max_bytes)
-        self._files: CaptureWriter | None = None
-        self._loggers: LoggerWriter | None = None  # writes the last batch to TensorBoard; None if there is none to write to
-        self._step = 0
-        self._batch: tuple[str, int, int, Sequence[int] | None] = ("train", 0, 0, None)  # stage, batch, loader, samples
-        self._shown: dict[str, dict[str, tuple[Tensor, Sequence[int] | None]]] = {}  # by stage and name: tensor, samples
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
         return options_repr(self, ActivationCapture, stages=("train",))
 
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy or a pickle belongs to no run."""
-        return {**super().__getstate__(), "_files": None, "_loggers": None, "_shown": {}}
-
-    @override
-    def _refuse_setting(self, setting: Setting) -> None:
-        refuse_for_strategy(setting, [(f"{self._label}tensor", None, (self.tensor,))])
-        # All ranks agree on the default folder in a collective, which would wait forever for a rank that skips the run.
-        if self.folder is None and setting.function != "fit":
-            refuse_empty_loaders(setting, self.stages)
-
-    @override
-    def _resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Targets:
-        return self._targets(model)
-
-    @override
-    def _check_resolved(self, resolved: Targets, setting: Setting, earlier: Earlier) -> Earlier:
-        if not resolved:
-            return earlier
-        folder = self._given_folder()
-        refuse_common_folder(folder, earlier.captures, f"{self._label}folder")
-        return earlier._replace(captures=(*earlier.captures, folder))
-
-    @override
-    def _lines(self, resolved: Targets) -> list[MatchLine]:
-        return capture_report(resolved, self.tensor, f"reduce={self.reduce!r}" if self.reduce else "all of it")
-
-    def _targets(self, model: nn.Module) -> Targets:
-        how: dict[str, Any] = {"types": self.types, "among": self.select, "strict": self.strict}
-        return list(matching(named_modules(model), self.modules, **how, where=f"{self._label}modules"))
-
-    @property
-    @override
-    def _label(self) -> str:
-        return super()._label or "ActivationCapture: "
-
-    @override
-    def _contribute(self, trainer: Trainer, run: LightningRun, resolved: Targets) -> Contribution | None:
-        if not resolved:  # Every rank returns here or none, since patterns match the same modules on all ranks.
-            return None
-        folder = self._folder(trainer)
-        run.begin_capture(folder)
-        self._files = CaptureWriter(folder, trainer.global_rank, self.batches_per_file, self.dtype, self.max_bytes)
-        writer = logger_writer(self, trainer, run)
-        self._loggers = writer if self.tensorboard and writer.loggers else None  # None on ranks other than 0
-        self._shown = {}
-        participant = CaptureParticipant(resolved, self.tensor, self.stages, self.schedule, reduction(self.reduce), self._take)
-        return Contribution(type(self).__name__, self._label, participants=[participant])
-
-    def _folder(self, trainer: Trainer) -> Path:
-        """The given folder, or one in the log folder of the run; a new folder if the logger has no separate one for each run.
-
-        Collective: every rank gets the same folder.
-
-        Raises:
-            RuleError: the log folder is not on this machine.
-        """
-        given = self._given_folder()
-        if given is not None:
-            return given
-        root = trainer.log_dir or trainer.default_root_dir
-        check_local("folder", root, _LOCAL)
-        folder = Path(root).resolve() / "captures"
-        if getattr(next(iter(trainer.loggers), None), "log_dir", None) is not None:
-            return folder
-        kept = remembered(trainer)
-        if kept.captures is None:
-            run_folder = folder
-            # If the folder cannot be created, the writer raises later, with the reason, on every rank.
-            with suppress(OSError):
-                run_folder = new_folder(folder) if trainer.is_global_zero else folder
-            kept.captures = trainer.strategy.broadcast(run_folder)
-        return kept.captures
-
-    def _given_folder(self) -> Path | None:
-        """The folder that the callback was given, absolute; None for the default folder."""
-        return None if self.folder is None else Path(self.folder).expanduser().resolve()
-
-    @property
-    @override
-    def _rules(self) -> str:
-        return f"modules={self.modules!r}"
-
-    def _take(self, name: str, tensor: Tensor) -> None:
-        if self._files is None or self._files.stopped is not None:
-            return
-        stage, batch_idx, dataloader_idx, samples = self._batch
-        self._files.add(
-            name,
-            tensor,
-            # Give the training step in every stage: it tells one validation from the next.
-            step=self._step,
-            stage=stage,
-            batch_idx=batch_idx,
-            sample_indices=samples,
-            dataloader_idx=dataloader_idx,
-        )
-        if self._loggers is not None and tensor.dim() > 1 and can_be_stored(tensor):
-            self._shown.setdefault(stage, {})[name] = (tensor[:_SHOWN].clone(), samples)
-
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Called before a batch: note its number."""
-        self._step, self._batch = current_step(trainer), ("train", batch_idx, 0, None)
+        self._job.note_batch(trainer, "train", batch_idx)
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
     @override
     def _start_batch(
         self, stage: str, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        self._step = current_step(trainer)
-        self._batch = (stage, batch_idx, dataloader_idx, sample_indices(trainer, stage, batch_idx, dataloader_idx))
+        self._job.note_batch(trainer, stage, batch_idx, dataloader_idx)
         super()._start_batch(stage, trainer, pl_module, batch, batch_idx, dataloader_idx)
-
-    @override
-    def _after_batch(self) -> None:
-        if self._files is not None:
-            self._files.end_batch()
-
-    @override
-    def _after_run(self, trainer: Trainer, stage: str) -> None:
-        self._show(trainer, stage)
-
-    @override
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after an epoch of training."""
-        super().on_train_epoch_end(trainer, pl_module)
-        self._show(trainer, "train")
-
-    def _show(self, trainer: Trainer, stage: str) -> None:
-        last = self._shown.pop(stage, None)
-        if self._loggers is None or self._current_run is None or not last:
-            return
-        self._loggers.skip_failed(self._current_run.failed_loggers)
-        self._loggers.write_capture(last, f"captures_{stage}", self._step)
-        if not self._loggers.loggers:
-            self._loggers = None
-
-    @override
-    def _detach(self, error: BaseException | None = None) -> None:
-        try:
-            super()._detach(error)
-        finally:
-            self._shown = {}
-            self._loggers = None
-            if self._files is not None:
-                self._files.close()
-                self._files = None

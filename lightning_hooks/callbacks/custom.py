@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
 from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import Earlier, Setting, refuse_for_strategy
-from lightning_hooks.callbacks._run import LightningRun
+from lightning_hooks.callbacks._job import Job
 from lightning_hooks.callbacks._trainer import deferred, optimizers_of
 from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.inspecting.match_report import MatchLine, hooks_report
@@ -20,6 +21,40 @@ from lightning_hooks.rules.reading import as_rules
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import Trainer
+    from lightning_hooks.callbacks._run import LightningRun
+
+
+class Calling(Job["CustomHooks", list[BoundHook]]):
+    """The job of `CustomHooks`."""
+
+    @property
+    @override
+    def rules(self) -> str:
+        return ", ".join(f"hooks[{i}]" for i in range(len(self.owner.hooks)))
+
+    @property
+    @override
+    def stages(self) -> Collection[str]:
+        return {stage for rule in self.owner.hooks for stage in rule.stages}
+
+    @override
+    def refuse_setting(self, setting: Setting) -> None:
+        refuse_for_strategy(setting, [(f"{self.label}hooks[{i}]", rule, ()) for i, rule in enumerate(self.owner.hooks)])
+
+    @override
+    def resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> list[BoundHook]:
+        return resolve_hooks(model, self.owner.hooks, self.label)
+
+    @override
+    def lines(self, resolved: list[BoundHook]) -> list[MatchLine]:
+        return hooks_report(resolved)
+
+    @override
+    def contribute(self, trainer: Trainer, run: LightningRun, resolved: list[BoundHook]) -> Contribution | None:
+        if not any(hook.runners for hook in resolved):
+            return None
+        participant = UserHooksParticipant(resolved, optimizers=deferred(trainer, optimizers_of, ()))
+        return Contribution(type(self.owner).__name__, self.label, participants=[participant])
 
 
 class CustomHooks(HooksCallback):
@@ -43,7 +78,7 @@ class CustomHooks(HooksCallback):
     """
 
     def __init__(self, hooks: Sequence[Mapping[str, Any] | Hook]) -> None:
-        super().__init__()
+        super().__init__(Calling(self))
         self.hooks = as_rules(Hook, hooks, "hooks")
         if not self.hooks:
             raise RuleError("hooks is an empty list; give at least one rule")
@@ -51,32 +86,3 @@ class CustomHooks(HooksCallback):
     def __repr__(self) -> str:
         """The rules."""
         return f"CustomHooks(hooks={self.hooks!r})"
-
-    @property
-    @override
-    def _stages(self) -> Collection[str]:
-        return {stage for rule in self.hooks for stage in rule.stages}
-
-    @override
-    def _refuse_setting(self, setting: Setting) -> None:
-        refuse_for_strategy(setting, [(f"{self._label}hooks[{i}]", rule, ()) for i, rule in enumerate(self.hooks)])
-
-    @override
-    def _resolve(self, model: Any, trainer: Trainer | None = None, earlier: Earlier | None = None) -> list[BoundHook]:
-        return resolve_hooks(model, self.hooks, self._label)
-
-    @override
-    def _lines(self, resolved: list[BoundHook]) -> list[MatchLine]:
-        return hooks_report(resolved)
-
-    @override
-    def _contribute(self, trainer: Trainer, run: LightningRun, resolved: list[BoundHook]) -> Contribution | None:
-        if not any(hook.runners for hook in resolved):
-            return None
-        participant = UserHooksParticipant(resolved, optimizers=deferred(trainer, optimizers_of, ()))
-        return Contribution(type(self).__name__, self._label, participants=[participant])
-
-    @property
-    @override
-    def _rules(self) -> str:
-        return ", ".join(f"hooks[{i}]" for i in range(len(self.hooks)))

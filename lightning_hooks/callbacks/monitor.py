@@ -4,28 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import nn
-from typing_extensions import override
-
-from lightning_hooks.callbacks import _driver as driver
 from lightning_hooks.callbacks._base import HooksCallback
-from lightning_hooks.callbacks._checks import (
-    Earlier,
-    Setting,
-    check_options,
-    options_repr,
-    refuse_idle_stages,
-    refuse_setting,
-)
+from lightning_hooks.callbacks._checks import check_options, options_repr, refuse_idle_stages
 from lightning_hooks.callbacks._loggers import as_loggers
-from lightning_hooks.callbacks._monitoring import Monitoring, MonitorOptions, Resolved
-from lightning_hooks.callbacks._ours import Guest, our_callbacks
-from lightning_hooks.callbacks._run import LightningRun
-from lightning_hooks.engine.assembly import Assembled, Contribution
-from lightning_hooks.engine.inspecting.left_out import LeftOut
-from lightning_hooks.engine.inspecting.match_report import MatchLine
+from lightning_hooks.callbacks._watching import Watching
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.defaults import DEFAULT_WATCH
 from lightning_hooks.records.consumer import StepConsumer, as_consumers
@@ -35,9 +19,6 @@ from lightning_hooks.rules.fields import as_count, as_patterns, as_stages, check
 from lightning_hooks.rules.prefix import ROOT
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN, every_n
-
-if TYPE_CHECKING:
-    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
 
 class StatsMonitor(HooksCallback):
@@ -83,6 +64,8 @@ class StatsMonitor(HooksCallback):
         StatsMonitor(watch=[Watch(params='*.weight', tensors=('grad',), stats=('norm',))], every_n_steps=10)
     """
 
+    _job: Watching
+
     def __init__(
         self,
         watch: Sequence[Mapping[str, Any] | Watch] | None = None,
@@ -101,7 +84,7 @@ class StatsMonitor(HooksCallback):
         consumers: Sequence[Mapping[str, Any] | StepConsumer] | None = None,
         report: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(Watching(self))
         self.watch = None if watch is None else as_rules(Watch, watch, "watch")
         if self.watch is not None and not self.watch:
             raise RuleError("watch is an empty list; give at least one rule, or omit it for the default ones")
@@ -124,36 +107,10 @@ class StatsMonitor(HooksCallback):
             check_path("report", report)
         self.report = report
         self.consumers = as_consumers(consumers)
-        self._monitoring = Monitoring(self)
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
         return options_repr(self, StatsMonitor, scalars=[], consumers=[], loggers=("all",))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy or a pickle belongs to no run."""
-        return {**super().__getstate__(), "_monitoring": self._monitoring.for_copy()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """The copy owns its monitoring."""
-        self.__dict__.update(state)
-        self._monitoring.owner = self
-
-    @override
-    def _monitor_options(self) -> MonitorOptions:
-        return MonitorOptions(
-            self.schedule,
-            stages=self.stages,
-            scalars=self.scalars,
-            max_scalars=self.max_scalars,
-            max_histograms=self.max_histograms,
-            histogram_every_n_steps=self.histogram_every_n_steps,
-            on_error=self.on_error,
-            max_overhead=self.max_overhead,
-            consumers=self.consumers,
-            report=self.report,
-            is_default=self.watch is None,
-        )
 
     @property
     def latest(self) -> dict[str, float]:
@@ -161,105 +118,4 @@ class StatsMonitor(HooksCallback):
 
         With other `stages`, also those of the last run of each. On CUDA it waits for the copy of the last step.
         """
-        driver.flush(self._current_run)
-        return self._monitoring.latest()
-
-    @override
-    def _state(self) -> dict[str, Any]:
-        driver.flush(self._current_run)
-        return self._monitoring.state_dict()
-
-    @override
-    def _load_state(self, state: dict[str, Any]) -> None:
-        driver.flush(self._current_run)  # Publish finished steps first: they belong to the state before loading.
-        self._warn_of_damage(self._monitoring.load_state_dict(state))
-
-    @override
-    def _refuse_setting(self, setting: Setting) -> None:
-        refuse_setting(setting, self.stages)
-
-    @override
-    def _resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:
-        name = "the default watch" if self.watch is None else "watch"
-        return self._monitoring.resolve(model, self._watched(trainer), name)
-
-    @override
-    def _resolve_dry(self, model: nn.Module, trainer: Trainer) -> Resolved:
-        # Pass the Trainer, which has the guests: a guest such as a HealthMonitor adds rows to this monitor.
-        return self._resolve(model, trainer)
-
-    def _watched(self, trainer: Trainer | None) -> Sequence[Watch] | None:
-        """The rules to watch: its own, and those that guests need besides; None for the default rules."""
-        needed = [rule for guest in self._guests(trainer) for rule in guest.rules]
-        return [*(DEFAULT_WATCH if self.watch is None else self.watch), *needed] if needed else self.watch
-
-    def _guests(self, trainer: Trainer | None) -> list[Guest]:
-        """What callbacks that read the steps of this monitor ask of it."""
-        if trainer is None:
-            return []
-        guests = (callback.guest_of(self, trainer) for callback in our_callbacks(trainer))
-        return [guest for guest in guests if guest is not None]
-
-    @override
-    def _check_resolved(self, resolved: Resolved, setting: Setting, earlier: Earlier) -> Earlier:
-        return self._monitoring.check(resolved, setting, earlier)
-
-    @override
-    def _lines(self, resolved: Resolved) -> list[MatchLine]:
-        return self._monitoring.lines(resolved)
-
-    @override
-    def _left_out(self, model: nn.Module, resolved: Resolved) -> list[LeftOut]:
-        return self._monitoring.left_out(model, resolved)
-
-    @override
-    def _contribute(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Contribution | None:
-        return self._monitoring.contribute(trainer, run, resolved, self._guests(trainer))
-
-    @override
-    def _assembled(self, trainer: Trainer, run: LightningRun, made: Assembled) -> None:
-        self._monitoring.assembled(run, made)
-
-    @property
-    @override
-    def _rules(self) -> str:
-        return ", ".join(f"watch[{i}]" for i in range(len(self.watch))) if self.watch else "the default rules"
-
-    @property
-    @override
-    def _has_requests(self) -> bool:
-        return self._monitoring.has_requests
-
-    @override
-    def _end_step(self, trainer: Trainer, step: int) -> None:
-        self._monitoring.end_step(trainer)
-
-    @override
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Called after a batch: when a step has ended, do what consumers have requested."""
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        if self._current_run is not None and self._current_run.has_ended_step:
-            self._monitoring.fulfil(trainer)
-
-    @override
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after an epoch: write its last steps now, because the next batch may begin much later."""
-        super().on_train_epoch_end(trainer, pl_module)
-        self._monitoring.fulfil(trainer)
-
-    @override
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after the last batch: write the last step."""
-        super().on_train_end(trainer, pl_module)
-        self._monitoring.write_page(trainer, "train")
-        self._monitoring.fulfil(trainer)
-
-    @override
-    def _after_run(self, trainer: Trainer, stage: str) -> None:
-        self._monitoring.after_run(trainer, stage)
-
-    @override
-    def _detach(self, error: BaseException | None = None) -> None:
-        self._monitoring.close(super()._detach, error)
+        return self._job.latest()

@@ -123,8 +123,8 @@ def test_monitors_of_stages_that_a_fit_does_not_have_are_not_checked_with_those_
 def test_rules_on_parameters_are_refused_with_a_strategy_that_shards_them_itself(callback: Any) -> None:
     setting = Setting(strategy=("FSDPStrategy", "ParallelStrategy", "object"), alone=False)
     with pytest.raises(UnsupportedError, match=r"\[0\]\.params: with FSDPStrategy rules on parameters are not supported"):
-        callback._refuse_setting(setting)
-        callback._check_resolved(callback._resolve(Net()), setting, Earlier())
+        callback._job.refuse_setting(setting)
+        callback._job.check(callback._job.resolve(Net()), setting, Earlier())
 
 
 def test_gradients_that_flow_are_refused_under_a_scale_that_deepspeed_hides() -> None:
@@ -161,21 +161,22 @@ def test_a_device_without_float64_is_refused() -> None:
 
 
 def test_a_transform_that_hides_an_overflow_is_refused_before_a_fit_too(tmp_path: Path) -> None:
-    transforms = GradientTransforms([Apply(ZeroNonFinite(), modules="body.0")])
-    resolved = transforms._resolve(Net())
+    transforms = GradientTransforms([Apply(ZeroNonFinite(), modules="body.0")])._job
+    resolved = transforms.resolve(Net())
     with pytest.raises(UnsupportedError, match="in backward would hide the overflow from the loss scaler"):
-        transforms._check_resolved(resolved, Setting(is_scaled=True), Earlier())
-    assert transforms._check_resolved(resolved, Setting(), Earlier()).transforms == tuple(resolved)
+        transforms.check(resolved, Setting(is_scaled=True), Earlier())
+    assert transforms.check(resolved, Setting(), Earlier()).transforms == tuple(resolved)
 
 
 def test_a_check_changes_nothing() -> None:
-    monitor, transforms, model = StatsMonitor(OUTPUT), GradientTransforms([Apply(Scale(0.5), params="*")]), Net()
+    monitor, model = StatsMonitor(OUTPUT)._job, Net()
+    transforms = GradientTransforms([Apply(Scale(0.5), params="*")])._job
     earlier = Earlier()
-    resolved = monitor._resolve(model)
-    first, second = (monitor._check_resolved(resolved, Setting(), earlier) for _ in range(2))
+    resolved = monitor.resolve(model)
+    first, second = (monitor.check(resolved, Setting(), earlier) for _ in range(2))
     assert [each.prefix for each in first.written] == [each.prefix for each in second.written] == [""]
     assert earlier == Earlier()
-    assert len(transforms._check_resolved(transforms._resolve(model), Setting(), first).written) == 1
+    assert len(transforms.check(transforms.resolve(model), Setting(), first).written) == 1
     assert_clean(model)
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_hooks import FlightRecorder, HealthMonitor, StatsMonitor
-from lightning_hooks.callbacks import recorder as callbacks_recorder
+from lightning_hooks.callbacks import _recording
 from lightning_hooks.engine.recording.late_recorder import LateRecorder
 from lightning_hooks.engine.recording.saving import load_batch, load_generators, load_weights
 from lightning_hooks.engine.watching.row_fallback import RowFallback
@@ -132,7 +132,7 @@ def test_a_monitor_of_health_is_given_the_cause(tmp_path, capsys):
     rules = {finding.rule for finding in health.findings if finding.number in cause.numbers}
     assert rules == {"NonFinite"}
     assert capsys.readouterr().err.count("CRITICAL: FirstBadNumberForward") == 1
-    assert recorder.folder.parent == health._reporter._journal.path.parent  # beside the journal and the event file
+    assert recorder.folder.parent == health._job.reporter._journal.path.parent  # beside the journal and the event file
 
 
 def test_without_one_it_has_a_journal_of_its_own(tmp_path):
@@ -270,9 +270,7 @@ def record_late(monkeypatch):
     late_copies.install(monkeypatch)
     monkeypatch.setattr("lightning_hooks.engine.recording.late_recorder.begin_copy", late_copies.LateCopy)
     monkeypatch.setattr(RowFallback, "note_order", lambda self: None)
-    monkeypatch.setattr(
-        callbacks_recorder, "recorder_for", lambda observer, share, last, device: LateRecorder(observer, share, last)
-    )
+    monkeypatch.setattr(_recording, "recorder_for", lambda observer, share, last, device: LateRecorder(observer, share, last))
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["autopsy off", "on a device"])

@@ -1,0 +1,200 @@
+"""Diagnosing: the job of a `HealthMonitor`. It reads the steps of a `StatsMonitor` beside it, or watches for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from torch import nn
+from typing_extensions import override
+
+from lightning_hooks.callbacks._checks import Earlier
+from lightning_hooks.callbacks._first_batch import Checked
+from lightning_hooks.callbacks._job import Guest, Job
+from lightning_hooks.callbacks._monitor_options import MonitorOptions
+from lightning_hooks.callbacks._monitoring import Monitoring, Resolved
+from lightning_hooks.callbacks._ours import our_callbacks
+from lightning_hooks.callbacks._outlet import TrainerOutlet
+from lightning_hooks.callbacks._run_context import leaves_files
+from lightning_hooks.callbacks._trainer import current_step, in_fit, is_under_way
+from lightning_hooks.callbacks._watching import Watching
+from lightning_hooks.engine.assembly import Contribution
+from lightning_hooks.engine.participants.shards import has_units
+from lightning_hooks.errors import RuleError
+from lightning_hooks.health.engine import Diagnosis
+from lightning_hooks.health.finding import Cause
+from lightning_hooks.health.reference.causes import CAUSES_WITH_REFERENCE
+from lightning_hooks.health.reporter import Reporter
+from lightning_hooks.health.watching import fields_of_watch
+from lightning_hooks.plan.plan import Plan
+from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS
+from lightning_hooks.rules import Watch
+
+if TYPE_CHECKING:
+    from lightning_hooks.callbacks._base import HooksCallback
+    from lightning_hooks.callbacks._lightning import Trainer
+    from lightning_hooks.callbacks._run import LightningRun
+    from lightning_hooks.callbacks._run_context import TrainerContext
+    from lightning_hooks.callbacks.health import HealthMonitor
+
+
+class Diagnosing(Monitoring["HealthMonitor"]):
+    """The job of a `HealthMonitor`.
+
+    Attributes:
+        reporter: of the current run, or of the last one; None before the first.
+    """
+
+    def __init__(self, owner: HealthMonitor) -> None:
+        super().__init__(owner)
+        self.reporter: Reporter | None = None
+        self._requests: TrainerContext | None = None  # During a run, it takes what actions request: stop, save.
+        self._is_diagnosing = False
+        self._writes = False  # whether the current run leaves files
+
+    @override
+    def for_copy(self) -> Self:
+        copied = super().for_copy()
+        copied.reporter, copied._requests, copied._is_diagnosing = None, None, False
+        return copied
+
+    @property
+    @override
+    def options(self) -> MonitorOptions:
+        return MonitorOptions(
+            self.owner.schedule,
+            histogram_every_n_steps=HISTOGRAM_EVERY_N_STEPS,
+            on_error=self.owner.on_error,
+            only_tables=True,
+            watches_loss_alone=any(rule.enabled for rule in self.owner._health_rules),
+        )
+
+    @property
+    @override
+    def rules(self) -> str:
+        return "the health rules"
+
+    @override
+    def refuse_beside(self, callbacks: Sequence[HooksCallback]) -> None:
+        if next(each for each in callbacks if isinstance(each._job, Diagnosing)) is not self.owner:
+            raise RuleError(
+                "the Trainer has two HealthMonitors, which would tell each finding twice; keep one, with the rules=, accept= "
+                "and actions= of both"
+            )
+
+    @override
+    def guest_of(self, monitor: Job[Any, Any], trainer: Trainer) -> Guest | None:
+        if (is_under_way(trainer) and not in_fit(trainer)) or monitor is not self._host(trainer):
+            return None
+        return Guest(self._watch(trainer, beside=True), partial(self._start_reporter, trainer))
+
+    @override
+    def guests(self, trainer: Trainer | None) -> list[Guest]:
+        return [] if trainer is None else [Guest((), partial(self._start_reporter, trainer))]
+
+    def _watch(self, trainer: Trainer | None, **how: bool) -> list[Watch]:
+        """What the health rules need."""
+        can_have_units = trainer is None or not is_under_way(trainer) or has_units(trainer.lightning_module)
+        return [Watch(**fields) for fields in fields_of_watch(self.owner._health_rules, has_units=can_have_units, **how)]
+
+    def _host(self, trainer: Trainer) -> Watching | None:
+        """The monitor whose steps the rules read; None if there is none that watches the same rows as often."""
+        own = self.owner.schedule
+        for job in (callback._job for callback in our_callbacks(trainer)):
+            if not isinstance(job, Watching) or job.owner.watch is not None:
+                continue
+            schedule = job.owner.schedule
+            is_dense = schedule.steps is None and schedule.every <= own.every and schedule.last is None
+            if is_dense and "train" in job.stages:
+                return job
+        return None
+
+    def new_diagnosis(self) -> Diagnosis:
+        """A diagnosis that has seen no step.
+
+        Raises:
+            RuleError: two rules have one name.
+        """
+        return Diagnosis(self.owner._health_rules, self.owner.accept, CAUSES_WITH_REFERENCE)
+
+    def _start_reporter(self, trainer: Trainer, writer: Any, context: Any) -> Reporter:
+        outlet, self._requests = TrainerOutlet(trainer, writer, context), context
+        self._writes = not trainer.fast_dev_run and leaves_files(trainer, writer.loggers)  # type: ignore[attr-defined]
+        reporter = Reporter(self.new_diagnosis(), self.owner._actions, outlet, writes=self._writes)
+        self.reporter = reporter
+        self._is_diagnosing = in_fit(trainer)
+        saved = self.owner._saving.saved.pop("diagnosis", None)
+        if saved is not None:
+            self._continue_from(reporter, saved)
+        return reporter
+
+    def _continue_from(self, reporter: Reporter, saved: Any) -> None:
+        try:
+            reporter.load_state_dict(saved)
+        except (RuleError, KeyError, TypeError, ValueError) as error:
+            self.warn_of_damage([f"the diagnosis ({error})"])
+
+    @override
+    def resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:
+        if trainer is not None and self._host(trainer) is not None:
+            return Resolved(Plan([], [], ()), {})
+        return self.resolved(model, self._watch(trainer, from_start=True), "the default watch")
+
+    @override
+    def contribute(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Contribution | None:
+        if self._host(trainer) is not None:
+            self.run = run
+            return Contribution(type(self.owner).__name__)
+        return super().contribute(trainer, run, resolved)
+
+    @override
+    def state(self) -> dict[str, Any]:
+        state = super().state()
+        return state if self.reporter is None else {**state, "diagnosis": self.reporter.state_dict()}
+
+    @override
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        if "diagnosis" in state and self.reporter is not None:
+            self._continue_from(self.reporter, state["diagnosis"])
+
+    @override
+    def end_training(self, trainer: Trainer) -> None:
+        super().end_training(trainer)
+        if self.reporter is not None and self._requests is not None:
+            self.reporter.finish()
+            self._requests.fulfil(trainer)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the run; None if it has none, or nothing is to be written."""
+        return None if self._requests is None or not self._writes else self._requests.folder
+
+    def take_checks(self, trainer: Trainer, checked: Checked) -> bool:
+        """Add what the checks of the first batch found to the findings. Returns whether a fit is diagnosed now."""
+        if self.reporter is None or not self._is_diagnosing:
+            return False
+        self.reporter.add_checked(checked.findings, checked.judged, current_step(trainer))
+        return True
+
+    def explain(self, rule: str, cause: Cause) -> bool:
+        """Explain what a rule finds. Returns whether a fit is diagnosed now, by this rule among others."""
+        if self.reporter is None or not self._is_diagnosing or rule not in self.reporter.diagnosis.rules:
+            return False
+        self.reporter.diagnosis.explain_by(rule, cause)
+        return True
+
+    def raise_if_asked(self) -> None:
+        """Raise the error that the action `raise` has asked for, once."""
+        if self.reporter is not None and self.reporter.error is not None:
+            error, self.reporter.error = self.reporter.error, None
+            raise error
+
+    @override
+    def close(self, error: BaseException | None) -> None:
+        try:
+            super().close(error)
+        finally:
+            self._requests, self._is_diagnosing = None, False

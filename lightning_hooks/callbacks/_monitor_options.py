@@ -1,0 +1,35 @@
+"""MonitorOptions: how a callback watches, as plain values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from lightning_hooks.records.consumer import StepConsumer
+from lightning_hooks.rules.schedule import EveryN
+
+
+@dataclass(frozen=True)
+class MonitorOptions:
+    """How a callback watches; the fields are the options of `StatsMonitor`, already read.
+
+    Args:
+        is_default: whether the default rules are watched.
+        only_tables: whether tables alone are written, without scalars and histograms.
+        watches_loss_alone: whether the loss is watched also if no rule matches anything.
+    """
+
+    schedule: EveryN
+    stages: Collection[str] = ("train",)
+    scalars: Sequence[str] = ()
+    max_scalars: int = 0
+    max_histograms: int = 0
+    histogram_every_n_steps: int = 1
+    on_error: str = "raise"
+    max_overhead: float | None = None
+    consumers: Sequence[StepConsumer] = ()
+    report: str | os.PathLike[str] | None = None
+    is_default: bool = False
+    only_tables: bool = False
+    watches_loss_alone: bool = False
