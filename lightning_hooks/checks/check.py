@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from lightning_hooks.checks.result import CheckResult, Status
-from lightning_hooks.errors import RuleError, listed, shown
+from lightning_hooks.errors import listed
+from lightning_hooks.health.criterion import Criterion
 
 if TYPE_CHECKING:
     from lightning_hooks.checks.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class Check(Criterion):
     """A property of a training that one batch shows.
 
     A check inherits, is decorated with `@dataclass(frozen=True, kw_only=True)`, and has a `run`. Its own fields are its
@@ -50,24 +50,7 @@ class Check:
     enabled: bool = True
     name: ClassVar[str] = "Check"
     needs: ClassVar[tuple[str, ...]] = ()
-    next_steps: ClassVar[tuple[str, ...]] = ()
-    source: ClassVar[str] = ""
     not_shown: ClassVar[str] = ""
-
-    def __init_subclass__(cls) -> None:
-        if "name" not in cls.__dict__:
-            cls.name = cls.__name__
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
-            if field.type in ("float", float) and not is_number:
-                raise RuleError(f"{self.name}.{field.name} must be a number, got {shown(value)}")
-            if field.type in ("int", int) and (type(value) is not int or value < 1):
-                raise RuleError(f"{self.name}.{field.name} must be an integer of at least 1, got {shown(value)}")
-            if field.type in ("bool", bool) and not isinstance(value, bool):
-                raise RuleError(f"{self.name}.{field.name} must be True or False, got {shown(value)}")
 
     def run(self, trial: Trial) -> CheckResult:
         """Look at the trial and return a result, made by `passed`, `warned`, `failed` or `skipped`."""

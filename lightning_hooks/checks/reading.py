@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
@@ -10,13 +10,12 @@ from lightning_hooks.checks.catalogue import checks_by_name
 from lightning_hooks.checks.check import Check
 from lightning_hooks.errors import RuleError, did_you_mean, shown
 from lightning_hooks.health.accepting import FILE_HINT, Accept, accepted_patterns
+from lightning_hooks.health.choice import Choice
 from lightning_hooks.health.reference.rules import REFERENCE_RULES
 from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.health.rules import rules_by_name
-from lightning_hooks.rules.named import known_name, with_changes
-from lightning_hooks.rules.reading import as_object
 
-_WHAT: Final = "check"
+_CHOICE: Final = Choice(Check, "checks", "check")
 
 
 def as_checks(checks: Any, rules: Iterable[HealthRule] = ()) -> list[Check]:
@@ -36,19 +35,7 @@ def as_checks(checks: Any, rules: Iterable[HealthRule] = ()) -> list[Check]:
         ['FrozenMoves', 'OverfitsBatch']
     """
     by_name = {rule.name: rule for rule in rules}
-    known = {name: _as_its_rule(check, by_name.get(name)) for name, check in checks_by_name().items()}
-    if checks is None:
-        chosen = [*known.values()]
-    elif isinstance(checks, Mapping) and "class_path" not in checks:
-        changed = {known_name(name, known, "checks", _WHAT): value for name, value in checks.items()}
-        chosen = [
-            with_changes(check, changed[name], f"checks[{name!r}]") if name in changed else check
-            for name, check in known.items()
-        ]
-    elif isinstance(checks, Sequence) and not isinstance(checks, (str, bytes)):
-        chosen = [_check(each, known, f"checks[{i}]") for i, each in enumerate(checks)]
-    else:
-        raise RuleError(f"checks must be a list of checks, or map names of checks to their fields, got {shown(checks)}")
+    chosen = _CHOICE.read(checks, {name: _as_its_rule(check, by_name.get(name)) for name, check in checks_by_name().items()})
     names = [check.name for check in chosen]
     for name in names:
         if names.count(name) > 1:
@@ -80,19 +67,3 @@ def _as_its_rule(check: Check, rule: HealthRule | None) -> Check:
         return check
     common = {field.name for field in fields(check)} & {field.name for field in fields(rule)} - {"enabled"}
     return replace(check, enabled=check.enabled and rule.enabled, **{name: getattr(rule, name) for name in common})
-
-
-def _check(check: Any, known: Mapping[str, Check], where: str) -> Check:
-    if isinstance(check, Check):
-        return check
-    if isinstance(check, type) and issubclass(check, Check):
-        return check(enabled=True)
-    if isinstance(check, str):
-        return replace(known[known_name(check, known, where, _WHAT)], enabled=True)
-    if isinstance(check, Mapping) and len(check) == 1 and "class_path" not in check:
-        ((name, changes),) = check.items()
-        return with_changes(known[known_name(name, known, where, _WHAT)], changes, f"{where}[{name!r}]")
-    made: Check = as_object(check, where, lambda kind: issubclass(kind, Check), "a class of a check")
-    if not isinstance(made, Check):
-        raise RuleError(f"{where} must be a check, the name of one, or a mapping, got {shown(check)}")
-    return made

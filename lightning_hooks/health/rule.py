@@ -6,8 +6,8 @@ A rule reads the evidence and returns symptoms. `Diagnosis` does the rest: patie
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
-from lightning_hooks.rules.fields import as_count
+from lightning_hooks.health.criterion import Criterion
 from lightning_hooks.rules.statistics import check_statistic
 from lightning_hooks.rules.tensors import MODULE_TENSORS, PARAM_TENSORS
 
@@ -120,7 +120,7 @@ class Symptom:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HealthRule:
+class HealthRule(Criterion):
     """A condition that a healthy training does not meet.
 
     A rule inherits, is decorated with `@dataclass(frozen=True, kw_only=True)`, and has a `check`. Its own fields are its
@@ -171,12 +171,10 @@ class HealthRule:
     needs: ClassVar[tuple[tuple[str, str], ...]] = ()
     needs_until: ClassVar[int | None] = None
     needs_start: ClassVar[tuple[str, ...]] = ()
-    next_steps: ClassVar[tuple[str, ...]] = ()
-    source: ClassVar[str] = ""
+    minima: ClassVar[Mapping[str, int]] = {"patience": 1, "warmup": 0, "every_n_steps": 1}
 
     def __init_subclass__(cls) -> None:
-        if "name" not in cls.__dict__:
-            cls.name = cls.__name__
+        super().__init_subclass__()
         if cls.family not in FAMILIES:
             raise RuleError(f"{cls.__name__}.family must be one of {', '.join(FAMILIES)}, got {shown(cls.family)}")
         _check_needs(cls.needs, f"{cls.__name__}.needs")
@@ -189,11 +187,7 @@ class HealthRule:
             raise RuleError(
                 f"{self.name}.severity must be info, warning or critical, got {shown(self.severity)}{hint}"
             ) from None
-        for name, least in (("patience", 1), ("warmup", 0), ("every_n_steps", 1)):
-            as_count(f"{self.name}.{name}", getattr(self, name), least)
-        for field in fields(self):
-            if field.type in ("float", float) and not _is_number(getattr(self, field.name)):
-                raise RuleError(f"{self.name}.{field.name} must be a number, got {shown(getattr(self, field.name))}")
+        super().__post_init__()
 
     def can_run(self, evidence: Evidence) -> str | None:
         """Why the rule cannot run with this evidence; None if it can. By default it needs each pair of `needs`."""
@@ -235,10 +229,6 @@ def _check_needs(needs: object, where: str) -> None:
             raise RuleError(f"{where} must be a tuple of pairs (tensor, statistic), got {shown(needs)}")
         if pair[0] in (*MODULE_TENSORS, *PARAM_TENSORS) and pair[1] != "count":
             check_statistic(pair[1], [pair[0]], where)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
 
 
 def missing(evidence: Evidence, tensor: str, stat: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -33,13 +33,13 @@ class GradientsAreRight(Check):
     most: float = 1e-3
     most_parameters: int = 200
     distance: float = 1e-6
+    minima: ClassVar[Mapping[str, int]] = {"most_parameters": 1}
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the `backward` of your own `autograd.Function`, and at hooks that change gradients.",
     )
     source: ClassVar[str] = "central differences in float64 are right to 1e-8 where the loss is smooth"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         if trial.training.precision != "float32":
             return self.skipped(f"the training runs in {trial.training.precision}, in which differences of losses are noise")
         trainable = [each for each in trial.trainable if each.value.is_floating_point()]

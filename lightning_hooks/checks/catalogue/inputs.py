@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -36,13 +36,13 @@ class InputsMatter(Check):
     """
 
     most_features: int = 8
+    minima: ClassVar[Mapping[str, int]] = {"most_features": 1}
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look for an input that is overwritten, detached, or left out of a concatenation, and for slices that drop features.",
     )
     source: ClassVar[str] = "a definition: the loss is the same bit for bit"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         record = trial.run(with_input_grads=True)
         if not record.losses:
             return self.skipped("the step has no backward")

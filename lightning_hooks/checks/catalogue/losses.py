@@ -32,7 +32,6 @@ class LabelsFitHead(Check):
     source: ClassVar[str] = "a definition: no threshold"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         try:
             calls = trial.step.loss_calls
         except OutOfRangeError as error:
@@ -92,7 +91,6 @@ class ActivationBeforeLoss(Check):
     source: ClassVar[str] = "documentation of torch: these losses apply softmax or sigmoid themselves"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         calls = [call for call in trial.step.loss_calls if call.function in ENTROPIES]
         if not calls:
             return self.skipped(_NO_LOSS)
@@ -156,7 +154,6 @@ class InitialLoss(Check):
     )
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         calls = [
             call for call in trial.step.loss_calls if call.function in ENTROPIES and call.input.numel() and call.input.dim()
         ]

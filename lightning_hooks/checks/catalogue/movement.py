@@ -27,7 +27,7 @@ class StepRuns(Check):
     source: ClassVar[str] = "a definition: no threshold"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`. The engine turns an error of the step into the result of this check."""
+        # The engine turns an error of the step into the result of this check.
         losses = trial.step.losses
         if not losses:
             return self.failed([""], "the step runs without a backward: no loss depends on a trainable parameter")
@@ -49,7 +49,6 @@ class NoGradient(Check):
     not_shown: ClassVar[str] = "a gradient that is lost only after the first seven steps"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         if not trial.trainable:
             return self.skipped("the model has no trainable parameter")
         grads = trial.grads
@@ -129,7 +128,6 @@ class UnchangedParameter(Check):
     not_shown: ClassVar[str] = "a parameter that stops moving only after the first seven steps"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         stepped = set().union(*(record.stepped for record in trial.steps))
         if not stepped:
             why = "the loss scaler skipped them" if trial.training.scales_loss else "they may accumulate gradients for longer"
@@ -185,7 +183,6 @@ class FrozenMoves(Check):
     not_shown: ClassVar[str] = "code that writes to the parameter at some later step, or between two batches"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         meant = [each.name for each in trial.trainable if any(is_accepted([pattern], each.name, "") for pattern in self.params)]
         if meant:
             return self.failed(meant, "this parameter is meant to be frozen, and is trainable")

@@ -37,7 +37,6 @@ class NonFinite(Check):
     not_shown: ClassVar[str] = "a number that stops being finite only after the first step, and gradients under a loss scaler"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         step = trial.step
         bad_losses = [loss for loss in step.losses if not math.isfinite(loss)]
         bad_outputs = [call.name for call in step.calls if not all(_finite(tensor) for tensor in _floats(call.output))]
@@ -73,7 +72,6 @@ class ConstantOutput(Check):
     not_shown: ClassVar[str] = "outputs that differ a little at first, and become constant while the loss does not fall"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         if isinstance(trial.samples, str):
             return self.skipped(trial.samples)
         count = trial.samples.size
@@ -123,7 +121,6 @@ class EvalIsDeterministic(Check):
     source: ClassVar[str] = "kernels that add in another order differ by 1e-6 in float32, and by 1e-3 in half precision"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         calls = [each for each in trial.step.calls if _is_model(each)]
         if not calls:
             return self.skipped("the step calls no module of the model")

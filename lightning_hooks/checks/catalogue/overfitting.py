@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -29,6 +30,7 @@ class OverfitsBatch(Check):
     most: float = 0.5
     no_progress: float = 0.99
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
+    minima: ClassVar[Mapping[str, int]] = {"steps": 1}
     next_steps: ClassVar[tuple[str, ...]] = (
         "Try learning rates ten times as large and ten times as small on this batch.",
         "Compare inputs and labels of some samples by eye: labels that do not belong to their inputs cannot be learnt.",
@@ -36,7 +38,6 @@ class OverfitsBatch(Check):
     source: ClassVar[str] = "ours: a healthy training halves the loss of a batch of 32 within 50 steps"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         losses: list[float] = []
         for index in range(self.steps):
             record = trial.run(index=index, is_first=index == 0, before=_without_dropout)

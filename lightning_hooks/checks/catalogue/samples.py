@@ -46,7 +46,6 @@ class SamplesAreIndependent(Check):
     source: ClassVar[str] = "a definition: without a path from one sample to another the gradient is exactly 0"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         samples = trial.samples
         if isinstance(samples, str):
             return self.skipped(samples)

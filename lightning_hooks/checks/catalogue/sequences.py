@@ -32,7 +32,6 @@ class FutureIsHidden(Check):
     source: ClassVar[str] = "a definition: without a path from a later token the gradient is exactly 0"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         tokens = _predicted_tokens(trial)
         if isinstance(tokens, str):
             return self.skipped(tokens)

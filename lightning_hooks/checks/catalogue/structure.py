@@ -31,7 +31,6 @@ class BiasBeforeNorm(Check):
     source: ClassVar[str] = "a definition: batch norm of x + b is batch norm of x"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         sources = trial.step.sources
         norms = [each.name for each in trial.names.modules if _subtracts(each.value) and each.name in sources]
         if not norms:
@@ -73,7 +72,6 @@ class PoorInitialization(Check):
     not_shown: ClassVar[str] = "whether the output stays as large or as small in the next steps; and recurrent layers"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         layers = [each for each in trial.numbers.layers if each.output_rms > 0 and math.isfinite(each.output_rms)]
         weighted = [each for each in layers if each.role in WEIGHTED]
         if not weighted:
@@ -141,7 +139,6 @@ class InputNotNormalised(Check):
     not_shown: ClassVar[str] = "whether other batches are as far from normal as this one"
 
     def run(self, trial: Trial) -> CheckResult:
-        """See `Check`."""
         first = next((each for each in trial.numbers.layers if each.role in _FIRST), None)
         if first is None or first.role not in (*WEIGHTED, "recurrent", "attention"):
             return self.skipped("the first layer with weights is a norm or an embedding" if first else "no layer has weights")

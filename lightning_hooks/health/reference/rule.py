@@ -9,15 +9,12 @@ from typing import ClassVar, Final
 import numpy as np
 
 from lightning_hooks.health.evidence import Evidence, Track
-from lightning_hooks.health.reference.record import Record
 from lightning_hooks.health.reference.reference import Reference
 from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.records.facts import StepFacts
 
-NO_FACTS: Final = "it is not known how the steps train"
 IF_MEANT: Final = "If the change is meant, accept the finding, or make a new baseline from a run that has it."
 """The last of the next steps."""
-NO_RECORD: Final = "the good run does not say how its steps trained"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,21 +39,6 @@ class ReferenceRule(HealthRule):
     def good(self) -> str:
         """The good runs in words."""
         return "in the good run" if len(self.reference.records) < 2 else "in the good runs"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordRule(ReferenceRule):
-    """A rule that compares how a step trained with how the good runs trained at that step."""
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
-        if not any(record.frozen.changes for record in self.reference.records):
-            return NO_RECORD
-        return NO_FACTS if evidence.facts is None else None
-
-    def records(self) -> list[Record]:
-        """The records of the good runs that say how their steps trained."""
-        return [record for record in self.reference.records if record.frozen.changes]
 
 
 def new_facts(evidence: Evidence) -> Iterator[tuple[int, StepFacts]]:

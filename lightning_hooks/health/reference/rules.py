@@ -6,7 +6,7 @@ from typing import Final
 
 from lightning_hooks.health.reference.reference import Reference
 from lightning_hooks.health.reference.rule import ReferenceRule
-from lightning_hooks.health.reference.rules_facts import COMPARED_FACTS, FactRule
+from lightning_hooks.health.reference.rules_facts import COMPARED_FACTS, RecordRule
 from lightning_hooks.health.reference.rules_numbers import ReferenceNumbers
 from lightning_hooks.health.reference.rules_structure import ReferenceStructure
 from lightning_hooks.health.reference.rules_traits import TRAIT_RULES
@@ -21,7 +21,7 @@ def reference_rules(reference: Reference) -> list[ReferenceRule]:
     """
     return [
         ReferenceStructure(reference=reference),
-        *(FactRule.of(compared, reference) for compared in COMPARED_FACTS),
+        *(RecordRule.of(compared, reference) for compared in COMPARED_FACTS),
         *(rule(reference=reference) for rule in TRAIT_RULES),
         ReferenceNumbers(reference=reference),
     ]

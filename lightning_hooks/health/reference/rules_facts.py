@@ -9,11 +9,14 @@ from typing import ClassVar, Final, Protocol
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.reference.record import Names, Record, held_by, rates_of, settings_of
 from lightning_hooks.health.reference.reference import Reference
-from lightning_hooks.health.reference.rule import IF_MEANT, RecordRule, ReferenceRule, new_facts
+from lightning_hooks.health.reference.rule import IF_MEANT, ReferenceRule, new_facts
 from lightning_hooks.health.reference.schedule import Schedule
 from lightning_hooks.health.reference.timeline import Timeline
 from lightning_hooks.health.rule import Severity, Symptom
+from lightning_hooks.health.rules.membership import NO_FACTS
 from lightning_hooks.records.facts import StepFacts, Structure
+
+_NO_RECORD: Final = "the good run does not say how its steps trained"
 
 
 class Comparison(Protocol):
@@ -57,7 +60,6 @@ class NamesCompared:
     is_of_both: bool = True
 
     def differences(self, good: GoodRuns, step: int, facts: StepFacts) -> Iterator[Symptom]:
-        """See `Comparison`."""
         names = self.now(facts)
         sets = [frozenset(each) for record in good.records for each in self.good(record, step)]
         if names is None or not sets:
@@ -83,7 +85,6 @@ class SettingCompared:
     words: str
 
     def differences(self, good: GoodRuns, step: int, facts: StepFacts) -> Iterator[Symptom]:
-        """See `Comparison`."""
         now = settings_of(facts)[self.place]
         values = sorted({each[self.place] for record in good.records for each in _near(record.settings, record, step)})
         if now and values and "" not in values and now not in values:
@@ -98,7 +99,6 @@ class RatesCompared:
     """
 
     def differences(self, good: GoodRuns, step: int, facts: StepFacts) -> Iterator[Symptom]:
-        """See `Comparison`."""
         follows_metric = facts.follows_metric or any(record.follows_metric for record in good.records)
         for group, (rate, decay) in rates_of(facts).items():
             if not follows_metric:
@@ -170,15 +170,15 @@ class ComparedFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FactRule(RecordRule):
-    """A rule that compares facts by step.
+class RecordRule(ReferenceRule):
+    """A rule that compares how a step trained with how the good runs trained at that step.
 
     Args:
         compared: the facts.
     """
 
     compared: ComparedFacts
-    name: ClassVar[str] = "FactRule"
+    name: ClassVar[str] = "RecordRule"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -187,19 +187,24 @@ class FactRule(RecordRule):
         object.__setattr__(self, "next_steps", self.compared.next_steps)
 
     @classmethod
-    def of(cls, compared: ComparedFacts, reference: Reference) -> FactRule:
+    def of(cls, compared: ComparedFacts, reference: Reference) -> RecordRule:
         """The rule of an entry of the table."""
         return cls(compared=compared, severity=compared.severity, reference=reference)
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
-        reason = super().can_run(evidence)
-        is_alone = evidence.facts is not None and evidence.ranks < 2 and not evidence.facts.apart
-        return reason or ("there is one rank only" if self.compared.needs_ranks and is_alone else None)
+        if not self._records():
+            return _NO_RECORD
+        if evidence.facts is None:
+            return NO_FACTS
+        is_alone = evidence.ranks < 2 and not evidence.facts.apart
+        return "there is one rank only" if self.compared.needs_ranks and is_alone else None
+
+    def _records(self) -> list[Record]:
+        """The records of the good runs that say how their steps trained."""
+        return [record for record in self.reference.records if record.frozen.changes]
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
-        good = GoodRuns(self.records(), _common_names(self.reference.structure, evidence.structure), self.good)
+        good = GoodRuns(self._records(), _common_names(self.reference.structure, evidence.structure), self.good)
         for step, facts in new_facts(evidence):
             for compared in self.compared.facts:
                 yield from compared.differences(good, step, facts)

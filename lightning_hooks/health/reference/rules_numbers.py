@@ -61,13 +61,11 @@ class ReferenceNumbers(ReferenceRule):
     source: ClassVar[str] = "tried: of healthy trainings that differ in their seed, no number leaves its band by half as much"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         if any(key in self.reference.bands and evidence.has(*key) for key in self.needs):
             return None
         return "this run and the good run have no row in common"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         outside: dict[Key, _Outside] = {}
         for key in self.needs:
             bands, track = self.reference.bands.get(key), evidence.track(*key)

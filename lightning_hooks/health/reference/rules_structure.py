@@ -20,13 +20,11 @@ class ReferenceStructure(ReferenceRule):
     """A module or parameter of the model is new, missing, or another than in the good run: its class, shape, dtype, or ties."""
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         if self.reference.structure is None:
             return "the good run does not say what its model is"
         return NO_STRUCTURE if evidence.structure is None else None
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         good, structure = self.reference.structure, evidence.structure
         if good is None or structure is None or not len(evidence.new_steps):
             return

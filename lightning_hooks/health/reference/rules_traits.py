@@ -57,13 +57,11 @@ class ReferenceFlow(TraitRule):
     needs: ClassVar[Needs] = (("output", "count"), ("grad", "count"), ("update", "abs_max"))
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         if any(evidence.has(*need) for need in self.needs):
             return None
         return "no row has `output`, `grad` or `update`"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         words = {"output": ("runs", "does not run"), "grad": ("gets a gradient", "gets no gradient")}
         for tensor, (present, absent) in words.items():
             track = evidence.track(tensor, "count")
@@ -129,7 +127,6 @@ class ReferenceCalls(TraitRule):
     source: ClassVar[str] = "exact; at 3 steps in a row, because the last batch of an epoch may be smaller"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         track = evidence.track("output", "count")
         if track is None:
             return
@@ -209,7 +206,6 @@ class ReferencePrecision(TraitRule):
     source: ClassVar[str] = "the formats: a bfloat16 has 8 binary digits, a float16 11; a float32 has so few once in 8,000"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         low, high, roles = evidence.track("output", "min"), evidence.track("output", "max"), roles_of(evidence)
         if low is None or high is None or roles is None:
             return
@@ -256,7 +252,6 @@ class ReferenceWeights(TraitRule):
     source: ClassVar[str] = "the triangle inequality: a weight moves at most by the sum of its updates; 4 times: ours"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         tracks: Mapping[str, Track | None] = {stat: evidence.track("param", stat) for _, stat in self.needs[:5]}
         update, update_max = evidence.track("update", "norm"), evidence.track("update", "abs_max")
         params = {stat: track for stat, track in tracks.items() if track is not None}
@@ -300,7 +295,6 @@ class ReferenceData(TraitRule):
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         tracks = {stat: evidence.track("input", stat) for _, stat in self.needs}
         known = {stat: track for stat, track in tracks.items() if track is not None}
         name = first_run(evidence, known["mean"]) if len(known) == len(tracks) else None

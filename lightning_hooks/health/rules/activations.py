@@ -42,7 +42,6 @@ class SaturatedActivation(StructureRule):
     source: ClassVar[str] = "smdebug and TheDeepChecker count saturated units; the mean slope is a number of the whole output"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         reason, roles = super().can_run(evidence), roles_of(evidence)
         if reason is None and roles is not None:
             track = evidence.track("output", "rms")
@@ -51,7 +50,6 @@ class SaturatedActivation(StructureRule):
         return reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         rms, roles = evidence.track("output", "rms"), roles_of(evidence)
         mean, low, high = (evidence.track("output", stat) for stat in ("mean", "min", "max"))
         if rms is None or mean is None or low is None or high is None or roles is None:
@@ -111,7 +109,6 @@ class ConstantOutput(StructureRule):
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         track, roles, first = (
             evidence.track("output", "unit_variation"),
             roles_of(evidence),
@@ -147,7 +144,6 @@ class MassiveActivation(HealthRule):
     source: ClassVar[str] = "Sun et al. 2024 (arXiv 2402.17762): above 100 and above 1000 times the median magnitude"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         track = evidence.track("output", "outlier_units")
         return () if track is None else symptoms_where(track, track.values > 0, 0.0, _massive)
 

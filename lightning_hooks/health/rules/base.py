@@ -19,7 +19,6 @@ class StructureRule(HealthRule):
     """A rule that must know what modules and parameters are for."""
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         return NO_STRUCTURE if roles_of(evidence) is None else super().can_run(evidence)
 
 

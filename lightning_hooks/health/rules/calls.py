@@ -37,7 +37,6 @@ class NotCalledAnyMore(FactRule):
     source: ClassVar[str] = "ours: 30 steps without a gap at any module, so that layers that are dropped at random do not count"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         output, facts = evidence.track("output", "count"), evidence.facts
         if output is None or facts is None or evidence.structure is None or len(output.steps) < self.history + self.least:
             return
@@ -84,7 +83,6 @@ class NeverCalled(FactRule):
     source: ClassVar[str] = "a definition: no threshold"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         output = evidence.track("output", "count")
         steps = evidence.steps
         if output is None or len(steps) < self.least or int(steps[0]) != evidence.first_step:

@@ -39,14 +39,12 @@ class DeadLayer(StructureRule):
     source: ClassVar[str] = "a layer of zeros passes no gradient to its weight; 10 steps, because one batch may be empty"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         reason = super().can_run(evidence)
         if reason is not None and any(evidence.track(*need) is not None for need in self.needs):
             return None if roles_of(evidence) is not None else reason
         return reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         roles = roles_of(evidence)
         if roles is None or not stalls(evidence):
             return
@@ -113,14 +111,12 @@ class DeadUnits(StructureRule):
     )
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         if roles_of(evidence) is None:
             return NO_STRUCTURE
         lacks = [stat for stat in ("dead_units", "unit_variation") if evidence.track("output", stat) is None]
         return missing(evidence, "output", lacks[0]) if lacks else None
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         track, roles, first = evidence.track("output", "dead_units"), roles_of(evidence), evidence.start("output", "dead_units")
         zeros, counts = evidence.track("output", "zero_fraction"), evidence.track("output", "count")
         if track is None or roles is None or first is None or zeros is None or counts is None or not is_new(track):

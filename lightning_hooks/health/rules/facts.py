@@ -24,7 +24,6 @@ class _OptimizerRule(HealthRule):
     family: ClassVar[str] = "facts"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         if evidence.facts is None:
             return NO_FACTS
         return None if evidence.facts.optimizers else NO_OPTIMIZER
@@ -49,7 +48,6 @@ class LearningRateZero(_OptimizerRule):
     source: ClassVar[str] = "ours: not in the first two steps, since a warm-up may begin at 0; 90 % of the steps of the fit"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
             if facts is None or not _zero_groups(facts) or not self._is_early(evidence, facts, step):
@@ -99,7 +97,6 @@ class WeightDecayTooLarge(_OptimizerRule):
     source: ClassVar[str] = "ours: 1 % a step halves a weight in 69 steps; healthy trainings have 0.1 % at most"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
             for optimizer in () if facts is None else facts.optimizers:
@@ -142,14 +139,12 @@ class ScaleCollapse(HealthRule):
     )
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         if evidence.facts is None:
             return NO_FACTS
         uses_scaler = evidence.facts.precision == "16-mixed" or evidence.facts.loss_scale not in (None, 1.0)
         return None if uses_scaler else "there is no loss scaler"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         known = [(step, _scale(evidence.facts_at(step))) for step in evidence.steps.tolist()]
         first = int(evidence.new_steps[0]) if len(evidence.new_steps) else evidence.step + 1
         for i, (step, scale) in enumerate(known):

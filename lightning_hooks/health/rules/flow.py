@@ -53,13 +53,11 @@ class NoGradient(FactRule):
     source: ClassVar[str] = "a definition; the optimizer must hold the parameter and its module must run"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         reason = super().can_run(evidence)
         # Outputs only tell whether a module ran. If a monitor watches parameters alone, the rule runs without this information.
         return None if reason is not None and "output" in reason else reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         grad = evidence.track("grad", "abs_max")
         if grad is None or bool((grad.values[grad.new] > 0).all()):
             return
@@ -164,7 +162,6 @@ class UnchangedParameter(FactRule):
     source: ClassVar[str] = "smdebug UnchangedTensor: 3 steps; here only where the change must be visible in the number format"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         update, structure = evidence.track("update", "abs_max"), evidence.structure
         if update is None or structure is None or not (update.values[update.new] == 0).any():
             return

@@ -28,7 +28,6 @@ class _StartRule(StructureRule):
     family: ClassVar[str] = "activations"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         if evidence.first_step >= FIRST_STEPS:
             return f"the run was watched from step {evidence.first_step} on, not from its start"
         return super().can_run(evidence)
@@ -60,7 +59,6 @@ class PoorInitialization(_StartRule):
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         inputs, outputs, roles = evidence.track("input", "rms"), evidence.track("output", "rms"), roles_of(evidence)
         if inputs is None or outputs is None or roles is None:
             return
@@ -148,7 +146,6 @@ class OddInitialization(_StartRule):
     source: ClassVar[str] = "tried: fresh weights of equal layers differ by less than 1.25, so that 2.5 is no chance"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         track, roles = evidence.track("param", "rms"), roles_of(evidence)
         if track is None or roles is None or not len(evidence.new_steps):
             return
@@ -239,14 +236,12 @@ class InputNotNormalised(_StartRule):
     source: ClassVar[str] = "pixels from 0 to 255 have a root mean square above 80, digits from 0 to 16, which train well, of 8"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         reason = super().can_run(evidence)
         if reason is None and _first_layer(evidence) is None:
             return "the first module with weights is a norm or an embedding, or its input is not measured"
         return reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         rms, mean, std = (evidence.track("input", stat) for stat in ("rms", "mean", "std"))
         column = _first_layer(evidence)
         if rms is None or mean is None or std is None or column is None:

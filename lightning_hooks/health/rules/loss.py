@@ -23,7 +23,6 @@ class _LossRule(HealthRule):
     family: ClassVar[str] = "loss"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         return "no row has `loss`" if evidence.loss() is None else super().can_run(evidence)
 
 
@@ -65,7 +64,6 @@ class LossSpike(_LossRule):
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         track, early = evidence.loss(), evidence.early(*LOSS)
         if track is None or early is None or not np.isfinite(early[0]):
             return
@@ -118,7 +116,6 @@ class LossDiverged(_LossRule):
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         values, steps, judged = _known(evidence)
         start = evidence.start("loss", "mean")
         if start is None or len(values) < self.last + self.first or judged >= len(values):
@@ -158,7 +155,6 @@ class LossUnbounded(_LossRule):
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         values, steps, judged = _known(evidence)
         start = evidence.start("loss", "mean")
         if start is None or len(values) < self.last or judged >= len(values):
@@ -200,13 +196,11 @@ class LossConstant(_LossRule):
     )
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         if evidence.facts is not None and len(evidence.facts.optimizers) > 1:
             return "several optimizers train with losses that may balance"
         return super().can_run(evidence)
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         values, steps, judged = _known(evidence)
         if len(values) < self.count or judged >= len(values) or int(evidence.steps[0]) != evidence.first_step:
             return

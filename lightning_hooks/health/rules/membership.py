@@ -36,7 +36,6 @@ class FactRule(HealthRule):
     every_n_steps: int = 5
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         return why_no_optimizer(evidence) or super().can_run(evidence)
 
 
@@ -56,7 +55,6 @@ class NotInOptimizer(FactRule):
     source: ClassVar[str] = "a definition: no threshold"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         structure = evidence.structure
         if structure is None:
             return
@@ -100,7 +98,6 @@ class StrangerInOptimizer(FactRule):
     source: ClassVar[str] = "a definition: no threshold"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
             strangers = () if facts is None else membership_of(facts).strangers
@@ -144,14 +141,12 @@ class FrozenMoves(FactRule):
     source: ClassVar[str] = "a definition; at 3 steps in a row, because code may load weights at single ones"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         reason = super().can_run(evidence)
         if reason is None and evidence.facts is not None and not evidence.facts.frozen:
             return "no parameter is frozen"
         return reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         roles, structure, last = roles_of(evidence), evidence.structure, evidence.facts
         if roles is None or structure is None or last is None or not last.written:
             return
@@ -187,13 +182,11 @@ class ReplicasDiffer(HealthRule):
     source: ClassVar[str] = "a definition: checksums of parameters must be equal on all ranks"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         if evidence.facts is None:
             return NO_FACTS
         return "there is one rank only" if evidence.ranks < 2 and not evidence.facts.apart else None
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
             for name in () if facts is None else facts.apart:

@@ -42,14 +42,12 @@ class NormStatistics(FactRule):
     source: ClassVar[str] = "evaluation mode: a definition; 4 elements: ours, with 2 only the signs of a difference are left"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         reason = FactRule.can_run(self, evidence)
         if evidence.structure is not None and not _batch_norms(evidence.structure):
             return "the model has no batch norm"
         return None if reason is not None and "output" in reason else reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         structure = evidence.structure
         if structure is None:
             return
@@ -109,13 +107,11 @@ class EvaluationMode(HealthRule):
     source: ClassVar[str] = "a definition: no threshold"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         if evidence.structure is None:
             return NO_STRUCTURE
         return NO_FACTS if evidence.facts is None else None
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         structure = evidence.structure
         modes = [] if structure is None else [each.name for each in structure.modules if _has_mode(each)]
         for step, evaluating in _evaluating(evidence) if modes else ():
@@ -152,7 +148,6 @@ class DropoutTooHigh(HealthRule):
     source: ClassVar[str] = "Srivastava et al. 2014 drop 20 to 50 % of hidden units, and underfit where they drop 90 %"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         if evidence.structure is None:
             return NO_STRUCTURE
         if all(each.drop_rate is None for each in evidence.structure.modules):
@@ -160,7 +155,6 @@ class DropoutTooHigh(HealthRule):
         return NO_FACTS if evidence.facts is None else None
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         roles, structure = roles_of(evidence), evidence.structure
         high = [] if structure is None else [each for each in structure.modules if (each.drop_rate or 0.0) >= self.most]
         if not high or roles is None:

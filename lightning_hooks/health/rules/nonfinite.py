@@ -74,16 +74,14 @@ class NonFinite(HealthRule):
     source: ClassVar[str] = "tfdbg2 and Megatron: any; a scaler's overflow excepted"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         rows = {"loss", "param", "grad"}.intersection(evidence.tensors)
         return None if rows else "no row has `loss`, `param` or `grad`"
 
     def can_skip(self, view: StepView) -> bool:
-        """See `HealthRule`: nothing that was measured at this step is NaN or infinite."""
+        # Nothing that was measured at this step is NaN or infinite.
         return view.summaries.get("run/nonfinite") == 0
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         total = evidence.track("", "run/nonfinite")
         if total is not None and bool((total.values[total.new] == 0).all()):
             return

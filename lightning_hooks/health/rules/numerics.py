@@ -41,12 +41,10 @@ class Underflow(StructureRule):
     source: ClassVar[str] = "the format: 2^-14 is the smallest normal float16; TransformerEngine counts elements below it"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         reason = super().can_run(evidence)
         return reason or (None if self._half(evidence).any() else "no parameter is computed in float16")
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         track, half = evidence.track("grad", "abs_max"), self._half(evidence)
         if track is None or not half.any():
             return ()
@@ -104,11 +102,9 @@ class LostUpdates(StructureRule):
     )
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         return "no row has `loss`" if evidence.loss() is None else super().can_run(evidence)
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         update, grad, roles = evidence.track(*self.needs[0]), evidence.track(*self.needs[1]), roles_of(evidence)
         if update is None or grad is None or roles is None or evidence.loss_falls(WITNESS) is not False:
             return ()

@@ -41,11 +41,9 @@ class TargetsOutOfReach(StructureRule):
     source: ClassVar[str] = "ours: after 40 steps, residuals of healthy trainings are 2.3 times the output at most"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         return "no row has `loss`" if evidence.loss() is None else super().can_run(evidence)
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         roles, loss = roles_of(evidence), evidence.loss()
         outputs, counts, slopes = (evidence.track(*need) for need in self.needs)
         if roles is None or loss is None or outputs is None or counts is None or slopes is None:

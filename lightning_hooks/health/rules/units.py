@@ -45,7 +45,6 @@ class UnitCollapse(HealthRule):
     source: ClassVar[str] = "Shazeer et al. 2017 (arXiv 1701.06538) describe the collapse; the share is of this package"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         roles, track = roles_of(evidence), evidence.track("output", "count")
         if roles is None:
             return NO_STRUCTURE
@@ -56,7 +55,6 @@ class UnitCollapse(HealthRule):
         return None
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         count, roles = evidence.track("output", "count"), roles_of(evidence)
         if count is None or roles is None or not len(evidence.new_steps):
             return

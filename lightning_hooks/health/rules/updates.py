@@ -36,7 +36,6 @@ class _UpdateRule(StructureRule):
     needs: ClassVar[Needs] = (("update", "ratio"), ("param", "rms"))
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         return "no row has `loss`" if evidence.loss() is None else super().can_run(evidence)
 
 
@@ -64,7 +63,6 @@ class UpdateTooLarge(_UpdateRule):
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         track, roles = evidence.track("update", "ratio"), roles_of(evidence)
         if track is None or roles is None or evidence.loss_falls() is not False:
             return ()
@@ -102,7 +100,6 @@ class UpdateTooSmall(_UpdateRule):
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         track, roles = evidence.track("update", "ratio"), roles_of(evidence)
         early = evidence.early("update", "ratio")
         if track is None or roles is None or early is None:
@@ -157,7 +154,6 @@ class WeightGrowth(StructureRule):
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         track, start, roles = evidence.track("param", "rms"), evidence.start("param", "rms"), roles_of(evidence)
         if track is None or start is None or roles is None or not track.new.stop > track.new.start:
             return ()
@@ -197,7 +193,6 @@ class ClippingAlways(HealthRule):
     source: ClassVar[str] = "a limit that acts at more than 90 % of the steps is no guard against outliers any more"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """See `HealthRule`."""
         reason = super().can_run(evidence)
         grad, final = evidence.track("grad", "norm"), evidence.track("final_grad", "norm")
         if reason is None and grad is not None and final is not None and not set(grad.names) & set(final.names):
@@ -205,7 +200,6 @@ class ClippingAlways(HealthRule):
         return reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """See `HealthRule`."""
         grad, final = evidence.track("grad", "norm"), evidence.track("final_grad", "norm")
         if grad is None or final is None or not len(evidence.new_steps):
             return

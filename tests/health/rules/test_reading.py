@@ -33,10 +33,10 @@ def test_a_mapping_changes_one_rule_and_leaves_all_others(changes, enabled):
     assert others == [rule for rule in DEFAULT_RULES if rule.name != "LossSpike"]
 
 
-def test_changed_fields_switch_a_rule_on_and_no_fields_change_nothing():
+def test_fields_switch_a_rule_on():
     off = [OfUser(enabled=False)]
     assert as_health_rules({"OfUser": {"most": 0.7}}, off)[-1] == OfUser(most=0.7, enabled=True)
-    assert as_health_rules({"OfUser": {}}, off)[-1] == OfUser(enabled=False)
+    assert as_health_rules({"OfUser": {}}, off)[-1] == OfUser()
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,13 @@ def test_changed_fields_switch_a_rule_on_and_no_fields_change_nothing():
     [
         (LossSpike(patience=2), LossSpike(patience=2)),
         ("LossSpike", LossSpike()),
+        (LossSpike, LossSpike()),
         ({"LossSpike": {"sigmas": 8.0}}, LossSpike(sigmas=8.0)),
         ({"LossSpike": False}, LossSpike(enabled=False)),
         ({"class_path": PATH, "init_args": {"most": 2.0}}, OfUser(most=2.0)),
         ({"class_path": PATH}, OfUser()),
     ],
-    ids=["a rule", "a name", "fields", "off", "class path", "class path alone"],
+    ids=["a rule", "a name", "a class", "fields", "off", "class path", "class path alone"],
 )
 def test_a_list_holds_these_rules_and_no_others(rule, expected):
     assert as_health_rules([rule, LossDiverged()]) == [expected, LossDiverged()]
@@ -72,7 +73,6 @@ def test_a_name_in_a_list_switches_on_a_rule_that_is_off_by_default():
         ({"LossSpike": 3}, "rules['LossSpike'] must be a mapping of fields, True or False, got 3"),
         ([{"LossSpike": {"patience": 0}}], "rules[0]['LossSpike']: LossSpike.patience must be an integer of at least 1, got 0"),
         ([3], "rules[0]"),
-        ([LossSpike], "rules[0] must be a health rule, got a class of one; write LossSpike()"),
         ([{"class_path": "builtins.dict"}], "rules[0]"),
     ],
 )
