@@ -26,6 +26,8 @@ class Check(Criterion):
 
     Attributes:
         name: the name of the class.
+        probes: the fields of the record of a step that the check reads, by which a trial knows what to measure: names of
+            `Record`, such as `losses`, `grads` or `layers`.
         needs: what the check cannot do without: `loss`, `optimizer`. Without it the check is skipped.
         next_steps: what to try, as imperative sentences.
         source: where the thresholds are from.
@@ -36,9 +38,10 @@ class Check(Criterion):
         >>> @dataclass(frozen=True, kw_only=True)
         ... class OutputIsSmall(Check):
         ...     most: float = 100.0
+        ...     probes = ("layers",)
         ...
         ...     def run(self, trial):
-        ...         large = [each for each in trial.numbers.layers if each.output_max > self.most]
+        ...         large = [each for each in trial.step.layers if each.output_max > self.most]
         ...         if not large:
         ...             return self.passed("no output is large")
         ...         text = f"an output reaches {large[0].output_max:.3g}"
@@ -49,6 +52,7 @@ class Check(Criterion):
 
     enabled: bool = True
     name: ClassVar[str] = "Check"
+    probes: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[str, ...]] = ()
     not_shown: ClassVar[str] = ""
 

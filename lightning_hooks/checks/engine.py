@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 from lightning_hooks.checks.check import Check
-from lightning_hooks.checks.errors import OutOfRangeError, OutOfTimeError, StepError
+from lightning_hooks.checks.errors import OutOfRangeError, OutOfTimeError, StepError, UnmeasuredError
+from lightning_hooks.checks.probes import PROBES
 from lightning_hooks.checks.result import CheckReport, CheckResult
 from lightning_hooks.checks.trial import Trial
 from lightning_hooks.engine.rerun.ranks import CommunicationError
 from lightning_hooks.engine.rerun.training import Training
-from lightning_hooks.errors import listed, shortened
+from lightning_hooks.errors import RuleError, did_you_mean, listed, shortened
 from lightning_hooks.health.accepting import is_accepted
 from lightning_hooks.health.finding import fingerprint_of
 from lightning_hooks.snapshot.lending import UntouchableError
@@ -53,7 +54,7 @@ def run_checks(
 def _run(training: Training, batch: Any, checks: Sequence[Check], accept: Iterable[str], time_limit: float) -> CheckReport:
     patterns = list(accept)
     notes = [*training.notes, *_notes(training.model)]
-    trial = Trial(training, batch)
+    trial = Trial(training, batch, _registered(checks))
     if trial.unrestorable:
         return _all_skipped(training, checks, f"a step may use {listed(trial.unrestorable, 3)}, which cannot be restored")
     results = []
@@ -69,6 +70,19 @@ def _run(training: Training, batch: Any, checks: Sequence[Check], accept: Iterab
         trial.deadline = math.inf
         trial.end()
     return CheckReport(tuple(results), notes=tuple(notes))
+
+
+def _registered(checks: Sequence[Check]) -> list[str]:
+    """The probes that the checks register, each once.
+
+    Raises:
+        RuleError: there is no such probe.
+    """
+    for check in checks:
+        for name in check.probes:
+            if name not in PROBES:
+                raise RuleError(f"{check.name}.probes: there is no probe {name!r}{did_you_mean(name, PROBES)}")
+    return list(dict.fromkeys(name for check in checks for name in check.probes))
 
 
 def _all_skipped(training: Training, checks: Sequence[Check], reason: str) -> CheckReport:
@@ -93,6 +107,8 @@ def _result(check: Check, trial: Trial, time_limit: float) -> CheckResult:
         return check.skipped("the memory of the device does not suffice beside a copy of the parameters")
     except StepError as error:
         return _of_failed_step(check, error)
+    except UnmeasuredError as error:
+        raise RuleError(f"{check.name} {error}") from None
     # One check that meets what it does not know must not hide the results of the others.
     except Exception as error:
         return check.skipped(f"it could not be judged: {type(error).__name__}: {shortened(first_line(error), 200)}")

@@ -1,4 +1,4 @@
-"""What ends a trial step early. None of these leaves the room: each becomes a result."""
+"""What ends a trial step, or a check that reads it. The engine turns each of these into a result or an error of its own."""
 
 from __future__ import annotations
 
@@ -24,3 +24,14 @@ class OutOfRangeError(BaseException):
     def __init__(self, row: str, text: str, measured: float, threshold: float) -> None:
         super().__init__(text)
         self.row, self.text, self.measured, self.threshold = row, text, measured, threshold
+
+
+class UnmeasuredError(AttributeError):
+    """A check reads a field of a record that no selected check has registered.
+
+    Args:
+        field: the name.
+    """
+
+    def __init__(self, field: str) -> None:
+        super().__init__(f"reads {field!r} of a step, which it does not register; add {field!r} to its `probes`")

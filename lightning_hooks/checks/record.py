@@ -1,19 +1,15 @@
-"""What one step of a training did: losses, calls of modules, gradients, moves and random draws."""
+"""What one step of a training did, as far as probes measured it: losses, calls of modules, gradients, moves, random draws."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
-import torch
 from torch import Tensor, nn
 
-from lightning_hooks.checks.batch import kind_of
+from lightning_hooks.checks.errors import UnmeasuredError
 from lightning_hooks.checks.losses import LossCall
-from lightning_hooks.checks.noise import Noise
-from lightning_hooks.engine.participants.facts import role_of
-from lightning_hooks.nested.tensors import tensors_in
 
 
 @dataclass(frozen=True)
@@ -62,15 +58,16 @@ class Layer:
     input_is_finite: bool
 
 
-@dataclass
 class Record:
     """The record of one step of a training, from which the checks read what the step did.
 
-    Args:
+    It has the fields whose probes ran; reading another raises `UnmeasuredError`.
+
+    Attributes:
         losses: the numbers of which a backward began, in order.
         loss_calls: the calls of loss functions of torch.
         calls: the calls of modules that no other module called.
-        layers: the numbers of modules without children, in the order of execution; only if asked for.
+        layers: the numbers of modules without children, in the order of execution.
         called: the names of the modules that were called.
         grads: the largest magnitude of the gradient of each parameter that had one, by name.
         moved: the largest change of each parameter, by name.
@@ -84,74 +81,33 @@ class Record:
         broadcasts: the differences of an output and a tensor of the batch that have a number for each pair of samples.
     """
 
-    losses: list[float] = field(default_factory=list)
-    loss_calls: list[LossCall] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    layers: list[Layer] = field(default_factory=list)
-    called: set[str] = field(default_factory=set)
-    grads: dict[str, float] = field(default_factory=dict)
-    moved: dict[str, float] = field(default_factory=dict)
-    optimizer_moved: set[str] = field(default_factory=set)
-    stepped: set[int] = field(default_factory=set)
-    draws: list[tuple[str, str, bool]] = field(default_factory=list)
-    read: set[str] = field(default_factory=set)
-    sources: dict[str, str] = field(default_factory=dict)
-    input_grads: dict[str, Tensor | None] = field(default_factory=dict)
-    hidden: list[str] = field(default_factory=list)
-    broadcasts: list[str] = field(default_factory=list)
+    losses: list[float]
+    loss_calls: list[LossCall]
+    calls: list[Call]
+    layers: list[Layer]
+    called: set[str]
+    grads: dict[str, float]
+    moved: dict[str, float]
+    optimizer_moved: set[str]
+    stepped: set[int]
+    draws: list[tuple[str, str, bool]]
+    read: set[str]
+    sources: dict[str, str]
+    input_grads: dict[str, Tensor | None]
+    hidden: list[str]
+    broadcasts: list[str]
 
+    def __init__(self) -> None:
+        self._failures: dict[str, Exception] = {}
 
-@dataclass(frozen=True)
-class Listeners:
-    """Functions and options with which one check measures more of a step than its record.
+    def fail(self, field: str, error: Exception) -> None:
+        """Note that a field could not be measured; whoever reads it gets the error."""
+        vars(self).pop(field, None)
+        self._failures[field] = error
 
-    Args:
-        with_numbers: whether to measure the inputs and outputs of modules, which waits for the device.
-        on_output: called with the name and each tensor with a graph that an outermost module returns or a loss function reads;
-            of the latter the name is empty.
-        every_output: whether `on_output` is called for modules within modules too.
-        on_embedding: called with the indices and the vectors of each embedding.
-        on_backward: called after each backward.
-        noise: told of every function.
-    """
-
-    with_numbers: bool = False
-    on_output: Callable[[str, Tensor], None] | None = None
-    every_output: bool = False
-    on_embedding: Callable[[Tensor, Tensor], None] | None = None
-    on_backward: Callable[[], None] | None = None
-    noise: Noise | None = None
-
-
-Numbers = tuple[float, float, float, bool]
-"""Mean, standard deviation and root mean square of a tensor, and whether it and its neighbours are finite."""
-
-
-def numbers_of(values: Any) -> Numbers | None:
-    """The numbers of the first float tensor of nested containers; None if there is none."""
-    floats = _floats(values)
-    if not floats:
-        return None
-    first = floats[0].float()
-    std = float(first.std(correction=0))
-    return float(first.mean()), std, float(first.square().mean().sqrt()), _are_finite(floats)
-
-
-def layer_of(name: str, module: nn.Module, before: Numbers | None, output: Any) -> Layer | None:
-    """The numbers of a call; None if its output holds no float tensor."""
-    floats = _floats(output)
-    if not floats:
-        return None
-    mean, std, rms, was_finite = before if before is not None else (float("nan"),) * 3 + (True,)
-    first = floats[0].float()
-    size, largest = float(first.square().mean().sqrt()), float(first.abs().max())
-    return Layer(name, role_of(module), mean, std, rms, size, largest, _are_finite(floats), was_finite)
-
-
-def _floats(values: Any) -> list[Tensor]:
-    floats = [tensor.detach() for tensor in tensors_in(values) if tensor.is_floating_point() and not kind_of(tensor)]
-    return [tensor for tensor in floats if tensor.numel()]
-
-
-def _are_finite(tensors: list[Tensor]) -> bool:
-    return all(bool(torch.isfinite(each).all()) for each in tensors)
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in vars(self).get("_failures", ()):
+            raise self._failures[name]
+        if name in Record.__annotations__:
+            raise UnmeasuredError(name)
+        raise AttributeError(f"a record of a step has no {name!r}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import torch
@@ -16,8 +16,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lightning_hooks.checks.batch import Samples, copied, generator, is_float, kind_of, samples_of
 from lightning_hooks.checks.errors import OutOfRangeError, OutOfTimeError, StepError
 from lightning_hooks.checks.names import Names
-from lightning_hooks.checks.noise import Noise
-from lightning_hooks.checks.record import Call, Listeners, Record
+from lightning_hooks.checks.probes.probe import Probe
+from lightning_hooks.checks.record import Call, Record
 from lightning_hooks.checks.recorder import Recorder
 from lightning_hooks.engine.participants.facts import facts_of_optimizers, role_of
 from lightning_hooks.engine.rerun.plain import NoLossError
@@ -25,10 +25,10 @@ from lightning_hooks.engine.rerun.ranks import CommunicationError, WithoutOtherR
 from lightning_hooks.engine.rerun.start import StartingPoint
 from lightning_hooks.engine.rerun.training import Training
 from lightning_hooks.errors import shortened
-from lightning_hooks.nested.tensors import named_tensors, tensors_in
+from lightning_hooks.nested.tensors import tensors_in
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.snapshot.lending import UntouchableError
-from lightning_hooks.tensor_kinds import first_line, same_bits
+from lightning_hooks.tensor_kinds import first_line
 
 _MOST_STEPS: Final = 6
 """Further steps in which a parameter may get its first gradient: a critic may be trained five times as often as an actor."""
@@ -41,6 +41,7 @@ class Trial:
     Args:
         training: how the batch is trained.
         batch: any nested containers of tensors.
+        probes: the names of the probes that checks registered: what the record of a step has.
 
     Attributes:
         model: the root module.
@@ -51,8 +52,8 @@ class Trial:
         unrestorable: the names of objects that a step may use, and that could not be restored after it.
     """
 
-    def __init__(self, training: Training, batch: Any) -> None:
-        self.training = training
+    def __init__(self, training: Training, batch: Any, probes: Sequence[str] = ()) -> None:
+        self.training, self._probes = training, probes
         self.model, self.batch, self.optimizers = training.model, batch, training.optimizers
         self.names = Names(training.model)
         self.deadline = math.inf
@@ -92,12 +93,6 @@ class Trial:
     def step(self) -> Record:
         """The record of a first step."""
         record: Record = self._once("step", self.run)
-        return record
-
-    @property
-    def numbers(self) -> Record:
-        """The record of a first step with the numbers of each layer."""
-        record: Record = self._once("numbers", lambda: self.run(listeners=Listeners(with_numbers=True)))
         return record
 
     @property
@@ -160,24 +155,20 @@ class Trial:
     def run(
         self,
         *,
+        probes: Iterable[str | Probe] | None = None,
+        batch: Any = None,
+        before: Callable[[nn.Module], None] | None = None,
         index: int = 0,
         is_first: bool = True,
-        batch: Any = None,
-        with_input_grads: bool = False,
-        before: Callable[[nn.Module], None] | None = None,
-        on_input: Callable[[str, Tensor], None] | None = None,
-        listeners: Listeners = Listeners(),  # noqa: B008 - it is frozen
     ) -> Record:
         """Run a step, and say what it did.
 
         Args:
+            probes: what measures the step, instead of the probes that the checks registered.
+            batch: instead of that of the trial; it is copied.
+            before: called with the model before the step.
             index: of the batch in its epoch.
             is_first: whether to restore everything before.
-            batch: instead of that of the trial; it is copied.
-            with_input_grads: whether float tensors of the batch get gradients.
-            before: called with the model before the step.
-            on_input: called with the path and each float tensor of the batch.
-            listeners: what the step is asked beside its record.
 
         Raises:
             StepError: the step raised, or has no loss.
@@ -190,15 +181,11 @@ class Trial:
             self._start.clear_gradients()
         self._wake()
         given = copied(self.batch if batch is None else batch)
-        inputs: dict[str, Tensor] = {}
-        if with_input_grads:
-            inputs = {path: tensor.requires_grad_() for path, tensor in named_tensors(given) if is_float(tensor)}
-        for path, tensor in inputs.items() if on_input is not None else ():
-            on_input(path, tensor)  # type: ignore[misc]
         if before is not None:
             before(self.model)
-        old = [(each, self._numbers_of(each.value, is_first and before is None)) for each in self.names.parameters]
-        recorder = Recorder(self.names, self.optimizers, self.deadline, given, listeners)
+        numbers_of = partial(self._numbers_of, is_restored=is_first and before is None)
+        used = self._probes if probes is None else probes
+        recorder = Recorder(self.names, self.optimizers, self.deadline, used, given, numbers_of)
         with self._surroundings(), recorder:
             try:
                 self.training.train(given, index)
@@ -206,29 +193,25 @@ class Trial:
                 raise StepError(str(error)) from None
             except Exception as error:
                 raise StepError(f"the step raises {type(error).__name__}: {shortened(first_line(error), 300)}") from error
-        record = recorder.record
-        for target, numbers in old:
-            now = target.value.detach()
-            if now.shape == numbers.shape and now.numel() and not same_bits(now, numbers):
-                record.moved[target.name] = _largest_change(now, numbers)
-        record.input_grads = {path: tensor.grad for path, tensor in inputs.items()}
-        return record
+        return recorder.record
 
-    def replay(
+    def evaluate(
         self,
         call: Call,
         *,
-        is_first: bool = True,
+        probes: Iterable[str | Probe] = (),
         before: Callable[[nn.Module], None] | None = None,
-        noise: Noise | None = None,
+        is_first: bool = True,
+        with_graph: bool = False,
     ) -> tuple[Any, Record]:
-        """Call a module again in evaluation mode, without a graph.
+        """Call a module again in evaluation mode.
 
         Args:
             call: of a step.
-            is_first: whether to restore everything before.
+            probes: what measures the call.
             before: called with the model before the module.
-            noise: told of every function; with it, the call has a graph.
+            is_first: whether to restore everything before.
+            with_graph: whether the output has a graph.
 
         Returns:
             The output, and what the call did.
@@ -239,8 +222,8 @@ class Trial:
             before(self.model)
         self.model.eval()
         args, kwargs = copied(call.args), copied(dict(call.kwargs))
-        recorder = Recorder(self.names, (), self.deadline, listeners=Listeners(noise=noise))
-        with self._surroundings(), recorder, torch.set_grad_enabled(noise is not None), self.training.forward_context():
+        recorder = Recorder(self.names, (), self.deadline, probes)
+        with self._surroundings(), recorder, torch.set_grad_enabled(with_graph), self.training.forward_context():
             try:
                 return call.module(*args, **kwargs), recorder.record
             except Exception as error:
@@ -301,12 +284,6 @@ def outputs_of(call: Call, samples: int) -> list[Tensor]:
     """The float tensors of an output that have the samples in their first dimension."""
     tensors = [tensor for tensor in tensors_in(call.output) if is_float(tensor) and not kind_of(tensor)]
     return [tensor for tensor in tensors if tensor.dim() and tensor.shape[0] == samples]
-
-
-def _largest_change(now: Tensor, before: Tensor) -> float:
-    """The largest change of an element. It is NaN of bytes that are no numbers, and 0 of zeros that change their sign."""
-    change = now - before if now.is_complex() else now.float() - before.float()
-    return float((change.coalesce().values() if change.is_sparse else change).abs().max())
 
 
 def _largest(each_step: Sequence[dict[str, float]]) -> dict[str, float]:

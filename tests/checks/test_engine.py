@@ -83,9 +83,10 @@ def test_a_check_of_ten_lines_says_what_it_finds():
     @dataclass(frozen=True, kw_only=True)
     class OutputIsSmall(Check):
         most: float = 0.01
+        probes = ("layers",)
 
         def run(self, trial):
-            large = [each for each in trial.numbers.layers if each.output_max > self.most]
+            large = [each for each in trial.step.layers if each.output_max > self.most]
             if not large:
                 return self.passed("no output is large")
             return self.warned([each.name for each in large], "an output is large", large[0].output_max, self.most)
@@ -318,12 +319,72 @@ def test_calls_in_another_thread_are_none_of_the_step():
 
 
 def test_checks_in_two_threads_say_what_each_says_alone_and_leave_the_process_as_it_was():
-    def run(width):
-        model = net(width=width)
-        return str(check(model, batch(samples=width), loss=CROSS_ENTROPY, optimizer=sgd(model)))
+    def run(model):
+        return str(check(model, batch(samples=model[0].out_features), loss=CROSS_ENTROPY, optimizer=sgd(model)))
 
-    alone = [run(6), run(9)]  # the first imports SymPy, which adds a filter
+    models = [net(width=6), net(width=9)]  # not made in the threads, where a check gives the generators other states
+    alone = [*map(run, models)]  # the first imports SymPy, which adds a filter
     filters = list(warnings.filters)
     with ThreadPoolExecutor(2) as pool:
-        together = list(pool.map(run, [6, 9]))
+        together = list(pool.map(run, models))
     assert together == alone and warnings.filters == filters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(Check):
+    """Returns the fields that the record of the first step has."""
+
+    probes = ("losses", "grads")
+
+    def run(self, trial):
+        return self.passed(" ".join(sorted(name for name in vars(trial.step) if not name.startswith("_"))))
+
+
+def test_a_step_is_measured_only_by_the_probes_that_checks_register():
+    def fields(*checks):
+        return check(net(), batch(), loss=CROSS_ENTROPY, checks=[Reading(), *checks])["Reading"].message
+
+    assert fields() == "grads losses" and fields("BiasBeforeNorm") == "grads losses sources"
+
+
+def test_a_check_that_reads_what_it_does_not_register_is_refused_by_name():
+    @dataclass(frozen=True, kw_only=True)
+    class Forgetful(Check):
+        probes = ("losses",)
+
+        def run(self, trial):
+            return self.passed(str(trial.step.layers))
+
+    said = "Forgetful reads 'layers' of a step, which it does not register; add 'layers' to its `probes`"
+    with pytest.raises(RuleError, match=said):
+        check(net(), batch(), loss=CROSS_ENTROPY, checks=[Forgetful()])
+
+
+def test_a_probe_that_does_not_exist_is_refused():
+    @dataclass(frozen=True, kw_only=True)
+    class Misspelt(Check):
+        probes = ("layer",)
+
+        def run(self, trial):
+            return self.passed("")
+
+    with pytest.raises(RuleError, match="Misspelt.probes: there is no probe 'layer' .did you mean 'layers'"):
+        check(net(), batch(), loss=CROSS_ENTROPY, checks=[Misspelt()])
+
+
+def test_what_cannot_be_measured_concerns_only_the_checks_that_read_it():
+    class Bytes(nn.Module):
+        def forward(self, x):
+            return x, x.detach().to(torch.float8_e4m3fn)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.bytes = net(), Bytes()
+
+        def forward(self, x):
+            return self.bytes(self.net(x))[0]
+
+    report = check(Model(), batch(), loss=CROSS_ENTROPY, checks=["StepRuns", "InputNotNormalised", "NoGradient"])
+    assert [each.status for each in report] == ["pass", "skip", "pass"]
+    assert report["InputNotNormalised"].message.startswith("it could not be judged: ")

@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from lightning_hooks.checks.names import Names
-from lightning_hooks.checks.noise import Noise
-from lightning_hooks.checks.record import Listeners
+from lightning_hooks.checks.probes.noise import Noise
 from lightning_hooks.checks.recorder import Recorder
 
 
@@ -20,6 +19,6 @@ from lightning_hooks.checks.recorder import Recorder
 )
 def test_noise_is_what_is_added_with_a_size_that_nothing_learns(change, is_noise):
     noise, scale = Noise(), torch.ones(3, requires_grad=True)
-    with Recorder(Names(torch.nn.Identity()), (), float("inf"), listeners=Listeners(noise=noise)):
+    with Recorder(Names(torch.nn.Identity()), (), float("inf"), [noise]):
         change(torch.ones(3), scale)
     assert noise.was_added is is_noise

@@ -7,15 +7,15 @@ from torch.nn import functional as F
 
 from lightning_hooks.checks.errors import OutOfTimeError
 from lightning_hooks.checks.names import ROOT_NAME, Names
-from lightning_hooks.checks.record import Listeners
+from lightning_hooks.checks.probes import PROBES
 from lightning_hooks.checks.recorder import Recorder
 from tests.checks._training import batch, net
 
 
-def recorded(model, step, given=None, deadline=None, listeners=Listeners()):  # noqa: B008
+def recorded(model, step, given=None, deadline=None, probes=PROBES):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     limit = time.monotonic() + 60 if deadline is None else deadline
-    with Recorder(Names(model), [optimizer], limit, given, listeners) as recorder:
+    with Recorder(Names(model), [optimizer], limit, probes, given) as recorder:
         step(optimizer)
     return recorder.record
 
@@ -45,7 +45,7 @@ def test_torch_remembers_no_hook_of_all_modules():
 
 def test_numbers_of_layers_are_those_of_their_inputs_and_outputs():
     model, (inputs, _) = net(), batch()
-    record = recorded(model, lambda _: model(inputs), listeners=Listeners(with_numbers=True))
+    record = recorded(model, lambda _: model(inputs), probes=["layers"])
     first, act, last = record.layers
     assert [each.name for each in record.layers] == ["0", "1", "2"] and first.role == "linear"
     assert first.input_mean == pytest.approx(float(inputs.mean())) and first.is_finite

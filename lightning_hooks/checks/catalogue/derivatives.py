@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lightning_hooks.checks.batch import changed_copy, generator
 from lightning_hooks.checks.check import Check
-from lightning_hooks.checks.record import Listeners
+from lightning_hooks.checks.probes.probe import Probe
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
 from lightning_hooks.errors import counted
@@ -46,16 +47,11 @@ class GradientsAreRight(Check):
         if not trainable:
             return self.skipped("the model has no trainable parameter")
         directions = {each.name: _direction(each, i) for i, each in enumerate(trainable)}
-        slopes: dict[str, float] = {}
-
-        def note() -> None:
-            for each in trainable:
-                if each.value.grad is not None and each.name not in slopes:
-                    slopes[each.name] = float((each.value.grad.double() * directions[each.name]).sum())
-
-        record = trial.run(batch=_doubled(trial.batch), before=_to_double, listeners=Listeners(on_backward=note))
+        probe = _Slopes(trainable, directions)
+        record = trial.run(probes=("losses", probe), batch=_doubled(trial.batch), before=_to_double)
         if len(record.losses) != 1:
             return self.skipped(f"a step has {len(record.losses)} losses, and it is not known which gradient belongs to which")
+        slopes = probe.slopes
         error = self._error(trial, trainable, directions, slopes)
         if math.isnan(error):
             return self.skipped("the loss or a gradient is not finite; see NonFinite")
@@ -91,13 +87,35 @@ class GradientsAreRight(Check):
                 for each in moved:
                     each.value.data.add_(directions[each.name].to(each.value.device), alpha=sign * self.distance)
 
-            losses.append(trial.run(batch=_doubled(trial.batch), before=move).losses[0])
+            losses.append(trial.run(probes=("losses",), batch=_doubled(trial.batch), before=move).losses[0])
         derivative = (losses[0] - losses[1]) / (2 * self.distance)
         slope = sum(slopes.get(each.name, 0.0) for each in moved)
         # Below this size a derivative is lost in the rounding of the loss.
         noise = 1e-14 * max(abs(losses[0]), 1e-3) / self.distance * 10
         size = max(abs(derivative), abs(slope))
         return abs(derivative - slope) / size if not size <= noise / self.most else 0.0
+
+
+class _Slopes(Probe):
+    """Measures the slope of the loss along the direction of each parameter, by its first gradient.
+
+    Args:
+        trainable: the parameters.
+        directions: by the name of the parameter.
+
+    Attributes:
+        slopes: by the name of the parameter; a parameter without a gradient has none.
+    """
+
+    def __init__(self, trainable: Sequence[Target[nn.Parameter]], directions: Mapping[str, Tensor]) -> None:
+        self._trainable, self._directions = trainable, directions
+        self.slopes: dict[str, float] = {}
+
+    @override
+    def after_backward(self, loss: Tensor) -> None:
+        for each in self._trainable:
+            if each.value.grad is not None and each.name not in self.slopes:
+                self.slopes[each.name] = float((each.value.grad.double() * self._directions[each.name]).sum())
 
 
 def _direction(target: Target[nn.Parameter], seed: int) -> Tensor:

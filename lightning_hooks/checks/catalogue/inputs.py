@@ -37,13 +37,14 @@ class InputsMatter(Check):
 
     most_features: int = 8
     minima: ClassVar[Mapping[str, int]] = {"most_features": 1}
+    probes: ClassVar[tuple[str, ...]] = ("losses", "grads")
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look for an input that is overwritten, detached, or left out of a concatenation, and for slices that drop features.",
     )
     source: ClassVar[str] = "a definition: the loss is the same bit for bit"
 
     def run(self, trial: Trial) -> CheckResult:
-        record = trial.run(with_input_grads=True)
+        record = trial.run(probes=("losses", "read", "input_grads"))
         if not record.losses:
             return self.skipped("the step has no backward")
         if not all(map(math.isfinite, record.losses)):
@@ -106,7 +107,7 @@ def _compared(trial: Trial, batches: Sequence[Any], *, is_advanced: bool) -> _In
     def step(batch: Any) -> Record:
         if is_advanced:
             trial.advance()
-        return trial.run(batch=batch, is_first=not is_advanced)
+        return trial.run(probes=("losses", "grads"), batch=batch, is_first=not is_advanced)
 
     usual = step(trial.batch) if is_advanced else trial.step
     influence = _Influence(False, False)

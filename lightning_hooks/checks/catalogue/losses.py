@@ -25,6 +25,7 @@ class LabelsFitHead(Check):
     Labels of a binary loss lie between 0 and 1.
     """
 
+    probes: ClassVar[tuple[str, ...]] = ("loss_calls", "broadcasts")
     next_steps: ClassVar[tuple[str, ...]] = (
         "Give the head as many outputs as there are classes, and count classes from 0.",
         "Mark elements that are not to count with `ignore_index`.",
@@ -84,6 +85,7 @@ def _out_of_reach(call: LossCall) -> str:
 class ActivationBeforeLoss(Check):
     """The loss gets what it is made for: logits for cross entropy, log-probabilities for `nll_loss`."""
 
+    probes: ClassVar[tuple[str, ...]] = ("loss_calls",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Give `cross_entropy` and `binary_cross_entropy_with_logits` the output of the last layer itself.",
         "Put `log_softmax` in front of `nll_loss`.",
@@ -145,6 +147,7 @@ class InitialLoss(Check):
 
     factor: float = 2.0
     more: float = 1.0
+    probes: ClassVar[tuple[str, ...]] = ("loss_calls",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Make the weights of the last layer smaller at the start: its outputs are far apart before it has learnt anything.",
         "Look whether the inputs are normalised, and whether logits are multiplied by a factor.",

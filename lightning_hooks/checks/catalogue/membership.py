@@ -26,6 +26,7 @@ class NotInOptimizer(Check):
     A parameter that neither an optimizer holds nor a gradient reaches is a matter of `NoGradient`.
     """
 
+    probes: ClassVar[tuple[str, ...]] = ("grads", "moved", "hidden")
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
     next_steps: ClassVar[tuple[str, ...]] = _NEXT_STEPS
     source: ClassVar[str] = rules.NotInOptimizer.source

@@ -23,6 +23,7 @@ from lightning_hooks.health.usage import is_named_copy
 class StepRuns(Check):
     """A whole step runs: forward, loss, backward, and the steps of the optimizers."""
 
+    probes: ClassVar[tuple[str, ...]] = ("losses",)
     next_steps: ClassVar[tuple[str, ...]] = ("Run the step by hand on this batch to see the traceback.",)
     source: ClassVar[str] = "a definition: no threshold"
 
@@ -41,6 +42,7 @@ class NoGradient(Check):
     Members of a list of experts or layers of which others ran, and copies by their names that no optimizer holds, are left out.
     """
 
+    probes: ClassVar[tuple[str, ...]] = ("grads", "moved", "called")
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look between the parameter and the loss for `detach()`, `.data`, `torch.no_grad()`, `argmax`, `.item()` or NumPy.",
         "Call the module in `forward`, or remove it; if it is to stay as it is, call `requires_grad_(False)` on it.",
@@ -119,6 +121,7 @@ def _why(trial: Trial, names: Sequence[str], called: set[str], grads: dict[str, 
 class UnchangedParameter(Check):
     """The optimizers move every trainable parameter that they hold and that has a gradient."""
 
+    probes: ClassVar[tuple[str, ...]] = ("stepped", "grads", "moved")
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the learning rate of the parameter's group, and whether the optimizer's `step` is called.",
@@ -175,6 +178,7 @@ class FrozenMoves(Check):
 
     params: tuple[str, ...] = ()
 
+    probes: ClassVar[tuple[str, ...]] = ("moved", "optimizer_moved", "called")
     next_steps: ClassVar[tuple[str, ...]] = (
         "Give the optimizer only parameters with `requires_grad=True`, and search for code that writes to the weight.",
         "Call `eval()` on frozen batch norms, also after `train()`, so that they keep their statistics.",

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from lightning_hooks.checks.batch import is_float, kind_of
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.names import ROOT_NAME
-from lightning_hooks.checks.noise import Noise
+from lightning_hooks.checks.probes.functions import DROPOUTS
+from lightning_hooks.checks.probes.noise import Noise
 from lightning_hooks.checks.randomness import shuffle_generators
 from lightning_hooks.checks.record import Call
-from lightning_hooks.checks.recorder import DROPOUTS
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial, outputs_of
 from lightning_hooks.engine.participants.facts import role_of
@@ -30,6 +30,7 @@ _MASKS: Final = {"rand", "rand_like", "bernoulli", "bernoulli_", "uniform_"}
 class NonFinite(Check):
     """The loss, the outputs and the gradients are finite; otherwise the first module is named that makes NaN or infinity."""
 
+    probes: ClassVar[tuple[str, ...]] = ("losses", "calls", "grads", "layers")
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look for a division by 0, `log(0)`, `sqrt` of a negative number, `exp` of a large one, and for NaN in the data.",
     )
@@ -49,7 +50,7 @@ class NonFinite(Check):
         inputs = [path for path, tensor in named_tensors(trial.batch) if is_float(tensor) and not _finite(tensor)]
         if inputs:
             return self.failed(inputs, "the batch holds NaN or infinity, and the loss or the outputs do too", math.nan)
-        first = next((each for each in trial.numbers.layers if not each.is_finite and each.input_is_finite), None)
+        first = next((each for each in trial.step.layers if not each.is_finite and each.input_is_finite), None)
         if first is not None:
             return self.failed([first.name], "from a finite input this module makes NaN or infinity", math.nan)
         where = bad_outputs or [""]
@@ -65,6 +66,7 @@ class ConstantOutput(Check):
     """
 
     least_difference: float = 1e-6
+    probes: ClassVar[tuple[str, ...]] = ("calls",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look for dead units, a softmax over a dimension of size 1, and inputs that are overwritten or not used.",
     )
@@ -82,7 +84,7 @@ class ConstantOutput(Check):
         judged = 0
         spreads: list[float] = []
         for call in calls:
-            outputs = _batched(trial.replay(call)[0], count)
+            outputs = _batched(trial.evaluate(call)[0], count)
             if not outputs:
                 continue
             if not all(map(_finite, outputs)):
@@ -93,7 +95,7 @@ class ConstantOutput(Check):
             if spread > self.least_difference:
                 continue
             trial.advance()
-            later = max(map(_spread, _batched(trial.replay(call, is_first=False)[0], count)))
+            later = max(map(_spread, _batched(trial.evaluate(call, is_first=False)[0], count)))
             if not later > self.least_difference:
                 text = f"all {count} samples get the same output, although their inputs differ"
                 return self.failed([call.name], text, spread, self.least_difference)
@@ -115,6 +117,7 @@ class EvalIsDeterministic(Check):
     """
 
     most: float = 1e-3
+    probes: ClassVar[tuple[str, ...]] = ("calls",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Pass `training=self.training` to `F.dropout`, and test `self.training` before other random changes.",
     )
@@ -125,9 +128,9 @@ class EvalIsDeterministic(Check):
         if not calls:
             return self.skipped("the step calls no module of the model")
         for call in calls:
-            first, _ = trial.replay(call)
+            first, _ = trial.evaluate(call)
             # The second run gets other random numbers, and the state that the first one left.
-            second, record = trial.replay(call, is_first=False, before=lambda _: shuffle_generators(1234))
+            second, record = trial.evaluate(call, probes=("draws",), before=lambda _: shuffle_generators(1234), is_first=False)
             difference = _difference(first, second)
             if difference <= self.most:
                 continue
@@ -140,7 +143,7 @@ class EvalIsDeterministic(Check):
             if masked:
                 return self.warned(_known(trial, masked), f"{functions} acts in evaluation mode", difference, self.most)
             noise = Noise()
-            trial.replay(call, noise=noise)
+            trial.evaluate(call, probes=(noise,), with_graph=True)
             if noise.was_added:
                 return self.warned(
                     [call.name], f"noise of fixed size is added in evaluation mode ({functions})", difference, self.most

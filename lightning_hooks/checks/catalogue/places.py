@@ -32,9 +32,9 @@ def placed_outputs(trial: Trial, size: int) -> Iterator[tuple[str, float]]:
         if role_of(call.module) == "loss" or not _has_samples(call, size):
             continue
         try:
-            output, record = trial.replay(call)
+            output, record = trial.evaluate(call, probes=("draws",))
             args, kwargs = changed_copy((call.args, dict(call.kwargs)), lambda _, tensor: _moved(tensor, size))
-            moved, _ = trial.replay(replace(call, args=args, kwargs=kwargs))
+            moved, _ = trial.evaluate(replace(call, args=args, kwargs=kwargs))
         except StepError:
             continue
         if record.draws:

@@ -11,15 +11,18 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from typing_extensions import override
 
 from lightning_hooks.checks.batch import changed_copy, first_samples, generator, is_float, special
 from lightning_hooks.checks.catalogue.places import placed_outputs
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.errors import StepError
-from lightning_hooks.checks.record import Listeners
+from lightning_hooks.checks.probes.graph import GraphProbe
+from lightning_hooks.checks.recorder import Recorder
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial, outputs_of
 from lightning_hooks.errors import listed
+from lightning_hooks.nested.tensors import tensors_of
 
 _FEW: Final = 3
 """Samples of the batch that the check trains; a number that is hardly the size of another dimension."""
@@ -39,6 +42,7 @@ class SamplesAreIndependent(Check):
     """
 
     most: float = 1e-5
+    probes: ClassVar[tuple[str, ...]] = ("losses", "calls")
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look for `view` or `reshape` where `permute` is meant, and for a softmax, mean or norm over dimension 0.",
         "Look at `batch_first` of attention and recurrent layers.",
@@ -102,7 +106,7 @@ class SamplesAreIndependent(Check):
     def _first(self, trial: Trial, batches: Sequence[tuple[Any, int]]) -> str:
         """The first module whose output mixes samples; empty if none does by itself."""
         try:
-            found = [_Mixing(self.most).run(trial, batch, every_output=True) for batch in batches]
+            found = [_Mixing(self.most, every_output=True).run(trial, batch) for batch in batches]
         except StepError:
             return ""
         order = [name for name in found[0].shares if name in found[0].of_mixing]
@@ -115,11 +119,12 @@ def _few_samples(trial: Trial, count: int) -> list[tuple[Any, int]]:
     return [(first_samples(trial.batch, count, size), size) for size in sizes]
 
 
-class _Mixing:
+class _Mixing(GraphProbe):
     """Measures during a step how much the outputs of a sample depend on other samples.
 
     Args:
         most: the share above which an output mixes samples.
+        every_output: as of `GraphProbe`.
 
     Attributes:
         shares: by the name of the module, in the order in which they finish; the input of the loss has an empty name.
@@ -127,7 +132,8 @@ class _Mixing:
         is_independent_in_second: whether no mixing output depends on other places of the second dimension.
     """
 
-    def __init__(self, most: float) -> None:
+    def __init__(self, most: float, *, every_output: bool = False) -> None:
+        super().__init__(every_output=every_output)
         self.most, self.samples = most, 0
         self.shares: dict[str, float] = {}
         self.compares: set[str] = set()
@@ -147,25 +153,24 @@ class _Mixing:
         result.is_independent_in_second = self.is_independent_in_second and other.is_independent_in_second
         return result
 
-    def run(self, trial: Trial, batch: tuple[Any, int], *, every_output: bool = False) -> _Mixing:
+    def run(self, trial: Trial, batch: tuple[Any, int]) -> _Mixing:
         """Run a step on a batch with so many samples, with batch norms in evaluation mode."""
         given, self.samples = batch
-        listeners = Listeners(
-            on_output=self._measure,
-            every_output=every_output,
-            on_embedding=lambda _, vectors: self._roots.append(vectors),
-        )
-        trial.run(
-            batch=given,
-            with_input_grads=True,
-            before=_without_norms,
-            on_input=lambda _, tensor: self._roots.append(tensor),
-            listeners=listeners,
-        )
+        trial.run(probes=("input_grads", self), batch=given, before=_without_norms)
         self._roots.clear()
         return self
 
-    def _measure(self, name: str, output: Tensor) -> None:
+    @override
+    def begin(self, recorder: Recorder) -> None:
+        super().begin(recorder)
+        self._roots = [tensor for tensor in tensors_of(recorder.batch) if is_float(tensor)]
+
+    @override
+    def on_embedding(self, indices: Tensor, vectors: Tensor) -> None:
+        self._roots.append(vectors)
+
+    @override
+    def on_output(self, name: str, output: Tensor) -> None:
         rows = output.shape[0] if output.dim() else 0
         if not is_float(output) or not rows or rows % self.samples or not bool(torch.isfinite(output).all()):
             return
@@ -226,13 +231,13 @@ def _comes_mixed(trial: Trial, found: _Mixing, count: int, most: float) -> bool:
     first = next((call for call in trial.step.calls if call.name in found.shares), None)
     if first is None or first.name not in found.of_mixing:
         return False
-    before = outputs_of(replace(first, output=trial.replay(first)[0]), count)
+    before = outputs_of(replace(first, output=trial.evaluate(first)[0]), count)
     # A recurrent layer carries numbers in one direction only, so both ends are tried.
     for sample in (0, count - 1):
         args, kwargs = (
             changed_copy(given, partial(_with_another, sample, count)) for given in (first.args, dict(first.kwargs))
         )
-        output = trial.replay(replace(first, args=args, kwargs=kwargs))[0]
+        output = trial.evaluate(replace(first, args=args, kwargs=kwargs))[0]
         changes = [one - other for one, other in zip(before, outputs_of(replace(first, output=output), count), strict=False)]
         own = max((float(change[sample].abs().max()) for change in changes), default=0.0)
         others = [torch.cat([change[:sample], change[sample + 1 :]]).abs().max() for change in changes]

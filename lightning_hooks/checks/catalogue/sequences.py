@@ -7,11 +7,12 @@ from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from lightning_hooks.checks.batch import generator
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.losses import CROSS_ENTROPY, NLL
-from lightning_hooks.checks.record import Listeners
+from lightning_hooks.checks.probes.graph import GraphProbe
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
 from lightning_hooks.nested.tensors import tensors_of
@@ -26,6 +27,7 @@ class FutureIsHidden(Check):
     """
 
     most: float = 1e-5
+    probes: ClassVar[tuple[str, ...]] = ("loss_calls",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Give attention a causal mask, pad convolutions on the left only, and normalise over features, not over positions.",
     )
@@ -36,7 +38,7 @@ class FutureIsHidden(Check):
         if isinstance(tokens, str):
             return self.skipped(tokens)
         found = _Leak(tokens)
-        trial.run(listeners=Listeners(on_output=found.measure, on_embedding=found.add_root))
+        trial.run(probes=(found,))
         if len(found.roots) != 1:
             return self.skipped("the vectors of the tokens are not those of one embedding")
         if not found.shares:
@@ -44,8 +46,8 @@ class FutureIsHidden(Check):
         share = found.shares.get("", max(found.shares.values()))
         if share <= self.most:
             return self.passed("no output depends on later tokens", share, self.most)
-        within = _Leak(tokens)
-        trial.run(listeners=Listeners(on_output=within.measure, on_embedding=within.add_root, every_output=True))
+        within = _Leak(tokens, every_output=True)
+        trial.run(probes=(within,))
         rows = [name for name, size in within.shares.items() if size > self.most]
         text = "the output of a position depends on later tokens, which are its label"
         return self.failed(rows[:1], text, share, self.most)
@@ -71,26 +73,30 @@ def _predicted_tokens(trial: Trial) -> Tensor | str:
     return "the labels are not the tokens of the next positions"
 
 
-class _Leak:
+class _Leak(GraphProbe):
     """Measures how much the output of a position depends on later tokens.
 
     Args:
         tokens: of the batch, [samples, positions].
+        every_output: as of `GraphProbe`.
     """
 
-    def __init__(self, tokens: Tensor) -> None:
+    def __init__(self, tokens: Tensor, *, every_output: bool = False) -> None:
+        super().__init__(every_output=every_output)
         self.tokens = tokens
         self.roots: list[Tensor] = []
         self.shares: dict[str, float] = {}
 
-    def add_root(self, indices: Tensor, vectors: Tensor) -> None:
+    @override
+    def on_embedding(self, indices: Tensor, vectors: Tensor) -> None:
         """Keep the vectors of the tokens."""
         length = indices.shape[1] if indices.dim() == 2 else 0
         if length >= self.tokens.shape[1] - 1 and indices.shape[0] == self.tokens.shape[0]:
             if torch.equal(indices, self.tokens[:, :length].to(indices)):
                 self.roots.append(vectors)
 
-    def measure(self, name: str, output: Tensor) -> None:
+    @override
+    def on_output(self, name: str, output: Tensor) -> None:
         """Compare the gradients of a position in the middle with respect to earlier and later tokens."""
         if len(self.roots) != 1 or not output.requires_grad or output is self.roots[0]:
             return

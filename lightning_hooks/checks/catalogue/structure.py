@@ -25,6 +25,7 @@ from lightning_hooks.health.rules import initialisation as rules
 class BiasBeforeNorm(Check):
     """No trainable bias stands in front of a norm that subtracts the mean of each channel."""
 
+    probes: ClassVar[tuple[str, ...]] = ("sources",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Create the layer with `bias=False`: the norm subtracts the bias and has its own.",
     )
@@ -64,6 +65,7 @@ class PoorInitialization(Check):
 
     most_gain: float = rules.PoorInitialization.most_gain
     most_growth: float = rules.PoorInitialization.most_growth
+    probes: ClassVar[tuple[str, ...]] = ("layers",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Use the initialisation that belongs to the activation: `kaiming_normal_` for ReLU, `xavier_uniform_` for tanh.",
         "Put a norm between the layers.",
@@ -72,7 +74,7 @@ class PoorInitialization(Check):
     not_shown: ClassVar[str] = "whether the output stays as large or as small in the next steps; and recurrent layers"
 
     def run(self, trial: Trial) -> CheckResult:
-        layers = [each for each in trial.numbers.layers if each.output_rms > 0 and math.isfinite(each.output_rms)]
+        layers = [each for each in trial.step.layers if each.output_rms > 0 and math.isfinite(each.output_rms)]
         weighted = [each for each in layers if each.role in WEIGHTED]
         if not weighted:
             return self.skipped("no layer with weights has a finite output other than 0")
@@ -132,6 +134,7 @@ class InputNotNormalised(Check):
     most: float = rules.InputNotNormalised.most
     least: float = 1e-3
     most_offset: float = rules.InputNotNormalised.most_offset
+    probes: ClassVar[tuple[str, ...]] = ("layers",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Subtract the mean of each feature of the training data, and divide by its standard deviation.",
     )
@@ -139,7 +142,7 @@ class InputNotNormalised(Check):
     not_shown: ClassVar[str] = "whether other batches are as far from normal as this one"
 
     def run(self, trial: Trial) -> CheckResult:
-        first = next((each for each in trial.numbers.layers if each.role in _FIRST), None)
+        first = next((each for each in trial.step.layers if each.role in _FIRST), None)
         if first is None or first.role not in (*WEIGHTED, "recurrent", "attention"):
             return self.skipped("the first layer with weights is a norm or an embedding" if first else "no layer has weights")
         if math.isnan(first.input_rms):

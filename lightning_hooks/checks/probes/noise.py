@@ -1,11 +1,14 @@
-"""Noise: tells a layer that adds noise of a fixed size from a model that draws samples, as an autoencoder does."""
+"""Tells a layer that adds noise of a fixed size from a model that draws samples, as an autoencoder does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from torch import Tensor
+from typing_extensions import override
+
+from lightning_hooks.checks.probes.probe import Probe
 
 _SOURCES: Final = {"randn", "randn_like", "normal", "rand", "rand_like"}
 _SCALES: Final = {
@@ -24,7 +27,7 @@ _SCALES: Final = {
 _SUMS: Final = {"add", "__add__", "__radd__", "add_", "__iadd__", "sub", "__sub__", "sub_", "__isub__"}
 
 
-class Noise:
+class Noise(Probe):
     """Follows random numbers through multiplications by numbers to a sum with other numbers.
 
     Random numbers that are multiplied by a tensor with a graph, such as a learned deviation, are samples and no noise.
@@ -38,8 +41,8 @@ class Noise:
         # By the id of a tensor the tensor itself: while it is held, no other tensor gets its id.
         self._noise: dict[int, Tensor] = {}
 
-    def note(self, name: str, args: Sequence[Any], result: Any) -> None:
-        """Called after each function of torch."""
+    @override
+    def after_function(self, name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         if name in _SOURCES and isinstance(result, Tensor):
             self._noise[id(result)] = result
             return
