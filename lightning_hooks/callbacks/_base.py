@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
@@ -19,6 +19,7 @@ from lightning_hooks.callbacks._ours import our_callbacks, take_part_once
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._saving import Saving
 from lightning_hooks.callbacks._trainer import all_callbacks, batch_number, in_fit, is_running
+from lightning_hooks.callbacks._trainer_type import undeclared
 from lightning_hooks.engine.inspecting.match_report import Match
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.running.hook_manager import HookManager
@@ -69,7 +70,7 @@ class HooksCallback(Callback):
         self._participants: list[Participant] = []  # the participants that the callback adds to the run
         self._saving = Saving(type(self))
 
-    def match(self, model: LightningModule) -> Match:
+    def match(self, model: nn.Module) -> Match:
         """The dry run: what the rules match in a model.
 
         Args:
@@ -134,7 +135,7 @@ class HooksCallback(Callback):
         """
         refuse_old_trainer(trainer)
         if self._is_in_use(trainer) or self not in our_callbacks(trainer):
-            trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
+            undeclared(trainer).callbacks = [each for each in all_callbacks(trainer) if each is not self]
             return
         take_part_once(self, trainer)
         with self._job.naming_origin():

@@ -18,7 +18,7 @@ from lightning_hooks.callbacks._monitoring import Monitoring, Resolved
 from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._outlet import TrainerOutlet
 from lightning_hooks.callbacks._run_context import leaves_files
-from lightning_hooks.callbacks._trainer import current_step, in_fit, is_under_way
+from lightning_hooks.callbacks._trainer import current_step, in_fit, is_quick, is_under_way
 from lightning_hooks.callbacks._watching import Watching
 from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.participants.shards import has_units
@@ -121,7 +121,7 @@ class Diagnosing(Monitoring["HealthMonitor"]):
 
     def _start_reporter(self, trainer: Trainer, writer: Any, context: Any) -> Reporter:
         outlet, self._requests = TrainerOutlet(trainer, writer, context), context
-        self._writes = not trainer.fast_dev_run and leaves_files(trainer, writer.loggers)  # type: ignore[attr-defined]
+        self._writes = not is_quick(trainer) and leaves_files(trainer, writer.loggers)
         reporter = Reporter(self.new_diagnosis(), self.owner._actions, outlet, writes=self._writes)
         self.reporter = reporter
         self._is_diagnosing = in_fit(trainer)

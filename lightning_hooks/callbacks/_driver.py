@@ -18,6 +18,7 @@ from lightning_hooks.callbacks._trainer import (
     ends_window,
     is_alone,
     is_log_step,
+    is_trainer_of,
     loss_divisor,
     loss_scale,
     warn_if_replaced,
@@ -140,7 +141,7 @@ def begin_batch(run: LightningRun, trainer: Trainer, pl_module: LightningModule)
     step = current_step(trainer)
     # With automatic optimization, Lightning announces every backward in on_before_backward. A `loss.backward()` in the
     # training step of manual optimization is not announced.
-    announced = pl_module.automatic_optimization and pl_module.trainer is trainer
+    announced = pl_module.automatic_optimization and is_trainer_of(trainer, pl_module)
     run.begin_batch(step, reporting=is_log_step(trainer, step), announced=announced)
 
 

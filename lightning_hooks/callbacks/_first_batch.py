@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightning_hooks.callbacks._terminal import print_above
-from lightning_hooks.callbacks._trainer import current_step
+from lightning_hooks.callbacks._trainer import current_step, is_quick
 from lightning_hooks.callbacks._trainer_training import TrainerTraining
 from lightning_hooks.checks.engine import run_checks
 from lightning_hooks.checks.reading import as_checks
@@ -90,7 +90,7 @@ class FirstBatch:
             self.report = self._run(trainer, module, batch)
             if self.report is not None:
                 checked = _checked(self.report, current_step(trainer))
-                if folder is not None and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+                if folder is not None and not is_quick(trainer):
                     folder.mkdir(parents=True, exist_ok=True)
                     write_whole(folder / REPORT, self.report.to_json())
         return trainer.strategy.broadcast(checked) if trainer.world_size > 1 else checked

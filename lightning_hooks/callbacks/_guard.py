@@ -13,6 +13,7 @@ from typing_extensions import override
 from lightning_hooks.callbacks._lightning import Callback
 from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._trainer import all_callbacks
+from lightning_hooks.callbacks._trainer_type import undeclared
 from lightning_hooks.engine.participants.phases import RunPhase
 from lightning_hooks.hooks import Handles, for_each
 
@@ -50,18 +51,19 @@ class HooksGuard(Callback):
 
     def install(self) -> None:
         """Put the guard first, in a new list of callbacks: Lightning may be iterating over the old one."""
-        trainer: Any = self._trainer()
-        self._given = trainer.callbacks
-        trainer.callbacks = [self, *self._given]
+        trainer = self._trainer()
+        assert trainer is not None
+        self._given = all_callbacks(trainer)
+        undeclared(trainer).callbacks = [self, *self._given]
 
     def remove(self) -> None:
         """Restore the old list of callbacks, unless it was changed in the meantime; a second call does nothing."""
-        trainer: Any = self._trainer()
+        trainer = self._trainer()
         given, self._given = self._given, []
-        if trainer is not None and any(callback is self for callback in trainer.callbacks):
-            left = [callback for callback in trainer.callbacks if callback is not self]
+        if trainer is not None and any(callback is self for callback in all_callbacks(trainer)):
+            left = [callback for callback in all_callbacks(trainer) if callback is not self]
             same = len(left) == len(given) and all(one is other for one, other in zip(left, given, strict=True))
-            trainer.callbacks = given if same else left
+            undeclared(trainer).callbacks = given if same else left
 
     def _end_batch(self, *args: Any, **kwargs: Any) -> None:
         run = self._run()
@@ -86,7 +88,7 @@ class HooksGuard(Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Called before a run, when only a copied Trainer still has a guard: remove the copy."""
-        trainer.callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]  # type: ignore[attr-defined]
+        undeclared(trainer).callbacks = [callback for callback in all_callbacks(trainer) if callback is not self]
 
     def _end(self) -> None:
         run = self._run()

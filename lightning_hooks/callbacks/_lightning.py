@@ -29,7 +29,8 @@ from lightning_hooks.errors import UnsupportedError
 if TYPE_CHECKING:
     from lightning.pytorch import Callback as Callback
     from lightning.pytorch import LightningModule as LightningModule
-    from lightning.pytorch import Trainer as Trainer
+
+    from lightning_hooks.callbacks._trainer_type import Trainer as Trainer
 
 DISTRIBUTIONS: Final = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytorch-lightning"}
 """The distribution of each package."""

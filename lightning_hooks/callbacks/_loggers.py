@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from lightning_hooks.callbacks._run import LightningRun
-from lightning_hooks.callbacks._trainer import deferred, is_log_step
+from lightning_hooks.callbacks._trainer import deferred, is_log_step, is_quick
 from lightning_hooks.errors import HooksError, RuleError, did_you_mean
 from lightning_hooks.hooks import for_each
 from lightning_hooks.plan.row_index import RowIndex
@@ -51,9 +51,9 @@ def logger_writer(callback: HooksCallback, trainer: Trainer, run: LightningRun, 
     if trainer.is_global_zero:
         chosen = [logger for logger in trainer.loggers if _is_chosen(logger, callback.loggers)]
         logdir = run.logdir_of(callback)
-        if logdir is not None and not trainer.fast_dev_run and not any(map(_is_board, chosen)):  # type: ignore[attr-defined]
+        if logdir is not None and not is_quick(trainer) and not any(map(_is_board, chosen)):
             chosen.append(run.own_board(logdir))
-        if chosen and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if chosen and not is_quick(trainer):
             _warn_of_unknown(callback.loggers, trainer.loggers)
     return LoggerWriter(chosen, deferred(trainer, is_log_step, False), callback.prefix, **options)
 

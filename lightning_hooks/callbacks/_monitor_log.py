@@ -10,7 +10,7 @@ from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
 from lightning_hooks.callbacks._monitor_options import MonitorOptions
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._start_line import start_line
-from lightning_hooks.callbacks._trainer import current_step, in_fit, lightning_logger
+from lightning_hooks.callbacks._trainer import current_step, in_fit, is_quick, lightning_logger
 from lightning_hooks.engine.inspecting.left_out import left_out_of
 from lightning_hooks.engine.inspecting.match_report import Match, hooks_report, plan_report, transforms_report
 from lightning_hooks.engine.participants.participant import Participant
@@ -58,13 +58,13 @@ class MonitorLog:
         """
         monitor, self._plans = self._monitor, plans
         self.writer.limits = limits
-        if "train" in plans and in_fit(trainer) and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if "train" in plans and in_fit(trainer) and trainer.is_global_zero and not is_quick(trainer):
             line = start_line(type(monitor).__name__, plans["train"], monitor.prefix, self.writer.loggers)
             lightning_logger(trainer).info(line)
         if self.writer.loggers:
             if limits.exceeded:
                 warnings.warn(f"{monitor._job.label}{limits.warning()}", stacklevel=2)
-        elif trainer.is_global_zero and monitor.loggers and not has_readers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        elif trainer.is_global_zero and monitor.loggers and not has_readers and not is_quick(trainer):
             given = ", ".join(type(logger).__name__ for logger in trainer.loggers) or "none"
             name = monitor._job.label or "StatsMonitor: "
             warnings.warn(
@@ -110,9 +110,8 @@ class MonitorLog:
 
     def _facts(self, trainer: Trainer, share: Share) -> list[str]:
         """The settings, the merged rows, and the modules that were not called, as a list in Markdown."""
-        run: Any = trainer
         names = ("precision", "accumulate_grad_batches", "gradient_clip_val", "log_every_n_steps", "world_size")
-        lines = [f"- monitor: `{self._monitor!r}`", f"- run: {', '.join(f'{name} {getattr(run, name)}' for name in names)}"]
+        lines = [f"- monitor: `{self._monitor!r}`", f"- run: {', '.join(f'{name} {getattr(trainer, name)}' for name in names)}"]
         limits = self.writer.limits
         merged = "" if limits is None else limits.details(self.writer.path, self._histogram_every)
         lines.append(f"- merged: {merged or 'nothing; every row has its own tags'}")

@@ -26,7 +26,7 @@ from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
 from lightning_hooks.callbacks._monitor_options import MonitorOptions
 from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._run_context import TrainerContext, folder_of_run
-from lightning_hooks.callbacks._trainer import is_alone
+from lightning_hooks.callbacks._trainer import is_alone, is_quick
 from lightning_hooks.engine.assembly import Assembled, Contribution
 from lightning_hooks.engine.changing.checks import refuse_changed_sums
 from lightning_hooks.engine.inspecting.left_out import LeftOut, left_out_of
@@ -180,7 +180,7 @@ class Monitoring(Job[Owner, Resolved]):
             self.context = TrainerContext(trainer, folder)
         consumers = [*options.consumers, *(guest.consumer(self.log.writer, self.context) for guest in guests)]
         publisher = Publisher([self._latest, self.log.writer, *consumers])
-        if trainer.is_global_zero and run.is_fit and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if trainer.is_global_zero and run.is_fit and not is_quick(trainer):
             self._report_folder = folder_for_report(options.report, self.log.writer.loggers)
         self.log.start(trainer, written.plans, written.limits, has_readers=bool(consumers))
         # Set the publisher, which is closed with the run, only here, after all checks have passed.

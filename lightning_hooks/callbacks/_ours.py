@@ -6,14 +6,17 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
+from torch import nn
+
 from lightning_hooks.callbacks._checks import Earlier, setting_of
 from lightning_hooks.callbacks._job import Job
 from lightning_hooks.callbacks._trainer import all_callbacks
+from lightning_hooks.callbacks._trainer_type import undeclared
 from lightning_hooks.engine.inspecting.match_report import Match
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._base import HooksCallback
-    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
+    from lightning_hooks.callbacks._lightning import Trainer
 
 
 def our_callbacks(trainer: Trainer) -> list[HooksCallback]:
@@ -30,17 +33,17 @@ def our_callbacks(trainer: Trainer) -> list[HooksCallback]:
 
 def take_part_once(callback: HooksCallback, trainer: Trainer) -> None:
     """Remove repetitions of a callback from the list of a Trainer: Lightning would call it twice and change tensors twice."""
-    untyped: Any = trainer
-    positions = [i for i, each in enumerate(untyped.callbacks) if each is callback]
+    listed = all_callbacks(trainer)
+    positions = [i for i, each in enumerate(listed) if each is callback]
     if len(positions) > 1:
-        untyped.callbacks = [each for i, each in enumerate(untyped.callbacks) if i not in positions[1:]]
+        undeclared(trainer).callbacks = [each for i, each in enumerate(listed) if i not in positions[1:]]
         warnings.warn(
             f"{type(callback).__name__} appears {len(positions)} times in the callbacks of the Trainer; it acts once",
             stacklevel=2,
         )
 
 
-def matched(trainer: Trainer, model: LightningModule) -> Iterator[tuple[HooksCallback, Match]]:
+def matched(trainer: Trainer, model: nn.Module) -> Iterator[tuple[HooksCallback, Match]]:
     """Yield each callback of a Trainer with what it would match in a fit; then run the checks of the fit.
 
     Args:

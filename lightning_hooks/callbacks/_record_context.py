@@ -17,24 +17,23 @@ if TYPE_CHECKING:
 
 def context_of(trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
     """What a person has to know of a training to judge a record, and what a replay needs to build it again."""
-    untyped: Any = trainer
     facts = facts_of_optimizers(optimizers_of(trainer), pl_module)
-    checkpoint = getattr(untyped.checkpoint_callback, "last_model_path", "") or getattr(
-        untyped.checkpoint_callback, "best_model_path", ""
+    checkpoint = getattr(trainer.checkpoint_callback, "last_model_path", "") or getattr(
+        trainer.checkpoint_callback, "best_model_path", ""
     )
     compiled = [name for name, module in pl_module.named_modules() if getattr(module, "_compiled_call_impl", None) is not None]
     return {
-        "epoch": untyped.current_epoch,
-        "batch_idx": untyped.fit_loop.epoch_loop.batch_idx,
-        "global_step": untyped.global_step,
+        "epoch": trainer.current_epoch,
+        "batch_idx": trainer.fit_loop.epoch_loop.batch_idx,
+        "global_step": trainer.global_step,
         "optimizers": {f"{i} {each.type}": [group.lr for group in each.groups] for i, each in enumerate(facts)},
         "loss_scale": host_loss_scale(trainer),
-        "gradient_clip_val": untyped.gradient_clip_val,
-        "gradient_clip_algorithm": untyped.gradient_clip_algorithm,
-        "precision": str(untyped.precision),
-        "accumulate_grad_batches": untyped.accumulate_grad_batches,
+        "gradient_clip_val": trainer.gradient_clip_val,
+        "gradient_clip_algorithm": trainer.gradient_clip_algorithm,
+        "precision": str(trainer.precision),
+        "accumulate_grad_batches": trainer.accumulate_grad_batches,
         "automatic_optimization": pl_module.automatic_optimization,
-        "strategy": type(untyped.strategy).__name__,
+        "strategy": type(trainer.strategy).__name__,
         "device": str(pl_module.device),
         "compiled": compiled,
         "module": f"{type(pl_module).__module__}.{type(pl_module).__qualname__}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from torch import nn
 from typing_extensions import override
@@ -13,7 +13,7 @@ from typing_extensions import override
 from lightning_hooks.callbacks._checks import Earlier
 from lightning_hooks.callbacks._job import Job
 from lightning_hooks.callbacks._record_telling import tell_record
-from lightning_hooks.callbacks._trainer import deferred
+from lightning_hooks.callbacks._trainer import deferred, is_quick
 from lightning_hooks.callbacks._trainer_training import TrainerTraining
 from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
@@ -86,9 +86,8 @@ class Recording(Job["FlightRecorder", Plan]):
         return RecordingParticipant(observer, share, self.flight)
 
     def _flight_of(self, trainer: Trainer, run: LightningRun, model: LightningModule, recorder: Recorder) -> Flight:
-        untyped: Any = trainer
         training = TrainerTraining(trainer, model, accumulates=True)
-        folder = None if untyped.fast_dev_run else self._log_folder(trainer)
+        folder = None if is_quick(trainer) else self._log_folder(trainer)
         return Flight(
             training,
             None if folder is None else partial(self._folder_of, run, RecordFolder(folder, training.world_size)),

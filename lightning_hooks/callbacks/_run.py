@@ -265,16 +265,16 @@ class LightningRun(Run):
         return facts if step is not None and step == self.hook_manager.step else self._current_facts()
 
     def _current_facts(self) -> StepFacts:
-        run: Any = self.trainer
-        if run is None:
+        trainer = self.trainer
+        if trainer is None:
             return StepFacts()
         return self.model_facts.of_step(
-            precision=str(run.precision),
-            accumulate=int(run.accumulate_grad_batches),
-            last_step=last_step(run),
+            precision=str(trainer.precision),
+            accumulate=trainer.accumulate_grad_batches,
+            last_step=last_step(trainer),
             apart=self.apart,
             validating=self.validating,
-            follows_metric=follows_metric(run),
+            follows_metric=follows_metric(trainer),
         )
 
     def begin_capture(self, folder: Path) -> None:

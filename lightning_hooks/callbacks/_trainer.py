@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_hooks.attached import AttachedState, attached_to
+from lightning_hooks.callbacks._trainer_type import undeclared
 from lightning_hooks.engine.participants.scaling import ScalerWatch
 from lightning_hooks.engine.running.hook_manager import HookManager
 from lightning_hooks.private import are_off, attribute, private
@@ -65,13 +66,23 @@ def deferred(trainer: Trainer, ask: Callable[Concatenate[Trainer, P], T], otherw
 
 def all_callbacks(trainer: Trainer) -> list[Callback]:
     """The callbacks of a trainer, in order."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return callbacks
+    return undeclared(trainer).callbacks
+
+
+def is_quick(trainer: Trainer) -> bool:
+    """Whether the Trainer runs a few batches only, without loggers (`fast_dev_run`)."""
+    return bool(undeclared(trainer).fast_dev_run)
+
+
+def is_trainer_of(trainer: Trainer, pl_module: LightningModule) -> bool:
+    """Whether a module holds this Trainer; within a fit it may hold another one, which has run it meanwhile."""
+    held: object = pl_module.trainer
+    return held is trainer
 
 
 def is_running(trainer: Trainer | None) -> bool:
     """Whether a run of a Trainer is active; a failed run is not."""
-    return trainer is not None and trainer.state.status == "running"
+    return trainer is not None and trainer.state.status.value == "running"
 
 
 def lightning_logger(trainer: Trainer) -> logging.Logger:
@@ -98,12 +109,11 @@ def current_step(trainer: Trainer) -> int:
 
 def last_step(trainer: Trainer) -> int | None:
     """The number of steps, as `current_step` counts them, after which the fit ends; None if there is no such number."""
-    run: Any = trainer
     by_epochs = None
-    if run.max_epochs is not None and run.max_epochs > 0 and math.isfinite(run.num_training_batches):
-        by_epochs = run.max_epochs * math.ceil(run.num_training_batches / run.accumulate_grad_batches)
+    if trainer.max_epochs is not None and trainer.max_epochs > 0 and math.isfinite(trainer.num_training_batches):
+        by_epochs = trainer.max_epochs * math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
     # `max_steps` counts every step of every optimizer.
-    by_steps = run.max_steps // max(len(run.optimizers), 1) if run.max_steps > 0 else None
+    by_steps = trainer.max_steps // max(len(trainer.optimizers), 1) if trainer.max_steps > 0 else None
     return min((steps for steps in (by_epochs, by_steps) if steps is not None), default=None)
 
 
@@ -124,7 +134,7 @@ def ends_window(trainer: Trainer) -> bool:
 
 def is_log_step(trainer: Trainer, step: int) -> bool:
     """Whether Lightning logs at a step."""
-    interval: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+    interval = undeclared(trainer).log_every_n_steps
     return interval > 0 and (step + 1) % interval == 0
 
 
@@ -147,7 +157,7 @@ def loss_scale(trainer: Trainer) -> Tensor | None:
 
 def loss_divisor(trainer: Trainer, pl_module: LightningModule) -> int:
     """By how much Lightning divides the loss of a batch before its backward: the batches of an optimizer's step."""
-    return int(trainer.accumulate_grad_batches) if pl_module.automatic_optimization else 1
+    return trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
 
 
 def host_loss_scale(trainer: Trainer) -> float | None:
@@ -190,7 +200,7 @@ def is_under_way(trainer: Trainer) -> bool:
 
 def in_fit(trainer: Trainer) -> bool:
     """Whether the current run is a fit, also during a validation inside the fit."""
-    return trainer.state.fn == "fit"
+    return trainer.state.fn is not None and trainer.state.fn.value == "fit"
 
 
 def batch_number(trainer: Trainer, stage: str) -> int:
@@ -220,7 +230,7 @@ def warn_if_replaced(trainer: Trainer, pl_module: LightningModule) -> None:
 
     The module's Trainer is not put back here: Lightning also reads from it how to clip, so that would change the training.
     """
-    if pl_module.trainer is not trainer and not remembered(trainer).warned_replaced:
+    if not is_trainer_of(trainer, pl_module) and not remembered(trainer).warned_replaced:
         remembered(trainer).warned_replaced = True
         warnings.warn(
             "another Trainer has run the module within this fit, and is still the module's trainer. Lightning now takes from "
