@@ -167,7 +167,7 @@ class HooksCallback(Callback):
         """Called before an epoch, when code often changes models: look for replaced modules at the first batch."""
         if self._current_run is not None:
             self._current_run.hook_manager.refresh.request()
-            self._current_run.forget_replaced()
+            self._current_run.facts.forget_replaced()
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

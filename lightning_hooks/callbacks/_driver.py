@@ -106,13 +106,12 @@ def _checked(callback: HooksCallback, trainer: Trainer, pl_module: LightningModu
 
 
 def _assembled(trainer: Trainer, run: LightningRun, contributions: Sequence[Contribution]) -> Assembly:
-    model: Any = run.model
     return assemble(
         contributions,
-        device=model.device,
+        device=run.model.device,
         alone=is_alone(trainer),
-        facts=run.facts_of_step,
-        structure=run.model_facts.structure if any(each.plans for each in contributions) else None,
+        facts=run.facts.of_step,
+        structure=run.facts.of_model.structure if any(each.plans for each in contributions) else None,
     )
 
 
@@ -169,7 +168,7 @@ def before_optimizer_step(run: LightningRun, callback: HooksCallback, optimizer:
     producer = run.producers.get("train")
     if producer is not None and run.hook_manager.acts(producer.observer):
         with producer.guard():
-            run.note_facts()
+            run.facts.note()
     for participant in callback._participants:
         run.hook_manager.before_step(participant, optimizer)
     # The observer has no turn of its own. It copies the parameters when all callbacks have had theirs.

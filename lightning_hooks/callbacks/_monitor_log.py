@@ -43,7 +43,7 @@ class MonitorLog:
         self._histogram_every = options.histogram_every_n_steps
         how: dict[str, Any] = {"histogram_every_n_steps": self._histogram_every, "failed": run.failed_loggers}
         self.writer: LoggerWriter = logger_writer(monitor, trainer, run, **how)
-        self._structure = run.model_facts.structure
+        self._structure = run.facts.of_model.structure
         self._plans: Mapping[str, Plan] = {}
         self._page_is_due = True
 

@@ -167,9 +167,8 @@ class Monitoring(Job[Owner, Resolved]):
         owner, options = self.owner, self.options
         self._latest, self.shares, self.run, self._report_folder = Latest(), {}, run, None
         plan: Plan = resolved.plan
-        model: Any = run.model
         if not is_alone(trainer):
-            check_ranks_agree(plan, model.device)
+            check_ranks_agree(plan, run.model.device)
         if not plan.rows:
             return None
         written = next(each for each in run.earlier.written if each.owner is owner)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Self
 
 from torch import nn
 from typing_extensions import override
@@ -80,7 +80,7 @@ class Recording(Job["FlightRecorder", Plan]):
         )
 
     def _start_recording(self, trainer: Trainer, run: LightningRun, observer: Observer, share: Share) -> Participant:
-        model = cast("LightningModule", run.model)
+        model = run.model
         recorder = recorder_for(observer, share, self.owner.last, model.device)
         self.flight = self._flight_of(trainer, run, model, recorder)
         return RecordingParticipant(observer, share, self.flight)

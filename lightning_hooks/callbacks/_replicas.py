@@ -32,7 +32,7 @@ def compare_replicas(trainer: Trainer, pl_module: LightningModule, *, often: boo
         run = run_of(trainer, pl_module)
         apart = parameters_apart(trainer, pl_module) if run.is_live else None
         if apart is not None:
-            run.apart = apart
+            run.facts.apart = apart
 
 
 def parameters_apart(trainer: Trainer, pl_module: LightningModule) -> tuple[str, ...] | None:

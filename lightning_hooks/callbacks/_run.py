@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import ReferenceType, WeakMethod, ref
 
 from typing_extensions import override
@@ -14,23 +13,20 @@ from typing_extensions import override
 from lightning_hooks.callbacks._checks import Earlier, refuse_common_folder
 from lightning_hooks.callbacks._guard import HooksGuard, WrappedHook
 from lightning_hooks.callbacks._ours import our_callbacks
+from lightning_hooks.callbacks._step_facts import TrainerFacts
 from lightning_hooks.callbacks._trainer import (
     all_callbacks,
     deferred,
-    follows_metric,
     in_fit,
     is_running,
-    last_step,
     lightning_logger,
     optimizers_of,
     remembered,
 )
-from lightning_hooks.engine.participants.facts import ModelFacts
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.running.run import Run, runs_on
 from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.hooks import for_each
-from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.tensorboard.own_board import OwnBoard, checked_logdir
 
 if TYPE_CHECKING:
@@ -51,8 +47,7 @@ class LightningRun(Run):
     Attributes:
         is_fit: whether the run is a fit, which may include validations.
         earlier: what the callbacks that have joined so far do.
-        apart: the names of the parameters that differed between ranks when they were compared last.
-        validating: the names of the modules that were in training mode in the last validation; None before the first.
+        facts: of the steps.
         failed_loggers: the loggers that raised when a monitor wrote to them, with their errors.
         producers: by stage, what measures and publishes for all callbacks.
         has_ended_step: whether the batch that ended last was the last one of its step.
@@ -67,8 +62,7 @@ class LightningRun(Run):
         self._kept = kept
         self.is_fit = in_fit(trainer)
         self.earlier = Earlier()
-        self.apart: tuple[str, ...] = ()
-        self.validating: tuple[str, ...] | None = None
+        self.facts = TrainerFacts(self._trainer, self.hook_manager)
         self.failed_loggers: list[tuple[Any, Exception]] = []
         self.producers: dict[str, Producer] = {}
         self.has_ended_step = False
@@ -79,8 +73,11 @@ class LightningRun(Run):
         self._compared: Sequence[object] = ()  # the callbacks of the Trainer when `_absent` was computed
         self._boards: dict[Path, OwnBoard] = {}
         self._capture_folders: set[Path] = set()
-        # The step at which `note_facts` last read the facts, and these facts.
-        self._noted: tuple[int | None, StepFacts] = (None, StepFacts())
+
+    @property
+    @override
+    def model(self) -> LightningModule:
+        return cast("LightningModule", super().model)
 
     @property
     def trainer(self) -> Trainer | None:
@@ -241,41 +238,6 @@ class LightningRun(Run):
     def folder_of_board(self) -> Path | None:
         """The folder of the first event file of this package; None without one, as on ranks other than 0."""
         return next((board.folder for board in self._boards.values()), None)
-
-    @cached_property
-    def model_facts(self) -> ModelFacts:
-        """The structure of the model, and the facts of it that change from step to step."""
-        trainer = self.trainer
-        return ModelFacts(self.model, (lambda: ()) if trainer is None else deferred(trainer, optimizers_of, ()))
-
-    def forget_replaced(self) -> None:
-        """Look up the parameters and modules of the model again for the facts of the next step."""
-        if "model_facts" in vars(self):
-            self.model_facts.forget()
-
-    def note_facts(self) -> None:
-        """Note the facts of the step under way before its first optimizer steps: a scheduler may change them until it ends."""
-        step = self.hook_manager.step
-        if self._noted[0] != step:
-            self._noted = step, self._current_facts()
-
-    def facts_of_step(self) -> StepFacts:
-        """The facts of the training step that ends."""
-        step, facts = self._noted
-        return facts if step is not None and step == self.hook_manager.step else self._current_facts()
-
-    def _current_facts(self) -> StepFacts:
-        trainer = self.trainer
-        if trainer is None:
-            return StepFacts()
-        return self.model_facts.of_step(
-            precision=str(trainer.precision),
-            accumulate=trainer.accumulate_grad_batches,
-            last_step=last_step(trainer),
-            apart=self.apart,
-            validating=self.validating,
-            follows_metric=follows_metric(trainer),
-        )
 
     def begin_capture(self, folder: Path) -> None:
         """Note the folder of a capture.

@@ -189,4 +189,4 @@ class HealthMonitor(HooksCallback):
         if in_fit(trainer) and not trainer.sanity_checking and batch_number(trainer, "validate") == 0:
             run = run_of(trainer, pl_module)
             if run.is_live:
-                run.validating = tuple(target.name for target in named_modules(pl_module) if target.value.training)
+                run.facts.validating = tuple(target.name for target in named_modules(pl_module) if target.value.training)
