@@ -112,5 +112,5 @@ class FlightRecorder(HooksCallback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Called when the fit failed or was interrupted: record it, then remove all hooks."""
         if self._job.flight is not None and self._current_run is not None:
-            self._job.flight.fail(exception)
+            self._job.flight.record_failure(exception)
         super().on_exception(trainer, pl_module, exception)

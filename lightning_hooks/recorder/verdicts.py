@@ -1,4 +1,4 @@
-"""The verdict: what happened, from what was seen when a number stopped being finite. In words, with what was measured."""
+"""The verdict on a step: what happened, from the tensors that are not finite; and the same in words."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from lightning_hooks.recorder.record import Gap, Operation, Place, TensorSummary
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What was looked at when a number stopped being finite.
+class Observations:
+    """What is not finite in a step, and the first call that gave a bad number.
 
     Args:
-        moment: `loss` (before the backward), `gradients` (before the update), or `parameters` (after the update).
+        found_in: `loss` (before the backward), `gradients` (before the update), or `parameters` (after the update).
         step: the step.
         bad_batch: the tensors of the batch that are not finite.
         bad_weights: the parameters and buffers that were not finite before the step changed any.
@@ -25,7 +25,7 @@ class Sight:
         world_size: the number of processes.
     """
 
-    moment: str
+    found_in: str
     step: int
     bad_batch: tuple[TensorSummary, ...] = ()
     bad_weights: tuple[TensorSummary, ...] = ()
@@ -37,25 +37,30 @@ class Sight:
     world_size: int = 1
 
 
-def verdict_of(sight: Sight) -> Verdict:
+def verdict_of(observations: Observations) -> Verdict:
     """The verdict that the numbers of the step alone give; a step that is run again may tell more.
 
     Example:
-        >>> str(verdict_of(Sight("gradients", 3, bad_gradients=(TensorSummary("fc.weight", (2,), "float32", nan=1),))))
+        >>> str(verdict_of(Observations("gradients", 3, bad_gradients=(TensorSummary("fc.weight", (2,), "float32", nan=1),))))
         'backward'
     """
-    if sight.moment == "parameters":
+    if observations.found_in == "parameters":
         return Verdict.UPDATE
-    if sight.bad_weights:
+    if observations.bad_weights:
         return Verdict.WEIGHTS
-    if sight.moment == "loss" or (sight.call is not None and sight.call.tensor == "output"):
-        return Verdict.BATCH if sight.bad_batch else Verdict.FORWARD
-    is_local = sight.call is not None
-    return Verdict.BACKWARD if is_local or sight.world_size == 1 else Verdict.ALL_REDUCE
+    if observations.found_in == "loss" or (observations.call is not None and observations.call.tensor == "output"):
+        return Verdict.BATCH if observations.bad_batch else Verdict.FORWARD
+    is_local = observations.call is not None
+    return Verdict.BACKWARD if is_local or observations.world_size == 1 else Verdict.ALL_REDUCE
 
 
 def message_of(
-    verdict: Verdict, place: Place | None, operation: Operation | None, since: int | None = None, *, has_loss: bool = True
+    verdict: Verdict,
+    place: Place | None,
+    operation: Operation | None,
+    finite_until: int | None = None,
+    *,
+    has_loss: bool = True,
 ) -> str:
     """The verdict in one or two sentences.
 
@@ -63,7 +68,7 @@ def message_of(
         verdict: the verdict.
         place: where; None if nothing was not finite.
         operation: what made the number, if it is known.
-        since: the step before whose update the weights were last seen finite.
+        finite_until: the last step after whose update all parameters were finite; None if there is none.
         has_loss: whether the loss of the step is known.
 
     Example:
@@ -83,7 +88,7 @@ def message_of(
         case Verdict.BATCH:
             return f"The batch of step {step} has elements that are not finite, and they reached the loss{batch}.{by}"
         case Verdict.WEIGHTS:
-            known = "" if since is None else f" They were finite after the update of step {since}."
+            known = "" if finite_until is None else f" They were finite after the update of step {finite_until}."
             return f"{where} was not finite before step {step} began.{known}{by}"
         case Verdict.FORWARD:
             return f"In the forward pass of step {step}, {where} gave the first number that is not finite{call}{batch}.{by}"

@@ -148,9 +148,10 @@ def test_a_record_fills_no_object_that_runs_code_when_it_is_dropped(tmp_path: Pa
 
 def test_a_tensor_of_an_object_that_was_changed_in_place_is_named() -> None:
     references, batch = BatchReferences(), Data(x=one())
-    references.keep(batch)
+    references.keep(batch, 0, step=3)
     batch.x.zero_()
-    assert references.last is not None and references.last.changed() == ["batch._store._mapping['x']"]
+    kept = references.last_of(step=3)
+    assert kept is not None and kept.changed() == ["batch._store._mapping['x']"]
 
 
 def test_a_batch_that_holds_itself_is_searched_once_and_its_copy_holds_itself() -> None:

@@ -14,12 +14,13 @@ from torch.optim import Optimizer
 
 from lightning_hooks.engine.assembly import TRAIN, Contribution
 from lightning_hooks.engine.participants.participant import Participant
-from lightning_hooks.engine.recording.call_recorder import Recorder, plan_of
 from lightning_hooks.engine.recording.findings import cause_of, finding_of
 from lightning_hooks.engine.recording.flight import Flight
-from lightning_hooks.engine.recording.late_recorder import recorder_for
 from lightning_hooks.engine.recording.participant import RecordingParticipant
 from lightning_hooks.engine.recording.record_folder import RecordFolder
+from lightning_hooks.engine.recording.recorded_rows import plan_of
+from lightning_hooks.engine.recording.recorder import Recorder
+from lightning_hooks.engine.recording.recorders import recorder_for
 from lightning_hooks.engine.rerun.plain import PlainTraining
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.share import Share

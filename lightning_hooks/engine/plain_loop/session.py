@@ -223,7 +223,7 @@ class Instrument:
         if self._is_over:
             return
         if self._flight is not None:
-            self._flight.flush() if error is None else self._flight.fail(error)
+            self._flight.flush() if error is None else self._flight.record_failure(error)
         complaint = "" if error is not None else self._others.complaint(self.optimizers, self.model)
         self._run.close()
         try:

@@ -20,11 +20,11 @@ class Extremes:
         last: the number of steps that are kept.
 
     Attributes:
-        usual: the rows that have had numbers that are not finite in a step whose loss and gradients were finite.
+        tolerated_rows: the rows that have had numbers that are not finite in a step whose loss and gradients were finite.
     """
 
     def __init__(self, plan: Plan, last: int) -> None:
-        self.usual: set[int] = set()
+        self.tolerated_rows: set[int] = set()
         self._plan = plan
         self._extremes: Array = np.zeros((last, len(plan.rows), 2))
         self._steps: NDArray[np.int64] = np.full(last, -1, np.int64)
@@ -42,9 +42,9 @@ class Extremes:
         self._steps[slot] = step
         self._count += 1
 
-    def note_usual(self, moments: Array) -> None:
-        """Note the rows whose numbers that are not finite are usual, since the step went well with them."""
-        self.usual.update(np.flatnonzero(moments[:, NONFINITE] > 0).tolist())
+    def tolerate_nonfinite(self, moments: Array) -> None:
+        """Tolerate the rows that have numbers that are not finite, since the step went well with them."""
+        self.tolerated_rows.update(np.flatnonzero(moments[:, NONFINITE] > 0).tolist())
 
     def growth_of(self, name: str, tensor: str, moments: Array, step: int) -> Growth | None:
         """The largest magnitudes of a row at the last steps; None if there is no such row.

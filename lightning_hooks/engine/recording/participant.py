@@ -1,4 +1,4 @@
-"""The participant of a flight recorder: passes the moments of a step on to the recorder, and what it finds to the flight."""
+"""The participant of a flight recorder: it lets the recorder look at each point of a step, and the flight write a record."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Hashable
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.participant import Participant, PhaseMemo
-from lightning_hooks.engine.recording.call_recorder import Moment
 from lightning_hooks.engine.recording.flight import Flight
+from lightning_hooks.engine.recording.recorder import FoundIn
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.share import Share
 
@@ -42,22 +42,22 @@ class RecordingParticipant(Participant):
     def look_at_loss(self) -> None:
         """Called when the loss is measured, before its backward."""
         if not self._share.stopped:
-            self._tell(self._flight.recorder.look_at_loss(self.loss_scale))
+            self._record(self._flight.recorder.look_at_loss(self.loss_scale))
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         if not self._share.stopped:
-            self._tell(self._flight.recorder.look_before_step(self.loss_scale), optimizer)
+            self._record(self._flight.recorder.look_before_step(self.loss_scale), optimizer)
 
     def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         if not self._share.stopped:
-            self._tell(self._flight.recorder.look_after_update(optimizer, memo), optimizer)
+            self._record(self._flight.recorder.look_after_update(optimizer, memo), optimizer)
 
     def end_step(self) -> None:
         if not self._share.stopped:
-            self._tell(self._flight.recorder.end_step(self.loss_scale))
+            self._record(self._flight.recorder.end_step(self.loss_scale))
 
-    def _tell(self, moment: Moment | None, optimizer: Optimizer | None = None) -> None:
-        if moment is not None:
+    def _record(self, found_in: FoundIn | None, optimizer: Optimizer | None = None) -> None:
+        if found_in is not None:
             # One record is written, so nothing more has to be measured for it.
             self._share.stopped = True
-            self._flight.strike(moment, optimizer)
+            self._flight.record_nonfinite(found_in, optimizer)

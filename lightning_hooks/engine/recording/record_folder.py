@@ -17,7 +17,6 @@ from lightning_hooks.recorder.command import replay_command
 from lightning_hooks.recorder.files import FOLDER, RECORD, TEXT, to_json
 from lightning_hooks.recorder.markdown import to_markdown
 from lightning_hooks.recorder.record import FlightRecord
-from lightning_hooks.snapshot.generators import Generators
 from lightning_hooks.tensor_kinds import is_sharded
 from lightning_hooks.whole_files import write_whole
 
@@ -97,9 +96,8 @@ def write_texts(record: FlightRecord, folder: Path) -> None:
 def save_beside(
     record: FlightRecord,
     folder: Path,
-    loop: Training,
+    training: Training,
     kept: KeptBatch | None,
-    generators: Generators | None,
     keeps: Sequence[str],
 ) -> FlightRecord:
     """Save what a replay needs; what cannot be saved is a note of the record.
@@ -107,9 +105,8 @@ def save_beside(
     Args:
         record: the record.
         folder: where its files go.
-        loop: the loop that trains.
+        training: whose weights are saved.
         kept: the batch under way; None if it is not known.
-        generators: the states of the generators when the batch began.
         keeps: what is saved: some of `batch` and `weights`.
     """
     files: dict[str, str] = {}
@@ -132,11 +129,11 @@ def save_beside(
             notes.append(f"The batch is not kept: {', '.join(changed)} was changed in place since the step began.")
         else:
             save("batch", lambda: save_batch(kept.batch, folder))
-        if generators is not None:
-            save("generators", lambda: save_generators(folder, generators))
-    if "weights" in keeps and any(map(is_sharded, loop.model.parameters())):
+        if kept is not None:
+            save("generators", lambda: save_generators(folder, kept.generators))
+    if "weights" in keeps and any(map(is_sharded, training.model.parameters())):
         notes.append("The weights are not kept: they are sharded, and gathering them would wait for other ranks.")
     elif "weights" in keeps:
-        save("weights", lambda: save_weights(loop.model, folder))
-        save("optimizers", lambda: save_optimizers(loop.optimizers, folder))
+        save("weights", lambda: save_weights(training.model, folder))
+        save("optimizers", lambda: save_optimizers(training.optimizers, folder))
     return replace(record, files=files, notes=(*record.notes, *notes))

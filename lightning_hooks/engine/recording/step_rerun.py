@@ -1,0 +1,137 @@
+"""The second run of the step of a record, and the reasons why there may be none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch.optim import Optimizer
+
+from lightning_hooks.engine.recording.autopsy import Autopsy, autopsy
+from lightning_hooks.engine.recording.batches import KeptBatch
+from lightning_hooks.engine.recording.recorder import FoundIn, Recorder
+from lightning_hooks.engine.recording.restoring import restored
+from lightning_hooks.engine.rerun.training import Training
+from lightning_hooks.recorder.options import RecorderOptions
+from lightning_hooks.recorder.record import FlightRecord, Verdict
+from lightning_hooks.tensor_kinds import is_sharded
+
+_LARGEST_PARAMETERS: Final = (
+    "the parameters that the update read are gone: it gives finite numbers if those that are not finite now are 0, and "
+    "overflows in this operation if they are the largest number of their type"
+)
+
+
+class StepRerun:
+    """Runs the step of a record again, and restores the training afterwards.
+
+    Args:
+        training: runs a step again.
+        recorder: has recorded the step.
+        options: whether a step may run again, and for how long.
+    """
+
+    def __init__(self, training: Training, recorder: Recorder, options: RecorderOptions) -> None:
+        self._training, self._recorder, self._options = training, recorder, options
+
+    def refusal(self, record: FlightRecord, found_in: FoundIn, kept: KeptBatch | None) -> str:
+        """Why the step cannot be run again, as a clause; empty if it can.
+
+        Args:
+            record: of the step.
+            found_in: the tensors in which the first bad number was found.
+            kept: the last batch of the step; None if it is not known.
+        """
+        training, marks = self._training, self._recorder.marks
+        if not self._options.autopsy:
+            return "autopsy is False"
+        if not self._recorder.is_immediate:
+            return "the numbers came from a device one step late, and the weights have changed since"
+        if record.verdict is Verdict.ALL_REDUCE:
+            return "each gradient that this rank computed is finite"
+        if found_in == "parameters":
+            is_shared = any(map(is_sharded, training.model.parameters()))
+            return "an update of sharded parameters may wait for other ranks" if is_shared else ""
+        refused = training.refusal()
+        if refused:
+            return refused
+        if marks.updates and not training.is_manual:
+            return "an optimizer has already changed parameters in this batch"
+        if record.place is not None and record.place.micro_batch != marks.micro_batch:
+            return "it happened in an earlier batch of the step"
+        if kept is None:
+            return "the batch is not known in a loop of your own"
+        changed = kept.changed()
+        return f"{', '.join(changed)} was changed in place since the step began" if changed else ""
+
+    def run(self, found_in: FoundIn, kept: KeptBatch | None, optimizer: Optimizer | None) -> Autopsy | None:
+        """Run the step, or its update alone if the parameters are bad; None if the batch or the optimizer is not known.
+
+        Args:
+            found_in: as of `refusal`.
+            kept: as of `refusal`.
+            optimizer: whose update is under way.
+
+        Raises:
+            UntouchableError: the step uses an object that could not be restored.
+        """
+        if found_in == "parameters":
+            return None if optimizer is None else self._run_update(optimizer)
+        return None if kept is None else self._run_step(kept)
+
+    def _run_step(self, kept: KeptBatch) -> Autopsy:
+        training = self._training
+        step = partial(training.differentiate, kept.batch, kept.batch_idx, self._recorder.marks.updates)
+        with training.quiet(), restored(training.model, scaler=training.scaler):
+            kept.generators.restore()
+            return autopsy(training.model, step, batch=kept.batch, optimizers=training.optimizers, limit=self._options.limit)
+
+    def _run_update(self, optimizer: Optimizer) -> Autopsy:
+        """Run the update again with the learning rate and the state that it left.
+
+        The update has overwritten the parameters that it read. A first run has 0 in place of those that are not finite now: if
+        they become bad again, the rate or the state is the reason. If not, the parameters themselves were too large: a second
+        run has the largest finite number in their place.
+        """
+        first = self._run_update_from(optimizer, 0.0)
+        if first.reproduced or first.notes:
+            return first
+        second = self._run_update_from(optimizer, 1.0)
+        if second.operation is None:
+            return second
+        # The operands of the second run are not those of the training: leave them out of the record.
+        operation = replace(second.operation, inputs=())
+        return replace(second, operation=operation, inputs=(), notes=(*second.notes, _LARGEST_PARAMETERS))
+
+    def _run_update_from(self, optimizer: Optimizer, share: float) -> Autopsy:
+        """Run an update with the parameters that are not finite at a share of the largest number of their type."""
+        training = self._training
+        gradients = [(each, each.grad) for group in optimizer.param_groups for each in group["params"]]
+        with training.quiet(), restored(training.model, [optimizer], updates=True):
+            with torch.no_grad():
+                for parameter, gradient in gradients:
+                    largest = share * torch.finfo(parameter.dtype).max
+                    parameter.nan_to_num_(largest, largest, -largest)
+                    parameter.grad = gradient
+            step = _without_hooks(type(optimizer).step)
+            return autopsy(
+                training.model,
+                _no_step,
+                update=lambda: step(optimizer),
+                optimizers=[optimizer],
+                limit=self._options.limit,
+            )
+
+
+def _without_hooks(step: Any) -> Any:
+    """The step of an optimizer's class without the wrapper of torch that calls the hooks of optimizers."""
+    # Dynamo wraps the wrapper again, so there may be two.
+    while getattr(step, "hooked", False) and hasattr(step, "__wrapped__"):
+        step = step.__wrapped__
+    return step
+
+
+def _no_step() -> None:
+    """Stands for the forward and backward of a step of which only the update runs again."""
