@@ -71,3 +71,13 @@ def test_a_step_ends_at_its_deadline_even_if_it_catches_exceptions():
 
     with pytest.raises(OutOfTimeError):
         recorded(net(), step, deadline=time.monotonic() - 1)
+
+
+def test_a_tensor_that_a_module_gets_by_name_is_read():
+    class Masked(nn.Linear):
+        def forward(self, x, mask=None):
+            return super().forward(x)
+
+    model, given = Masked(2, 1), (torch.ones(2), torch.ones(2))
+    record = recorded(model, lambda _: model(given[0], mask=given[1]), given, probes=["read"])
+    assert record.read == {"batch[0]", "batch[1]"}

@@ -107,6 +107,10 @@ class Read(Probe):
     def before_module(self, name: str, module: nn.Module, args: Any) -> None:
         self._note(args)
 
+    @override
+    def after_module(self, name: str, module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+        self._note(kwargs)
+
     def _note(self, given: Any) -> None:
         for tensor in tensors_in(given) if self._unread else ():
             path = self._unread.pop(id(tensor), None)
