@@ -2,7 +2,7 @@
 
 Results are kept in results.jsonl, those of the healthy trainings of the health gallery in held.jsonl. With `--peer`
 torchtest2 runs on the same models, in the environment of its own that `make gallery PEERS=1` uses, and its results in
-peer.jsonl are written again. With `--only`, nothing is written.
+peer.jsonl are written again. With `--only NAME`, which takes `*`, the results of all other models stay as they are.
 """
 
 from __future__ import annotations
@@ -47,13 +47,16 @@ def main() -> None:
     parser.add_argument("--only", default="")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    known = table.recorded()[0] if args.only else {}
+    patterns = [*healthy(), *faulty()]
+    if not any(fnmatch.fnmatchcase(each.name, args.only or "*") for each in patterns):
+        parser.error(f"no model is called {args.only}")
+    results = {each.name: record(each) for each in patterns if fnmatch.fnmatchcase(each.name, args.only or "*")}
+    lines = [{**known, **results}[each.name] for each in patterns]
+    RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     if args.only:
-        for pattern in [*healthy(), *faulty()]:
-            if fnmatch.fnmatchcase(pattern.name, args.only):
-                print(json.dumps(record(pattern), indent=2))
+        table.main()
         return
-    with open(RESULTS, "w", encoding="utf-8") as file:
-        file.writelines(json.dumps(record(pattern)) + "\n" for pattern in [*healthy(), *faulty()])
     HELD.write_text("".join(json.dumps(line) + "\n" for line in held_records()), encoding="utf-8")
     if args.peer:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])

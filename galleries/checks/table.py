@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from galleries.checks.case import Pattern
 from galleries.checks.catalogue import faulty, healthy
@@ -17,6 +17,8 @@ FOLDER = Path(__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "check.md"
 BEGIN, END = "<!-- The gallery writes from here: python -m galleries.checks.run -->", "<!-- to here. -->"
 
+_NOT_ASKED: Final = {"said": [], "error": "torchtest2 has not been asked yet"}
+
 
 def main() -> None:
     """Write the part of the page that is between the markers."""
@@ -26,7 +28,7 @@ def main() -> None:
 def recorded() -> tuple[dict[str, Any], dict[str, Any]]:
     """The results of `check` and of torchtest2, by the name of the pattern."""
     ours, theirs = (_lines(FOLDER / name) for name in ("results.jsonl", "peer.jsonl"))
-    return ours, theirs
+    return ours, {name: _NOT_ASKED for name in ours} | theirs
 
 
 def held() -> list[dict[str, Any]]:
@@ -67,7 +69,7 @@ def summary(ours: dict[str, Any], theirs: dict[str, Any], others: Sequence[dict[
     failing = [each for each in sound if any(status == "fail" for _, status, _ in theirs[each.name]["said"])]
     warned = [each for each in sound if theirs[each.name]["said"] and each not in failing]
     overfit = [each for each in warned if {name for name, _, _ in theirs[each.name]["said"]} == {"overfit_batch"}]
-    version = next(iter(theirs.values()))["version"]
+    version = next(line["version"] for line in theirs.values() if "version" in line)
     fits = [line["changed_in_fit"] for line in ours.values() if line["changed_in_fit"] is not None]
     restored = sum(not line["changed"] for line in ours.values())
     return "\n".join(

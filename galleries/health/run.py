@@ -1,4 +1,7 @@
-"""Runs the gallery: `python -m galleries.health.run [--seeds 0,1,2] [--only GLOB] [--out FILE]`."""
+"""Runs the gallery: `python -m galleries.health.run [--seeds 0,1,2] [--only FAMILY/NAME] [--out FILE]`.
+
+With `--only`, which takes `*`, the results of all other trainings stay in the file as they are.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +46,21 @@ def main() -> None:
         for each in [*healthy(), *faulty()]
         if fnmatch.fnmatchcase(f"{each.family}/{each.name}", args.only) or args.only == "*"
     ]
+    if not chosen:
+        parser.error(f"no training is called {args.only}; a name is FAMILY/NAME, as {healthy()[0].family}/{healthy()[0].name}")
     jobs = [(each.name, int(seed)) for each in chosen for seed in args.seeds.split(",")]
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, mp_context=context) as pool, open(args.out, "w", encoding="utf-8") as file:
-        for result in pool.map(record, *zip(*jobs, strict=True), chunksize=4):
-            file.write(json.dumps(result) + "\n")
-            file.flush()
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        results = list(pool.map(record, *zip(*jobs, strict=True), chunksize=4))
+    args.out.write_text("".join(json.dumps(each) + "\n" for each in _joined(args.out, results)), encoding="utf-8")
+
+
+def _joined(file: Path, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """New results and those of the file that they do not replace, in the order of the gallery."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    by_run = {(each["name"], each["seed"]): each for each in [*map(json.loads, lines), *results]}
+    order = {each.name: i for i, each in enumerate([*healthy(), *faulty()])}
+    return [by_run[key] for key in sorted(by_run, key=lambda key: (order.get(key[0], -1), key[1])) if key[0] in order]
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from galleries.faults_page import linked
 from galleries.health import peer_table
 from galleries.health.catalogue import faulty, healthy
 from galleries.health.training import Training
@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent / "results.jsonl"
 PEERS = Path(__file__).parent / "peers.jsonl"
 PAGE = ROOT / "docs" / "health.md"
-_COMMON = {"severity", "patience", "warmup", "every_n_steps", "enabled"}
 
 
 def main() -> None:
@@ -45,9 +44,8 @@ def page(results: list[dict[str, Any]], peers: list[dict[str, Any]]) -> str:
     parts = [
         (Path(__file__).parent / "introduction.md").read_text(encoding="utf-8").rstrip(),
         "## Rules",
-        'You can change each threshold: `HealthMonitor(rules={"LossSpike": {"sigmas": 8}})`. *Patience* is the number of '
-        "measured steps in a row at which the condition holds, *looks* how often the rule looks, in steps. A rule whose "
-        "severity is `info` is never printed.",
+        "The name of a rule leads to its thresholds, their source, and what to try. A rule whose severity is `info` is never "
+        "printed.",
         rules_table(),
         "## Causes",
         "A cause joins findings. The package knows these; a finding belongs to one of them at most.",
@@ -73,17 +71,13 @@ def rules_table() -> str:
     """One row for each rule."""
     rows = [
         [
-            f"`{rule.name}`",
+            linked(rule.name),
             _first_sentence(rule),
-            _thresholds(rule),
-            str(rule.patience),
-            str(rule.every_n_steps),
             str(rule.severity) if rule.enabled else "off",
-            rule.source,
         ]
         for rule in sorted(DEFAULT_RULES, key=lambda rule: (rule.family, rule.name))
     ]
-    return _table(["rule", "it says", "thresholds", "patience", "looks", "severity", "source of the threshold"], rows)
+    return _table(["rule", "it says", "severity"], rows)
 
 
 def causes_table() -> str:
@@ -194,11 +188,6 @@ def _shown(finding: Any) -> str:
 def _first_sentence(rule: HealthRule) -> str:
     """The first line of the docstring of a rule."""
     return (type(rule).__doc__ or "").strip().split("\n\n")[0].replace("\n", " ").strip()
-
-
-def _thresholds(rule: HealthRule) -> str:
-    values = [(field.name, getattr(rule, field.name)) for field in fields(rule) if field.name not in _COMMON]
-    return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in values)
 
 
 def _table(heads: list[str], rows: Iterable[list[str]]) -> str:

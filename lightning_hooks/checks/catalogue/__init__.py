@@ -18,19 +18,15 @@ from lightning_hooks.checks.catalogue import (
 )
 from lightning_hooks.checks.check import Check
 
-DEFAULT_CHECKS: Final[tuple[Check, ...]] = (
-    *movement.CHECKS[:1],
-    *losses.CHECKS[:1],
-    *membership.CHECKS,
-    *movement.CHECKS[1:],
-    *outputs.CHECKS,
-    *samples.CHECKS,
-    *sequences.CHECKS,
-    *inputs.CHECKS,
-    *losses.CHECKS[1:],
-    *structure.CHECKS,
-    *overfitting.CHECKS,
-    *derivatives.CHECKS,
+_FILES: Final = (
+    *(membership, movement, outputs, samples, sequences, inputs, losses, structure),
+    *(overfitting, derivatives),
+)
+_FIRST: Final = ("StepRuns", "LabelsFitHead")
+"""The checks that explain why others could not run."""
+
+DEFAULT_CHECKS: Final[tuple[Check, ...]] = tuple(
+    sorted((check for file in _FILES for check in file.CHECKS), key=lambda check: (*_FIRST, check.name).index(check.name))
 )
 """All checks in the order in which they run; `OverfitsBatch` and `GradientsAreRight` are off."""
 

@@ -5,20 +5,31 @@ from __future__ import annotations
 from typing import Final
 
 from lightning_hooks.health.rule import HealthRule
-from lightning_hooks.health.rules import activations, facts, gradients, initialisation, loss, numerics, targets, units, updates
-
-DEFAULT_RULES: Final[tuple[HealthRule, ...]] = (
-    *facts.RULES,
-    *numerics.RULES,
-    *loss.RULES,
-    *targets.RULES,
-    *gradients.RULES,
-    *updates.RULES,
-    *activations.RULES,
-    *initialisation.RULES,
-    *units.RULES,
+from lightning_hooks.health.rules import (
+    activations,
+    calls,
+    dead,
+    facts,
+    flow,
+    gradients,
+    initialisation,
+    loss,
+    membership,
+    modes,
+    nonfinite,
+    numerics,
+    targets,
+    units,
+    updates,
 )
-"""The rules of a `HealthMonitor` that is given none."""
+
+_FILES: Final = (
+    *(membership, flow, calls, modes, facts, nonfinite, numerics, loss, targets),
+    *(gradients, updates, dead, activations, initialisation, units),
+)
+
+DEFAULT_RULES: Final[tuple[HealthRule, ...]] = tuple(rule for file in _FILES for rule in file.RULES)
+"""The rules of a `HealthMonitor` that is given none. Facts come first: a cause takes its findings in this order."""
 
 
 def rules_by_name() -> dict[str, HealthRule]:

@@ -13,7 +13,6 @@ from lightning_hooks.health.layers import elements_per_unit, layers_of
 from lightning_hooks.health.roles import Array, Mask, percent, roles_of, stalls
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, StructureRule, held, is_new
-from lightning_hooks.health.rules.dead import DeadLayer, DeadUnits
 
 _SIGMOIDS: Final = ("Sigmoid",)
 _TANHS: Final = ("Tanh",)
@@ -153,8 +152,6 @@ def _massive(units: float) -> str:
 
 
 RULES: Final[tuple[HealthRule, ...]] = (
-    DeadLayer(),
-    DeadUnits(),
     SaturatedActivation(),
     ConstantOutput(),
     MassiveActivation(),

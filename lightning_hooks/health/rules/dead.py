@@ -12,7 +12,7 @@ from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.layers import Layers, elements_per_unit, layers_of, roots_of_fan_in
 from lightning_hooks.health.roles import NO_STRUCTURE, WEIGHTED, Mask, Roles, percent, roles_of, stalls, starts
-from lightning_hooks.health.rule import Severity, Symptom, missing, symptoms_where
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom, missing, symptoms_where
 from lightning_hooks.health.rules.base import Needs, StructureRule, is_new, lasted
 
 
@@ -190,3 +190,7 @@ def _have_weights(evidence: Evidence, roles: Roles, names: tuple[str, ...]) -> M
     trained = np.array([each is not None and each.name not in frozen for each in weights], dtype=np.bool_)
     have: Mask = trained & ~(rms == 0)
     return have
+
+
+RULES: Final[tuple[HealthRule, ...]] = (DeadLayer(), DeadUnits())
+"""The rules on layers and units that are 0, with their default thresholds."""

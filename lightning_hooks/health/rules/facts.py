@@ -1,4 +1,4 @@
-"""Rules on the learning rate, the weight decay and the loss scale of a step; and all rules of the family of facts."""
+"""Rules on the learning rate, the weight decay and the loss scale of a step."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import ClassVar, Final
 
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import percent
-from lightning_hooks.health.rule import HealthRule, Severity, Symptom
-from lightning_hooks.health.rules import calls, flow, membership, modes
+from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.rules.membership import NO_FACTS, NO_OPTIMIZER
 from lightning_hooks.records.facts import GroupFacts, StepFacts
 
@@ -168,12 +167,8 @@ def _scale(facts: StepFacts | None) -> float | None:
 
 
 RULES: Final[tuple[HealthRule, ...]] = (
-    *membership.RULES,
-    *flow.RULES,
-    *calls.RULES,
-    *modes.RULES,
     LearningRateZero(),
     WeightDecayTooLarge(),
-    ScaleCollapse(severity=Severity.WARNING),
+    ScaleCollapse(),
 )
-"""The rules on facts, with their defaults."""
+"""The rules on the settings of a step, with their defaults."""

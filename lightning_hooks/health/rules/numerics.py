@@ -12,7 +12,6 @@ from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Array, Mask, percent, roles_of
 from lightning_hooks.health.rule import HealthRule, Symptom, symptoms_where
-from lightning_hooks.health.rules import nonfinite
 from lightning_hooks.health.rules.base import WITNESS, Needs, StructureRule
 
 _SMALLEST: Final = 2.0**-14
@@ -139,5 +138,5 @@ def _has_rate(evidence: Evidence, names: tuple[str, ...]) -> Mask:
     return np.array([name not in still for name in names], dtype=np.bool_)
 
 
-RULES: Final[tuple[HealthRule, ...]] = (*nonfinite.RULES, Underflow(), LostUpdates())
+RULES: Final[tuple[HealthRule, ...]] = (Underflow(), LostUpdates())
 """The rules on numerics, with their defaults."""

@@ -12,6 +12,7 @@ from galleries.checks.case import Pattern, Plain
 from galleries.checks.catalogue import faulty, healthy
 from galleries.checks.peer import FITS
 from galleries.sample import sample
+from lightning_hooks.checks.catalogue import checks_by_name
 
 HEALTHY, FAULTY = healthy(), faulty()
 PATTERNS = pytest.mark.parametrize("pattern", HEALTHY + FAULTY, ids=lambda pattern: pattern.name)
@@ -40,6 +41,12 @@ def test_a_pattern_is_well_formed(pattern: Pattern) -> None:
         assert expected.status in ("warn", "fail")
         assert set(expected.checks) <= set(FITS)
         assert expected.rows
+
+
+@pytest.mark.parametrize("name", checks_by_name())
+def test_a_model_shows_every_check(name: str) -> None:
+    shown = {check for each in FAULTY if each.expected is not None for check in each.expected.checks}
+    assert name in shown, f"add a model that expects {name} to galleries/checks/"
 
 
 def tensors(value: Any) -> list[torch.Tensor]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -10,10 +11,14 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from galleries.health.catalogue import faulty, healthy
+from galleries.health.table import RESULTS
 from galleries.health.training import Training
 from galleries.sample import sample
+from lightning_hooks.health.rule import HealthRule, Severity
+from lightning_hooks.health.rules import DEFAULT_RULES
 
 HEALTHY, FAULTY = healthy(), faulty()
+RECORDED = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
 
 
 def test_names_are_unique() -> None:
@@ -54,6 +59,15 @@ def test_an_expectation_is_well_formed(training: Training) -> None:
     assert bool(expects.rules) == (expects.kind != "invisible")
     assert 0 <= expects.onset < training.steps
     assert expects.rows
+
+
+@pytest.mark.parametrize("rule", DEFAULT_RULES, ids=lambda rule: rule.name)
+def test_a_training_shows_every_rule(rule: HealthRule) -> None:
+    """A fault of its own, or, for a rule that only informs, a recorded run in which it found something."""
+    shown = {name for each in FAULTY if each.expects is not None for name in each.expects.rules}
+    if rule.severity is Severity.INFO:
+        shown |= {name for run in RECORDED for name, *_ in run["findings"]}
+    assert rule.name in shown, f"add a training that expects {rule.name} to galleries/health/"
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
