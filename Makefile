@@ -27,6 +27,8 @@ READY := $(VENV)/.ready
 # constraints.txt is for Python 3.11.
 PINNED := $(if $(filter 3.11,$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')),-c constraints.txt)
 TORCH := $(if $(PINNED),$(shell grep '^torch==' constraints.txt),torch)
+# Tests start hundreds of processes. Each compiles the whole package in 1 s, unless one may keep what it has compiled.
+export PYTHONDONTWRITEBYTECODE :=
 # Each worker has one thread: two workers with two threads each, on two cores, wait for one another most of the time.
 # These tests run a second time with what serves where nothing is compiled: measurements, hooks and event files in NumPy and
 # Python. Those in tests/stats/kernels try every kernel in one run.
