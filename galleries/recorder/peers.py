@@ -89,7 +89,7 @@ class Anomaly(Tool):
         """
         traces = [text for text in self.warnings if "Traceback of forward call" in text]
         frames = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', traces[-1]) if traces else []
-        own = [(file, int(line)) for file, line, _ in frames if "recorder/gallery" in file and not file.endswith("/fault.py")]
+        own = [(file, int(line)) for file, line, _ in frames if "galleries/recorder" in file and not file.endswith("/fault.py")]
         if not own:
             return None
         expected = self.module.get_submodule(fault.module) if fault.verdict in _WITH_MODULES else None
