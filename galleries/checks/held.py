@@ -8,6 +8,7 @@ from typing import Any
 from galleries.checks.case import Fit
 from galleries.checks.judge import ALARMS, trainer_of
 from galleries.health.catalogue import healthy
+from galleries.rules import CHECKS
 from lightning_hooks import check
 
 
@@ -20,5 +21,6 @@ def held_records() -> list[dict[str, Any]]:
             warnings.simplefilter("ignore")
             trainer = trainer_of(Fit(case.module, case.loader, trainer=case.trainer))
             report = check(trainer, case.module, case.loader)
-        lines.append({"name": training.name, "alarms": [[each.check, each.status] for each in report if each.status in ALARMS]})
+        alarms = [[each.check, each.status] for each in report if each.status in ALARMS]
+        lines.append({"name": training.name, "rules": CHECKS, "alarms": alarms})
     return lines

@@ -24,6 +24,7 @@ from galleries.checks.catalogue import faulty, healthy
 from galleries.checks.fits import changed_by_check
 from galleries.checks.held import held_records
 from galleries.checks.judge import judged
+from galleries.rules import CHECKS
 from tests.environments.peers import ROOT, environment
 
 RESULTS = Path(__file__).parent / "results.jsonl"
@@ -35,7 +36,7 @@ def record(pattern: Pattern) -> dict[str, Any]:
     verdict = judged(pattern)
     alarms = [asdict(each) for each in verdict.alarms]
     skipped = [each.check for each in verdict.skipped]
-    line = {"name": pattern.name, "alarms": alarms, "skipped": skipped, "error": verdict.error}
+    line = {"name": pattern.name, "rules": CHECKS, "alarms": alarms, "skipped": skipped, "error": verdict.error}
     is_fit = pattern.expected is None and isinstance(pattern.build(), Fit)
     return line | {"changed": [*verdict.changed], "changed_in_fit": changed_by_check(pattern) if is_fit else None}
 

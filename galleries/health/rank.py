@@ -14,6 +14,7 @@ import torch
 from galleries.health.catalogue import faulty, healthy
 from galleries.health.judge import judge
 from galleries.health.training import Training
+from galleries.rules import HEALTH
 
 
 def __getattr__(case: str) -> Callable[[Path], dict[str, Any]]:
@@ -38,6 +39,7 @@ def record_here(name: str, seed: int, folder: Path) -> dict[str, Any]:
     return {
         "name": name,
         "seed": seed,
+        "rules": HEALTH,
         "findings": [[finding.rule, list(finding.rows), str(finding.severity), step] for finding, step in verdict.findings],
         "texts": [finding.evidence[0].text if finding.evidence else "" for finding, _ in verdict.findings],
         "causes": list(verdict.causes),

@@ -26,6 +26,7 @@ from galleries.recorder.cost import costs
 from galleries.recorder.fault import Fault, fit
 from galleries.recorder.own import OWN, Recorder
 from galleries.recorder.peers import Tool, peers
+from galleries.rules import RECORDER
 
 RESULTS = Path(__file__).parent / "results"
 BACKEND = "eager"
@@ -62,6 +63,7 @@ def run(fault: Fault, make: type[Tool], backend: str | None = None) -> dict[str,
         "backend": "eager" if backend is None else "compiled",
         "answer": None if answer is None else asdict(answer),
         "right": judge(fault, answer),
+        **({"rules": RECORDER} if make in OWN else {}),
         "error": "" if error is None else f"{type(error).__name__}: {error}"[:200],
     }
 

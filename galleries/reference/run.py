@@ -16,6 +16,7 @@ import torch
 
 from galleries.reference.judge import Verdict, good_run, judge
 from galleries.reference.pairs import PAIRS, Pair
+from galleries.rules import REFERENCE
 from tests.conformance._tools import run_ranks
 
 RESULTS = Path(__file__).parent / "results.jsonl"
@@ -53,6 +54,7 @@ def _plain(verdict: Verdict) -> dict[str, Any]:
     return {
         "name": verdict.pair.name,
         "seed": verdict.seed,
+        "rules": REFERENCE,
         "right": verdict.is_right,
         "delay": verdict.delay,
         "told": told,
