@@ -74,24 +74,26 @@ def make() -> Net:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit", "ignore:`LightningModule.to_torchscript`")
 @pytest.mark.parametrize("ours", EACH)
-@pytest.mark.parametrize("name", COPIERS)
-def test_a_copy_made_with_paused_carries_no_hook_and_the_fit_goes_on(tmp_path: Path, name: str, ours: str) -> None:
-    def make_copy(model: Net) -> Any:
-        before = ours_on(model)
-        with paused(model):
-            assert_no_hooks(model)
-            made = COPIERS[name](model)
-            assert torch.allclose(made(X), model.body(X), atol=1e-6)
-        assert ours_on(model) == before > 0, "the hooks are back within the step"
-        return made
+def test_a_copy_made_with_paused_carries_no_hook_and_the_fit_goes_on(tmp_path: Path, ours: str) -> None:
+    def make_copies(model: Net) -> dict[str, Any]:
+        before, copies = ours_on(model), {}
+        for name, make_copy in COPIERS.items():
+            with paused(model):
+                assert_no_hooks(model)
+                copies[name] = make_copy(model)
+                assert torch.allclose(copies[name](X), model.body(X), atol=1e-6), name
+            assert ours_on(model) == before > 0, f"{name}: the hooks are back within the step"
+        return copies
 
     results: list[Any] = []
     model, plain = make(), make()
-    memory = fit(tmp_path, model, *EACH[ours](tmp_path), at_step(2, make_copy, results))
+    memory = fit(tmp_path, model, *EACH[ours](tmp_path), at_step(2, make_copies, results))
     fit(tmp_path, plain, *EACH[ours](tmp_path))
-    (made,) = results
-    assert hooks_in(made) == []
-    assert_no_hooks(made)
+    (copies,) = results
+    assert copies.keys() == COPIERS.keys()
+    for name, made in copies.items():
+        assert hooks_in(made) == [], name
+        assert_no_hooks(made)
     assert equal_weights(model, plain), "pausing for a copy changes nothing of the training"
     # In "all" there are two monitors, each of which gives the logger one dictionary for each step.
     monitors = {"StatsMonitor": 1, "all": 2}.get(ours, 0)
