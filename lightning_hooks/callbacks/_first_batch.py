@@ -105,8 +105,8 @@ class FirstBatch:
                 warnings.warn(f"the checks of the first batch ended with {said}; training continues", stacklevel=3)
                 return None
 
-    def tell(self, trainer: Trainer) -> None:
-        """Show what warns or fails above the progress bar, in a fit in which no health rule looks and tells it."""
+    def show(self, trainer: Trainer) -> None:
+        """Print what warns or fails above the progress bar, in a fit without a health rule, which would print it."""
         faults = tuple(each for each in self.report or () if each.status in ("fail", "warn"))
         if self.report is not None and faults:
             text = f"Checks of the first batch: {self.report.verdict}.\n{CheckReport(faults, notes=self.report.notes).table}"

@@ -164,7 +164,7 @@ class HealthMonitor(HooksCallback):
             if self._job.take_checks(trainer, checked):
                 self._job.raise_if_asked()
             else:
-                self._first_batch.tell(trainer)
+                self._first_batch.show(trainer)
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
     @override

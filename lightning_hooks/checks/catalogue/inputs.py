@@ -107,7 +107,7 @@ def _compared(trial: Trial, batches: Sequence[Any], *, is_advanced: bool) -> _In
     def step(batch: Any) -> Record:
         if is_advanced:
             trial.advance()
-        return trial.run(probes=("losses", "grads"), batch=batch, is_first=not is_advanced)
+        return trial.run(probes=("losses", "grads"), batch=batch, from_start=not is_advanced)
 
     usual = step(trial.batch) if is_advanced else trial.step
     influence = _Influence(False, False)

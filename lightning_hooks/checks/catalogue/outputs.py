@@ -95,7 +95,7 @@ class ConstantOutput(Check):
             if spread > self.least_difference:
                 continue
             trial.advance()
-            later = max(map(_spread, _batched(trial.evaluate(call, is_first=False)[0], count)))
+            later = max(map(_spread, _batched(trial.evaluate(call, from_start=False)[0], count)))
             if not later > self.least_difference:
                 text = f"all {count} samples get the same output, although their inputs differ"
                 return self.failed([call.name], text, spread, self.least_difference)
@@ -130,7 +130,8 @@ class EvalIsDeterministic(Check):
         for call in calls:
             first, _ = trial.evaluate(call)
             # The second run gets other random numbers, and the state that the first one left.
-            second, record = trial.evaluate(call, probes=("draws",), before=lambda _: shuffle_generators(1234), is_first=False)
+            shuffle_generators(1234)
+            second, record = trial.evaluate(call, probes=("draws",), from_start=False)
             difference = _difference(first, second)
             if difference <= self.most:
                 continue

@@ -40,7 +40,7 @@ class OverfitsBatch(Check):
     def run(self, trial: Trial) -> CheckResult:
         losses: list[float] = []
         for index in range(self.steps):
-            record = trial.run(probes=("losses", "grads"), before=_without_dropout, index=index, is_first=index == 0)
+            record = trial.run(probes=("losses", "grads"), before=_without_dropout, index=index, from_start=index == 0)
             if len(record.losses) != 1:
                 return self.skipped(f"a step has {len(record.losses)} losses, of which one may rise while another falls")
             losses += record.losses
