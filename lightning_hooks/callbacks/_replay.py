@@ -19,7 +19,7 @@ from lightning_hooks.callbacks._lightning import imported
 from lightning_hooks.callbacks._own_fit import at_first_batch
 from lightning_hooks.callbacks._record_trainer import fit_one_batch, trainer_of_record
 from lightning_hooks.callbacks._trainer_training import TrainerTraining
-from lightning_hooks.engine.recording.bad_tensors import Watched
+from lightning_hooks.engine.recording.bad_tensors import CheckedTensors
 from lightning_hooks.engine.recording.examination import Examination, bad_tensor_without_mode, run_step
 from lightning_hooks.engine.recording.explaining import Autopsy
 from lightning_hooks.engine.recording.origins import OriginMap
@@ -178,7 +178,7 @@ def _outcome_of(training: TrainerTraining, batch: Any, step: Callable[[], Tensor
     except (Exception, SystemExit) as error:
         return Outcome("", "", shortened(f"{type(error).__name__}: {error}", 500))
     model, optimizers = training.model, training.optimizers
-    bad = bad_tensor_without_mode(model, optimizers, loss) or Watched(model, optimizers).bad_parameters(OriginMap())
+    bad = bad_tensor_without_mode(model, optimizers, loss) or CheckedTensors(model, optimizers).bad_parameters(OriginMap())
     parameters = list(model.parameters())
     digest = _digest([loss, *(each.grad for each in parameters), *parameters])
     return Outcome("" if bad is None else bad.shown, digest, "")
@@ -193,7 +193,7 @@ def _examined(training: TrainerTraining, limit: float, batch: Any, step: Callabl
             loss = step()
     except SystemExit as error:
         return Autopsy(reproduced=False, notes=(f"the step raised SystemExit: {error}",))
-    return examination.autopsy(examination.after_step(loss) or examination.after_update())
+    return examination.autopsy(examination.bad_after_step(loss) or examination.bad_after_update())
 
 
 def _not_set_up(error: BaseException) -> RuleError:

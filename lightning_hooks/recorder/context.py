@@ -27,7 +27,7 @@ def _are_rates(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(each, list) and all(map(_is_number, each)) for each in value.values())
 
 
-_RIGHT: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+_EXPECTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "epoch": (_is_count, "a count"),
     "batch_idx": (_is_count, "a count"),
     "global_step": (_is_count, "a count"),
@@ -55,7 +55,7 @@ def check_context(context: Mapping[str, Any]) -> None:
         Traceback (most recent call last):
         lightning_hooks.errors.RuleError: context.epoch must be a count, got 'x': the record is damaged
     """
-    for name, (is_right, kind) in _RIGHT.items():
+    for name, (is_valid, expected) in _EXPECTED.items():
         value = context.get(name)
-        if value is not None and not is_right(value):
-            raise RuleError(f"context.{name} must be {kind}, got {shown(value)}: the record is damaged")
+        if value is not None and not is_valid(value):
+            raise RuleError(f"context.{name} must be {expected}, got {shown(value)}: the record is damaged")

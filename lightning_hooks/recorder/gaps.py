@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from lightning_hooks.recorder.record import Gap, Place
 
-_MOST = 4  # modules in a sentence
+_MAX_NAMES = 4  # modules in a sentence
 
 
 def between(first: str | None, second: str, codeless: Collection[str] = ()) -> tuple[str, ...]:
@@ -57,8 +57,8 @@ def gap_text(place: Place, gap: Gap) -> str:
         >>> gap_text(Place("head", "Linear", "forward", "output", 0, 0, 7), Gap("stem", "head", ("",)))
         'head made it, or code between the calls of stem and head, such as the forward of the model.'
     """
-    such = f", such as the forward of {_names(gap.modules)}" if gap.modules else ""
-    who = place.module or "the model"
+    example = f", such as the forward of {_names(gap.modules)}" if gap.modules else ""
+    layer = place.module or "the model"
     if gap.joined:
         made = "it made the number" if place.direction == "forward" else "what reads that output made it"
         return (
@@ -66,15 +66,15 @@ def gap_text(place: Place, gap: Gap) -> str:
         )
     if place.direction == "backward":
         if not place.module:
-            return f"What reads that output made it{such or ', such as the loss'}."
-        return f"What reads that output made it: {who}, whose gradient was noted just before, or code{such}."
+            return f"What reads that output made it{example or ', such as the loss'}."
+        return f"What reads that output made it: {layer}, whose gradient was noted just before, or code{example}."
     if place.tensor == "loss":
         return f"The code that computes it{f' from the output of {gap.before}' if gap.before else ''} made it."
-    where = f"between the calls of {gap.before} and {who}" if gap.before else f"before the call of {who}"
-    where = f"between two calls of {who}" if gap.before == who else where
-    return f"{who} made it, or code {where}{such}."
+    where = f"between the calls of {gap.before} and {layer}" if gap.before else f"before the call of {layer}"
+    where = f"between two calls of {layer}" if gap.before == layer else where
+    return f"{layer} made it, or code {where}{example}."
 
 
 def _names(modules: tuple[str, ...]) -> str:
-    shown = [name or "the model" for name in modules[:_MOST]]
+    shown = [name or "the model" for name in modules[:_MAX_NAMES]]
     return " or ".join(shown)

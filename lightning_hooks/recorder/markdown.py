@@ -10,14 +10,14 @@ from lightning_hooks.recorder.record import FlightRecord, Growth, Operation, Pla
 
 LARGEST: Final = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
 """The largest number of a dtype."""
-_OF_CALLS: Final = (Verdict.FORWARD, Verdict.BACKWARD, Verdict.SCALER, Verdict.NOT_REPRODUCED)
+_MADE_BY_CALLS: Final = (Verdict.FORWARD, Verdict.BACKWARD, Verdict.SCALER, Verdict.NOT_REPRODUCED)
 """The verdicts of which a call gave the first bad number; a trail without a run of the step again ends with that call."""
 _CALL_HEADS: Final = (
     *("step", "batch", "call", "row", "tensor"),
     *("smallest", "largest", "smallest magnitude", "largest magnitude", "not finite"),
 )
-_MOST_CALLS = 24  # calls of the trail in words; record.json has all
-_MOST_STEPS = 12  # steps of the growth in words
+_MAX_CALLS = 24  # calls of the trail in words; record.json has all
+_MAX_STEPS = 12  # steps of the growth in words
 
 
 def to_markdown(record: FlightRecord, replay: str = "") -> str:
@@ -51,8 +51,8 @@ def _lines(record: FlightRecord, replay: str) -> Iterator[str]:
         read = ("tensor", "shape", "dtype", "smallest", "largest", "smallest magnitude", "headroom", "not finite")
         yield from _table(read, map(_summary, record.inputs))
     if record.trail:
-        yield from ("", f"## The last {min(len(record.trail), _MOST_CALLS)} calls", "")
-        yield from _table(_CALL_HEADS, map(_call, record.trail[-_MOST_CALLS:]))
+        yield from ("", f"## The last {min(len(record.trail), _MAX_CALLS)} calls", "")
+        yield from _table(_CALL_HEADS, map(_call, record.trail[-_MAX_CALLS:]))
     if record.growth is not None and record.growth.steps:
         yield from ("", f"## {record.growth.tensor} of {record.growth.name} at the last steps", "")
         yield from _growth(record.growth)
@@ -71,7 +71,7 @@ def _lines(record: FlightRecord, replay: str) -> Iterator[str]:
 def noticed(record: FlightRecord) -> TrailEntry | None:
     """The call of the trail whose tensor was the first that is not finite, if nothing more is known of that tensor."""
     place = record.place
-    is_known = place is None or place.result is not None or record.verdict not in _OF_CALLS or not record.trail
+    is_known = place is None or place.result is not None or record.verdict not in _MADE_BY_CALLS or not record.trail
     return None if is_known or not record.trail[-1].nonfinite else record.trail[-1]
 
 
@@ -123,10 +123,10 @@ def _call(entry: TrailEntry) -> tuple[str, ...]:
 
 def _growth(growth: Growth) -> Iterator[str]:
     pairs = list(zip(growth.steps, growth.abs_max, strict=True))
-    # Steps that are evenly spread over the range, with the last one.
-    every = max(1, -(-len(pairs) // _MOST_STEPS))
-    shown = pairs[::-1][::every][::-1]
-    yield from _table(("step", "largest magnitude"), ((str(step), _number(value)) for step, value in shown))
+    # Spread the steps evenly over the range, and include the last one.
+    interval = max(1, -(-len(pairs) // _MAX_STEPS))
+    selected = pairs[::-1][::interval][::-1]
+    yield from _table(("step", "largest magnitude"), ((str(step), _number(value)) for step, value in selected))
 
 
 def _table(heads: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:

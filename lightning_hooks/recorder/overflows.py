@@ -1,11 +1,11 @@
-"""Overflows under a loss scale: those that a loss scaler expects, and those that no scale can mend."""
+"""Overflows under a loss scale: those that a loss scaler handles, and those that are faults."""
 
 from __future__ import annotations
 
 from typing import Final
 
 _HALVINGS: Final = 3
-"""The halvings that a scaler is given after a step that went well: the scale may have grown once, and a batch be unusual."""
+"""The halvings after a good step that are still the scaler's work: the scale may have grown once, and a batch be unusual."""
 
 
 class Overflows:
@@ -31,5 +31,5 @@ class Overflows:
         self._good = scale
 
     def is_fault(self, scale: float) -> bool:
-        """Whether an overflow at a scale is none that the scaler is there for."""
+        """Whether an overflow at a scale is a fault of the training, which lowering the scale does not mend."""
         return scale <= 1.0 or (self._good is not None and scale <= self._good / 2**_HALVINGS)

@@ -76,11 +76,11 @@ def message_of(
         'In the forward pass of step 12, head (Head) gave the first number that is not finite.'
     """
     if place is None:
-        return _ENDED.get(verdict, "")
+        return _MESSAGES_OF_FAILURES.get(verdict, "")
     where = f"{place.module or 'the model'}{f' ({place.type})' if place.type else ''}"
     call = f", at its call {place.call + 1}" if place.call else ""
     batch = f", in batch {place.micro_batch + 1} of the step" if place.micro_batch else ""
-    by = "" if operation is None else f" {_of(operation)}"
+    by = "" if operation is None else f" {_operation_text(operation)}"
     step = place.step
     if operation is None and place.gap is not None and verdict in (Verdict.FORWARD, Verdict.BACKWARD, Verdict.NOT_REPRODUCED):
         return _message_of_calls(verdict, place, place.gap, where, call, batch, has_loss)
@@ -93,7 +93,7 @@ def message_of(
         case Verdict.FORWARD:
             return f"In the forward pass of step {step}, {where} gave the first number that is not finite{call}{batch}.{by}"
         case Verdict.BACKWARD:
-            begin = f"{_of_loss(step, has_loss)} In its backward pass,"
+            begin = f"{_loss_text(step, has_loss)} In its backward pass,"
             if operation is None and place.tensor == "grad":
                 return f"{begin} the gradient of a parameter of {where} is the first that is not finite{batch}."
             return f"{begin} {where} gave the first number that is not finite{call}{batch}.{by}"
@@ -115,10 +115,10 @@ def message_of(
                 "hardware, or an operation that is not deterministic."
             )
         case _:
-            return _ENDED[verdict]
+            return _MESSAGES_OF_FAILURES[verdict]
 
 
-def _of_loss(step: int, is_known: bool) -> str:
+def _loss_text(step: int, is_known: bool) -> str:
     return f"The loss of step {step} is finite." if is_known else f"It is not known whether the loss of step {step} is finite."
 
 
@@ -127,7 +127,7 @@ def _message_of_calls(verdict: Verdict, place: Place, gap: Gap, where: str, call
     begin, bad = f"In the forward pass of step {place.step}", f"the output of {where}{call.removeprefix(',')}"
     first = "the first that is not finite"
     if place.direction == "backward":
-        begin = f"{_of_loss(place.step, has_loss)} In its backward pass"
+        begin = f"{_loss_text(place.step, has_loss)} In its backward pass"
         bad = f"the gradient of the output of {gap.at or 'the model'}"
     elif place.tensor == "loss":
         bad, first = "the loss", "the first number that is not finite"
@@ -139,13 +139,13 @@ def _message_of_calls(verdict: Verdict, place: Place, gap: Gap, where: str, call
     return f"{begin}, {bad} is {'not finite' if gap.joined else first}{batch}. {gap_text(place, gap)}"
 
 
-_ENDED = {
+_MESSAGES_OF_FAILURES = {
     Verdict.EXCEPTION: "An exception ended the run. All numbers that were looked at were finite.",
     Verdict.SIGNAL: "A signal ended the run. All numbers that were looked at were finite.",
 }
 
 
-def _of(operation: Operation) -> str:
+def _operation_text(operation: Operation) -> str:
     direction = f" (backward of {operation.node})" if operation.node else ""
     at = f" at {operation.source}" if operation.source else ""
     return f"The operation is {operation.name}{direction}{at}."

@@ -14,7 +14,9 @@ from lightning_hooks.engine.recording.source_lines import Line, user_line
 from lightning_hooks.private import private
 
 
-class _Names(NamedTuple):
+class _Engine(NamedTuple):
+    """The private functions of autograd that tell its running node and the numbers of nodes."""
+
     node: Callable[[], Any]
     next_number: Callable[[], int]
     number: Callable[[Any], int]
@@ -38,7 +40,7 @@ class ForwardOperators:
             call: the call of the module that runs.
             node: the node of autograd that runs; None in the forward pass.
         """
-        number = _names().next_number() - 1
+        number = _engine().next_number() - 1
         if number >= 0 and (not self._numbers or number > self._numbers[-1]):
             context = (call, user_line()) if node is None or call.type else self.of_node(node)
             self._numbers.append(number)
@@ -46,7 +48,7 @@ class ForwardOperators:
 
     def of_node(self, node: Any) -> tuple[Call, Line | None]:
         """The module and the line of the operator that a node differentiates."""
-        number = _names().number(node)
+        number = _engine().number(node)
         if not self._numbers or number > self._numbers[-1]:
             # The nodes that add to the gradient of a parameter have no number.
             return OUTSIDE, None
@@ -57,23 +59,23 @@ class ForwardOperators:
 
 def running_node() -> Any:
     """The node of autograd that runs in this thread; None if there is none."""
-    return _names().node()
+    return _engine().node()
 
 
 @cache
-def _names() -> _Names:
+def _engine() -> _Engine:
     return private(
         "torch._C._current_autograd_node, torch._C._autograd._get_sequence_nr, Node._sequence_nr",
         _find,
-        _Names(lambda: None, lambda: 0, lambda node: 0),
+        _Engine(lambda: None, lambda: 0, lambda node: 0),
         "a flight record does not name the module and the line of a backward operation",
     )
 
 
-def _find() -> _Names:
+def _find() -> _Engine:
     current, next_number = torch._C._current_autograd_node, torch._C._autograd._get_sequence_nr
     with torch.enable_grad(), torch.inference_mode(False):
         node = torch.ones(1, device="cpu", requires_grad=True).mul(2).grad_fn
     if node is None or current() is not None or next_number() != node._sequence_nr() + 1:
         raise RuntimeError("it does something else in this torch")
-    return _Names(current, next_number, lambda node: int(node._sequence_nr()))
+    return _Engine(current, next_number, lambda node: int(node._sequence_nr()))

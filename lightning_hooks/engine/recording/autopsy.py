@@ -54,11 +54,11 @@ def autopsy(
     loss: list[Tensor | None] = [None]
     with examination.following():
         loss[0] = run_step(step)
-    bad = examination.after_step(loss[0])
+    bad = examination.bad_after_step(loss[0])
     if bad is None and update is not None and not examination.notes:
         with examination.following(is_update=True):
             run_step(update)
-    found = examination.autopsy(bad or examination.after_update())
+    found = examination.autopsy(bad or examination.bad_after_update())
     if found.reproduced or found.notes or found.seconds > limit / 2:
         return found
     return _run_as_it_is(model, step, optimizers, generators, found.seconds)

@@ -24,7 +24,7 @@ class BadTensor:
         origin: of the bad numbers; None if it is not known.
         result: its numbers; None if the tensor is gone.
         count: how many tensors of this kind are not finite.
-        total: how many were looked at.
+        total: the number of tensors of this kind.
     """
 
     kind: str
@@ -40,8 +40,8 @@ class BadTensor:
         return f"{self.kind} of {self.name}" if self.name else self.kind
 
 
-class Watched:
-    """The parameters, gradients and state that must stay finite.
+class CheckedTensors:
+    """The parameters, gradients, buffers and optimizer state that must stay finite.
 
     Args:
         model: its parameters and buffers.
@@ -79,7 +79,7 @@ class Watched:
                 yield from ((f"state.{key}", self._names.get(param, ""), each) for key, each in tensors)
 
 
-def note_bad_leaves(watched: Watched, batch: object, origins: OriginMap) -> list[Leaf]:
+def note_bad_leaves(checked: CheckedTensors, batch: object, origins: OriginMap) -> list[Leaf]:
     """Note the tensors that are not finite when a step begins.
 
     Returns:
@@ -87,7 +87,7 @@ def note_bad_leaves(watched: Watched, batch: object, origins: OriginMap) -> list
     """
     leaves: list[Leaf] = []
     of_batch = (("batch", name, each) for name, each in named_tensors(batch))
-    for kind, name, tensor in [*watched.tensors(), *of_batch]:
+    for kind, name, tensor in [*checked.tensors(), *of_batch]:
         if _is_bad(tensor):
             numbers = summary(name, tensor)
             # Negative orders: these tensors were bad before the first operator ran.

@@ -1,4 +1,4 @@
-"""A step under examination: which numbers were bad before it, and what is bad after it, while a dispatch mode looks on."""
+"""The examination of one step under a dispatch mode: which tensors are bad before it and after it, and where they come from."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.recording.bad_tensors import BadTensor, Watched, bad_loss, note_bad_leaves
-from lightning_hooks.engine.recording.explaining import Autopsy, explained
+from lightning_hooks.engine.recording.bad_tensors import BadTensor, CheckedTensors, bad_loss, note_bad_leaves
+from lightning_hooks.engine.recording.explaining import Autopsy, autopsy_of
 from lightning_hooks.engine.recording.module_calls import ModuleCalls
 from lightning_hooks.engine.recording.origins import Birth, OriginMap
 from lightning_hooks.engine.recording.provenance import Provenance, StoppedEarly
@@ -21,7 +21,7 @@ from lightning_hooks.errors import shortened
 
 
 class Examination:
-    """Looks at every operator of one step, and tells the origin of what is bad after it.
+    """Examines every operator of one step, and finds the origin of the first bad tensor after it.
 
     The code of the step must run inside `run_step`, which marks where it begins on the Python stack; `following` may begin and
     end within.
@@ -41,13 +41,13 @@ class Examination:
         self._remarks: list[str] = []
         self._began = time.perf_counter()
         self._origins, self._calls = OriginMap(), ModuleCalls(model)
-        self._watched = Watched(model, optimizers)
-        self._leaves = note_bad_leaves(self._watched, batch, self._origins)
+        self._checked = CheckedTensors(model, optimizers)
+        self._leaves = note_bad_leaves(self._checked, batch, self._origins)
         self._mode = Provenance(self._calls, self._origins, limit)
 
     @contextmanager
     def following(self, *, is_update: bool = False) -> Iterator[None]:
-        """Look at the operators in the block. An exception of the block, or the limit of time, ends it with a note.
+        """Examine the operators in the block. An exception of the block, or the limit of time, ends it with a note.
 
         Args:
             is_update: whether the block updates parameters, and does nothing else.
@@ -61,11 +61,11 @@ class Examination:
         except Exception as error:
             self.notes.append(f"the step raised {shortened(f'{type(error).__name__}: {error}', 300)}")
 
-    def after_step(self, loss: Tensor | None) -> BadTensor | None:
+    def bad_after_step(self, loss: Tensor | None) -> BadTensor | None:
         """The loss or the first gradient that is not finite; None if all are finite."""
         if self.notes:
             return self._unfinished()
-        bad = bad_loss(loss, self._mode.bad_roots, self._origins) or self._watched.bad_gradients(self._origins)
+        bad = bad_loss(loss, self._mode.bad_roots, self._origins) or self._checked.bad_gradients(self._origins)
         if bad is not None and bad.kind == "grad" and bad.origin is None:
             return replace(bad, origin=self._first_of_backward())
         return bad
@@ -77,13 +77,13 @@ class Examination:
             self._remarks.append("the gradient has no memory of its own; named is the first bad result of the backward pass")
         return first
 
-    def after_update(self) -> BadTensor | None:
+    def bad_after_update(self) -> BadTensor | None:
         """The first parameter or optimizer state that is not finite; None if all are finite."""
-        return self._watched.bad_parameters(self._origins) or self._watched.bad_state(self._origins)
+        return self._checked.bad_parameters(self._origins) or self._checked.bad_state(self._origins)
 
     def autopsy(self, bad: BadTensor | None) -> Autopsy:
         """The autopsy that follows from a bad tensor and its origin; without a bad tensor, that of a step that went well."""
-        found = Autopsy(reproduced=False) if bad is None else explained(bad, self._leaves)
+        found = Autopsy(reproduced=False) if bad is None else autopsy_of(bad, self._leaves)
         unread = [f"the tensors of {name} could not be read ({reason})" for name, reason in self._mode.failures.items()]
         return found.with_notes([*self.notes, *self._remarks, *unread], time.perf_counter() - self._began)
 
@@ -106,7 +106,7 @@ def run_step(step: Callable[[], object]) -> Tensor | None:
 
 def bad_tensor_without_mode(model: nn.Module, optimizers: Sequence[Optimizer], loss: Tensor | None) -> BadTensor | None:
     """The bad tensor, without an origin, of a step that ran without a dispatch mode; None if all are finite."""
-    return bad_loss(loss, [], OriginMap()) or Watched(model, optimizers).bad_gradients(OriginMap())
+    return bad_loss(loss, [], OriginMap()) or CheckedTensors(model, optimizers).bad_gradients(OriginMap())
 
 
 def _eagerly() -> AbstractContextManager[object]:

@@ -1,4 +1,4 @@
-"""What a step that was run again shows: the verdict, the operation and its operands, from the origin of what is not finite."""
+"""The autopsy of a step that was run again: the verdict, the operation and its operands, from the origin of a bad tensor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lightning_hooks.engine.recording.bad_tensors import BadTensor
 from lightning_hooks.engine.recording.origins import Birth, Leaf, Origin
 from lightning_hooks.recorder.record import Operation, Place, TensorSummary, Verdict
 
-_OF_DIRECTION: Final = {"forward": Verdict.FORWARD, "backward": Verdict.BACKWARD, "update": Verdict.UPDATE}
+_VERDICTS: Final = {"forward": Verdict.FORWARD, "backward": Verdict.BACKWARD, "update": Verdict.UPDATE}
 
 _POLES: Final = frozenset({"div", "reciprocal", "rsqrt", "log", "log2", "log10", "log1p", "logit", "atanh", "pow", "tan"})
 """Operators that give infinities of small operands: not for lack of range."""
@@ -65,7 +65,7 @@ class Autopsy:
         return Place(*where, micro_batch, step, rank, world_size, self.result)
 
 
-def explained(bad: BadTensor, leaves: Sequence[Leaf]) -> Autopsy:
+def autopsy_of(bad: BadTensor, leaves: Sequence[Leaf]) -> Autopsy:
     """The autopsy of a step with a bad tensor, from the origin that the dispatch mode has followed.
 
     Args:
@@ -81,9 +81,9 @@ def explained(bad: BadTensor, leaves: Sequence[Leaf]) -> Autopsy:
     if origin is None:
         notes.append("no operator of torch was seen to make the bad numbers")
         direction = {"loss": "forward", "grad": "backward"}.get(bad.kind, "update")
-        found = Autopsy(True, _OF_DIRECTION[direction], None, bad.shown, bad.name, direction=direction)
+        found = Autopsy(True, _VERDICTS[direction], None, bad.shown, bad.name, direction=direction)
         return replace(found, tensor=bad.kind, result=bad.result, notes=tuple(notes))
-    verdict = Verdict.FORWARD if bad.kind == "loss" else _OF_DIRECTION[origin.direction]
+    verdict = Verdict.FORWARD if bad.kind == "loss" else _VERDICTS[origin.direction]
     is_update = verdict is Verdict.UPDATE
     return Autopsy(
         True,

@@ -64,7 +64,7 @@ class Extremes:
         now = moments[row]
         if now[COUNT] > 0 and step not in [each for each, _ in ends]:
             ends.append((step, now[MIN : MAX + 1]))
-        # Leave out steps in which the row was not measured: there its minimum is infinity, and its maximum minus infinity.
+        # Skip steps in which the row was not measured: its minimum is infinity there, and its maximum minus infinity.
         largest = [(each, float(max(-low, high))) for each, (low, high) in ends if low <= high]
         steps, values = [each for each, _ in largest], [value for _, value in largest]
         return Growth(name, tensor, tuple(steps), tuple(values))

@@ -1,4 +1,4 @@
-"""What the operators of torch do with their arguments: which they write, which they only overwrite, and which give literals."""
+"""The arguments of the operators of torch: which an operator reads, and which it writes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def base_name(operator: Any) -> str:
 
 def tensor_arguments(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Argument]:
     """The tensors among the arguments, in order."""
-    found = []
+    arguments = []
     names, written = _schema_of(operator)
     overwrites = base_name(operator) in OVERWRITING
     unread = _RUNNING if _is_training_norm(operator, names, args) else ()
@@ -61,11 +61,11 @@ def tensor_arguments(operator: Any, args: Sequence[Any], kwargs: dict[str, Any])
         # A tensor that is given by keyword and written is `out=`: its elements are not read.
         is_read = not (is_written and (overwrites or name in kwargs)) and name not in unread
         if isinstance(value, Tensor):
-            found.append(Argument(name, value, None, is_written, is_read))
+            arguments.append(Argument(name, value, None, is_written, is_read))
         elif isinstance(value, (list, tuple)):
             tensors = ((i, each) for i, each in enumerate(value) if isinstance(each, Tensor))
-            found += [Argument(f"{name}[{i}]", each, i, is_written, is_read) for i, each in tensors]
-    return found
+            arguments += [Argument(f"{name}[{i}]", each, i, is_written, is_read) for i, each in tensors]
+    return arguments
 
 
 def bad_scalars(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, float]:

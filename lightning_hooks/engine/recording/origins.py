@@ -88,8 +88,8 @@ Origin = Leaf | Birth
 
 
 @dataclass(frozen=True)
-class _Written:
-    """A part of a storage that was written with bad numbers, in bytes from its start."""
+class _WrittenRange:
+    """A range of a storage that was written with bad numbers, in bytes from its start."""
 
     start: int
     end: int
@@ -97,14 +97,14 @@ class _Written:
 
 
 class OriginMap:
-    """The origin of the bad numbers of each storage, and which storages nobody has initialised.
+    """The origin of the bad numbers of each storage, and the storages that hold uninitialised memory.
 
     A storage is known by its address. That of a storage that is freed may come again: each operator that returns new memory
     calls `renew`.
     """
 
     def __init__(self) -> None:
-        self._bad: dict[int, list[_Written]] = {}
+        self._bad: dict[int, list[_WrittenRange]] = {}
         self._uninitialised: set[int] = set()
 
     def renew(self, tensor: Tensor, origin: Origin | None, *, is_initialised: bool = True) -> None:
@@ -122,31 +122,31 @@ class OriginMap:
             if not is_initialised:
                 self._uninitialised.add(address)
             elif origin is not None:
-                self._bad[address] = [_Written(*_extent(tensor), origin)]
+                self._bad[address] = [_WrittenRange(*_byte_range(tensor), origin)]
 
     def write(self, tensor: Tensor, origin: Origin | None) -> None:
         """Note that a tensor was written in place.
 
         Args:
-            tensor: it may be a view of a part of its storage.
+            tensor: the tensor, which may be a view of a part of its storage.
             origin: of its bad numbers; None if all are good.
         """
         address = address_of(tensor)
         if not address:
             return
-        start, end = _extent(tensor)
+        start, end = _byte_range(tensor)
         if _is_packed(tensor, start, end):
             self._bad[address] = [each for each in self._bad.get(address, ()) if each.start < start or each.end > end]
             if start == 0 and end == tensor.untyped_storage().nbytes():
                 self._uninitialised.discard(address)
         if origin is not None:
-            # Part of a view may have had the origin before. What is looked up first is what was written last.
-            self._bad.setdefault(address, []).append(_Written(start, end, origin))
+            # Parts of this range may keep earlier origins. `origin_of` looks up the last entry first.
+            self._bad.setdefault(address, []).append(_WrittenRange(start, end, origin))
 
     def origin_of(self, tensor: Tensor) -> Origin | None:
         """The origin of the bad numbers of a tensor that has any; None if it is not known."""
         address = address_of(tensor)
-        start, end = _extent(tensor) if address else (0, 0)
+        start, end = _byte_range(tensor) if address else (0, 0)
         known = (each for each in reversed(self._bad.get(address, ())) if each.start < end and each.end > start)
         return next((each.origin for each in known), None)
 
@@ -156,14 +156,14 @@ class OriginMap:
 
 def address_of(tensor: Tensor) -> int:
     """The address of the storage; 0 if there is none, as for sparse and nested tensors."""
-    part = _part(tensor)
+    part = _strided_part(tensor)
     try:
         return 0 if part is None else part.untyped_storage().data_ptr()
     except RuntimeError:
         return 0
 
 
-def _part(tensor: Any) -> Tensor | None:
+def _strided_part(tensor: Any) -> Tensor | None:
     """The strided tensor that holds the elements, of a sharded tensor those of this rank; None if there is no such tensor."""
     part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     if not isinstance(part, Tensor) or part.layout is not torch.strided or part.is_meta or part.is_nested or part.is_quantized:
@@ -171,9 +171,9 @@ def _part(tensor: Any) -> Tensor | None:
     return part
 
 
-def _extent(tensor: Tensor) -> tuple[int, int]:
+def _byte_range(tensor: Tensor) -> tuple[int, int]:
     """The first byte of a tensor in its storage, and the byte after its last."""
-    part = _part(tensor)
+    part = _strided_part(tensor)
     if part is None:
         return 0, 0
     size = part.element_size()

@@ -63,7 +63,7 @@ class Provenance(DispatchMode, TorchDispatchMode):
     def dispatched(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operator, and find the origin of what is not finite in its results."""
         self._stop_if_due(operator)
-        # What the looking-on cannot do must not change the step: an error of it is a note.
+        # An error of the examination must not change the step, so it becomes a note of the record.
         operation = None
         try:
             operation = self._before(operator, args, kwargs)
@@ -81,7 +81,7 @@ class Provenance(DispatchMode, TorchDispatchMode):
         node = running_node()
         self._forward.note(self._calls.current, node)
         arguments = tensor_arguments(operator, args, kwargs)
-        # The elements of a tensor that is changed in place are gone afterwards.
+        # Summarize the tensors that the operator changes before it runs: their elements are gone afterwards.
         before = {
             id(each): summary(each.name, each.tensor)
             for each in arguments
@@ -122,7 +122,7 @@ class Provenance(DispatchMode, TorchDispatchMode):
                 self._origins.renew(tensor, None, is_initialised=False)
             return
         written = [(each.position, each.tensor) for each in operation.arguments if each.is_written]
-        # Look up all origins before noting any: one result may be an operand of another.
+        # Look up the origins of all results before noting any: a result that is written in place is also an operand.
         origins = [self._origin(operation, position, tensor) for position, tensor in [*written, *fresh]]
         renewed: set[int] = set()
         for (_, tensor), origin in zip([*written, *fresh], origins, strict=True):
@@ -155,7 +155,8 @@ class Provenance(DispatchMode, TorchDispatchMode):
             is_of_forward = isinstance(earliest, Birth) and earliest.direction == "forward"
             if not (is_backward and is_of_forward and not self._root_is_bad):
                 return earliest
-            # The loss is finite, so the forward pass dropped the infinity. It is the backward pass that makes use of it.
+            # The loss is finite, so the infinity of the forward pass did not reach it. This operator of the backward pass uses
+            # the infinity first.
             cause = earliest
         unknown = [(each, has_nan) for (each, has_nan), (_, origin) in zip(bad, known, strict=True) if origin is None]
         intended = [origin for _, origin in known if origin is not None and origin.is_intended]
@@ -186,7 +187,8 @@ class Provenance(DispatchMode, TorchDispatchMode):
         if not is_backward or node is None:
             return self._calls.current, line
         call, forward_line = self._forward.of_node(node)
-        # Code of the user's own in the backward pass is nearer than the operator that it differentiates.
+        # A line of the user's code that runs in the backward pass, as in a custom function, is more exact than the line of the
+        # differentiated operator.
         return call, line or forward_line
 
     def _remark(self, operand: Argument) -> str:

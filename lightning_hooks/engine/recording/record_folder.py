@@ -41,7 +41,7 @@ class RecordFolder:
     def __init__(self, parent: Path, world_size: int = 1) -> None:
         self._parent = parent
         self._is_shared = world_size > 1
-        self._path = next(path for path in _names(parent) if not path.exists())
+        self._path = next(path for path in _candidates(parent) if not path.exists())
 
     def claim(self, *, yields: bool) -> tuple[Path, bool]:
         """Make the folder; returns it, and whether this process writes the record.
@@ -53,7 +53,7 @@ class RecordFolder:
             OSError: the folder cannot be made.
         """
         if not self._is_shared:
-            for path in _names(self._parent):
+            for path in _candidates(self._parent):
                 with suppress(FileExistsError):
                     path.mkdir(parents=True)
                     return path, True
@@ -69,13 +69,13 @@ class RecordFolder:
         return self._path, True
 
 
-def _names(parent: Path) -> Iterator[Path]:
+def _candidates(parent: Path) -> Iterator[Path]:
     yield parent / FOLDER
     yield from (parent / f"{FOLDER}-{number}" for number in count(2))
 
 
 def write_of_rank(record: FlightRecord, folder: Path, rank: int) -> None:
-    """Write what one of several processes saw.
+    """Write the record of one of several processes.
 
     Raises:
         OSError: the folder cannot be written to.

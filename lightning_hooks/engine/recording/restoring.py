@@ -61,11 +61,12 @@ def restored(
     """
     with ExitStack() as stack:
         stack.enter_context(preserved_versions([*model.buffers(), *(model.parameters() if updates else ())]))
-        # What is entered last is restored first: generators come last, since nothing else may draw numbers after them.
+        # The stack calls back in reverse order: the generators are registered first and restored last, because restoring
+        # something else may draw numbers.
         stack.callback(Generators().restore)
         for holder in (*([] if scaler is None else [scaler]), *extra):
             stack.callback(_saved_state(holder))
-        # Give parameters and buffers to the snapshot by themselves: it keeps only the first 10,000 values that a module holds.
+        # Pass parameters and buffers as roots of their own: of each root, the snapshot keeps only the first 10,000 values.
         registered = [*model.parameters(), *model.buffers()]
         snapshots = [Snapshot([*registered, model], _ReachOfStep(model, updates))]
         if updates:

@@ -71,7 +71,8 @@ def stack_of_operation() -> Stack:
     """Read the Python stack of the operation that a dispatch mode has received."""
     line = None
     in_optimizer = in_closure = makes_root = recomputes = False
-    # On a GPU the backward pass runs in a thread of its own, which has none of the frames below.
+    # Assume a backward pass until the frame of `run_step` is found: on a GPU the backward pass runs in a thread of its own,
+    # whose stack has neither that frame nor the one of the engine.
     in_backward = True
     for frame in _frames(sys._getframe(1)):
         code = frame.f_code
@@ -82,7 +83,7 @@ def stack_of_operation() -> Stack:
                 break
             continue
         if file == _ENGINE and code.co_name == "_engine_run_backward":
-            # Frames below are the caller of `backward()`, and have no part in the operation.
+            # The frames below are those of the caller of `backward()`, which does not run the operation.
             break
         if file.startswith(_TORCH):
             makes_root = makes_root or code.co_name == "_make_grads"
