@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
+from unittest.mock import patch
 
 import torch
 from torch.optim import Optimizer
@@ -115,19 +118,29 @@ class StepRerun:
                     largest = share * torch.finfo(parameter.dtype).max
                     parameter.nan_to_num_(largest, largest, -largest)
                     parameter.grad = gradient
-            step = _without_hooks(type(optimizer).step)
-            return autopsy(
-                training.model,
-                _no_step,
-                update=lambda: step(optimizer),
-                optimizers=[optimizer],
-                limit=self._options.limit,
-            )
+            kind = type(optimizer)
+            with _steps_without_hooks(kind):
+                # Call the step of the class: a scheduler puts a function of its own in the place of the method of the object.
+                update = partial(kind.step, optimizer)
+                return autopsy(training.model, _no_step, update=update, optimizers=[optimizer], limit=self._options.limit)
 
 
-def _without_hooks(step: Any) -> Any:
-    """The step of an optimizer's class without the wrapper of torch that calls the hooks of optimizers."""
-    # Dynamo wraps the wrapper again, so there may be two.
+@contextmanager
+def _steps_without_hooks(kind: type[Optimizer]) -> Iterator[None]:
+    """In the block, the steps of an optimizer's class and of its bases call no hooks of optimizers.
+
+    Torch wraps the step of each class that had an object, so a step that calls that of its base class calls the hooks twice.
+    """
+    with ExitStack() as stack:
+        for base in kind.__mro__:
+            step = vars(base).get("step")
+            if getattr(step, "hooked", False):
+                stack.enter_context(patch.object(base, "step", _unwrapped(step)))
+        yield
+
+
+def _unwrapped(step: Any) -> Any:
+    # Dynamo wraps the wrapper of torch again, so there may be two.
     while getattr(step, "hooked", False) and hasattr(step, "__wrapped__"):
         step = step.__wrapped__
     return step

@@ -1,0 +1,42 @@
+"""The second run of an update: it calls no hook of the optimizer, also of one whose step calls that of its base class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from lightning_hooks.engine.recording.batch_marks import BatchMarks
+from lightning_hooks.engine.recording.step_rerun import StepRerun
+from lightning_hooks.engine.rerun.plain import PlainTraining
+from lightning_hooks.recorder.options import RecorderOptions
+
+
+class Clipped(torch.optim.SGD):
+    """An optimizer that does something before the step of its base class."""
+
+    def step(self, closure: Any = None) -> Any:
+        nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 1.0)
+        return super().step(closure)
+
+
+def test_no_hook_runs_in_the_step_of_a_base_class(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    # From now on torch calls hooks in `SGD.step`, too.
+    torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = Clipped(model.parameters(), lr=float("inf"))
+    steps = Clipped.step, torch.optim.SGD.step
+    # A list would be restored after the second run; a file is not.
+    optimizer.register_step_post_hook(lambda *_: (tmp_path / "called").touch())
+    model(torch.ones(1, 2)).sum().backward()
+    recorder: Any = SimpleNamespace(marks=BatchMarks(), is_immediate=True)
+    rerun = StepRerun(PlainTraining(model, lambda: [optimizer]), recorder, RecorderOptions())
+    shown = rerun.run("parameters", None, optimizer)
+    assert shown is not None and shown.reproduced and shown.verdict == "update"
+    assert not (tmp_path / "called").exists()
+    assert (Clipped.step, torch.optim.SGD.step) == steps
+    optimizer.step()
+    assert (tmp_path / "called").exists()
