@@ -174,7 +174,7 @@ class Diagnosis:
             return {}
         # The rule may be a user's code. Whatever it raises, switch off this rule alone and let the training go on.
         try:
-            if view is not None and name in self._ran and self._streaks[name].are_none and rule.can_skip(view):
+            if view is not None and name in self._ran and self._streaks[name].holds_nowhere and rule.can_skip(view):
                 return {}
             self._judged[name] = step
             self.evidence.judge_after(judged)
@@ -196,7 +196,7 @@ class Diagnosis:
         return self._groups.update(name, self._streaks[name].update(symptoms, self.evidence))
 
     def _without_loss(self, rule: HealthRule) -> str | None:
-        """Why a rule on the loss cannot run where views have a row for the loss, but nobody has noted one."""
+        """Why a rule on the loss cannot run where views have a row for the loss, but none was noted."""
         first = self.evidence.start("loss", "mean") if rule.family == "loss" else None
         return "no loss was measured" if first is not None and np.isnan(first).all() else None
 

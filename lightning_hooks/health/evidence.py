@@ -59,8 +59,8 @@ class Evidence:
         size: the number of steps that are kept.
         step: of the last view; -1 before the first.
         first_step: of the first view of the run; -1 before it.
-        facts: how the last step trained; None if nobody knows.
-        structure: the modules and parameters; None if nobody knows.
+        facts: how the last step trained; None if unknown.
+        structure: the modules and parameters; None if unknown.
         ranks: the number of ranks that were merged.
 
     Example:
@@ -200,7 +200,7 @@ class Evidence:
         return self._early[tensor, stat].firsts
 
     def loss(self) -> Track | None:
-        """The loss of each step; None if nobody measures it."""
+        """The loss of each step; None if it is not measured."""
         return self.track(*LOSS)
 
     def loss_falls(self, window: int = 50) -> bool | None:
@@ -218,7 +218,7 @@ class Evidence:
         return self._falls[window][1]
 
     def facts_at(self, step: int) -> StepFacts | None:
-        """How a step of the window trained; None if nobody knows. The same object as long as nothing changed."""
+        """How a step of the window trained; None if unknown. The same object as long as nothing changed."""
         return self._facts.at(step)
 
     def are_due(self, tensor: str) -> NDArray[np.bool_]:

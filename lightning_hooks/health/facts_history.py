@@ -26,7 +26,7 @@ class FactsHistory:
 
     @property
     def last(self) -> StepFacts | None:
-        """The facts of the last step; None if nobody knows."""
+        """The facts of the last step; None if unknown."""
         return self._changes[-1][1] if self._changes else None
 
     def add(self, step: int, facts: StepFacts | None) -> None:
@@ -35,7 +35,7 @@ class FactsHistory:
             self._changes.append((step, facts))
 
     def at(self, step: int) -> StepFacts | None:
-        """The facts of a step; None if nobody knows. The same object as long as nothing changed."""
+        """The facts of a step; None if unknown. The same object as long as nothing changed."""
         position = self._count_until(step)
         return self._changes[position - 1][1] if position else None
 

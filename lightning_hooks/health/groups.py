@@ -27,7 +27,7 @@ class Group:
     def __init__(self, rule: str, number: int, checked: Finding | None = None) -> None:
         self.rule, self.number, self.checked = rule, number, checked
         self.members: dict[str, Streak] = {}
-        self.ended: dict[str, int] = {}
+        self.over_since: dict[str, int] = {}
 
     @property
     def rows(self) -> set[str]:
@@ -48,7 +48,7 @@ class Group:
         """
         if not self.members:
             return self.checked.is_over if self.checked is not None else None
-        return max(self.ended.values()) if len(self.ended) == len(self.members) else None
+        return max(self.over_since.values()) if len(self.over_since) == len(self.members) else None
 
     def check_again(self, finding: Finding) -> None:
         """The check of a later fit has found the fault: keep the step at which it began."""
@@ -56,7 +56,7 @@ class Group:
         if self.is_over is not None:
             first = self.first
             self.members.clear()
-            self.ended.clear()
+            self.over_since.clear()
         self.checked = replace(finding, first_step=first)
 
     def end_checked(self, step: int) -> bool:
@@ -72,12 +72,12 @@ class Group:
         if before is not None and before is not streak:
             streak.first = min(streak.first, before.first)
         self.members[streak.row] = streak
-        self.ended.pop(streak.row, None)
+        self.over_since.pop(streak.row, None)
 
     def end(self, streak: Streak) -> None:
         """The condition holds no longer at a row."""
         if self.members.get(streak.row) is streak:
-            self.ended[streak.row] = streak.gone_since
+            self.over_since[streak.row] = streak.gone_since
 
     def finding(self, rule: HealthRule | None, cause: str | None = None) -> Finding | None:
         """The finding as it stands.
@@ -137,7 +137,7 @@ class Group:
         """The group as plain values."""
         members = [streak.state() for streak in self.members.values()]
         checked = {} if self.checked is None else {"checked": self.checked.to_dict()}
-        return {"rule": self.rule, "number": self.number, "members": members, "ended": dict(self.ended), **checked}
+        return {"rule": self.rule, "number": self.number, "members": members, "ended": dict(self.over_since), **checked}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Group:
@@ -147,8 +147,8 @@ class Group:
         for each in state["members"]:
             streak = Streak.from_state(each)
             group.members[streak.row] = streak
-        group.ended = {str(row): int(step) for row, step in dict(state["ended"]).items()}
-        if not group.rows or not group.ended.keys() <= group.members.keys():
+        group.over_since = {str(row): int(step) for row, step in dict(state["ended"]).items()}
+        if not group.rows or not group.over_since.keys() <= group.members.keys():
             raise ValueError(f"a finding of {group.rule} has no rows, or ends at rows that it does not have")
         return group
 
@@ -278,7 +278,7 @@ class Groups:
             group = self._of_row.get((rule, streak.row))
             if group is not None:
                 self._changed.add(group.number)
-        for number in self._end(rule, change.ended):
+        for number in self._end(rule, change.over):
             happened.setdefault(number, "over")
         return happened
 
@@ -322,7 +322,7 @@ class Groups:
     def joined(self, rule: str, streaks: Iterable[Streak]) -> list[Streak]:
         """Loaded streaks of a rule; a streak of a finding is replaced by the object that the finding holds."""
         groups = self._of_rule.get(rule, ())
-        held = {(s.row, s.tensor): s for g in groups for s in g.members.values() if s.row not in g.ended}
+        held = {(s.row, s.tensor): s for g in groups for s in g.members.values() if s.row not in g.over_since}
         return [held.get((each.row, each.tensor), each) if each.is_confirmed else each for each in streaks]
 
     def state(self) -> list[Any]:

@@ -67,7 +67,7 @@ def _child(name: str) -> str:
 
 
 def elements_per_unit(roles: Roles, layers: Layers, names: tuple[str, ...], counts: Array) -> Array:
-    """The number of elements that each unit of a tensor has, float64 of the shape of `counts`; NaN if nobody knows the units.
+    """The number of elements that each unit of a tensor has, float64 of the shape of `counts`; NaN if the units are unknown.
 
     The units of a module are taken to be those of the last layer with weights.
     """
@@ -77,7 +77,7 @@ def elements_per_unit(roles: Roles, layers: Layers, names: tuple[str, ...], coun
 
 
 def units_of(roles: Roles, layer: str) -> float:
-    """The number of output units of a linear layer or convolution; NaN if nobody knows."""
+    """The number of output units of a linear layer or convolution; NaN if unknown."""
     weight = roles.weight(layer)
     if weight is None:
         return float("nan")

@@ -78,7 +78,7 @@ class Reporter(StepConsumer):
         if events:
             self._report(events)
         elif self._is_first:
-            self._teller.tell_waiting(view.step)
+            self._teller.tell_due_causes(view.step)
 
     def add_checked(self, findings: Iterable[Finding], judged: Collection[str], step: int) -> None:
         """Report what the checks of a first batch find; arguments as of `Diagnosis.add_checked`, the same on all ranks."""
@@ -123,7 +123,7 @@ class Reporter(StepConsumer):
     def _finish(self) -> None:
         self._report(self.diagnosis.finish())
         if self._is_first:
-            self._teller.tell_waiting(None)
+            self._teller.tell_due_causes(None)
 
     def _write_end(self, journal: Journal, summary: Mapping[str, Any]) -> None:
         journal.write_summary(summary)

@@ -164,7 +164,7 @@ def percent(share: float) -> str:
 
 
 def stalls(evidence: Evidence) -> bool:
-    """The second witness of patterns that also occur in healthy training: the loss does not fall, or nobody measures it.
+    """The second witness of patterns that also occur in healthy training: the loss does not fall, or it is not measured.
 
     A loss that is lower than 50 steps ago, but not lower than 150 steps ago, fluctuates.
     """
@@ -172,7 +172,7 @@ def stalls(evidence: Evidence) -> bool:
 
 
 def steps_lost(evidence: Evidence) -> Mask:
-    """At which steps of the window the loss has given back half of what it gained, bool [window]; all if nobody measures it."""
+    """At which steps of the window the loss has given back half of what it gained, bool [window]; all if it is not measured."""
     loss, early = evidence.loss(), evidence.early(*LOSS)
     if loss is None or early is None:
         return np.ones(len(evidence.steps), dtype=np.bool_)

@@ -91,12 +91,12 @@ class Change:
     Args:
         confirmed: streaks that have become as long as the rule's patience.
         held: confirmed streaks at which the condition held again.
-        ended: confirmed streaks that have ended.
+        over: confirmed streaks that have ended.
     """
 
     confirmed: list[Streak] = field(default_factory=list)
     held: list[Streak] = field(default_factory=list)
-    ended: list[Streak] = field(default_factory=list)
+    over: list[Streak] = field(default_factory=list)
 
 
 class Streaks:
@@ -111,7 +111,7 @@ class Streaks:
         self._live: dict[Place, Streak] = {}
 
     @property
-    def are_none(self) -> bool:
+    def holds_nowhere(self) -> bool:
         """Whether the condition holds nowhere, and no finding of the rule is open."""
         return not self._live
 
@@ -154,7 +154,7 @@ class Streaks:
                 if not streak.is_confirmed or streak.misses >= self._rule.patience:
                     del self._live[place]
                     if streak.is_confirmed:
-                        change.ended.append(streak)
+                        change.over.append(streak)
 
     def restart(self) -> None:
         """Forget streaks that are not confirmed, because training went back to an earlier step."""

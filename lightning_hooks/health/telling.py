@@ -83,7 +83,7 @@ class Teller:
         summary = {**self._diagnosis.summary(), "has_ended": has_ended}
         self._use("the event file", self._outlet.keep, summary, max(self._diagnosis.evidence.step, 0))
 
-    def tell_waiting(self, step: int | None) -> None:
+    def tell_due_causes(self, step: int | None) -> None:
         """Show the causes that have waited until a step; None for all."""
         due = {name for name, when in self._waiting.items() if step is None or when <= step}
         by_number = {finding.number: finding for finding in self._diagnosis.findings} if due else {}
@@ -112,7 +112,7 @@ class Teller:
         for cause in causes:
             is_certain = cause.confidence == "certain"
             self._waiting.setdefault(cause.name, step if is_certain else max(step, cause.first_step + CAUSE_AFTER))
-        self.tell_waiting(step)
+        self.tell_due_causes(step)
 
     def _tell_alone(self, new: Iterable[Finding]) -> None:
         for finding in new:

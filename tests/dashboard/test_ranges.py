@@ -10,6 +10,8 @@ from lightning_hooks.dashboard.ranges import USUAL_RANGES
 from lightning_hooks.dashboard.report import write_report
 from lightning_hooks.dashboard.runs import LocalRuns
 from lightning_hooks.dashboard.site import Site
+from lightning_hooks.health.rules.dead import DeadUnits
+from lightning_hooks.health.rules.updates import UpdateTooLarge
 
 from .browser import colors, drawn, needs_browser, opened, place, serving
 from .runs import NAMES, write_run
@@ -30,6 +32,12 @@ def test_a_range_is_in_order_and_has_a_source_and_a_statistic(usual):
     assert usual.low < usual.high and (usual.typical is None or usual.low <= usual.typical <= usual.high)
     assert len(usual.source) > 20
     assert usual.stat in EXPLANATIONS
+
+
+def test_a_range_ends_where_a_health_rule_begins_to_warn():
+    ends = {(each.stat, tensor): each.high for each in USUAL_RANGES for tensor in each.tensors or ("",)}
+    assert ends["ratio", "update"] == ends["run/update_ratio", ""] == UpdateTooLarge.most
+    assert ends["dead_units", "output"] == DeadUnits.at_start
 
 
 def test_a_statistic_has_one_range_for_a_tensor():

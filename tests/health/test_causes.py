@@ -12,19 +12,14 @@ from lightning_hooks.health.causes import CAUSES, EARLIER, explain
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import Finding
 from lightning_hooks.health.rule import Severity, Symptom
+from lightning_hooks.health.rules import rules_by_name
 from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFacts, ParameterFacts, StepFacts, Structure
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import ABS_SUM, COUNT, MAX, MEAN, MIN, ZEROS
 
-RULES = """
-NonFinite NotInOptimizer StrangerInOptimizer NoGradient FrozenMoves UnchangedParameter NotCalledAnyMore ReplicasDiffer
-ScaleCollapse LearningRateZero NormStatistics LossSpike LossDiverged LossConstant GradientSpike ExplodingGradient
-VanishingGradient GradientsRepeat UpdateTooLarge UpdateTooSmall LostUpdates WeightGrowth WeightDecayTooLarge ClippingAlways
-DeadUnits DeadLayer SaturatedActivation PoorInitialization OddInitialization ConstantOutput MassiveActivation
-InputNotNormalised Underflow UnitCollapse DropoutTooHigh TargetsOutOfReach
-""".split()
+RULES = [*rules_by_name()]
 NAMES = """
 LearningRateTooHigh LearningRateTooLow InitializationTooLarge InitializationTooSmall ActivationsDead ActivationsSaturated
 GradientCut ParametersForgotten BadBatch NumericalRange DataNotNormalised ClippingStopsLearning UnitCollapsed

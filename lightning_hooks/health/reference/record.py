@@ -46,7 +46,7 @@ class Record:
 
 
 def settings_of(facts: StepFacts) -> Names:
-    """The precision, the batches in a step, and the classes of the optimizers, as texts; empty where nobody knows."""
+    """The precision, the batches in a step, and the classes of the optimizers, as texts; empty if unknown."""
     accumulate = "" if facts.accumulate is None else str(facts.accumulate)
     return facts.precision or "", accumulate, ", ".join(each.type for each in facts.optimizers)
 
@@ -93,7 +93,7 @@ class RecordLearner:
         self._last_rates: dict[str, tuple[float | None, float | None]] = {}
 
     def add(self, step: int, facts: StepFacts | None) -> None:
-        """Add a step, and how it trained; None if nobody knows."""
+        """Add a step, and how it trained; None if unknown."""
         self._steps.append(step)
         if facts is None:
             return

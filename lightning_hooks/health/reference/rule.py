@@ -50,7 +50,7 @@ def new_facts(evidence: Evidence) -> Iterator[tuple[int, StepFacts]]:
 
 
 def first_run(evidence: Evidence, inputs: Track) -> str | None:
-    """The name of the module that runs first, of those whose input is measured: it gets the data. None if nobody knows."""
+    """The name of the module that runs first, of those whose input is measured: it gets the data. None if unknown."""
     measured = np.flatnonzero(np.isfinite(inputs.values).any(axis=0)).tolist()
     known = {inputs.names[row] for row in measured}
     return next((name for name in evidence.order if name in known), None)

@@ -46,8 +46,8 @@ class NamesCompared:
     """The modules or parameters of which something holds at a step.
 
     Args:
-        good: their names in a good run around a step, as far as they may differ; empty if nobody knows.
-        now: their names in this run, in the order in which they are told; None if nobody knows.
+        good: their names in a good run around a step, as far as they may differ; empty if unknown.
+        now: their names in this run, in the order in which they are told; None if unknown.
         new: the words for a name that no good run has; `{good}` stands for the good runs in words.
         gone: the words for a name that all good runs have and this run lacks; empty if that is no difference.
         is_of_both: whether names that only one of the models has are ignored.

@@ -22,7 +22,7 @@ from lightning_hooks.health.reference.traits import (
 )
 from lightning_hooks.health.roles import WEIGHTED, Mask, roles_of
 from lightning_hooks.health.rule import Symptom
-from lightning_hooks.health.rules.base import Needs, held
+from lightning_hooks.health.rules.base import Needs, held_at_measurements
 from lightning_hooks.health.window import Array
 
 _NOTHING: Final = Traits()
@@ -33,11 +33,11 @@ _FORMATS: Final = ((BFLOAT16_DIGITS, "bfloat16"), (FLOAT16_DIGITS, "float16"))
 class TraitRule(ReferenceRule):
     """A rule on the traits of rows. Rows that the good run lacks, or of which a trait varies there, are not compared."""
 
-    def of(self, tensor: str) -> Traits:
-        """The traits of the rows of a tensor."""
+    def good_traits(self, tensor: str) -> Traits:
+        """The traits that the rows of a tensor have in the good runs."""
         return self.reference.traits.get(tensor, _NOTHING)
 
-    def compared(self, track: Track) -> Mask:
+    def compared_steps(self, track: Track) -> Mask:
         """The new steps of a track that are compared, bool [window]."""
         new = np.zeros(len(track.steps), dtype=np.bool_)
         new[track.new] = track.steps[track.new] <= self.reference.last
@@ -72,11 +72,11 @@ class ReferenceFlow(TraitRule):
             yield from self._moves(track)
 
     def _presence(self, track: Track, due: Mask, present: str, absent: str) -> Iterator[Symptom]:
-        traits = self.of(track.tensor).present
+        traits = self.good_traits(track.tensor).present
         always = np.array([traits.get(name) is True for name in track.names], dtype=np.bool_)
         never = np.array([traits.get(name) is False for name in track.names], dtype=np.bool_)
         measured = track.values > 0
-        lines = self.compared(track)[:, None] & due
+        lines = self.compared_steps(track)[:, None] & due
         # A step that measured nothing of the tensor, as one whose backward was skipped, says nothing of single rows.
         lines = lines & np.any(measured, axis=1, keepdims=True)
         for line, row in np.argwhere(lines & ((always & ~measured) | (never & measured))).tolist():
@@ -92,14 +92,14 @@ class ReferenceFlow(TraitRule):
             )
 
     def _moves(self, track: Track) -> Iterator[Symptom]:
-        traits = self.of("update").moves
+        traits = self.good_traits("update").moves
         always = np.array([traits.get(name) is True for name in track.names], dtype=np.bool_)
         never = np.array([traits.get(name) is False for name in track.names], dtype=np.bool_)
         moved = moved_at_all(track.values)
         with np.errstate(invalid="ignore"):
-            stands = held(track, (track.values == 0) & moved & always, self.still)
+            stands = held_at_measurements(track, (track.values == 0) & moved & always, self.still)
             moves = (track.values > 0) & never
-        lines = self.compared(track)[:, None]
+        lines = self.compared_steps(track)[:, None]
         for line, row in np.argwhere(lines & (stands | moves)).tolist():
             value = float(track.values[line, row])
             text = (
@@ -132,12 +132,12 @@ class ReferenceCalls(TraitRule):
             return
         # The count of a row that was not measured is 0.
         measured = track._replace(values=np.where(track.values > 0, track.values, np.nan))
-        counts = [self.of("output").counts.get(name, ()) for name in track.names]
+        counts = [self.good_traits("output").counts.get(name, ()) for name in track.names]
         factors = np.array([1 / np.median(known) if known else np.nan for known in counts]) * measured.values
-        lines = np.flatnonzero(self.compared(track)).tolist()
+        lines = np.flatnonzero(self.compared_steps(track)).tolist()
         if not lines or not _are_odd(measured.values[lines], counts).any():
             return
-        odd = held(measured, _are_odd(measured.values, counts), self.lasting)
+        odd = held_at_measurements(measured, _are_odd(measured.values, counts), self.lasting)
         for line in lines:
             if odd[line].any():
                 known = int((np.isfinite(factors[line])).sum())
@@ -209,9 +209,9 @@ class ReferencePrecision(TraitRule):
         low, high, roles = evidence.track("output", "min"), evidence.track("output", "max"), roles_of(evidence)
         if low is None or high is None or roles is None:
             return
-        known = self.of("output").digits
+        known = self.good_traits("output").digits
         chosen = np.flatnonzero(roles.have_role(low.names, WEIGHTED))
-        for line in np.flatnonzero(self.compared(low)).tolist():
+        for line in np.flatnonzero(self.compared_steps(low)).tolist():
             digits = digits_of(low.values[line], high.values[line])
             for row in chosen.tolist():
                 name, now = low.names[row], int(digits[row])
@@ -262,7 +262,7 @@ class ReferenceWeights(TraitRule):
         names = next(iter(params.values())).names
         of_updates = {"norm": update.values[first:], "abs_max": update_max.values[first:]}
         found = jumps(update.steps[first:], weights_and_updates(names, of_params, update.names, of_updates))
-        good = self.of("update").jump
+        good = self.good_traits("update").jump
         limits = np.array([self.times * max(1.0, good.get(name, np.inf)) for name in update.names])
         compared = (found.steps <= self.reference.last)[:, None]
         with np.errstate(invalid="ignore"):
@@ -302,7 +302,7 @@ class ReferenceData(TraitRule):
             return
         track = known["mean"]
         column = track.names.index(name)
-        good = self.of("input").repeats.get(track.names[column])
+        good = self.good_traits("input").repeats.get(track.names[column])
         if good != 0.0:
             return
         begin = max(0, (track.new.start or 0) - 1)

@@ -12,7 +12,7 @@ from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import elements_per_unit, layers_of
 from lightning_hooks.health.roles import Array, Mask, percent, roles_of, stalls
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom, symptoms_where
-from lightning_hooks.health.rules.base import Needs, StructureRule, held, is_new
+from lightning_hooks.health.rules.base import Needs, StructureRule, held_at_measurements, is_new
 
 _SIGMOIDS: Final = ("Sigmoid",)
 _TANHS: Final = ("Tanh",)
@@ -120,7 +120,7 @@ class ConstantOutput(StructureRule):
         few = elements_per_unit(roles, layers, track.names, counts.values) < self.least_elements
         pattern = (track.values < self.least) & ~roles.have_role(track.names, ("embedding", "dropout", "loss")) & ~few
         is_last = np.array([name == layers.last for name in track.names], dtype=np.bool_)
-        holds = held(track, pattern, self.lasting) & (stalls(evidence) | (is_last & (first > 40 * self.least)))
+        holds = held_at_measurements(track, pattern, self.lasting) & (stalls(evidence) | (is_last & (first > 40 * self.least)))
         return symptoms_where(track, holds, self.least, _constant, pattern)
 
 

@@ -31,7 +31,7 @@ def is_new(track: Track) -> bool:
     return bool(np.isfinite(track.values[track.new]).any())
 
 
-def held(track: Track, pattern: Mask, least: int) -> Mask:
+def held_at_measurements(track: Track, pattern: Mask, least: int) -> Mask:
     """Where a pattern has held at the last `least` measured steps of a row, bool [window, rows].
 
     A rule with a second witness needs it: the patience of the engine counts the steps at which the witness agrees.
@@ -45,7 +45,7 @@ def held(track: Track, pattern: Mask, least: int) -> Mask:
     return holds
 
 
-def lasted(track: Track, pattern: Mask, steps: int) -> Mask:
+def held_for_steps(track: Track, pattern: Mask, steps: int) -> Mask:
     """Where a pattern has held at all measured steps of a row for at least so many steps, bool [window, rows]."""
     measured = ~np.isnan(track.values)
     since = np.full(pattern.shape[1], np.inf)

@@ -13,7 +13,7 @@ from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.layers import Layers, elements_per_unit, layers_of, roots_of_fan_in
 from lightning_hooks.health.roles import NO_STRUCTURE, WEIGHTED, Mask, Roles, percent, roles_of, stalls, starts
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom, missing, symptoms_where
-from lightning_hooks.health.rules.base import Needs, StructureRule, is_new, lasted
+from lightning_hooks.health.rules.base import Needs, StructureRule, held_for_steps, is_new
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class DeadLayer(StructureRule):
             if tensor == "output":
                 judged = judged | roles.are_rectifiers(track.names)
             dead = (track.values >= 1.0) & judged
-            lasts = lasted(track, dead, self.lasting)
+            lasts = held_for_steps(track, dead, self.lasting)
             yield from symptoms_where(track, lasts, 1.0, _OF_ZEROS[tensor], dead)
 
 

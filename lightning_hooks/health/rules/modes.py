@@ -168,7 +168,7 @@ class DropoutTooHigh(HealthRule):
 
 
 def _evaluating(evidence: Evidence) -> Iterator[tuple[int, set[str]]]:
-    """The names of the modules in evaluation mode at each new step; none if nobody knows."""
+    """The names of the modules in evaluation mode at each new step; none if unknown."""
     for step in evidence.new_steps.tolist():
         facts = evidence.facts_at(step)
         yield step, set(facts.evaluating) if facts is not None else set()
