@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lightning_hooks import Accumulator, Column, Watch, instrument
+from lightning_hooks import Accumulator, Column, StatsMonitor, Watch, instrument
 
 
 class LargestSingularValue(Accumulator):
@@ -46,10 +46,10 @@ def main() -> None:
     torch.manual_seed(0)
     model, batch = nn.Sequential(nn.Linear(8, 5), nn.Tanh()), torch.randn(32, 8)
     rule = Watch(modules="1", tensors="output", stats=["norm", LargestSingularValue(features=5)])
-    with instrument(model, watch=[rule]) as watched:
+    with instrument(model, [StatsMonitor([rule])]) as watched:
         output = model(batch)
         watched.step()
-    print(f"largest singular value {watched.compute()['output_largest_singular_value/1']:.6f}")
+    print(f"largest singular value {watched.latest['output_largest_singular_value/1']:.6f}")
     print(f"torch says             {torch.linalg.matrix_norm(output.double(), 2).item():.6f}")
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A a
     from lightning_hooks.callbacks import HealthMonitor as HealthMonitor
     from lightning_hooks.callbacks import StatsMonitor as StatsMonitor
     from lightning_hooks.callbacks.check import check as check
+    from lightning_hooks.callbacks.instrument import instrument as instrument
     from lightning_hooks.capture import Capture as Capture
     from lightning_hooks.capture import load_capture as load_capture
     from lightning_hooks.checks import Check as Check
@@ -26,7 +27,6 @@ if TYPE_CHECKING:  # for type checkers, which do not read `_PUBLIC`; `import A a
     from lightning_hooks.checks import CheckResult as CheckResult
     from lightning_hooks.engine import Instrument as Instrument
     from lightning_hooks.engine import assert_no_hooks as assert_no_hooks
-    from lightning_hooks.engine import instrument as instrument
     from lightning_hooks.engine import match as match
     from lightning_hooks.engine import paused as paused
     from lightning_hooks.errors import HookError as HookError
@@ -71,9 +71,10 @@ _PUBLIC = {
         "StatsMonitor",
     ),
     "callbacks.check": ("check",),
+    "callbacks.instrument": ("instrument",),
     "capture": ("Capture", "load_capture"),
     "checks": ("Check", "CheckReport", "CheckResult"),
-    "engine": ("Instrument", "assert_no_hooks", "instrument", "match", "paused"),
+    "engine": ("Instrument", "assert_no_hooks", "match", "paused"),
     "errors": (
         "HookError",
         "HooksError",

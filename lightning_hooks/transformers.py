@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from inspect import signature
-from typing import Any, Final
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from lightning_hooks.callbacks.instrument import default_callbacks
+from lightning_hooks.engine.plain_loop.checks import as_callbacks, check_calls
+from lightning_hooks.engine.plain_loop.part import InLoop
 from lightning_hooks.engine.plain_loop.session import Instrument
-from lightning_hooks.errors import RuleError, did_you_mean
-from lightning_hooks.rules import Apply, Hook, Watch
-from lightning_hooks.rules.reading import as_rules
-
-_OWN: Final = ("self", "model", "optimizer", "first_step")
-_OPTIONS: Final = tuple(name for name in signature(Instrument.__init__).parameters if name not in _OWN)
-_RULES: Final = {"watch": Watch, "apply": Apply, "hooks": Hook}
 
 
 class HooksTrainerCallback(TrainerCallback):
@@ -27,27 +23,34 @@ class HooksTrainerCallback(TrainerCallback):
     steps. If training raises, call `close()`, because `transformers` does not tell callbacks.
 
     Args:
-        **options: the arguments of `instrument`, except `model`, `optimizer` and `first_step`.
+        callbacks: callbacks of this package, in order; as of `instrument`.
+        calls: as of `instrument`.
+        folder: as of `instrument`.
+        logdir: as of `instrument`.
 
     Attributes:
         watched: the `Instrument` of the training under way, or of the last one; None before the first.
 
     Raises:
-        RuleError: an unknown option or an invalid rule; when training begins also what `instrument` raises.
+        RuleError: the list holds something else; when training begins also what `instrument` raises.
 
     Example:
-        >>> HooksTrainerCallback(watch=[Watch(params="*", tensors="grad", stats="norm")]).watched is None
+        >>> from lightning_hooks import StatsMonitor, Watch
+        >>> HooksTrainerCallback([StatsMonitor([Watch(params="*", tensors="grad", stats="norm")])]).watched is None
         True
     """
 
-    def __init__(self, **options: Any) -> None:
-        for name in options:
-            if name not in _OPTIONS:
-                raise RuleError(f"unknown option {name!r}{did_you_mean(name, _OPTIONS)}; there are {', '.join(_OPTIONS)}")
-        for name, kind in _RULES.items():
-            if options.get(name) is not None:
-                options[name] = as_rules(kind, options[name], name)
-        self._options = options
+    def __init__(
+        self,
+        callbacks: InLoop | Sequence[InLoop] | None = None,
+        *,
+        calls: str = "training",
+        folder: str | os.PathLike[str] | None = None,
+        logdir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._callbacks = as_callbacks(default_callbacks() if callbacks is None else callbacks)
+        check_calls(calls)
+        self._options: dict[str, Any] = {"calls": calls, "folder": folder, "logdir": logdir}
         self.watched: Instrument | None = None
         self._losses: list[Tensor] = []
         self._is_sum = False
@@ -58,7 +61,7 @@ class HooksTrainerCallback(TrainerCallback):
         """Called when model and optimizer are ready: resolve the rules, and check them."""
         self.close()
         given = {"optimizer": kwargs["optimizer"], "first_step": state.global_step}
-        self.watched = Instrument(kwargs["model"], **given, **self._options)
+        self.watched = Instrument(kwargs["model"], self._callbacks, **given, **self._options)
         self.watched.__enter__()
         self.watched.suspend()
 

@@ -14,6 +14,7 @@ FOLDERS = (".ci", ".github", "benchmarks", "configs", "docs", "examples", "galle
 EXCLUDED = {Path(__file__), *(ROOT / "tests" / "golden" / name for name in ("renames.py", "test_compare.py"))}
 SUFFIXES = {"", ".cpp", ".css", ".html", ".js", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
 MOVED = "|".join(sorted({*transforms.__all__} - {"Transform"} | {name for name in hooks.__all__ if "_" in name}))
+OF_LOOPS = "watch|apply|hooks|consumers|health|recorder|reference"
 
 # What is searched for, by what stands there now.
 OLD_NAMES = {
@@ -37,6 +38,12 @@ OLD_NAMES = {
         r"\bOptimizerCoversParameters\b|\bGradientsReachParameters\b|\bParametersMove\b|\bFrozenStay\b",
         r"\bOutputsFinite\b|\bOutputsDiffer\b|\bActivationScale\b|\bInputScale\b",
     ),
+    "instrument(model, [StatsMonitor(…), HealthMonitor(…), …])": (
+        rf"\binstrument\([^,\n]*, (optimizer=[^,\n]*, )?({OF_LOOPS})=",
+        rf"\bHooksTrainerCallback\(({OF_LOOPS})=",
+        r"\bwatched\.(compute\(\)|record\b|flight_record\b|findings\b)",
+    ),
+    'run.table("grad", "norm", prefix="mine/")': (r"except `watch/`", r"\.table\(\"\w+/grad\""),
     "dependency groups": (r"\[(cli,)?(dev|bench|examples)\]'", r"extra `(bench|dev|examples)`"),
 }
 

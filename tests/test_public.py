@@ -67,7 +67,7 @@ def test_every_transform_is_public():
 PUBLIC = {name: getattr(package, name) for package in (lightning_hooks, transforms) for name in package.__all__}
 CALLABLES = {name: each for name, each in PUBLIC.items() if callable(each)}
 # What is checked comes first in both forms: `check(model, batch)` and `check(trainer, module, data)`.
-POSITIONAL = {"check": 3}
+POSITIONAL = {"check": 3, "Instrument": 2, "instrument": 2}
 MADE_BY_OTHERS = (Exception, enum.Enum)  # they have the constructors of their bases
 
 

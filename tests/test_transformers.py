@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from lightning_hooks import Apply, RuleError, Watch, assert_no_hooks
+from lightning_hooks import Apply, GradientTransforms, RuleError, StatsMonitor, Watch, assert_no_hooks
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.transforms import ClipByGlobalNorm
 
@@ -73,9 +72,9 @@ def train(root: Path, *callbacks: Any, resume: bool = False, **options: Any) -> 
     return trainer
 
 
-def watched(**options: Any) -> tuple[Any, Views]:
+def watched(*callbacks: Any) -> tuple[Any, Views]:
     views = Views()
-    return HooksTrainerCallback(**{"watch": RULES, "consumers": [views], **options}), views
+    return HooksTrainerCallback([StatsMonitor(RULES, consumers=[views]), *callbacks]), views
 
 
 def counts(view: Any) -> dict[str, int]:
@@ -105,7 +104,7 @@ def test_each_step_is_measured_with_its_own_batches_and_no_weight_changes(tmp_pa
     batches = WAYS[way].get("gradient_accumulation_steps", 1)
     for view in seen.views:
         assert counts(view) == {"transformer.h.0.mlp": batches * BATCH * LENGTH * WIDTH}
-    values = callback.watched.compute()
+    values = callback.watched.latest
     assert values["run/grad_norm"] > 0 and values["update_norm/transformer.wte.weight"] > 0
 
 
@@ -135,9 +134,9 @@ def test_with_a_rule_that_clips_the_gradient_is_read_before_and_after(tmp_path: 
     """The Trainer clips before any callback is told, so `grad` is what is left; a rule of ours clips after `grad` is read."""
     clipped, _ = watched()
     train(tmp_path / "trainer", clipped, max_grad_norm=0.01, max_steps=1)
-    by_rule, _ = watched(apply=[Apply(ClipByGlobalNorm(0.01), params="*")])
+    by_rule, _ = watched(GradientTransforms([Apply(ClipByGlobalNorm(0.01), params="*")]))
     train(tmp_path / "rule", by_rule, max_grad_norm=0.0, max_steps=1)
-    of_trainer, of_rule = clipped.watched.compute(), by_rule.watched.compute()
+    of_trainer, of_rule = clipped.watched.latest, by_rule.watched.latest
     assert of_trainer["run/grad_norm"] == pytest.approx(0.01, rel=1e-3)
     assert of_rule["run/grad_norm"] > 1 and of_rule["run/final_grad_norm"] == pytest.approx(0.01, rel=1e-3)
 
@@ -157,9 +156,14 @@ def test_an_exception_leaves_hooks_only_until_the_callback_is_closed(tmp_path: P
 
 
 def test_wrong_options_are_refused_at_once() -> None:
-    with pytest.raises(RuleError, match=r"^unknown option 'watches' \(did you mean 'watch'"):
-        HooksTrainerCallback(watches=[])
-    with pytest.raises(RuleError, match=r"^watch\[0\]: unknown key 'param'"):
-        HooksTrainerCallback(watch=[{"param": "*"}])
-    with pytest.raises(RuleError, match="^unknown option 'model'"):
-        HooksTrainerCallback(model=nn.Linear(1, 1))
+    with pytest.raises(RuleError, match=r"^callbacks\[0\] must be a callback of lightning_hooks, got Watch.*; put rules into"):
+        HooksTrainerCallback(RULES)
+    with pytest.raises(RuleError, match="^calls must be one of"):
+        HooksTrainerCallback(calls="trainng")
+
+
+def test_without_a_list_it_watches_and_says_whether_all_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    callback = HooksTrainerCallback(logdir=tmp_path / "runs")
+    train(tmp_path, callback)
+    assert callback.watched.latest["grad_norm/transformer.wte.weight"] > 0
+    assert (tmp_path / "runs" / "run_0" / "summary.json").exists() and "healthy" in capsys.readouterr().err.lower()

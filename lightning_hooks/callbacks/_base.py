@@ -15,6 +15,7 @@ from lightning_hooks.callbacks import _driver as driver
 from lightning_hooks.callbacks._checks import Earlier, Setting
 from lightning_hooks.callbacks._job import Job
 from lightning_hooks.callbacks._lightning import Callback, refuse_old_trainer
+from lightning_hooks.callbacks._loop_seam import ServesLoops
 from lightning_hooks.callbacks._ours import our_callbacks, take_part_once
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._saving import Saving
@@ -41,7 +42,7 @@ def _for_each_stage(method: str) -> tuple[Any, ...]:
     return tuple(map(hook_of, ("validate", "test", "predict")))
 
 
-class HooksCallback(Callback):
+class HooksCallback(ServesLoops, Callback):
     """Base of the callbacks. A subclass has options and a job; the driver assembles the run and drives it.
 
     Args:
@@ -88,7 +89,7 @@ class HooksCallback(Callback):
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle belongs to no run."""
         driver.flush(self._current_run)
-        return {**self.__dict__, "_job": self._job.for_copy(), "_current_run": None, "_participants": []}
+        return {**self.__dict__, "_job": self._job.for_copy(), "_current_run": None, "_loop": None, "_participants": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The copy owns its job."""

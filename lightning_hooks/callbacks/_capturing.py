@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
@@ -19,15 +20,21 @@ from lightning_hooks.callbacks._checks import (
 )
 from lightning_hooks.callbacks._job import Job
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
+from lightning_hooks.callbacks._loop_capture import CapturePart, capture_folder
+from lightning_hooks.callbacks._loop_writer import board_writer
 from lightning_hooks.callbacks._trainer import current_step, remembered, sample_indices
 from lightning_hooks.capture import CaptureWriter, reduction
 from lightning_hooks.capture.writer import can_be_stored
 from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.inspecting.match_report import MatchLine, capture_report
+from lightning_hooks.engine.plain_loop.checks import refuse_other_stages
+from lightning_hooks.engine.plain_loop.part import LoopPart
+from lightning_hooks.engine.plain_loop.run import LoopRun
 from lightning_hooks.engine.watching.capture_participant import CaptureParticipant
 from lightning_hooks.rules.fields import check_local
 from lightning_hooks.rules.patterns import Target, named_modules
 from lightning_hooks.rules.patterns import select as matching
+from lightning_hooks.stats.processes import rank
 from lightning_hooks.tensorboard.own_board import new_folder
 
 if TYPE_CHECKING:
@@ -97,15 +104,51 @@ class Capturing(Job["ActivationCapture", Targets]):
             return None
         folder = self._folder(trainer)
         run.begin_capture(folder)
+        writer = logger_writer(self.owner, trainer, run)
+        # None on ranks other than 0.
+        self._open(folder, trainer.global_rank, writer if self.owner.tensorboard and writer.loggers else None)
+        self.run = run
+        return self._contribution(resolved)
+
+    @override
+    def in_loop(self, run: LoopRun) -> LoopPart:
+        owner, resolved = self.owner, self._targets(run.model)
+        refuse_other_stages(owner.stages, f"{self.label}stages")
+        folder, given = Path(), None
+        if resolved:
+            folder = capture_folder(run, self._given_folder(), self.label)
+            refuse_common_folder(folder, run.captures, f"{self.label}folder")
+            run.captures.append(folder)
+            given = self._contribution(resolved)
+        board = run.board_of(owner) if owner.tensorboard else None
+        return CapturePart(
+            given,
+            run.first_step,
+            opens=partial(self._open, folder, rank(), None if board is None else board_writer(board, owner.prefix)),
+            begins=self._begin_step,
+            ends=self._end_files,
+            closes=self._close_in_loop,
+        )
+
+    def _begin_step(self, step: int) -> None:
+        self._step, self._batch = step, ("train", step, 0, None)
+
+    def _close_in_loop(self, error: BaseException | None) -> None:
+        if error is None:
+            self._show("train")
+        self.close(error)
+
+    def _contribution(self, resolved: Targets) -> Contribution:
         owner = self.owner
-        self._files = CaptureWriter(folder, trainer.global_rank, owner.batches_per_file, owner.dtype, owner.max_bytes)
-        writer = logger_writer(owner, trainer, run)
-        self._loggers = writer if owner.tensorboard and writer.loggers else None  # None on ranks other than 0
-        self._shown, self.run = {}, run
         participant = CaptureParticipant(
             resolved, owner.tensor, owner.stages, owner.schedule, reduction(owner.reduce), self._take
         )
         return Contribution(type(owner).__name__, self.label, participants=[participant])
+
+    def _open(self, folder: Path, rank: int, loggers: LoggerWriter | None) -> None:
+        owner = self.owner
+        self._files = CaptureWriter(folder, rank, owner.batches_per_file, owner.dtype, owner.max_bytes)
+        self._loggers, self._shown = loggers, {}
 
     def _folder(self, trainer: Trainer) -> Path:
         """The given folder, or one in the log folder of the run; a new folder if the logger has no separate one for each run.
@@ -165,22 +208,26 @@ class Capturing(Job["ActivationCapture", Targets]):
 
     @override
     def end_batch(self, trainer: Trainer, stage: str) -> None:
+        self._end_files()
+
+    def _end_files(self) -> None:
         if self._files is not None:
             self._files.end_batch()
 
     @override
     def end_stage(self, trainer: Trainer, stage: str) -> None:
-        self._show(trainer, stage)
+        self._show(stage)
 
     @override
     def end_epoch(self, trainer: Trainer) -> None:
-        self._show(trainer, "train")
+        self._show("train")
 
-    def _show(self, trainer: Trainer, stage: str) -> None:
+    def _show(self, stage: str) -> None:
         last = self._shown.pop(stage, None)
-        if self._loggers is None or self.run is None or not last:
+        if self._loggers is None or not last:
             return
-        self._loggers.skip_failed(self.run.failed_loggers)
+        if self.run is not None:
+            self._loggers.skip_failed(self.run.failed_loggers)
         self._loggers.write_capture(last, f"captures_{stage}", self._step)
         if not self._loggers.loggers:
             self._loggers = None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from time import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from typing_extensions import override
 from lightning_hooks.callbacks._checks import Earlier, Setting, refuse_for_strategy, refuse_setting
 from lightning_hooks.callbacks._job import Job
 from lightning_hooks.callbacks._loggers import LoggerWriter, logger_writer
+from lightning_hooks.callbacks._loop_writer import board_writer
 from lightning_hooks.callbacks._trainer import deferred, is_alone, is_log_step, is_under_way, loss_scale
 from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.changing.bound import BoundTransform
@@ -21,8 +22,12 @@ from lightning_hooks.engine.changing.checks import refuse_unsupported
 from lightning_hooks.engine.changing.participant import TransformParticipant
 from lightning_hooks.engine.changing.resolve import resolve_applies
 from lightning_hooks.engine.inspecting.match_report import MatchLine, transforms_report
+from lightning_hooks.engine.plain_loop.changing import changing_tensors
+from lightning_hooks.engine.plain_loop.part import LoopPart
+from lightning_hooks.engine.plain_loop.run import LoopRun
 from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.step_view import StepView
+from lightning_hooks.tensorboard.own_board import OwnBoard
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import Trainer
@@ -104,6 +109,11 @@ class Changing(Job["GradientTransforms | ActivationTransforms", list[BoundTransf
         return Contribution(type(self.owner).__name__, self.label, participants=[participant])
 
     @override
+    def in_loop(self, run: LoopRun) -> LoopPart:
+        given = changing_tensors(run, self.owner.apply, self._default, type(self.owner).__name__, self.label)
+        return ChangingPart(self, given, run.board_of(self.owner))
+
+    @override
     def end_step(self, trainer: Trainer, step: int) -> None:
         run, transforms = self.run, self.participant
         if run is None or transforms is None or not run.hook_manager.acts(transforms) or not is_log_step(trainer, step):
@@ -142,3 +152,24 @@ class Changing(Job["GradientTransforms | ActivationTransforms", list[BoundTransf
     def close(self, error: BaseException | None) -> None:
         self.participant = self._writer = None
         super().close(error)
+
+
+class ChangingPart(LoopPart):
+    """What a callback with `Apply` rules does in a block of `instrument`.
+
+    Args:
+        job: of the callback.
+        contribution: the transforms; None if no rule matches anything.
+        board: the event file for what transforms report; None for none.
+    """
+
+    def __init__(self, job: Changing, contribution: Contribution | None, board: OwnBoard | None) -> None:
+        super().__init__(contribution)
+        self._job = job
+        if contribution is not None:
+            (job.participant,) = cast("Sequence[TransformParticipant]", contribution.participants)
+            self.writer = None if board is None else board_writer(board, job.owner.prefix)
+
+    @override
+    def close(self, error: BaseException | None) -> None:
+        self._job.participant = self.contribution = None

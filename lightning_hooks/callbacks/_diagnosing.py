@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -13,6 +13,8 @@ from typing_extensions import override
 from lightning_hooks.callbacks._checks import Earlier
 from lightning_hooks.callbacks._first_batch import Checked
 from lightning_hooks.callbacks._job import Guest, Job
+from lightning_hooks.callbacks._loop_health import HealthPart, LoopOutlet, refuse_in_loop
+from lightning_hooks.callbacks._loop_monitor import LoopGuest
 from lightning_hooks.callbacks._monitor_options import MonitorOptions
 from lightning_hooks.callbacks._monitoring import Monitoring, Resolved
 from lightning_hooks.callbacks._ours import our_callbacks
@@ -22,6 +24,8 @@ from lightning_hooks.callbacks._trainer import current_step, in_fit, is_quick, i
 from lightning_hooks.callbacks._watching import Watching
 from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.participants.shards import has_units
+from lightning_hooks.engine.plain_loop.part import LoopPart
+from lightning_hooks.engine.plain_loop.run import LoopRun
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Cause
@@ -80,29 +84,49 @@ class Diagnosing(Monitoring["HealthMonitor"]):
     def refuse_beside(self, callbacks: Sequence[HooksCallback]) -> None:
         if next(each for each in callbacks if isinstance(each._job, Diagnosing)) is not self.owner:
             raise RuleError(
-                "the Trainer has two HealthMonitors, which would tell each finding twice; keep one, with the rules=, accept= "
+                "there are two HealthMonitors, which would tell each finding twice; keep one, with the rules=, accept= "
                 "and actions= of both"
             )
 
     @override
-    def guest_of(self, monitor: Job[Any, Any], trainer: Trainer) -> Guest | None:
-        if (is_under_way(trainer) and not in_fit(trainer)) or monitor is not self._host(trainer):
+    def in_loop(self, run: LoopRun) -> LoopPart:
+        refuse_in_loop(self.owner._actions, self.owner.check_first_batch, self.label)
+        self.refuse_beside(run.callbacks)
+        own = None if self._host(run.callbacks) is not None else self._own_part(run)
+        return HealthPart(own, lambda: self.reporter)
+
+    def _own_part(self, run: LoopRun) -> LoopPart:
+        rules = self._watch(has_units(run.model), from_start=True)
+        return self.part_in_loop(run, (), [LoopGuest(rules, self._report_in_loop)])
+
+    @override
+    def guest_in_loop(self, monitor: Job[Any, Any], run: LoopRun) -> LoopGuest | None:
+        if monitor is not self._host(run.callbacks):
             return None
-        return Guest(self._watch(trainer, beside=True), partial(self._start_reporter, trainer))
+        return LoopGuest(self._watch(has_units(run.model), beside=True), self._report_in_loop)
+
+    def _report_in_loop(self, focus: Callable[[int], None]) -> Reporter:
+        self.reporter = Reporter(self.new_diagnosis(), self.owner._actions, LoopOutlet(focus))
+        return self.reporter
+
+    @override
+    def guest_of(self, monitor: Job[Any, Any], trainer: Trainer) -> Guest | None:
+        if (is_under_way(trainer) and not in_fit(trainer)) or monitor is not self._host(our_callbacks(trainer)):
+            return None
+        return Guest(self._watch(_has_units(trainer), beside=True), partial(self._start_reporter, trainer))
 
     @override
     def guests(self, trainer: Trainer | None) -> list[Guest]:
         return [] if trainer is None else [Guest((), partial(self._start_reporter, trainer))]
 
-    def _watch(self, trainer: Trainer | None, **how: bool) -> list[Watch]:
+    def _watch(self, can_have_units: bool, **how: bool) -> list[Watch]:
         """What the health rules need."""
-        can_have_units = trainer is None or not is_under_way(trainer) or has_units(trainer.lightning_module)
         return [Watch(**fields) for fields in fields_of_watch(self.owner._health_rules, has_units=can_have_units, **how)]
 
-    def _host(self, trainer: Trainer) -> Watching | None:
+    def _host(self, callbacks: Sequence[HooksCallback]) -> Watching | None:
         """The monitor whose steps the rules read; None if there is none that watches the same rows as often."""
         own = self.owner.schedule
-        for job in (callback._job for callback in our_callbacks(trainer)):
+        for job in (callback._job for callback in callbacks):
             if not isinstance(job, Watching) or job.owner.watch is not None:
                 continue
             schedule = job.owner.schedule
@@ -138,13 +162,13 @@ class Diagnosing(Monitoring["HealthMonitor"]):
 
     @override
     def resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:
-        if trainer is not None and self._host(trainer) is not None:
+        if trainer is not None and self._host(our_callbacks(trainer)) is not None:
             return Resolved(Plan([], [], ()), {})
-        return self.resolved(model, self._watch(trainer, from_start=True), "the default watch")
+        return self.resolved(model, self._watch(_has_units(trainer), from_start=True), "the default watch")
 
     @override
     def contribute(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Contribution | None:
-        if self._host(trainer) is not None:
+        if self._host(our_callbacks(trainer)) is not None:
             self.run = run
             return Contribution(type(self.owner).__name__)
         return super().contribute(trainer, run, resolved)
@@ -198,3 +222,8 @@ class Diagnosing(Monitoring["HealthMonitor"]):
             super().close(error)
         finally:
             self._requests, self._is_diagnosing = None, False
+
+
+def _has_units(trainer: Trainer | None) -> bool:
+    """Whether units can be measured, as far as is known before a run."""
+    return trainer is None or not is_under_way(trainer) or has_units(trainer.lightning_module)

@@ -21,7 +21,10 @@ from lightning_hooks.rules import Watch
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._base import HooksCallback
     from lightning_hooks.callbacks._lightning import Trainer
+    from lightning_hooks.callbacks._loop_monitor import LoopGuest
     from lightning_hooks.callbacks._run import LightningRun
+    from lightning_hooks.engine.plain_loop.part import LoopPart
+    from lightning_hooks.engine.plain_loop.run import LoopRun
 
 Owner = TypeVar("Owner", bound="HooksCallback")
 Resolved = TypeVar("Resolved")
@@ -153,6 +156,14 @@ class Job(Generic[Owner, Resolved]):
     def contribute(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Contribution | None:
         """What the callback brings into a run that begins; None if no rule matches anything. No hook is registered yet."""
         raise NotImplementedError
+
+    def in_loop(self, run: LoopRun) -> LoopPart:
+        """What the callback does in a block of `instrument`; arguments and errors as of `InLoop.in_loop`."""
+        raise NotImplementedError
+
+    def guest_in_loop(self, monitor: Job[Any, Any], run: LoopRun) -> LoopGuest | None:
+        """What this job asks of a monitor of the same block; None if it has nothing to do with that monitor."""
+        return None
 
     def assembled(self, run: LightningRun, made: Assembled) -> None:
         """Called when the run is assembled, before any hook is registered."""

@@ -4,10 +4,9 @@ The two packages have the same classes under two names. In three places each acc
 single callback is given, in its command line, and where it looks for overridden methods. So the callbacks of this package
 inherit the `Callback` of every package that is imported. Models and trainers of both are used without a difference.
 
-A package that the user does not import is not imported here either, because the package that is imported last takes over
-Lightning's logger, its category of deprecations and `warnings.formatwarning`. `pip install lightning` installs both. If neither
-is imported before the callback classes, the first import of one of them gives the classes their base. If a callback is created
-before that, the first installed package in the order of `DISTRIBUTIONS` is imported.
+A package that the user does not import is not imported here either: a plain loop needs none, and of two packages the one that
+is imported last takes over Lightning's logger, its category of deprecations and `warnings.formatwarning`. `pip install
+lightning` installs both. The import of each gives the callback classes, and the callbacks that exist already, their base.
 """
 
 from __future__ import annotations
@@ -98,8 +97,8 @@ def usable() -> list[str]:
 
 
 def imported() -> dict[str, ModuleType]:
-    """The usable packages that are imported, by name."""
-    modules = {package: sys.modules.get(package) for package in usable()}
+    """The packages that are imported, by name."""
+    modules = {package: sys.modules.get(package) for package in DISTRIBUTIONS}
     return {package: module for package, module in modules.items() if module is not None and hasattr(module, "Callback")}
 
 
@@ -138,26 +137,20 @@ if not TYPE_CHECKING:
     class Callback(_NoLightning):
         """A callback of every imported Lightning."""
 
-        def __new__(cls, *args, **options):
-            if not inherit_imported():
-                first_usable()
-                inherit_imported()
-            return super().__new__(cls)
 
-
-def inherit_imported() -> bool:
-    """Make the callbacks inherit the `Callback` of each imported package. Returns whether they inherit any."""
+def inherit_imported() -> None:
+    """Make the callbacks inherit the `Callback` of each imported package."""
     # Both names may stand for the same package, so remove duplicates.
     bases = tuple(dict.fromkeys(module.Callback for module in imported().values()))
     if bases and bases != Callback.__bases__:
         Callback.__bases__ = bases
-    return bool(bases)
 
 
-class _FirstImport(MetaPathFinder):
-    """Calls `inherit_imported` after the first import of a Lightning, so that `issubclass` is right before a callback exists.
+class _Imports(MetaPathFinder):
+    """Calls `inherit_imported` after each import of a Lightning.
 
-    A command line of Lightning asks which classes inherit its `Callback` before it creates any.
+    Nothing of ours is called between that import and the places that look for the base: `Trainer(callbacks=callback)` looks at
+    a callback that exists already, and a command line of Lightning at the classes before it creates any.
     """
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -167,32 +160,23 @@ class _FirstImport(MetaPathFinder):
         specs = (finder.find_spec(fullname, path, target) for finder in others)
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            self._call_after(spec.loader)
+            _call_after(spec.loader)
         return spec
 
-    def _call_after(self, loader: Any) -> None:
-        load = loader.exec_module
 
-        def exec_module(module: ModuleType) -> None:
-            load(module)
-            del loader.exec_module
-            if inherit_imported() and self in sys.meta_path:
-                sys.meta_path.remove(self)
+def _call_after(loader: Any) -> None:
+    load = loader.exec_module
 
-        loader.exec_module = exec_module
+    def exec_module(module: ModuleType) -> None:
+        load(module)
+        del loader.exec_module
+        inherit_imported()
 
-
-def _begin() -> None:
-    """Inherit from imported packages. If none is imported, import the only usable one, or wait for the import of one of two."""
-    if not inherit_imported():
-        if len(usable()) == 1:
-            first_usable()
-            inherit_imported()
-        else:
-            sys.meta_path.insert(0, _FirstImport())
+    loader.exec_module = exec_module
 
 
-_begin()
+inherit_imported()
+sys.meta_path.insert(0, _Imports())
 
 
 def __getattr__(name: str) -> Any:

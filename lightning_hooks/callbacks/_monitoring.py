@@ -21,6 +21,7 @@ from lightning_hooks.callbacks._checks import (
 from lightning_hooks.callbacks._driver import flush
 from lightning_hooks.callbacks._fit_report import folder_for_report, leave_report
 from lightning_hooks.callbacks._job import Guest, Job, Owner
+from lightning_hooks.callbacks._loop_monitor import LoopGuest, MonitorPart
 from lightning_hooks.callbacks._max_overhead import OverheadLimit
 from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
 from lightning_hooks.callbacks._monitor_options import MonitorOptions
@@ -31,6 +32,7 @@ from lightning_hooks.engine.assembly import Assembled, Contribution
 from lightning_hooks.engine.changing.checks import refuse_changed_sums
 from lightning_hooks.engine.inspecting.left_out import LeftOut, left_out_of
 from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
+from lightning_hooks.engine.plain_loop.run import LoopRun
 from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.plan.plan import Plan
@@ -89,7 +91,15 @@ class Monitoring(Job[Owner, Resolved]):
     def latest(self) -> dict[str, float]:
         """The statistics of the last step by tag; waits for tables that are still being copied from a device."""
         flush(self.run)
+        if (part := self.owner._loop_part) is not None:
+            part.flush()
         return self._latest.values()
+
+    def part_in_loop(self, run: LoopRun, watch: Sequence[Watch] | None, guests: Sequence[LoopGuest]) -> MonitorPart:
+        """What the callback does in a block of `instrument`; arguments and errors as of `MonitorPart`."""
+        part = MonitorPart(run, self.owner, self.options, watch, guests, self.label)
+        self._latest = part.latest
+        return part
 
     @override
     def refuse_setting(self, setting: Setting) -> None:

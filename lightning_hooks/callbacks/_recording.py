@@ -18,6 +18,9 @@ from lightning_hooks.callbacks._trainer_training import TrainerTraining
 from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
 from lightning_hooks.engine.participants.participant import Participant
+from lightning_hooks.engine.plain_loop.part import LoopPart
+from lightning_hooks.engine.plain_loop.recording import RecorderPart
+from lightning_hooks.engine.plain_loop.run import LoopRun
 from lightning_hooks.engine.recording.flight import Flight
 from lightning_hooks.engine.recording.participant import RecordingParticipant
 from lightning_hooks.engine.recording.record_folder import RecordFolder
@@ -79,6 +82,15 @@ class Recording(Job["FlightRecorder", Plan]):
             names_modules=False,
             reader=partial(self._start_recording, trainer, run),
         )
+
+    @override
+    def in_loop(self, run: LoopRun) -> LoopPart:
+        given = self.owner.logdir
+        folder = run.folder if given is None else Path(given).expanduser().resolve()
+        return RecorderPart(run, self.owner._options, folder, self.label, self._take_flight)
+
+    def _take_flight(self, flight: Flight) -> None:
+        self.flight = flight
 
     def _start_recording(self, trainer: Trainer, run: LightningRun, observer: Observer, share: Share) -> Participant:
         model = run.model

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 from torch import nn
 from typing_extensions import override
@@ -10,9 +11,12 @@ from typing_extensions import override
 from lightning_hooks.callbacks._checks import Earlier
 from lightning_hooks.callbacks._monitor_options import MonitorOptions
 from lightning_hooks.callbacks._monitoring import Monitoring, Resolved
+from lightning_hooks.engine.plain_loop.part import LoopPart
+from lightning_hooks.engine.plain_loop.run import LoopRun
 from lightning_hooks.plan.defaults import DEFAULT_WATCH
 
 if TYPE_CHECKING:
+    from lightning_hooks.callbacks._base import HooksCallback
     from lightning_hooks.callbacks._lightning import Trainer
     from lightning_hooks.callbacks.monitor import StatsMonitor
 
@@ -45,6 +49,11 @@ class Watching(Monitoring["StatsMonitor"]):
     def rules(self) -> str:
         watch = self.owner.watch
         return ", ".join(f"watch[{i}]" for i in range(len(watch))) if watch else "the default rules"
+
+    @override
+    def in_loop(self, run: LoopRun) -> LoopPart:
+        asked = (callback._job.guest_in_loop(self, run) for callback in cast("Sequence[HooksCallback]", run.callbacks))
+        return self.part_in_loop(run, self.owner.watch, [guest for guest in asked if guest is not None])
 
     @override
     def resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:

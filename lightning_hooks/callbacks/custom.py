@@ -14,6 +14,9 @@ from lightning_hooks.callbacks._job import Job
 from lightning_hooks.callbacks._trainer import deferred, optimizers_of
 from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.inspecting.match_report import MatchLine, hooks_report
+from lightning_hooks.engine.plain_loop.changing import calling_hooks
+from lightning_hooks.engine.plain_loop.part import LoopPart
+from lightning_hooks.engine.plain_loop.run import LoopRun
 from lightning_hooks.engine.user_hooks.participant import BoundHook, UserHooksParticipant, resolve_hooks
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules import Hook
@@ -48,6 +51,10 @@ class Calling(Job["CustomHooks", list[BoundHook]]):
     @override
     def lines(self, resolved: list[BoundHook]) -> list[MatchLine]:
         return hooks_report(resolved)
+
+    @override
+    def in_loop(self, run: LoopRun) -> LoopPart:
+        return LoopPart(calling_hooks(run, self.owner.hooks, type(self.owner).__name__, self.label))
 
     @override
     def contribute(self, trainer: Trainer, run: LightningRun, resolved: list[BoundHook]) -> Contribution | None:

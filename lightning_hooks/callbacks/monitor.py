@@ -41,7 +41,7 @@ class StatsMonitor(HooksCallback):
         histogram_every_n_steps: the least number of steps between two histograms of a row in TensorBoard, and the interval at
             which rules without `stats` measure histograms (except on CUDA, where counting takes longer); default 50.
         prefix: the text before the tags of scalars, histograms and texts; default `watch/`, below which your own charts are not
-            buried. Tables have it too, except `watch/`; `latest` never has it.
+            buried. `latest`, tables and step views never have it; of several monitors, `read_run` finds one by it.
         loggers: which loggers of the Trainer are written to: `all` (default), `tensorboard`, names of their classes, or a list
             of these; an empty list for none. A TensorBoard gets every watched step, another logger those at which Lightning
             logs (`log_every_n_steps`).

@@ -116,10 +116,10 @@ def save_to(target: MutableMapping[str, Any]) -> ReadyCall:
         target: the mapping to fill: per name the output of a `forward` hook, else the first tensor or nested tensors.
 
     Example:
-        >>> from lightning_hooks import Hook, instrument
+        >>> from lightning_hooks import CustomHooks, Hook, instrument
         >>> maps = {}
         >>> model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())
-        >>> with instrument(model, hooks=[Hook(save_to(maps), kind="forward", modules="0")]):
+        >>> with instrument(model, CustomHooks([Hook(save_to(maps), kind="forward", modules="0")])):
         ...     _ = model(torch.zeros(1, 1, 5, 5))
         >>> maps["0"].shape
         torch.Size([1, 2, 3, 3])

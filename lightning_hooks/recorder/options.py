@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
 from lightning_hooks.rules.fields import as_count, check_flag
@@ -57,30 +57,3 @@ class RecorderOptions:
     def keeps(self) -> tuple[str, ...]:
         """The parts of the training that are saved beside the record: `batch`, `weights`, both or none."""
         return tuple(name for name in ("batch", "weights") if getattr(self, name))
-
-
-def as_options(recorder: Any) -> RecorderOptions | None:
-    """The options of `instrument(recorder=…)`; None for no recorder.
-
-    Raises:
-        RuleError: it is neither a bool nor a mapping of options.
-
-    Example:
-        >>> as_options({"last": 50}).last, as_options(False)
-        (50, None)
-    """
-    if recorder is False or recorder is None:
-        return None
-    if recorder is True:
-        return RecorderOptions()
-    if isinstance(recorder, RecorderOptions):
-        return recorder
-    if not isinstance(recorder, Mapping):
-        raise RuleError(f"recorder must be True or a mapping of options, got {shown(recorder)}")
-    known = [each.name for each in fields(RecorderOptions)]
-    for name in recorder:
-        if name not in known:
-            raise RuleError(
-                f"recorder: there is no option {shown(name)}{did_you_mean(str(name), known)}; it has {', '.join(known)}"
-            )
-    return RecorderOptions(**recorder)

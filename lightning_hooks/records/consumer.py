@@ -124,7 +124,7 @@ class Publisher:
 
 
 class Latest(StepConsumer):
-    """Keeps the last view of each stage, for `StatsMonitor.latest` and `instrument(…).record`."""
+    """Keeps the last view of each stage, for `latest` of monitors and of `instrument(…)`."""
 
     def __init__(self) -> None:
         self.views: dict[str, StepView] = {}

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from lightning_hooks.rules.prefix import name_of
 from lightning_hooks.tensorboard.messages import strings
 from lightning_hooks.tensorboard.run_index import RunIndex
 from lightning_hooks.tensorboard.tables import Steps, Tables
@@ -64,6 +65,25 @@ class LocalTables(Tables):
         """The row indices as mappings; their fields are unchecked."""
         return self._facts()
 
+    def prefix_of(self, prefix: str | None, stage: str | None = None) -> str:
+        """The prefix by which the tables of a monitor are stored.
+
+        Args:
+            prefix: of the monitor, with or without `watch/`; None for the first monitor.
+            stage: only monitors of this stage; None for any.
+        """
+        stored = [each["prefix"] for each in self._facts() if stage in (None, each.get("stage")) and _is_text(each, "prefix")]
+        if prefix is None:
+            return stored[0] if stored else ""
+        return prefix if prefix in stored else name_of(prefix)
+
+    def tables_of(self, prefix: str) -> list[tuple[str, str]]:
+        """The (tensor, statistic) of every table of a monitor, by the prefix as it is stored; the tensors are without it."""
+        others = {each["prefix"] for each in self._facts() if _is_text(each, "prefix")} - {""}
+        mine = [(tensor, stat) for tensor, stat in self.tables() if tensor.startswith(prefix)]
+        longer = tuple(each for each in others if each != prefix and each.startswith(prefix))
+        return [(tensor.removeprefix(prefix), stat) for tensor, stat in mine if not tensor.startswith(longer)]
+
     def saved_facts(self, prefix: str) -> list[tuple[int, str]]:
         """The steps at which facts of a monitor changed, ascending, each with the changes as JSON."""
         tag = f"{TABLE}/{FACTS}/{prefix}"
@@ -85,6 +105,10 @@ class LocalTables(Tables):
         if self._cached_facts is None or self._cached_facts[0] != self._index.version:
             self._cached_facts = self._index.version, read_facts(self.saved_indices())
         return self._cached_facts[1]
+
+
+def _is_text(fact: Mapping[str, Any], key: str) -> bool:
+    return isinstance(fact.get(key), str)
 
 
 def read_facts(texts: Sequence[str]) -> list[Mapping[str, Any]]:

@@ -77,29 +77,36 @@ class Run:
 
     def __repr__(self) -> str:
         """The path and the number of tags and tables."""
-        return f"<Run {str(self.path)!r}: {len(self.scalars)} scalar tags, {len(self.tensors())} tables>"
+        tables = [] if self._tables is None else self._tables.tables()
+        return f"<Run {str(self.path)!r}: {len(self.scalars)} scalar tags, {len(tables)} tables>"
 
-    def tensors(self) -> list[tuple[str, str]]:
-        """The (tensor, statistic) of every table."""
-        return [] if self._tables is None else self._tables.tables()
+    def tensors(self, prefix: str | None = None) -> list[tuple[str, str]]:
+        """The (tensor, statistic) of every table of a monitor.
 
-    def table(self, tensor: str, stat: str) -> Table:
+        Args:
+            prefix: of the monitor, with or without `watch/`; None for the first monitor.
+        """
+        return [] if self._tables is None else self._tables.tables_of(self._tables.prefix_of(prefix))
+
+    def table(self, tensor: str, stat: str, prefix: str | None = None) -> Table:
         """The table of one statistic, read from the files now.
 
         If the list of rows changed during the run, the table has all rows, and rows of equal names are joined.
 
         Args:
-            tensor: for example `grad`, preceded by the monitor's prefix if it is not the default `watch/`.
+            tensor: for example `grad`.
             stat: for example `norm`; `count` is the number of measured elements.
+            prefix: of the monitor, with or without `watch/`; None for the first monitor.
 
         Raises:
             RuleError: the run has no such table.
         """
-        if self._tables is None or not self._tables.has(tensor, stat):
-            known = [f"{t} {s}" for t, s in self.tensors()]
+        name = f"{'' if self._tables is None else self._tables.prefix_of(prefix)}{tensor}"
+        if self._tables is None or not self._tables.has(name, stat):
+            known = [f"{t} {s}" for t, s in self.tensors(prefix)]
             raise RuleError(f"no table {f'{tensor} {stat}'!r} in {self.path}{did_you_mean(f'{tensor} {stat}', known)}")
-        steps = self._tables.steps(tensor, stat)
-        return Table(self._tables.rows(tensor, stat), steps, self._tables.read(tensor, stat, 0, len(steps)))
+        steps = self._tables.steps(name, stat)
+        return Table(self._tables.rows(name, stat), steps, self._tables.read(name, stat, 0, len(steps)))
 
     def monitors(self, stage: str = "train") -> list[ReadMonitor]:
         """The monitors whose step views the run holds, in the order of the callbacks; empty for files of older versions.
@@ -111,12 +118,12 @@ class Run:
 
         return [] if self._tables is None else read_monitors(self._tables, stage)
 
-    def views(self, stage: str = "train", prefix: str = "", monitor: int = 0) -> Iterator[StepView]:
+    def views(self, stage: str = "train", prefix: str | None = None, monitor: int = 0) -> Iterator[StepView]:
         """The step views of a monitor, as its consumers got them, with numbers rounded to float32.
 
         Args:
             stage: `train`, `validate`, `test` or `predict`.
-            prefix: the prefix of the monitor, with or without `watch/`.
+            prefix: of the monitor, with or without `watch/`; None for the first monitor of the stage.
             monitor: index of the monitor among those with the prefix, in the order of the callbacks.
 
         Raises:
@@ -128,12 +135,13 @@ class Run:
             raise RuleError(f"{self.path} has no step views")
         return read_views(self._index, self._tables, stage, prefix, monitor)
 
-    def to_pandas(self, tensor: str | None = None, stat: str | None = None) -> pd.DataFrame:
-        """The tables as a data frame.
+    def to_pandas(self, tensor: str | None = None, stat: str | None = None, prefix: str | None = None) -> pd.DataFrame:
+        """The tables of a monitor as a data frame.
 
         Args:
             tensor: only tables of this tensor.
             stat: only tables of this statistic.
+            prefix: of the monitor, with or without `watch/`; None for the first monitor.
 
         Returns:
             A frame with the steps as its index and (tensor, statistic, name) as its columns.
@@ -144,12 +152,12 @@ class Run:
         """
         import pandas as pd
 
-        chosen = [(t, s) for t, s in self.tensors() if tensor in (None, t) and stat in (None, s)]
+        chosen = [(t, s) for t, s in self.tensors(prefix) if tensor in (None, t) and stat in (None, s)]
         if not chosen:
-            self.table(tensor or "", stat or "")  # always raises here, with the names of similar tables
+            self.table(tensor or "", stat or "", prefix)  # always raises here, with the names of similar tables
         frames = []
         for pair in chosen:
-            table = self.table(*pair)
+            table = self.table(*pair, prefix)
             columns = pd.MultiIndex.from_tuples([(*pair, name) for name in table.names], names=["tensor", "stat", "name"])
             frames.append(pd.DataFrame(table.values, index=pd.Index(table.steps, name="step"), columns=columns))
         return pd.concat(frames, axis=1)
@@ -160,7 +168,7 @@ class Run:
 
         from lightning_hooks.dashboard.report import report
 
-        if not self.tensors():
+        if self._tables is None or not self._tables.tables():
             return html.escape(repr(self))
         # Escape to ASCII. In a document of another encoding, other characters would change the script, and the browser would
         # refuse to run it because its hash no longer matches the policy of the page.

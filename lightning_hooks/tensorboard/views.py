@@ -16,7 +16,6 @@ from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.saved_facts import facts_of
 from lightning_hooks.records.saved_index import SavedIndex
 from lightning_hooks.records.step_view import StepView
-from lightning_hooks.rules.prefix import name_of
 from lightning_hooks.stats.accumulators import MOMENTS
 from lightning_hooks.stats.stored import MOMENT_NAMES, StoredRows
 from lightning_hooks.tensorboard.local_tables import LocalTables
@@ -47,17 +46,16 @@ def read_monitors(tables: LocalTables, stage: str) -> list[ReadMonitor]:
     return [ReadMonitor(each.prefix, prefixes[:i].count(each.prefix), each.index) for i, each in enumerate(saved)]
 
 
-def read_views(index: RunIndex, tables: LocalTables, stage: str, prefix: str, monitor: int) -> Iterator[StepView]:
+def read_views(index: RunIndex, tables: LocalTables, stage: str, prefix: str | None, monitor: int) -> Iterator[StepView]:
     """The step views of a monitor, as documented at `Run.views`; an error is raised at the call, not at the first view."""
     saved = [SavedIndex.from_json(text) for text in tables.saved_indices()]
     of_stage = [each for each in saved if each.stage == stage]
-    # Also find a monitor by the prefix of its scalars.
-    known = prefix if any(each.prefix == prefix for each in of_stage) else name_of(prefix)
+    known = tables.prefix_of(prefix, stage)
     chosen = [each for each in of_stage if each.prefix == known]
     if not 0 <= monitor < len(chosen):
         available = ", ".join(dict.fromkeys(f"stage {each.stage!r} with prefix {each.prefix!r}" for each in saved))
         raise RuleError(
-            f"{index.path} has no step views of monitor {monitor}, stage {stage!r} and prefix {prefix!r}; there are "
+            f"{index.path} has no step views of monitor {monitor}, stage {stage!r} and prefix {known!r}; there are "
             f"{available or 'none: it was written by an older version, or ended before its first step did'}"
         )
     return _Views(index, tables, chosen[monitor]).read()

@@ -117,11 +117,11 @@ def test_other_stages_have_only_histograms_that_rules_name(tmp_path: Path) -> No
 def test_a_plain_loop_draws_histograms_into_its_event_file(tmp_path: Path, has_logdir: bool) -> None:
     net = torch.nn.Sequential(torch.nn.Linear(3, 2))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with instrument(net, optimizer=optimizer, logdir=tmp_path if has_logdir else None) as watched:
+    with instrument(net, [StatsMonitor()], optimizer=optimizer, logdir=tmp_path if has_logdir else None) as watched:
         for _ in range(101):
             optimizer.zero_grad()
             net(torch.ones(4, 3)).sum().backward()
             optimizer.step()
-    assert watched.record is not None and ("histogram" in watched.record.rows.kept) == has_logdir
+    assert watched.view is not None and ("histogram" in watched.view.rows.kept) == has_logdir
     if has_logdir:
         assert steps_drawn(tmp_path / "run_0", "output", "0") == [49, 99]

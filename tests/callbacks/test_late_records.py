@@ -220,15 +220,15 @@ def test_a_copy_of_the_callback_has_the_last_step_too(tmp_path: Path, late: list
 def test_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     log = late_copies.install(monkeypatch)
     model = nn.Sequential(nn.Linear(2, 1))
-    with instrument(model, watch=[Watch(modules="0", tensors="output", stats="mean")]) as watched:
+    with instrument(model, [StatsMonitor([Watch(modules="0", tensors="output", stats="mean")])]) as watched:
         for number in range(3):
             model(torch.full((1, 2), float(number))).sum().backward()
             watched.step()
         assert log == ["begin", "begin", "wait", "begin", "wait"]
-        assert watched.record.step == 2 and log[-1] == "wait"
-        last = watched.compute()["output_mean/0"]
+        assert watched.view.step == 2 and log[-1] == "wait"
+        last = watched.latest["output_mean/0"]
         assert last == pytest.approx(model(torch.full((1, 2), 2.0)).item())
-    assert watched.compute()["output_mean/0"] == last
+    assert watched.latest["output_mean/0"] == last
 
 
 # -- requests of ranks ----------------------------------------------------------------------------------------------------
@@ -325,13 +325,13 @@ def test_steps_read_no_number_of_the_device_before_the_next_one_ends(monkeypatch
         Watch(modules="*", tensors=["output", "output_grad"], stats=["mean", "norm", "p50", mine]),
         Watch(params="*", tensors=["param", "grad", "update"], stats=["mean", "norm"]),
     ]
-    with instrument(model, watch=rules, optimizer=optimizer) as watched:
+    with instrument(model, [StatsMonitor(rules)], optimizer=optimizer) as watched:
         for _ in range(3):
             with Waits() as waits:
                 model(torch.ones(3, 4)).sum().backward()
                 optimizer.step()
             assert waits.seen == []
-        assert len(watched.compute()) > 40
+        assert len(watched.latest) > 40
     with Waits() as waits:
         torch.ones(1).item()
     assert waits.seen == ["aten._local_scalar_dense"]
@@ -340,7 +340,7 @@ def test_steps_read_no_number_of_the_device_before_the_next_one_ends(monkeypatch
 def test_an_interrupted_wait_leaves_both_steps_to_who_asks_next(monkeypatch: pytest.MonkeyPatch) -> None:
     late_copies.install(monkeypatch)
     model = nn.Sequential(nn.Linear(2, 2))
-    with instrument(model, watch=[Watch(modules="0", tensors="output", stats="max")]) as watched:
+    with instrument(model, [StatsMonitor([Watch(modules="0", tensors="output", stats="max")])]) as watched:
         model(torch.ones(1, 2))
         watched.step()
         out = model(torch.full((1, 2), 3.0))
@@ -353,4 +353,4 @@ def test_an_interrupted_wait_leaves_both_steps_to_who_asks_next(monkeypatch: pyt
         monkeypatch.setattr(late_copies.LateCopy, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             watched.step()
-        assert watched.compute()["output_max/0"] == pytest.approx(out.max().item())
+        assert watched.latest["output_max/0"] == pytest.approx(out.max().item())

@@ -136,18 +136,44 @@ def test_a_command_line_knows_the_short_names_of_callbacks_that_were_imported_be
     assert done.stdout.splitlines()[-2:] == ["True", package], done.stderr
 
 
-@pytest.mark.skipif(len(PACKAGES) < 2, reason="with one package there is no choice")
-def test_a_callback_that_is_made_before_either_is_imported_is_one_of_the_first() -> None:
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_callback_that_is_made_before_a_lightning_is_imported_is_one_of_each_that_is(package: str) -> None:
     code = (
-        "import sys\nfrom lightning_hooks import StatsMonitor\n"
-        f"names = {PACKAGES}\nassert not set(names) & set(sys.modules)\n"
-        "monitor = StatsMonitor()\n"
-        "assert [name in sys.modules for name in names] == [True, False]\n"
-        "import pytorch_lightning\nassert not isinstance(monitor, pytorch_lightning.Callback)\n"
-        "StatsMonitor()\nassert isinstance(monitor, pytorch_lightning.Callback)\n"
+        "import importlib, sys\nfrom lightning_hooks import StatsMonitor\n"
+        f"names = {sorted(PACKAGES, key=package.__ne__)}\nmonitor = StatsMonitor()\n"
+        "assert not set(names) & set(sys.modules)\n"
+        "quiet = dict(logger=False, accelerator='cpu', enable_checkpointing=False)\n"
+        "for name in names:\n"
+        "    lightning = importlib.import_module(name)\n"
+        "    assert monitor in lightning.Trainer(callbacks=monitor, **quiet).callbacks\n"
+        "    is_overridden = importlib.import_module(f'{name}.utilities.model_helpers').is_overridden\n"
+        "    assert is_overridden('on_fit_start', monitor) and not is_overridden('on_sanity_check_start', monitor)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+PLAIN_LOOP = """
+import sys
+for name in ("lightning", "pytorch_lightning", "lightning_fabric"):
+    sys.modules[name] = None
+import torch
+from lightning_hooks import FlightRecorder, HealthMonitor, StatsMonitor, instrument
+
+model = torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+monitor, health, recorder = StatsMonitor(), HealthMonitor(), FlightRecorder()
+with instrument(model, [monitor, health, recorder], optimizer=optimizer):
+    model(torch.tensor([[3.0, 4.0]])).sum().backward()
+    optimizer.step()
+print("NORM", monitor.latest["grad_norm/0.weight"], health.findings, recorder.record)
+"""
+
+
+def test_a_plain_loop_needs_none() -> None:
+    done = subprocess.run([sys.executable, "-c", PLAIN_LOOP], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "NORM 5.0 [] None\n" and done.stderr.startswith("Healthy: ")
 
 
 def test_without_either_the_import_names_both(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def test_a_folder_that_is_given_is_used(current: Path) -> None:
 def test_a_plain_loop_without_a_folder_leaves_no_file(current: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with instrument(model, health=True, recorder=True, optimizer=optimizer):
+    with instrument(model, [StatsMonitor(), HealthMonitor(), FlightRecorder()], optimizer=optimizer):
         model(torch.ones(4, 2)).sum().backward()
         optimizer.step()
     assert [*current.iterdir()] == []

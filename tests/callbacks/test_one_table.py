@@ -69,7 +69,7 @@ def test_a_plain_loop_has_one_table(observers: list[Observer]) -> None:
 
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with instrument(model, watch=OWN, health=True, recorder=True, optimizer=optimizer):
+    with instrument(model, [StatsMonitor(OWN), HealthMonitor(), FlightRecorder()], optimizer=optimizer):
         pass
     (observer,) = observers
-    assert set(rows_of(observer).values()) == {1} and len(observer.shares) == 2
+    assert set(rows_of(observer).values()) == {1} and len(observer.shares) == 3

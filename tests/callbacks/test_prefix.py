@@ -61,16 +61,29 @@ def test_reports_of_transforms_and_findings_are_below_it_too(tmp_path: Path) -> 
     [("watch/", ""), ("", ""), ("mine/", "mine/"), ("watch/a/", "a/")],
     ids=["default", "none", "own", "below"],
 )
-def test_tables_and_views_have_it_without_watch_and_latest_never_has_it(tmp_path: Path, prefix: str, name: str) -> None:
+def test_tables_views_and_latest_have_none_and_a_monitor_is_found_by_its_own(tmp_path: Path, prefix: str, name: str) -> None:
     monitor = StatsMonitor(RULES, prefix=prefix)
     run = fit(tmp_path, monitor)
-    assert run.table(f"{name}grad", "norm").names[0] == "body.0.weight"
+    assert ("grad", "norm") in run.tensors() and run.table("grad", "norm").names[0] == "body.0.weight"
     assert {"grad_norm/body.0.weight", "run/grad_norm"} <= monitor.latest.keys()
-    for given in (name, prefix):
+    for given in (None, name, prefix):
+        assert run.table("grad", "norm", given).names[0] == "body.0.weight"
         views = [*run.views(prefix=given)]
         assert [view.summaries["run/grad_norm"] for view in views] == pytest.approx(
             run.scalars[f"{prefix}run/grad_norm"][1].tolist()
         )
+
+
+def test_the_tables_of_a_second_monitor_are_asked_for_by_its_prefix(tmp_path: Path) -> None:
+    own = StatsMonitor([Watch(params="body.0.bias", tensors="grad", stats="norm")], prefix="mine/")
+    run = fit(tmp_path, StatsMonitor(RULES), own)
+    assert run.table("grad", "norm").names[0] == "body.0.weight" and run.table("grad", "norm", "mine/").names == (
+        "body.0.bias",
+    )
+    assert {tensor for tensor, _ in run.tensors("mine/")} == {"grad", "loss"}
+    assert not [tensor for tensor, _ in run.tensors() if "mine" in tensor]
+    with pytest.raises(RuleError, match="^no table 'param norm' in "):
+        run.table("param", "norm", "mine/")
 
 
 def test_validation_follows_the_prefix(tmp_path: Path) -> None:

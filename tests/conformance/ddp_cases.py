@@ -221,7 +221,9 @@ def random_in_a_loop(root: Path) -> dict[str, Any]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         torch.manual_seed(100 + rank())  # ranks that were seeded apart
         seen = Spy()
-        with instrument(replica, apply=[Apply([AddNoise(0.1), seen], params="*", when=stage)], optimizer=optimizer):
+        with instrument(
+            replica, [GradientTransforms([Apply([AddNoise(0.1), seen], params="*", when=stage)])], optimizer=optimizer
+        ):
             for x, _ in mine(3):
                 optimizer.zero_grad()
                 replica(x).square().mean().backward()
@@ -251,7 +253,9 @@ def on_one_device(root: Path) -> dict[str, Any]:
     latest = monitor.latest
     if rank() == 0:
         trainer_of(root, monitor).validate(model, mine(1), verbose=False)
-        with instrument(model, apply=[Apply(Scale(0.5), params="*")], optimizer=torch.optim.SGD(model.parameters())):
+        with instrument(
+            model, [GradientTransforms([Apply(Scale(0.5), params="*")])], optimizer=torch.optim.SGD(model.parameters())
+        ):
             pass  # neither watches nor draws random numbers
     return {"sums": sums, "latest": latest, "seen": keeps.seen}
 
@@ -488,7 +492,7 @@ def other_rules_on_each_rank(root: Path) -> dict[str, Any]:
         except HooksError as error:
             out[name] = f"{type(error).__name__}: {error}"
     try:
-        instrument(net(), watch=[Watch(tensors="output", **rules["nothing"][rank()])])
+        instrument(net(), [StatsMonitor([Watch(tensors="output", **rules["nothing"][rank()])])])
     except HooksError as error:
         out["a loop"] = f"{type(error).__name__}: {error}"
     return out
@@ -530,12 +534,12 @@ def reports_of_two_optimizers(root: Path) -> list[float]:
         model.a = nn.Parameter(distribute_tensor(torch.ones(4), mesh, [Shard(0)]))
         model.b = nn.Parameter(torch.ones(4))
         optimizers = [torch.optim.SGD([getattr(model, name) for name in names]) for names in held]
-        with instrument(model, apply=[Apply(Scale(0.5), params="*")], optimizer=optimizers) as watched:
+        with instrument(model, [GradientTransforms([Apply(Scale(0.5), params="*")])], optimizer=optimizers) as watched:
             for parameter in model.parameters():
                 parameter.grad = parameter.detach().clone()
             for optimizer in optimizers:
                 optimizer.step()
-        out.append(watched.compute()["transform_norm_before/0_Scale"])
+        out.append(watched.latest["transform_norm_before/0_Scale"])
     return out
 
 

@@ -148,7 +148,9 @@ def plain_loop(root: Path) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with (
         redirect_stdout(io.StringIO()),
-        instrument(model, health=True, optimizer=optimizer, folder=root, recorder=True) as watched,
+        instrument(
+            model, [StatsMonitor(), health := HealthMonitor(), FlightRecorder()], optimizer=optimizer, folder=root
+        ) as watched,
     ):
         for batch in randn(STEPS, 4, 6, seed=3).float():
             optimizer.zero_grad()
@@ -158,4 +160,4 @@ def plain_loop(root: Path) -> dict[str, Any]:
             optimizer.step()
     torch.distributed.barrier()
     told = json.loads((root / "summary.json").read_text())
-    return {"findings": [finding.rule for finding in watched.findings], "could not": told["could_not_run"]["DeadUnits"]}
+    return {"findings": [finding.rule for finding in health.findings], "could not": told["could_not_run"]["DeadUnits"]}

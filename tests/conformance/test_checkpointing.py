@@ -199,10 +199,10 @@ def test_a_recomputation_by_other_means_is_seen_once() -> None:
     rules = [Watch(modules="*", tensors=["output", "output_grad"], stats=["norm"])]
     numbers = []
     for run in (model, lambda x: Reversed.apply(x, model)):
-        with instrument(model, watch=rules) as watched:
+        with instrument(model, [StatsMonitor(rules)]) as watched:
             run(x * 2).sum().backward()
             watched.step()
-            numbers.append(watched.compute())
+            numbers.append(watched.latest)
     assert numbers[0] == pytest.approx(numbers[1]) and {"output_norm/0", "output_grad_norm/0"} <= numbers[0].keys()
 
 
@@ -216,12 +216,12 @@ def test_a_forward_in_a_backward_hook_is_taken_for_a_recomputation() -> None:
         with torch.enable_grad():
             model["solver"](gradient.detach()).sum().backward()
 
-    with instrument(model, watch=rules) as watched:
+    with instrument(model, [StatsMonitor(rules)]) as watched:
         y = model["cell"](torch.ones(4, 3))
         y.register_hook(solve)
         y.sum().backward()
         watched.step()
-        numbers = watched.compute()
+        numbers = watched.latest
     assert numbers["output_norm/cell"] == pytest.approx(y.detach().norm().item())
     assert "output_norm/solver" not in numbers
     assert numbers["output_grad_norm/solver"] == numbers["output_grad_norm/cell"] == pytest.approx(12**0.5)

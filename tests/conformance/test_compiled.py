@@ -239,10 +239,13 @@ def test_where_torch_makes_new_tensors_by_default_changes_no_number() -> None:
         net, x, gradient = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(4, 8), torch.ones(4, 8)
         net.compile(backend="aot_eager")
         apply = [Apply(Scale(0.5), modules="0")]
-        with torch.device(device), instrument(net, watch=[Watch(modules="*", tensors=TENSORS)], apply=apply) as watched:
+        with (
+            torch.device(device),
+            instrument(net, [StatsMonitor([Watch(modules="*", tensors=TENSORS)]), GradientTransforms(apply)]) as watched,
+        ):
             net(x).backward(gradient)
             watched.step()
-            found.append(watched.compute())
+            found.append(watched.latest)
     assert found[0] == found[1] and "input_grad_norm/1" in found[0]
 
 
@@ -686,10 +689,10 @@ def test_hooks_are_seen_in_every_part_of_a_graph_that_was_traced_before(blocks: 
     net, x = compiled(), torch.randn(4, 8)
     first = net if who == "itself" else compiled()  # of the same classes: torch shares its graphs
     first(x).sum().backward()
-    with instrument(net, watch=[Watch(modules="*", select="leaves", stats="mean")]) as watched:
+    with instrument(net, [StatsMonitor([Watch(modules="*", select="leaves", stats="mean")])]) as watched:
         net(x).sum().backward()
         watched.step()
-        rows = watched.compute()
+        rows = watched.latest
     layers = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
     names = [name.replace("_orig_mod.", "") for name in layers]
     assert all(f"{tensor}_mean/{name}" in rows for name in names for tensor in ("output", "output_grad"))
@@ -699,5 +702,5 @@ def test_where_torch_does_not_say_which_graphs_it_keeps_all_of_them_go(monkeypat
     gone: list[bool] = []
     monkeypatch.setattr("torch.compiler.reset", lambda: gone.append(True))
     monkeypatch.delattr("torch._C._dynamo.eval_frame._debug_get_cache_entry_list")
-    with instrument(torch.compile(Net(), backend="aot_eager"), watch=[Watch(modules="*")]):
+    with instrument(torch.compile(Net(), backend="aot_eager"), [StatsMonitor([Watch(modules="*")])]):
         assert gone

@@ -110,14 +110,14 @@ def test_a_plain_loop_counts_the_backward_of_the_loss_alone(way: str, stats: Any
     def fitted(watch: list[Watch]) -> tuple[Potential, list[dict[str, float]], list[dict[str, float]]]:
         net, expected, found = Potential(way), [], []
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        with instrument(net, watch=watch, optimizer=optimizer) as watched:
+        with instrument(net, [StatsMonitor(watch)], optimizer=optimizer) as watched:
             for _ in range(3):
                 if watch:
                     expected.append(by_hand(copied(net), X, Y))
                 optimizer.zero_grad()
                 net.loss(X, Y).backward()
                 optimizer.step()
-                found.append(watched.compute())
+                found.append(watched.latest)
         return net, expected, found
 
     rule = Watch(modules=["first", "last"], tensors=["input_grad", "output_grad"], stats=[stats])
@@ -140,7 +140,7 @@ def copied(net: Potential) -> Potential:
 def test_a_rule_leaves_the_forces_alone_and_changes_the_gradient_of_the_loss(way: str) -> None:
     plain, net = Potential(way), Potential(way)
     plain.loss(X, Y)
-    with instrument(net, apply=HALVES):
+    with instrument(net, [GradientTransforms(HALVES)]):
         net.loss(X, Y).backward()
     assert plain.forces is not None and net.forces is not None and torch.equal(plain.forces, net.forces)
     expected = halved(copied(net), X, Y)
@@ -152,7 +152,7 @@ def test_a_rule_leaves_the_forces_alone_and_changes_the_gradient_of_the_loss(way
 def test_a_rule_on_either_gradient_leaves_the_forces_alone(tensor: str) -> None:
     plain, net = Potential(), Potential()
     plain.loss(X, Y).backward()
-    with instrument(net, apply=[Apply(Scale(0.5), modules=["first", "last"], tensor=tensor)]):
+    with instrument(net, [GradientTransforms([Apply(Scale(0.5), modules=["first", "last"], tensor=tensor)])]):
         net.loss(X, Y).backward()
     assert plain.forces is not None and net.forces is not None and torch.equal(plain.forces, net.forces)
     assert not torch.equal(plain.first.weight.grad, net.first.weight.grad)
@@ -275,7 +275,9 @@ def test_micro_batches_are_backwards_of_the_loss() -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     found = []
     for inner in (False, True):
-        with instrument(net, watch=[Watch(params="last.weight", stats=["micro_cosine"])], optimizer=optimizer) as watched:
+        with instrument(
+            net, [StatsMonitor([Watch(params="last.weight", stats=["micro_cosine"])])], optimizer=optimizer
+        ) as watched:
             for x in X.split(2):
                 loss = net.energy(x)[0].square().sum()
                 if inner:
@@ -285,7 +287,7 @@ def test_micro_batches_are_backwards_of_the_loss() -> None:
                 group["lr"] = 0.0
             optimizer.step()
             optimizer.zero_grad()
-            found.append(watched.compute()["grad_micro_cosine/last.weight"])
+            found.append(watched.latest["grad_micro_cosine/last.weight"])
     assert found[0] == found[1]
 
 
@@ -311,10 +313,12 @@ def test_what_counts_in_a_plain_loop(name: str) -> None:
     net = Potential()
     grads: list[str] = []
     hooks = [Hook(lambda grad: grads.append("seen"), modules="last", kind="output_grad")]
-    with instrument(net, watch=[Watch(modules="last", tensors="output_grad", stats="norm")], hooks=hooks) as watched:
+    with instrument(
+        net, [StatsMonitor([Watch(modules="last", tensors="output_grad", stats="norm")]), CustomHooks(hooks)]
+    ) as watched:
         {**COUNTED, **INNER}[name](net)
         watched.step()
-        found = watched.compute()
+        found = watched.latest
     found.pop("run/nonfinite", None)
     assert found == (pytest.approx({"output_grad_norm/last": 5**0.5}) if name in COUNTED else {})
     assert grads == ["seen"]  # a hook of the user's runs in every backward
@@ -332,10 +336,10 @@ def test_the_outer_loss_of_meta_learning_counts() -> None:
 
     inner, outer = inner_and_outer()
     want = torch.cat(torch.autograd.grad(outer.square().sum(), [inner, outer])).norm().item()
-    with instrument(net, watch=[Watch(modules="2", tensors="output_grad", stats="norm")]) as watched:
+    with instrument(net, [StatsMonitor([Watch(modules="2", tensors="output_grad", stats="norm")])]) as watched:
         inner_and_outer()[1].square().sum().backward()
         watched.step()
-        assert watched.compute()["output_grad_norm/2"] == pytest.approx(want, rel=1e-5)
+        assert watched.latest["output_grad_norm/2"] == pytest.approx(want, rel=1e-5)
 
 
 def test_a_hook_of_the_users_sees_every_backward_in_a_fit(tmp_path: Path) -> None:
@@ -366,10 +370,10 @@ def test_input_grad_is_what_flows_through_the_operations_of_the_module() -> None
 
     value, hidden, out = loss()
     at_hidden, at_out = torch.autograd.grad(value, [hidden, out])
-    with instrument(net, watch=[Watch(modules="*", tensors=["input_grad", "output_grad"], stats="norm")]) as watched:
+    with instrument(net, [StatsMonitor([Watch(modules="*", tensors=["input_grad", "output_grad"], stats="norm")])]) as watched:
         loss()[0].backward()
         watched.step()
-        found = watched.compute()
+        found = watched.latest
     assert found["output_grad_norm/0"] == pytest.approx(at_hidden.norm().item(), rel=1e-5)
     assert found["output_grad_norm/1"] == pytest.approx(at_out.norm().item(), rel=1e-5)
     assert found["input_grad_norm/1"] == pytest.approx((2 * hidden * at_out).norm().item(), rel=1e-5)
@@ -379,10 +383,10 @@ def test_the_fallback_of_the_private_names_goes_by_create_graph(monkeypatch: pyt
     HookSwitch()  # tries the private names
     monkeypatch.setattr(names, "accumulates", None)
     net = Potential()
-    with instrument(net, watch=[Watch(modules=["first", "last"], tensors="output_grad", stats="norm")]) as watched:
+    with instrument(net, [StatsMonitor([Watch(modules=["first", "last"], tensors="output_grad", stats="norm")])]) as watched:
         net.loss(X, Y).backward()
         watched.step()
-        found = watched.compute()
+        found = watched.latest
     want = by_hand(net, X, Y)
     assert {tag: found[tag] for tag in want if tag in found} == pytest.approx(
         {tag: want[tag] for tag in want if tag.startswith("output_grad")}, rel=1e-5
@@ -399,10 +403,10 @@ def test_compiled_modules(what: str) -> None:
     for module in (net.first, net.last) if what == "layers" else (net,):
         module.compile(backend="eager")
     rules = [Watch(modules=["first", "last"], tensors=["input_grad", "output_grad"], stats="norm")]
-    with instrument(net, watch=rules) as watched:
+    with instrument(net, [StatsMonitor(rules)]) as watched:
         for _ in range(2):
             net.loss(X, Y).backward()
             watched.step()
-            found = watched.compute()
+            found = watched.latest
     want = by_hand(copied(net), X, Y)
     assert {tag: found[tag] for tag in want} == pytest.approx(want, rel=1e-5)

@@ -38,13 +38,13 @@ def test_a_rule_may_watch_the_inner_gradient(way: str, tensors: list[str]) -> No
     net = Potential(way)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     rules = [Watch(modules=["first", "last"], tensors=tensors, stats="norm")]
-    with instrument(net, watch=rules, optimizer=optimizer) as watched:
+    with instrument(net, [StatsMonitor(rules)], optimizer=optimizer) as watched:
         for _ in range(2):
             want = {**by_hand(copied(net), X, Y), **inner_by_hand(copied(net), X)}
             optimizer.zero_grad()
             net.loss(X, Y).backward()
             optimizer.step()
-            found = watched.compute()
+            found = watched.latest
             want = {tag: value for tag, value in want.items() if tag.split("_norm/")[0] in tensors}
             assert {tag: value for tag, value in found.items() if "grad_norm/" in tag} == pytest.approx(want, rel=1e-5)
 

@@ -269,7 +269,7 @@ def test_an_optimizer_without_hooks_has_no_update_and_the_reason(tmp_path: Path,
     with pytest.raises(UnsupportedError, match=rf"^hooks\[0\].kind: 'optimizer_step_post': {kind.__name__} has no hooks"):
         run(CustomHooks([rule]))
     with pytest.raises(UnsupportedError, match=f"^instrument: {kind.__name__} has no hooks .*; omit optimizer= and call step"):
-        instrument(watched, optimizer=kind(torch.optim.SGD(watched.parameters(), lr=0.1))).__enter__()
+        instrument(watched, [StatsMonitor()], optimizer=kind(torch.optim.SGD(watched.parameters(), lr=0.1))).__enter__()
 
 
 def test_what_needs_no_update_does_not_miss_it(tmp_path: Path) -> None:

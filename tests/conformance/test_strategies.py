@@ -124,4 +124,4 @@ def test_a_loop_on_a_device_without_float64_is_refused() -> None:
             return iter([SimpleNamespace(device=torch.device("mps"))])
 
     with pytest.raises(UnsupportedError, match="'mps'"):
-        instrument(Elsewhere(2, 2), watch=[Watch(params="*")])
+        instrument(Elsewhere(2, 2), [StatsMonitor([Watch(params="*")])])

@@ -77,13 +77,13 @@ def test_it_gives_the_same_and_is_not_measured(name: str, several: bool) -> None
 
     def watched(extra: bool) -> tuple[dict[str, float], list[str], Any]:
         net, got = model(), None
-        with warnings.catch_warnings(record=True) as seen, instrument(net, watch=rules) as watch:
+        with warnings.catch_warnings(record=True) as seen, instrument(net, [StatsMonitor(rules)]) as watch:
             warnings.simplefilter("always")
             net(X).sum().backward()
             if extra:
                 got = run(net)
             watch.step()
-            return dict(watch.compute()), [str(w.message) for w in seen if w.category is UserWarning], got
+            return dict(watch.latest), [str(w.message) for w in seen if w.category is UserWarning], got
 
     plain, nothing, _ = watched(False)
     numbers, messages, got = watched(True)
@@ -140,7 +140,7 @@ def test_a_gradient_transform_is_refused(tmp_path: Path) -> None:
 
 def test_a_gradient_transform_is_refused_in_a_batched_backward() -> None:
     net = model()
-    with instrument(net, apply=[Apply(Scale(0.5), modules="2")]):
+    with instrument(net, [GradientTransforms([Apply(Scale(0.5), modules="2")])]):
         with pytest.raises(UnsupportedError, match=rf"apply\[0\].*of 2.*{HIDDEN}"):
             batched(net)
 

@@ -127,7 +127,7 @@ def test_units_of_compiled_modules_are_those_of_eager_mode(compiles: Callable[[I
     compiles(net, backend)
     rule = Watch(modules="*", tensors=["output", "output_grad"], units=Units(vectors=True), every_n_steps=1)
     steps, graphs = bare(4), []
-    with instrument(net, watch=[rule], consumers=[keeps]) as watched:
+    with instrument(net, [StatsMonitor([rule], consumers=[keeps])]) as watched:
         for step in range(4):
             for batch in images(step):
                 net(batch).square().sum().backward()
@@ -157,7 +157,7 @@ def test_units_at_every_third_step_compile_one_more_variant_at_most() -> None:
         Watch(modules="*", tensors="output", stats=["mean"], every_n_steps=1),
         Watch(modules="*", tensors="output", units="auto", every_n_steps=3),
     ]
-    with instrument(net, watch=rules, consumers=[keeps]) as watched:
+    with instrument(net, [StatsMonitor(rules, consumers=[keeps])]) as watched:
         for step in range(9):
             for batch in images(step):
                 net(batch).square().sum().backward()

@@ -76,11 +76,11 @@ def test_units_of_two_micro_batches_are_those_of_all_their_tensors(device: str, 
     if compiled:
         watched.compile()
     rule = Watch(modules="*", tensors=["output", "output_grad"], units="auto", every_n_steps=1)
-    with instrument(watched, watch=rule, consumers=[keeps]) as session:
+    with instrument(watched, [StatsMonitor(rule, consumers=[keeps])]) as session:
         for step in range(2):
             train(watched, step)
             session.step()
-        session.compute()
+        _ = session.latest
     torch._dynamo.reset()
 
     bare, kept = model(), {}

@@ -119,13 +119,13 @@ def test_watching_waits_for_nothing_in_a_loop(device: str, without_waiting: Call
         optimizer.step()
 
     train()
-    with instrument(model, watch=everything(), optimizer=optimizer) as watched:
+    with instrument(model, [StatsMonitor(everything())], optimizer=optimizer) as watched:
         for _ in range(3):
             train()
         with without_waiting():
             for _ in range(3):
                 train()
-        found = watched.compute()
+        found = watched.latest
     assert found["output_norm/0"] > 0 and found["update_norm/0.weight"] > 0
 
 
@@ -165,12 +165,12 @@ def test_compiled_modules_have_the_numbers_of_eager_ones(device: str) -> None:
     rules = [Watch(modules="*", tensors=["output", "output_grad"], stats=["mean", "norm", "max", "p50"])]
 
     def numbers() -> dict[str, float]:
-        with instrument(model, watch=rules) as watched:
+        with instrument(model, [StatsMonitor(rules)]) as watched:
             for _ in range(2):
                 model.zero_grad()
                 model(x).square().sum().backward()
                 watched.step()
-            return watched.compute()
+            return watched.latest
 
     eager = numbers()
     model.compile()

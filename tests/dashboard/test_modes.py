@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import instrument, read_run
+from lightning_hooks import StatsMonitor, instrument, read_run
 from lightning_hooks.dashboard.modes import mode_changes
 from lightning_hooks.dashboard.overview import overview
 from lightning_hooks.dashboard.report import write_report
@@ -46,7 +46,7 @@ def train(folder):
     """Train a policy, which goes into evaluation mode at the third step."""
     policy = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
-    with instrument(policy, optimizer=optimizer, logdir=folder):
+    with instrument(policy, [StatsMonitor()], optimizer=optimizer, logdir=folder):
         for step in range(4):
             policy.train(step < 2)
             policy(torch.ones(2, 4)).sum().backward()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_hooks import instrument
+from lightning_hooks import HealthMonitor, StatsMonitor, instrument
 from lightning_hooks.health.finding import Cause, Finding
 from lightning_hooks.health.rule import Severity
 
@@ -101,7 +101,7 @@ def train(
     losses = []
     with warnings.catch_warnings(record=True) as caught, redirect_stderr(io.StringIO()) as told:
         warnings.simplefilter("always")
-        with instrument(model, optimizer=optimizer, health=True) as watched:
+        with instrument(model, [StatsMonitor(), health := HealthMonitor()], optimizer=optimizer) as watched:
             for x, y in batches:
                 if clears:
                     optimizer.zero_grad()
@@ -114,7 +114,7 @@ def train(
                 if after_step is not None:
                     after_step()
                 losses.append(value.item())
-    return Said(watched.findings, watched.causes, losses, told.getvalue(), ours(caught))
+    return Said(health.findings, health.causes, losses, told.getvalue(), ours(caught))
 
 
 def fit(trainer: Any, monitor: Any, module: nn.Module, data: Any) -> Said:

@@ -12,7 +12,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_hooks import FlightRecorder, instrument
+from lightning_hooks import FlightRecorder, StatsMonitor, instrument
 from lightning_hooks.cli.main import main
 from lightning_hooks.recorder.record import FlightRecord, Verdict
 from tests.callbacks.models import trainer_of
@@ -79,7 +79,7 @@ def test_a_loop_without_note_loss(tmp_path: Path, is_noted: bool) -> None:
     """A logarithm of 0 in the forward pass of a plain loop that does not note its loss, as in the README."""
     model = nn.Sequential(*rooted(Log))
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    with instrument(model, optimizer=optimizer, recorder=True, folder=tmp_path) as watched:
+    with instrument(model, [StatsMonitor(), recorder := FlightRecorder()], optimizer=optimizer, folder=tmp_path) as watched:
         for step in range(5):
             x, y = torch.randn(8, 8), torch.randn(8)
             if step == 3:
@@ -90,7 +90,7 @@ def test_a_loop_without_note_loss(tmp_path: Path, is_noted: bool) -> None:
                 watched.note_loss(loss)
             loss.backward()
             optimizer.step()
-    _assert_is_the_forward_of(watched.flight_record, "1")
+    _assert_is_the_forward_of(recorder.record, "1")
 
 
 class Manual(Fit):

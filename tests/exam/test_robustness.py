@@ -15,7 +15,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lightning_hooks import HealthMonitor, UnsupportedError, Watch, check, instrument
+from lightning_hooks import HealthMonitor, StatsMonitor, UnsupportedError, Watch, check, instrument
 from tests.callbacks.models import trainer_of
 from tests.conformance._tools import run_ranks
 
@@ -133,12 +133,12 @@ def test_a_folder_that_goes_during_a_fit(vanishing: dict[str, Any], case: str) -
 
 def _steps(optimizer: Any, model: nn.Module, backward: Callable[[Tensor], Any], watch: Any) -> int:
     """The number of rows that a loop of two steps has."""
-    with instrument(model, watch=watch, optimizer=optimizer) as watched:
+    with instrument(model, [StatsMonitor(watch)], optimizer=optimizer) as watched:
         for _ in range(2):
             optimizer.zero_grad()
             backward(model(torch.ones(8, 4)).square().mean())
             optimizer.step()
-    return len(watched.compute())
+    return len(watched.latest)
 
 
 RULES = [

@@ -59,4 +59,14 @@ RENAMES: tuple[Rename, ...] = (
     Rename(r"(?<![a-z])hooks/(?!run_)(?=[a-z(])", "run/", "pattern"),
     Rename(r"^(watch|watch/health|second|before|after)/hooks$", r"\1/run", "pattern", under="events/values"),
 )
-ACCEPTED: tuple[Accepted, ...] = ()
+_BESIDE = "beside a StatsMonitor, a HealthMonitor asks for what that does not watch, in a plain loop as in a Trainer"
+_TOLD = "a plain loop warns, as a Trainer does, that rows are merged because of max_scalars"
+_LOOPS = {"loop": "run_0", "hugging_face": "hooks/run_0"}
+ACCEPTED: tuple[Accepted, ...] = (
+    *(Accepted(setup, rf"^events/values/{folder}/watch/run/rules/0$", _BESIDE) for setup, folder in _LOOPS.items()),
+    *(
+        Accepted(setup, rf"^events/values/{folder}/table/index/train/0/rows/.*/requests", _BESIDE)
+        for setup, folder in _LOOPS.items()
+    ),
+    *(Accepted(setup, r"^processes/0/warnings/[01]$", _TOLD) for setup in _LOOPS),
+)

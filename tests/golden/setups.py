@@ -89,7 +89,7 @@ def compiled(folder: Path) -> None:
 def loop(folder: Path) -> None:
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    with instrument(model, optimizer=optimizer, health=True, recorder=True, logdir=folder) as watched:
+    with instrument(model, [StatsMonitor(), HealthMonitor(), FlightRecorder()], optimizer=optimizer, logdir=folder) as watched:
         for number, (x, y) in enumerate(batches(bad=BAD)):
             optimizer.zero_grad()
             loss = (model(x) - y).square().mean()
@@ -103,7 +103,7 @@ def hugging_face(folder: Path) -> None:
     from lightning_hooks.transformers import HooksTrainerCallback
     from tests.golden.hugging_face import train
 
-    train(folder, HooksTrainerCallback(health=True, recorder=True, logdir=folder / "hooks"))
+    train(folder, HooksTrainerCallback([StatsMonitor(), HealthMonitor(), FlightRecorder()], logdir=folder / "hooks"))
 
 
 def ddp(folder: Path) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Watch, instrument
+from lightning_hooks import StatsMonitor, Watch, instrument
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.reading import Reader
 from lightning_hooks.stats.statistics import MAGNITUDE_STATS, STATISTICS
@@ -33,7 +33,7 @@ def views():
         Watch(params="*.weight", tensors="grad", stats=["cosine", "p90", "abs_mean"]),
         Watch(params="*", tensors="update", stats="ratio"),
     ]
-    with instrument(model, watch=rules, optimizer=optimizer, consumers=[keeps]):
+    with instrument(model, [StatsMonitor(rules, consumers=[keeps])], optimizer=optimizer):
         for step in range(23):
             model(torch.full((2, 3), float(step + 1))).square().sum().backward()
             optimizer.step()

@@ -70,7 +70,7 @@ def test_patterns_reach_it(where: dict[str, Any], names: list[str]) -> None:
     rules = [Hook(print, kind="forward", **where)]
     assert match(model, rules=rules).names == names
     seen: list[str] = []
-    with instrument(model, hooks=[Hook(lambda name, *args: seen.append(name), kind="forward", named=True, **where)]):
+    with instrument(model, [CustomHooks([Hook(lambda name, *args: seen.append(name), kind="forward", named=True, **where)])]):
         model(torch.eye(2))
     assert seen == names
 
@@ -79,11 +79,11 @@ def test_attention_weights_are_watched_and_changed() -> None:
     model, x = Blocks(), torch.eye(2)
     uniform = Hook(lambda module, args, output: torch.zeros_like(output), kind="forward", modules="blocks.0.scores")
     watch = [Watch(modules="*.weights", tensors="output", stats=["mean", "std"])]
-    with instrument(model, watch=watch, hooks=[uniform]) as watched:
+    with instrument(model, [StatsMonitor(watch), CustomHooks([uniform])]) as watched:
         y = model(x)
         watched.step()
     assert torch.equal(y, torch.full((2, 2), 0.5))  # The first block averages the rows.
-    values = watched.compute()
+    values = watched.latest
     assert values["output_mean/blocks.0.weights"] == 0.5 and values["output_std/blocks.0.weights"] == 0.0
 
 
@@ -155,7 +155,7 @@ def test_a_gradient_hook_on_a_marked_parameter_runs_once_a_backward() -> None:
         seen.append(grad.item())
         return grad * 2
 
-    with instrument(model, hooks=[Hook(double, kind="output_grad", modules="mark")]) as watched:
+    with instrument(model, [CustomHooks([Hook(double, kind="output_grad", modules="mark")])]) as watched:
         for step in range(3):
             model.zero_grad()
             model(torch.tensor(5.0)).backward()
@@ -171,12 +171,12 @@ def test_a_gradient_hook_on_a_marked_parameter_runs_once_a_backward() -> None:
 
 def test_a_transform_of_instrument_acts_on_a_mark() -> None:
     model = Weighted()
-    with instrument(model, apply=[Apply(Scale(10.0), modules="mark", tensor="output")]) as watched:
+    with instrument(model, [ActivationTransforms([Apply(Scale(10.0), modules="mark", tensor="output")])]) as watched:
         y = model(torch.tensor(5.0))
         y.backward()
         watched.step()
     assert y == 150.0 and model.w.grad == 50.0
-    assert watched.compute() == {
+    assert watched.latest == {
         "transform_acted/0_Scale": 1.0,
         "transform_cosine/0_Scale": 1.0,
         "transform_norm_after/0_Scale": 30.0,

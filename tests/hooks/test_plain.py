@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Watch, backends, instrument
+from lightning_hooks import StatsMonitor, Watch, backends, instrument
 from lightning_hooks.hooks import Action, Handles, HookSwitch, ModuleHooks, plain
 from tests import forked
 
@@ -106,11 +106,13 @@ def test_both_ways_to_hook_tensors_give_the_same_numbers(tensor_hooks):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Dropout(0.0), nn.Linear(4, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with instrument(model, watch=[Watch(modules="*", tensors=["output", "output_grad"])], optimizer=optimizer) as watched:
+        with instrument(
+            model, [StatsMonitor([Watch(modules="*", tensors=["output", "output_grad"])])], optimizer=optimizer
+        ) as watched:
             for _ in range(2):  # The first step is measured in Python.
                 model(torch.randn(3, 4)).square().sum().backward()
                 optimizer.step()
-            return watched.record.moments[:-1]  # The last row is the loss, which nobody noted.
+            return watched.view.moments[:-1]  # The last row is the loss, which nobody noted.
 
     found = []
     for dictionary in (None, OrderedDict):

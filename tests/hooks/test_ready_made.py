@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks import Hook, instrument
+from lightning_hooks import CustomHooks, Hook, instrument
 from lightning_hooks.hooks import breakpoint_if_nonfinite, print_shapes, print_stats, save_to
 from lightning_hooks.rules import MODULE_KINDS
 from tests.engine.user_hooks.modules import Squares
@@ -44,7 +44,7 @@ X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 def run(call: Any, kind: str, x: Tensor = X, **where: Any) -> None:
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    with instrument(model, hooks=[Hook(call, kind=kind, **where)], optimizer=optimizer):
+    with instrument(model, [CustomHooks([Hook(call, kind=kind, **where)])], optimizer=optimizer):
         model(x.clone().requires_grad_())["twice"].sum().backward()
         optimizer.step()
 
@@ -87,7 +87,7 @@ def test_print_shapes_of_a_nest_and_of_keyword_arguments(capsys: pytest.CaptureF
 
 
 def test_print_shapes_where_an_argument_has_no_gradient(capsys: pytest.CaptureFixture[str]) -> None:
-    with instrument(model := Squares(), hooks=[Hook(print_shapes, kind="full_backward", modules="power")]):
+    with instrument(model := Squares(), [CustomHooks([Hook(print_shapes, kind="full_backward", modules="power")])]):
         model(torch.ones(4, requires_grad=True)).sum().backward()
     assert capsys.readouterr().out == "power full_backward: grad_input [(4,), None], grad_output [(4,)]\n"
 
@@ -241,7 +241,7 @@ def test_save_to_keeps_the_last_and_is_no_alias() -> None:
     saved: dict[str, Any] = {}
     model = nn.Sequential(nn.Identity())
     x = torch.ones(2)
-    with instrument(model, hooks=[Hook(save_to(saved), kind="forward", modules="0")]):
+    with instrument(model, [CustomHooks([Hook(save_to(saved), kind="forward", modules="0")])]):
         model(torch.zeros(2))
         model(x)
     x.zero_()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Watch, instrument
+from lightning_hooks import StatsMonitor, Watch, instrument
 from lightning_hooks.hooks import Handles, StackRoom
 
 
@@ -25,11 +25,11 @@ def nested(depth: int) -> nn.Module:
 def test_two_hundred_nested_modules_are_watched(tensors: list[str]) -> None:
     model, before = nested(200), sys.getrecursionlimit()
     x = torch.ones(1, 2, requires_grad=True)
-    with instrument(model, watch=[Watch(modules="*", tensors=tensors, stats="mean")]) as watched:
+    with instrument(model, [StatsMonitor([Watch(modules="*", tensors=tensors, stats="mean")])]) as watched:
         for _ in range(2):
             model(x).sum().backward()
             watched.step()
-        numbers = watched.compute()
+        numbers = watched.latest
     assert len(numbers) == 200 * len(tensors) + 1 and sys.getrecursionlimit() == before
     assert {name.split("/")[0] for name in numbers} == {f"{tensor}_mean" for tensor in tensors} | {"run"}
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torchmetrics import MeanMetric, MeanSquaredError, MetricCollection
 
-from lightning_hooks import Watch, instrument, match
+from lightning_hooks import StatsMonitor, Watch, instrument, match
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.rules.schedule import EveryN
 
@@ -71,10 +71,10 @@ class Embeddings(nn.Module):
 def outputs(net: nn.Module, watch: Watch) -> dict[str, float]:
     """The norms of all outputs in one step."""
     torch.manual_seed(0)
-    with instrument(net, watch=[watch]) as watched:
+    with instrument(net, [StatsMonitor([watch])]) as watched:
         net(torch.randint(0, 5, (3, 4), generator=torch.Generator().manual_seed(0)))
         watched.step()
-    return watched.compute()
+    return watched.latest
 
 
 @pytest.mark.filterwarnings("ignore:matched modules were not called")
@@ -111,8 +111,8 @@ def test_attention_takes_its_fast_path_as_without_a_monitor(monkeypatch):
     with torch.no_grad():
         alone = net(x)
         rule = Watch(modules="*", select="layers", tensors="output", stats="norm")
-        with instrument(net, watch=[rule], calls="all") as watched:
+        with instrument(net, [StatsMonitor([rule])], calls="all") as watched:
             beside = net(x)
             watched.step()
     assert len(calls) == 2 and torch.equal(alone, beside)
-    assert watched.compute()["output_norm/attention"] == pytest.approx(alone.norm().item())
+    assert watched.latest["output_norm/attention"] == pytest.approx(alone.norm().item())

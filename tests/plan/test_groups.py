@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks import NoMatchError, RuleError, Watch, instrument, match
+from lightning_hooks import NoMatchError, RuleError, StatsMonitor, Watch, instrument, match
 
 
 def tower(layers: int = 4) -> nn.Module:
@@ -19,13 +19,13 @@ def tower(layers: int = 4) -> nn.Module:
 
 def run(model: nn.Module, watch: list[Watch], optimizer: torch.optim.Optimizer | None = None) -> dict[str, float]:
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
-    with instrument(model, watch=watch, optimizer=optimizer) as watched:
+    with instrument(model, [StatsMonitor(watch)], optimizer=optimizer) as watched:
         model["head"](model["body"](x)).square().sum().backward()
         if optimizer is None:
             watched.step()
         else:
             optimizer.step()
-    return watched.compute()
+    return watched.latest
 
 
 def flat(tensors: list[Tensor]) -> Tensor:
@@ -81,10 +81,10 @@ def test_histograms_and_quantiles_of_a_group_are_those_of_all_its_elements() -> 
     one = nn.ModuleDict({"body": nn.Identity(), "head": nn.Linear(6, 24)})
     with torch.no_grad():
         one["head"].weight.copy_(flat([layer[0].weight for layer in model["body"]]).float().view(24, 6))
-    with instrument(one, watch=[Watch(params="head.weight", tensors="param", stats=["p50", "p99"])]) as watched:
+    with instrument(one, [StatsMonitor([Watch(params="head.weight", tensors="param", stats=["p50", "p99"])])]) as watched:
         watched.step()
     for stat in ("p50", "p99"):
-        assert together[f"param_{stat}/all"] == pytest.approx(watched.compute()[f"param_{stat}/head.weight"], rel=1e-9)
+        assert together[f"param_{stat}/all"] == pytest.approx(watched.latest[f"param_{stat}/head.weight"], rel=1e-9)
 
 
 def test_the_ratio_of_a_group_is_that_of_the_norms_of_the_whole_group() -> None:

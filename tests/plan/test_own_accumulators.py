@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from examples.singular_value import LargestSingularValue
-from lightning_hooks import Accumulator, Column, RuleError, Watch, instrument
+from lightning_hooks import Accumulator, Column, RuleError, StatsMonitor, Watch, instrument
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.rules.schedule import EveryN
 
@@ -25,7 +25,7 @@ class Extremes(Accumulator):
 
 def watched(stats, steps=1, **rule):
     model = nn.Sequential(nn.Identity(), nn.Identity())
-    with instrument(model, watch=[Watch(modules="*", tensors="output", stats=stats, **rule)]) as watching:
+    with instrument(model, [StatsMonitor([Watch(modules="*", tensors="output", stats=stats, **rule)])]) as watching:
         for step in range(steps):
             model(torch.tensor([1.0, 4.0 + step]))
             model(torch.tensor([-2.0, 2.0]))
@@ -39,26 +39,26 @@ PATH = f"{__name__}.Extremes"
 @pytest.mark.parametrize("spec", [Extremes(), Extremes, PATH, {"class_path": PATH}], ids=["object", "class", "path", "map"])
 def test_a_rule_names_an_accumulator_and_its_statistics_are_computed_at_every_step(spec):
     watching = watched(["mean", spec], steps=3)
-    found = watching.compute()
+    found = watching.latest
     assert found["output_span/0"] == found["output_span/1"] == 8.0
     assert set(found) >= {"output_mean/0", "output_span/0"}
-    assert watching.record.state("extremes", [0]).tolist() == [[-2.0, 6.0]]
+    assert watching.view.state("extremes", [0]).tolist() == [[-2.0, 6.0]]
 
 
 def test_a_row_without_the_accumulator_has_no_value():
     model = nn.Sequential(nn.Identity(), nn.Identity())
     rules = [Watch(modules="0", tensors="output", stats=[Extremes()]), Watch(modules="1", tensors="output", stats="mean")]
-    with instrument(model, watch=rules) as watching:
+    with instrument(model, [StatsMonitor(rules)]) as watching:
         model(torch.tensor([1.0, 4.0]))
         watching.step()
-    found = watching.record.stat("output", "span")
+    found = watching.view.stat("output", "span")
     assert found.measured.tolist() == [True, False] and found.values[0] == 3.0 and math.isnan(found.values[1])
     with pytest.raises(RuleError, match="output of 1 keeps no extremes"):
-        watching.record.state("extremes", [0, 1])
+        watching.view.state("extremes", [0, 1])
 
 
 def test_rows_that_a_rule_groups_are_merged_by_the_columns():
-    assert watched([Extremes()], group_by={"both": "*"}).compute()["output_span/both"] == 6.0
+    assert watched([Extremes()], group_by={"both": "*"}).latest["output_span/both"] == 6.0
 
 
 def test_under_a_loss_scale_the_numbers_are_divided_by_the_power_of_each_column():
@@ -121,5 +121,5 @@ def test_a_function_with_the_name_of_an_accumulators_statistic_gets_another_name
     def span(tensor):
         return tensor.max()
 
-    found = watched([Extremes(), span]).compute()
+    found = watched([Extremes(), span]).latest
     assert found["output_span/0"] == 6.0 and "output_span_2/0" in found

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torchmetrics import MeanMetric, Metric
 
-from lightning_hooks import RuleError, Watch, instrument
+from lightning_hooks import RuleError, StatsMonitor, Watch, instrument
 
 
 class Power:
@@ -26,13 +26,13 @@ class Power:
 
 
 def written(watched):
-    return {tag: value for tag, value in watched.compute().items() if not tag.startswith("run/")}
+    return {tag: value for tag, value in watched.latest.items() if not tag.startswith("run/")}
 
 
 def measured(*rules):
     """The tags and values of one step of a layer that returns (1, 2, 3)."""
     model = nn.Sequential(nn.Identity())
-    with instrument(model, watch=rules) as watched:
+    with instrument(model, [StatsMonitor(rules)]) as watched:
         model(torch.tensor([[1.0, 2.0, 3.0]]))
         watched.step()
     return written(watched)
@@ -86,7 +86,7 @@ def test_in_place_changes_by_the_training_do_not_reach_the_tensors_of_a_metric()
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     rules = [watch(Kept, torch.sum), Watch(params="*", tensors=["param", "grad"], stats=[Kept, torch.sum])]
-    with instrument(model, watch=rules, optimizer=optimizer) as watched:
+    with instrument(model, [StatsMonitor(rules)], optimizer=optimizer) as watched:
         model(torch.randn(8, 2)).sum().backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
@@ -102,7 +102,7 @@ def test_a_statistic_that_works_in_place_does_not_change_the_training():
 
     assert measured(watch(largest, "min")) == {"output_largest/0": 3.0, "output_min/0": 1.0}
     model, x = nn.Sequential(nn.Identity()), torch.tensor([-3.0, 1.0])
-    with instrument(model, watch=[watch(largest)]) as watched:
+    with instrument(model, [StatsMonitor([watch(largest)])]) as watched:
         model(x)
         watched.step()
     assert written(watched) == {"output_largest/0": 3.0} and x.tolist() == [-3.0, 1.0]
@@ -113,7 +113,7 @@ def test_a_statistic_that_works_in_place_does_not_change_other_statistics():
         return tensor.zero_().sum()
 
     model = nn.Sequential(nn.Identity())
-    with instrument(model, watch=[watch(emptied, torch.sum, Kept)]) as watched:
+    with instrument(model, [StatsMonitor([watch(emptied, torch.sum, Kept)])]) as watched:
         model(torch.tensor([-3.0, 1.0]))
         watched.step()
     assert written(watched) == {"output_emptied/0": 0.0, "output_sum/0": -2.0, "output_Kept/0": -2.0}
@@ -123,7 +123,7 @@ def test_the_number_in_a_name_is_the_same_for_all_rows():
     one, other = named("f"), named("f!")
     model = nn.Sequential(nn.Identity(), nn.Identity())
     rules = [Watch(modules=str(i), tensors="output", stats=stat) for i, stat in enumerate((one, other))]
-    with instrument(model, watch=rules) as watched:
+    with instrument(model, [StatsMonitor(rules)]) as watched:
         model(torch.tensor([[1.0, 2.0, 3.0]]))
         watched.step()
     assert written(watched) == {"output_f/0": 6.0, "output_f_2/1": 60.0}
@@ -143,7 +143,7 @@ def test_a_method_is_one_statistic_however_often_it_is_asked_for():
 def test_two_statistics_of_one_name_get_different_tags_in_groups():
     model = nn.Sequential(nn.Identity(), nn.Identity())
     rule = Watch(modules="*", tensors="output", stats=[lambda t: t.sum(), lambda t: t.pow(2).sum()], group_by={"both": "*"})
-    with instrument(model, watch=[rule]) as watched:
+    with instrument(model, [StatsMonitor([rule])]) as watched:
         model(torch.tensor([[1.0, 2.0, 3.0]]))
         watched.step()
     assert written(watched) == {"output_lambda/both": 6.0, "output_lambda_2/both": 14.0}
@@ -225,12 +225,12 @@ def test_a_name_that_gives_the_tag_of_another_tensor_is_refused():
     rules = [Watch(modules="0", tensors="output_grad", stats="norm"), Watch(modules="*", tensors="output", stats=grad_norm)]
     model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
     with pytest.raises(RuleError) as caught:
-        instrument(model, watch=rules)
+        instrument(model, [StatsMonitor(rules)])
     assert str(caught.value) == (
         "watch: 'output_grad_norm/0' would be written twice: it is 'norm' of 'output_grad' and 'grad_norm' of 'output'; watch "
         "one of them, or set the __name__ of your own statistic to another"
     )
-    instrument(model, watch=[replace(rules[0], modules="1"), replace(rules[1], modules="0")])
+    instrument(model, [StatsMonitor([replace(rules[0], modules="1"), replace(rules[1], modules="0")])])
 
 
 class Experts(nn.Module):
@@ -251,7 +251,7 @@ def test_an_empty_tensor_does_not_change_a_statistic_and_is_not_given_to_it():
 
     model = Experts()
     rules = [Watch(modules="second", tensors="output", stats=[largest, torch.sum, MeanMetric, "mean"])]
-    with instrument(model, watch=rules) as watched:
+    with instrument(model, [StatsMonitor(rules)]) as watched:
         for batch in ([-1.0, 4.0], [-1.0, -2.0], [2.0, 3.0]):
             model(torch.tensor(batch))
         watched.step()

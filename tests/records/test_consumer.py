@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import RuleError, RunContext, StepConsumer, StepView, Watch, instrument
+from lightning_hooks import RuleError, RunContext, StatsMonitor, StepConsumer, StepView, Watch, instrument
 from lightning_hooks.records.consumer import Publisher, as_consumers
 
 
@@ -71,10 +71,10 @@ def test_the_latest_numbers_need_no_histogram(monkeypatch):
     read = []
     monkeypatch.setattr(StepView, "histogram", lambda view, rows: read.append(rows))
     rule = Watch(modules="0", tensors="output", stats=["mean", "histogram"])
-    with instrument(model := nn.Sequential(nn.Identity()), watch=[rule]) as watched:
+    with instrument(model := nn.Sequential(nn.Identity()), [StatsMonitor([rule])]) as watched:
         model(torch.ones(2))
         watched.step()
-    assert watched.compute()["output_mean/0"] == 1.0 and not read
+    assert watched.latest["output_mean/0"] == 1.0 and not read
 
 
 def test_an_object_that_is_not_a_consumer_is_refused():
@@ -124,7 +124,7 @@ def test_start_gets_the_rows_of_the_views():
             assert view.rows is self.rows
 
     model, keeps = nn.Sequential(nn.Identity()), Keeps()
-    with instrument(model, watch=[Watch(modules="0", tensors="output")], consumers=[keeps]) as watched:
+    with instrument(model, [StatsMonitor([Watch(modules="0", tensors="output")], consumers=[keeps])]) as watched:
         model(torch.ones(1))
         watched.step()
-    assert watched.record.rows is keeps.rows
+    assert watched.view.rows is keeps.rows

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import RuleError, StepView, Watch, instrument
+from lightning_hooks import RuleError, StatsMonitor, StepView, Watch, instrument
 from lightning_hooks.stats.schema import COUNT
 from lightning_hooks.stats.statistics import MAGNITUDE_STATS, STATISTICS
 from tests import late_copies
@@ -25,7 +25,7 @@ def net():
 def watch(*rules, steps=1, model=None):
     model, keeps = model or net(), Keeps()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with instrument(model, watch=rules, optimizer=optimizer, consumers=[keeps]):
+    with instrument(model, [StatsMonitor(rules, consumers=[keeps])], optimizer=optimizer):
         for step in range(steps):
             for micro in range(2):
                 model(torch.full((2, 3), float(step + micro + 1))).square().sum().backward()
@@ -154,7 +154,10 @@ class Crossed(nn.Module):
 def test_the_row_index_knows_the_order_of_execution_from_the_first_step_on():
     model, keeps, orders = Crossed(), Keeps(), []
     rules = [Watch(modules="*", tensors=["output", "output_grad"], stats="mean")]
-    with instrument(model, watch=rules, consumers=[keeps]) as watched, pytest.warns(UserWarning, match="were not called"):
+    with (
+        instrument(model, [StatsMonitor(rules, consumers=[keeps])]) as watched,
+        pytest.warns(UserWarning, match="were not called"),
+    ):
         for _ in range(2):
             model(torch.ones(1, 2)).sum().backward()
             watched.step()
@@ -184,7 +187,7 @@ def test_nothing_in_a_view_changes_and_nothing_can_be_written(late, monkeypatch)
     model, keeps = net(), Copies()
     rules = [Watch(params="*", tensors="grad", stats=["p50", "micro_cosine", "noise_scale"], group_by=1)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with instrument(model, watch=rules, optimizer=optimizer, consumers=[keeps]):
+    with instrument(model, [StatsMonitor(rules, consumers=[keeps])], optimizer=optimizer):
         for step in range(3):
             for micro in range(2):
                 model(torch.full((2, 3), float(step + micro + 1))).square().sum().backward()
@@ -212,7 +215,7 @@ def test_rows_that_were_not_due_are_not_measured():
         Watch(modules="0", tensors="output", stats="mean"),
         Watch(modules="2", tensors="output", stats="mean", every_n_steps=2),
     ]
-    with instrument(model, watch=rules, consumers=[keeps]) as watched:
+    with instrument(model, [StatsMonitor(rules, consumers=[keeps])]) as watched:
         for _ in range(2):
             model(torch.ones(1, 3))
             watched.step()

@@ -35,11 +35,11 @@ from lightning_hooks import RuleError, StatsMonitor, Watch, instrument, read_run
 
 model = torch.nn.Sequential(torch.nn.Linear(2, 2))
 added = ["range", "mean_to_max"]
-with instrument(model, watch=[Watch(modules="0", tensors="output", stats=[*added, "max", "min"])]) as watched:
+with instrument(model, StatsMonitor([Watch(modules="0", tensors="output", stats=[*added, "max", "min"])])) as watched:
     out = model(torch.ones(1, 2))
     out.sum().backward()
     watched.step()
-values = {tag: value for tag, value in watched.compute().items() if any(stat in tag for stat in added)}
+values = {tag: value for tag, value in watched.latest.items() if any(stat in tag for stat in added)}
 out = out.detach().double()
 assert sorted(values.values()) == sorted([float(out.max() - out.min()), float(out.abs().mean() / out.max())]), values
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, SumMetric
 
-from lightning_hooks import Watch, instrument
+from lightning_hooks import StatsMonitor, Watch, instrument
 from lightning_hooks.stats.metrics import MetricRows
 from lightning_hooks.stats.user_statistics import user_statistic
 
@@ -26,7 +26,7 @@ def test_a_warning_of_the_user_is_shown_once_in_many_watched_steps(stats: list[A
     model = nn.Sequential(nn.Linear(2, 2), Warns())
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
-        with instrument(model, watch=[Watch(modules="*", tensors="output", stats=stats)]) as watched:
+        with instrument(model, [StatsMonitor([Watch(modules="*", tensors="output", stats=stats)])]) as watched:
             for _ in range(5):
                 model(torch.ones(1, 2)).sum().backward()
                 watched.step()

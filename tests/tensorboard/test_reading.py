@@ -87,8 +87,8 @@ def test_after_a_resume_a_step_has_the_rows_of_the_later_file_only(tmp_path):
 def test_prefix_with_a_slash(tmp_path):
     write(tmp_path, range(2), prefix="env/")
     run = read_run(tmp_path)
-    assert run.tensors() == [("env/grad", "norm"), ("env/grad", "count")]
-    np.testing.assert_array_equal(run.table("env/grad", "norm")["encoder.0.bias"], [1, 1.125])
+    assert run.tensors("env/") == [("grad", "norm"), ("grad", "count")]
+    np.testing.assert_array_equal(run.table("grad", "norm", "env/")["encoder.0.bias"], [1, 1.125])
 
 
 @pytest.mark.parametrize("cut", [1, 7, 40])

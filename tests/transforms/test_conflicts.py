@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks import Apply, instrument
+from lightning_hooks import Apply, GradientTransforms, instrument
 from lightning_hooks.errors import RuleError, UnsupportedError
 from lightning_hooks.transforms import ClipByValue, Scale
 from lightning_hooks.transforms.conflicts import aggregate_losses
@@ -82,7 +82,9 @@ def test_transforms_act_on_the_combined_gradient() -> None:
     expected = aggregation.PCGrad()(jacobian(model, losses)).clamp(-0.01, 0.01) * 0.5
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-    with instrument(model, apply=[Apply([ClipByValue(-0.01, max=0.01), Scale(0.5)], params="*")], optimizer=optimizer):
+    with instrument(
+        model, [GradientTransforms([Apply([ClipByValue(-0.01, max=0.01), Scale(0.5)], params="*")])], optimizer=optimizer
+    ):
         losses = model_and_losses_of(model)
         torch.manual_seed(1)
         aggregate_losses(losses, params=model.parameters(), aggregator="PCGrad")
@@ -93,7 +95,7 @@ def test_transforms_act_on_the_combined_gradient() -> None:
 
 def test_backward_hooks_see_one_pass_for_each_loss() -> None:
     model, hook_calls = model_and_losses()[0], []
-    with instrument(model, apply=[Apply(Scale(0.0), modules="2")]):
+    with instrument(model, [GradientTransforms([Apply(Scale(0.0), modules="2")])]):
         model[2].register_full_backward_hook(lambda *given: hook_calls.append(1))  # type: ignore[index]
         aggregate_losses(model_and_losses_of(model), params=model.parameters(), aggregator="Sum")
     assert len(hook_calls) == 3 and flat_grad(model).abs().max() == 0

@@ -2,13 +2,14 @@
 
 import math
 import re
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks import Apply, instrument
+from lightning_hooks import Apply, GradientTransforms, instrument
 from lightning_hooks.errors import RuleError, TransformError
 from lightning_hooks.transforms import Context, ReverseGradient, ScaleBySchedule
 
@@ -61,7 +62,7 @@ def test_domain_adversarial() -> None:
 
     def gradients(rules: list[Apply], *heads: str) -> dict[str, Tensor]:
         model.zero_grad()
-        with instrument(model, apply=rules):
+        with instrument(model, [GradientTransforms(rules)]) if rules else nullcontext():
             hidden = model["features"](data)
             torch.stack([model[head](hidden).square().mean() for head in heads]).sum().backward()
         return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}

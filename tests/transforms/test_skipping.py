@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks import Apply, instrument
+from lightning_hooks import Apply, GradientTransforms, instrument
 from lightning_hooks.errors import RuleError, TransformError
 from lightning_hooks.transforms import Context, SkipStep
 
@@ -66,7 +66,7 @@ def test_the_optimizer_step_is_skipped(kind: Any) -> None:
         kept = [value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, Tensor)]
         return [value.detach().clone() for value in (*model.parameters(), *kept)]
 
-    with instrument(model, apply=[Apply(SkipStep(), params="*")], optimizer=optimizer):
+    with instrument(model, [GradientTransforms([Apply(SkipStep(), params="*")])], optimizer=optimizer):
         for value in (1.0, math.nan, 1.0):
             before = state()
             optimizer.zero_grad()

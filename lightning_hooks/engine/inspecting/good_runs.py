@@ -15,7 +15,7 @@ def rules_of_reference(reference: Any) -> list[HealthRule]:
     """The rules that compare with good runs; none without a reference.
 
     Args:
-        reference: the option of `HealthMonitor` and `instrument`: a folder, a list of folders, or a baseline; None for none.
+        reference: the option of `HealthMonitor`: a folder, a list of folders, or a baseline; None for none.
 
     Raises:
         RuleError: the reference is no run, or cannot be read.

@@ -1,7 +1,8 @@
-"""Checks the arguments of `instrument`: its optimizers, and rules that a plain loop cannot serve."""
+"""Checks the arguments of `instrument`: its list, its optimizers, and rules that a plain loop cannot serve."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,47 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.phases import PARAM_TENSORS
+from lightning_hooks.engine.plain_loop.part import InLoop
 from lightning_hooks.engine.plain_loop.wrappers import unwrapped_optimizer
 from lightning_hooks.errors import RuleError, UnsupportedError, did_you_mean, shown
 from lightning_hooks.hooks import Handles
 from lightning_hooks.hooks.switch import COUNTED
 from lightning_hooks.hooks.user_kinds import closure_of, register_optimizer
 from lightning_hooks.rules import OPTIMIZER_KINDS, Apply, Hook, Watch, parse_tensor
+
+
+def as_callbacks(given: Any) -> list[InLoop]:
+    """The objects of the list, each once, in order. A single object counts as a list of one.
+
+    Raises:
+        RuleError: the list is empty, or holds something else, such as a callback that only a Trainer calls.
+    """
+    listed = [given] if isinstance(given, InLoop) else given
+    if not isinstance(listed, Sequence) or isinstance(listed, (str, bytes)):
+        raise RuleError(f"callbacks must be a list such as [StatsMonitor(), HealthMonitor()], got {shown(given)}")
+    if not listed:
+        raise RuleError("callbacks is an empty list; give at least one, or omit it for StatsMonitor() and HealthMonitor()")
+    for position, each in enumerate(listed):
+        if isinstance(each, type) and callable(getattr(each, "in_loop", None)):
+            raise RuleError(f"callbacks[{position}] is the class {each.__name__}; give an object of it")
+        if not isinstance(each, InLoop):
+            raise RuleError(
+                f"callbacks[{position}] must be a callback of lightning_hooks, got {shown(each)}{_advice_for(each)}"
+            )
+    once = list({id(each): each for each in listed}.values())
+    for each in once:
+        if (count := sum(other is each for other in listed)) > 1:
+            warnings.warn(f"{type(each).__name__} appears {count} times in the list of instrument; it acts once", stacklevel=3)
+    return once
+
+
+def _advice_for(given: Any) -> str:
+    kinds = {
+        Watch: "StatsMonitor([…])",
+        Apply: "GradientTransforms([…]) or ActivationTransforms([…])",
+        Hook: "CustomHooks([…])",
+    }
+    return next((f"; put rules into {inside}" for kind, inside in kinds.items() if isinstance(given, kind)), "")
 
 
 def as_optimizers(given: Any) -> list[Any]:
@@ -81,30 +117,49 @@ def parameters_of(optimizer: Optimizer) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def refuse_other_stages(apply: Sequence[Apply], hooks: Sequence[Hook]) -> None:
-    # A plain loop does not announce when a validation begins, so rules can only act in training.
-    named = [(f"apply[{i}]", rule.stages) for i, rule in enumerate(apply)]
-    named += [(f"hooks[{i}]", rule.stages) for i, rule in enumerate(hooks)]
-    for where, stages in named:
-        if stages is not None and tuple(stages) != ("train",):
-            raise RuleError(f"{where}.stages: instrument knows one stage, 'train'; got {list(stages)}")
+def refuse_other_stages(stages: Iterable[str] | None, where: str = "stages") -> None:
+    """Refuse stages in which nothing would happen: a loop does not announce when a validation begins.
+
+    Args:
+        stages: as a user gave them; None for those of training.
+        where: the name of the option in messages.
+    """
+    if stages is not None and {*stages} != {"train"}:
+        raise RuleError(f"{where}: instrument knows one stage, 'train'; got {list(stages)}")
 
 
-def without_optimizer(watch: Sequence[Watch], apply: Sequence[Apply], hooks: Sequence[Hook]) -> list[Watch]:
-    """Refuse rules that need an optimizer, and return the watch rules with the tensors that exist without an optimizer."""
+def without_optimizer(watch: Sequence[Watch], name: str = "watch") -> list[Watch]:
+    """Refuse rules that need an optimizer, and return the rules with the tensors that exist without an optimizer.
+
+    Args:
+        watch: the rules.
+        name: of their list in messages.
+    """
     for i, rule in enumerate(watch):
         for tensor in rule.tensors or ():
             row = PARAM_TENSORS.get(parse_tensor(tensor)[0])
             if row is not None and row.phase != "before_step":
-                raise RuleError(f"watch[{i}].tensors: {tensor!r} is only seen with an optimizer; give instrument(optimizer=…)")
-    for i, apply_rule in enumerate(apply):
-        if apply_rule.acts_at() == "step":
-            raise RuleError(f"apply[{i}].when: 'step' needs an optimizer; give instrument(optimizer=…) or when='backward'")
-    for i, hook in enumerate(hooks):
-        if hook.kind in OPTIMIZER_KINDS:
-            raise RuleError(f"hooks[{i}].kind: {hook.kind!r} needs an optimizer; give instrument(optimizer=…)")
+                raise RuleError(f"{name}[{i}].tensors: {tensor!r} is only seen with an optimizer; give instrument(optimizer=…)")
     available = tuple(tensor for tensor, row in PARAM_TENSORS.items() if row.phase == "before_step")
     return [replace(rule, tensors=available) if rule.params is not None and rule.tensors is None else rule for rule in watch]
+
+
+def refuse_without_optimizer(apply: Sequence[Apply] = (), hooks: Sequence[Hook] = (), label: str = "") -> None:
+    """Refuse rules that need an optimizer.
+
+    Args:
+        apply: rules of transforms.
+        hooks: rules of a user's hooks.
+        label: how messages name their callback.
+    """
+    for i, rule in enumerate(apply):
+        if rule.acts_at() == "step":
+            raise RuleError(
+                f"{label}apply[{i}].when: 'step' needs an optimizer; give instrument(optimizer=…) or when='backward'"
+            )
+    for i, hook in enumerate(hooks):
+        if hook.kind in OPTIMIZER_KINDS:
+            raise RuleError(f"{label}hooks[{i}].kind: {hook.kind!r} needs an optimizer; give instrument(optimizer=…)")
 
 
 class AllParameters:

@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.facts import ModelFacts
 from lightning_hooks.engine.plain_loop.checks import parameters_of, refuse_step, register
-from lightning_hooks.engine.running.hook_manager import HookManager
+from lightning_hooks.engine.plain_loop.part import LoopPart
+from lightning_hooks.engine.plain_loop.run import LoopRun
 from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.records.facts import StepFacts
@@ -22,9 +23,8 @@ class LoopSteps:
     """Begins and ends the steps of a plain loop, and publishes them.
 
     Args:
-        hook_manager: of the run.
-        optimizers: a step ends when each of these has stepped; if there is none, when `end` is called.
-        publisher: publishes the reports of transforms in steps in which no tensor is measured.
+        run: the block. A step ends when each of its optimizers has stepped; if there is none, when `end` is called.
+        parts: of the objects of the list.
         number: of the first step.
         begins: called when the first step begins to end.
 
@@ -34,16 +34,18 @@ class LoopSteps:
 
     def __init__(
         self,
-        hook_manager: HookManager,
-        optimizers: Sequence[Optimizer],
-        publisher: Publisher,
+        run: LoopRun,
+        parts: Sequence[LoopPart],
         number: int,
         begins: Callable[[], None],
     ) -> None:
         self.number = number
-        self._hook_manager = hook_manager
-        self._optimizers = optimizers
-        self._publisher = publisher
+        self._hook_manager = run.hook_manager
+        self._optimizers: Sequence[Optimizer] = run.optimizers
+        self._parts = parts
+        # Where no tensor is measured, the first part that writes what transforms report does so for all of them.
+        writers = [part.writer for part in parts if part.writer is not None]
+        self._publisher = Publisher([run.latest, *writers[:1]])
         self._producer: Producer | None = None
         self._facts: ModelFacts | None = None
         self._noted: StepFacts | None = None  # the facts as they were just before the first optimizer of the step stepped
@@ -74,6 +76,8 @@ class LoopSteps:
         self._hook_manager.switch.turn_off()
         try:
             self._publish()
+            for part in self._parts:
+                part.end_step(self.number)
         # Begin the next step even if a consumer raises, because the loop may catch the error and continue.
         finally:
             self._hook_manager.end_step()
@@ -94,22 +98,35 @@ class LoopSteps:
 
     def close(self) -> None:
         """Drop what keeps the model and the optimizers alive; the number stays."""
-        self._producer, self._facts, self._optimizers = None, None, ()
+        self._producer, self._facts, self._optimizers, self._parts = None, None, (), ()
+        self._publisher.close(None)
         self._held.clear()
         del self._hook_manager
 
+    def publish_pending(self) -> None:
+        """Publish the finished steps, waiting for numbers that are still on a device."""
+        if self._producer is not None and self._producer.is_pending:
+            with self._producer.guard():
+                self._producer.publish_pending()
+
     def _publish(self) -> None:
         producer = self._producer
-        if producer is not None and self._hook_manager.acts(producer.observer) and producer.publishes:
-            for number, due in producer.observer.due_shares.items():
-                producer.observer.shares[number].note_uncalled(self._hook_manager.called, due)
-            producer.end(self.number, self._hook_manager.take_reports)
-        else:
-            if producer is not None:
-                producer.agree()
-            reports = self._hook_manager.take_reports()
-            if reports:
-                self._publisher.publish(StepView(self.number, wall_time=time(), summaries=reports))
+        if producer is not None and (self._measures(producer) or producer.is_pending):
+            with producer.guard():
+                self._end_measured(producer)
+        elif reports := self._hook_manager.take_reports():
+            self._publisher.publish(StepView(self.number, wall_time=time(), summaries=reports))
+
+    def _measures(self, producer: Producer) -> bool:
+        return not producer.observer.stopped and self._hook_manager.acts(producer.observer) and producer.publishes
+
+    def _end_measured(self, producer: Producer) -> None:
+        if not self._measures(producer):
+            producer.agree()
+            return
+        for number, due in producer.observer.due_shares.items():
+            producer.observer.shares[number].note_uncalled(self._hook_manager.called, due)
+        producer.end(self.number, self._hook_manager.take_reports)
 
     def _before(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         refuse_step(optimizer, args, kwargs)

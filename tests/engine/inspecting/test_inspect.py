@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Hook, HooksLeftError, assert_no_hooks, instrument
+from lightning_hooks import CustomHooks, Hook, HooksLeftError, assert_no_hooks, instrument
 from lightning_hooks.engine.inspecting import inspect
 
 
@@ -25,7 +25,7 @@ class Answers(nn.Module):
 
 def test_a_module_that_has_every_attribute_has_no_hook():
     assert_no_hooks(nn.Sequential(Answers()))
-    with instrument(model := nn.Sequential(Answers()), hooks=[Hook(print, kind="forward", modules="0")]) as watched:
+    with instrument(model := nn.Sequential(Answers()), [CustomHooks([Hook(print, kind="forward", modules="0")])]) as watched:
         model(torch.ones(1))
         watched.step()
         with pytest.raises(HooksLeftError, match="module 0"):

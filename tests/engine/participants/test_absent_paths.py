@@ -101,7 +101,7 @@ def test_a_capture_says_so(tmp_path: Path) -> None:
 
 def test_a_plain_loop_says_so() -> None:
     model = nn.Sequential(Head())
-    with instrument(model, watch=[Watch(modules="0", tensors="output[5]")]) as watched:
+    with instrument(model, [StatsMonitor([Watch(modules="0", tensors="output[5]")])]) as watched:
         model(torch.ones(1, 8)).logits.sum().backward()
         with pytest.warns(UserWarning, match=r"'output\[5\]' was not found"):
             watched.step()

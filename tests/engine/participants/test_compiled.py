@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Apply, Hook, UnsupportedError, Watch, instrument, match
+from lightning_hooks import Apply, Hook, StatsMonitor, UnsupportedError, Watch, instrument, match
 from lightning_hooks.hooks import print_shapes
 from lightning_hooks.transforms import Scale
 
@@ -36,5 +36,5 @@ def test_modules_beside_it_and_parameters_inside_it_are_watched():
     in_a_part(model)
     rules = [Watch(modules="1", stats="mean"), Watch(params="0.0.weight", tensors="grad", stats="norm")]
     assert match(model, rules=rules).names == ["1", "0.0.weight"]
-    with instrument(model, watch=[Watch(modules="1")]):
+    with instrument(model, [StatsMonitor([Watch(modules="1")])]):
         pass

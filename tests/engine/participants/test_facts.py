@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import RuleError, Watch, instrument
+from lightning_hooks import RuleError, StatsMonitor, Watch, instrument
 from lightning_hooks.engine.participants.facts import ModelFacts, role_of, structure_of
 
 
@@ -102,19 +102,19 @@ def test_a_parameter_that_was_made_in_inference_mode_has_no_count_of_writes() ->
 def test_the_loss_of_a_plain_loop() -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with instrument(model, watch=[Watch(params="*", stats="norm")], optimizer=optimizer) as watched:
+    with instrument(model, [StatsMonitor([Watch(params="*", stats="norm")])], optimizer=optimizer) as watched:
         for value in (1.0, 2.0):
             loss = model(torch.ones(1, 2)).sum() * 0 + value
             watched.note_loss(loss)
             loss.backward()
         optimizer.step()
-        assert watched.record.summaries["run/loss"] == 1.5
+        assert watched.view.summaries["run/loss"] == 1.5
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
-        assert "run/loss" not in watched.compute()
+        assert "run/loss" not in watched.latest
         with pytest.raises(RuleError, match=r"^note_loss: loss must be a tensor, got 1\.0$"):
             watched.note_loss(1.0)  # type: ignore[arg-type]
-    assert watched.record.facts is not None and watched.record.facts.optimizers[0].groups[0].params == ("weight", "bias")
+    assert watched.view.facts is not None and watched.view.facts.optimizers[0].groups[0].params == ("weight", "bias")
     with pytest.raises(RuleError, match=r"note_loss\(\) was called after the with block"):
         watched.note_loss(torch.ones(()))
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from lightning_hooks import Apply, Hook, RuleError, Watch, instrument
+from lightning_hooks import ActivationTransforms, Apply, CustomHooks, Hook, RuleError, StatsMonitor, Watch, instrument
 from lightning_hooks.transforms import Scale
 
 RULE = Watch(modules="*", tensors=["output", "input"], stats=["norm"])
@@ -47,14 +47,14 @@ def counts(view):
 def train(net, *, evaluate=None, steps=2, **options):
     """The counts of the last of some steps, with an evaluation of five batches before each but the first."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with instrument(net, watch=[RULE], optimizer=optimizer, **options) as watched:
+    with instrument(net, [StatsMonitor([RULE])], optimizer=optimizer, **options) as watched:
         for step in range(steps):
             if step and evaluate is not None:
                 for _ in range(5):
                     evaluate(net)
             net(torch.ones(BATCH, 3)).sum().backward()
             optimizer.step()
-        return counts(watched.record)
+        return counts(watched.view)
 
 
 def in_evaluation_mode(context, net):
@@ -117,10 +117,9 @@ def test_what_is_left_out_is_not_changed_and_calls_no_hook():
         called.append(torch.is_grad_enabled())
 
     net, x = nn.Sequential(nn.Linear(3, 3)), torch.ones(2, 3)
-    apply = [Apply(Scale(2.0), modules="0", tensor="output")]
-    rules = {"apply": apply, "hooks": [Hook(note, kind="forward", modules="0")]}
+    doubles = ActivationTransforms([Apply(Scale(2.0), modules="0", tensor="output")])
     plain = net(x).detach()
-    with instrument(net, **rules) as watched:
+    with instrument(net, [doubles, CustomHooks([Hook(note, kind="forward", modules="0")])]) as watched:
         assert torch.equal(net(x), 2 * plain)
         net.eval()
         with torch.no_grad():
@@ -135,17 +134,17 @@ def test_measuring_without_training_says_how():
         r"^matched modules were not called in training in the first step: 0 \(Linear; watch\). They ran without gradients, and "
         "instrument leaves out such calls by default if the model is in evaluation mode; calls='all' measures them too$"
     )
-    with pytest.warns(UserWarning, match=said), instrument(net, watch=[RULE]) as watched, torch.no_grad():
+    with pytest.warns(UserWarning, match=said), instrument(net, [StatsMonitor([RULE])]) as watched, torch.no_grad():
         net(torch.ones(2, 3))
         watched.step()
-    with warnings.catch_warnings(), instrument(net, watch=[RULE], calls="all") as watched, torch.no_grad():
+    with warnings.catch_warnings(), instrument(net, [StatsMonitor([RULE])], calls="all") as watched, torch.no_grad():
         net(torch.ones(2, 3))
         watched.step()
-    assert counts(watched.record) == {"0": 2}
+    assert counts(watched.view) == {"0": 2}
 
 
 def test_a_wrong_value_is_refused():
     with pytest.raises(
         RuleError, match=r"^calls must be one of training, gradients, all, got 'trainng' \(did you mean 'training'\?\)$"
     ):
-        instrument(nn.Linear(1, 1), calls="trainng")
+        instrument(nn.Linear(1, 1), [StatsMonitor()], calls="trainng")

@@ -1,6 +1,5 @@
-"""`instrument(health=…)`: what a plain loop is told, and where; the training stays as it is."""
+"""`instrument(model, [StatsMonitor(), HealthMonitor()])`: what a loop is told, and where; the training stays as it is."""
 
-import copy
 import json
 import warnings
 
@@ -8,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import RuleError, assert_no_hooks, instrument
+from lightning_hooks import HealthMonitor, RuleError, StatsMonitor, assert_no_hooks, instrument
 from lightning_hooks.cli.main import main
 from lightning_hooks.health import HealthRule
 from lightning_hooks.health.journal import read_findings
+from lightning_hooks.health.reporter import HealthError
 
 
 def model_of(name="2"):
@@ -26,10 +26,11 @@ def batches(steps=30):
     return [torch.randn(4, 6, generator=generator) for _ in range(steps)]
 
 
-def train(model, held=None, steps=30, has_loss=True, fails_at=None, **options):
-    """Train in a block, with an optimizer that holds some parameters; returns what the block gives."""
+def train(model, held=None, health=None, steps=30, has_loss=True, fails_at=None, **options):
+    """Train in a block, with an optimizer that holds some parameters; returns the monitor of its health."""
+    health = HealthMonitor() if health is None else health
     optimizer = torch.optim.SGD(model.parameters() if held is None else held, lr=0.1)
-    with instrument(model, optimizer=optimizer, **options) as watched:
+    with instrument(model, [StatsMonitor(), health], optimizer=optimizer, **options) as watched:
         for step, batch in enumerate(batches(steps)):
             if step == fails_at:
                 raise ValueError("the loop fails")
@@ -40,20 +41,23 @@ def train(model, held=None, steps=30, has_loss=True, fails_at=None, **options):
             loss.backward()
             optimizer.step()
     assert_no_hooks(model)
-    return watched
+    return health
 
 
-def rules_of(watched):
-    return {finding.rule for finding in watched.findings}
+def rules_of(health):
+    return {finding.rule for finding in health.findings}
 
 
 def test_a_healthy_loop_is_told_one_line_and_its_weights_are_the_same_bits(tmp_path, capsys):
     watched, plain = model_of(), model_of()
-    train(watched, health=True, folder=tmp_path)
+    train(watched, folder=tmp_path)
     said = capsys.readouterr().err
     assert said.startswith("Healthy: ") and "found nothing in 30 steps" in said and said.count("\n") == 1
-    train(plain)
-    assert capsys.readouterr().err == ""
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    for batch in batches():
+        optimizer.zero_grad()
+        plain(batch).square().mean().backward()
+        optimizer.step()
     assert all(map(torch.equal, watched.parameters(), plain.parameters()))
     assert main(["doctor", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith(f"{tmp_path}: healthy, no problem in 30 steps.\n")
@@ -61,23 +65,23 @@ def test_a_healthy_loop_is_told_one_line_and_its_weights_are_the_same_bits(tmp_p
 
 def test_a_forgotten_layer_is_told_once_with_its_cause_and_is_in_the_files(tmp_path, capsys):
     model = model_of()
-    watched = train(model, model[0].parameters(), health=True, folder=tmp_path)
+    health = train(model, model[0].parameters(), folder=tmp_path)
     said = capsys.readouterr().err
     assert said.count("WARNING: ParametersForgotten (certain)") == 1 and said.count("Not healthy: ") == 1
-    assert "NotInOptimizer" in rules_of(watched) and [cause.name for cause in watched.causes] == ["ParametersForgotten"]
+    assert "NotInOptimizer" in rules_of(health) and [cause.name for cause in health.causes] == ["ParametersForgotten"]
     known = read_findings(tmp_path)
-    assert known.findings == watched.findings and known.causes == watched.causes and known.has_ended
+    assert known.findings == health.findings and known.causes == health.causes and known.has_ended
     assert main(["doctor", str(tmp_path)]) == 1
 
 
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    train(model_of(), health=True)
+    train(model_of())
     assert capsys.readouterr().err.startswith("Healthy") and not list(tmp_path.iterdir())
 
 
 def test_rules_that_need_a_loss_say_so_where_no_loss_is_noted(tmp_path):
-    train(model_of(), health=["LossSpike", "NotInOptimizer"], has_loss=False, folder=tmp_path)
+    train(model_of(), health=HealthMonitor(["LossSpike", "NotInOptimizer"]), has_loss=False, folder=tmp_path)
     summary = read_findings(tmp_path).summary
     assert summary["ran"] == ["NotInOptimizer"] and summary["could_not_run"] == {"LossSpike": "no loss was measured"}
     assert "1 could not run: LossSpike (no loss was measured)" in summary["line"]
@@ -85,19 +89,19 @@ def test_rules_that_need_a_loss_say_so_where_no_loss_is_noted(tmp_path):
 
 def test_a_loop_without_an_optimizer_is_diagnosed_too(capsys):
     model = model_of()
-    with instrument(model, health=True) as watched:
+    with instrument(model, [StatsMonitor(), health := HealthMonitor()]) as watched:
         for step, batch in enumerate(batches()):
             model.zero_grad()
             if step == 20:
                 model[0].weight.data.fill_(float("nan"))
             model(batch).square().mean().backward()
             watched.step()
-    assert "NonFinite" in rules_of(watched) and capsys.readouterr().err.count("Not healthy: ") == 1
+    assert "NonFinite" in rules_of(health) and capsys.readouterr().err.count("Not healthy: ") == 1
 
 
 def test_a_loop_that_fails_writes_its_error_and_is_told_no_line(tmp_path, capsys):
     with pytest.raises(ValueError, match="the loop fails"):
-        train(model_of(), health=True, folder=tmp_path, fails_at=5)
+        train(model_of(), folder=tmp_path, fails_at=5)
     assert capsys.readouterr().err == ""
     known = read_findings(tmp_path)
     assert known.has_ended and known.summary["error"] == "ValueError: the loop fails" and known.summary["steps"] == 5
@@ -105,15 +109,15 @@ def test_a_loop_that_fails_writes_its_error_and_is_told_no_line(tmp_path, capsys
 
 def test_a_second_loop_in_the_folder_is_kept_apart(tmp_path, capsys):
     model = model_of()
-    train(model, model[0].parameters(), health=True, folder=tmp_path)
-    train(model_of(), health=True, folder=tmp_path)
+    train(model, model[0].parameters(), folder=tmp_path)
+    train(model_of(), folder=tmp_path)
     assert read_findings(tmp_path).findings == [] and read_findings(tmp_path).fit == 2
     assert main(["doctor", str(tmp_path)]) == 0
 
 
 @pytest.mark.parametrize("rule", ["LossDiverged", "NotInOptimizer"])
 def test_rules_that_read_no_row_look_too(rule, capsys):
-    train(model_of(), health=[rule])
+    train(model_of(), health=HealthMonitor([rule]))
     assert capsys.readouterr().err == "Healthy: 1 rule found nothing in 30 steps.\n"
 
 
@@ -127,7 +131,7 @@ class Fails(HealthRule):
 def test_a_rule_that_raises_is_switched_off_and_the_loop_goes_on(capsys):
     model = model_of()
     with pytest.warns(UserWarning, match="health rule Fails failed and is switched off: ZeroDivisionError: no luck"):
-        watched = train(model, model[0].parameters(), health=[Fails(every_n_steps=2), "NotInOptimizer"])
+        watched = train(model, model[0].parameters(), health=HealthMonitor([Fails(every_n_steps=2), "NotInOptimizer"]))
     assert rules_of(watched) == {"NotInOptimizer"} and "1 could not run: Fails" in capsys.readouterr().err
 
 
@@ -136,7 +140,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning_and_the_loop_goes_on(tmp_p
     model = model_of()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        watched = train(model, model[0].parameters(), health=True, folder=tmp_path / "file")
+        watched = train(model, model[0].parameters(), folder=tmp_path / "file")
     texts = [str(each.message) for each in said]
     assert "NotInOptimizer" in rules_of(watched)
     assert [text.partition(" (")[0].rpartition("/")[2] for text in texts] == ["findings.jsonl cannot be written"]
@@ -144,7 +148,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning_and_the_loop_goes_on(tmp_p
 
 def test_names_with_control_characters_are_printed_as_text(tmp_path, capsys):
     model = model_of("c\x1b[31m\x07")
-    train(model, model[0].parameters(), health=True, folder=tmp_path)
+    train(model, model[0].parameters(), folder=tmp_path)
     said = capsys.readouterr().err
     assert r"c\x1b[31m\x07" in said and said.replace("\n", "").isprintable()
     main(["doctor", str(tmp_path)])
@@ -152,38 +156,63 @@ def test_names_with_control_characters_are_printed_as_text(tmp_path, capsys):
     assert json.loads((tmp_path / "summary.json").read_text("utf-8"))["findings"]
 
 
-@pytest.mark.parametrize("health", [{"LossSpike": False}, ["LossSpike"], [], False, None])
-def test_rules_are_those_of_a_health_monitor(health):
-    copied = copy.deepcopy(health)
-    watched = train(model_of(), steps=3, health=health)
-    assert watched.findings == [] and health == copied
-
-
-@pytest.mark.parametrize(
-    ("health", "message"),
-    [
-        ("yes", "health must be True, or the rules of HealthMonitor.rules=…., got 'yes'"),
-        (1, "health must be True, or the rules of HealthMonitor.rules=…., got 1"),
-        (2.5, "rules must be a list of health rules"),
-        ({"DeadUnit": False}, "there is no health rule 'DeadUnit' .did you mean 'DeadUnits'"),
-        ({"DeadUnits": {"patiense": 3}}, "unknown field 'patiense' .did you mean 'patience'"),
-        (["LossSpike", "LossSpike"], "two rules have the name LossSpike"),
-    ],
-)
-def test_what_is_no_rule_is_refused_before_any_hook(health, message):
+def test_actions_and_accepted_findings_are_those_of_a_fit(capsys):
+    told = []
     model = model_of()
-    with pytest.raises(RuleError, match=message):
-        instrument(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), health=health)
+    health = HealthMonitor(actions={"NotInOptimizer": [{"call": told.append}, "stop"]}, accept="NotInOptimizer/2.bias")
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    with instrument(model, [StatsMonitor(), health], optimizer=optimizer) as watched:
+        for batch in batches():
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+            if watched.stopped:
+                break
+    assert watched.stopped == told[0].message and watched.next_step < 30
+    assert {finding.rows for finding in health.findings if finding.rule == "NotInOptimizer"} == {("2.weight",)}
+
+
+def test_an_action_ends_the_loop_with_an_error():
+    model = model_of()
+    with pytest.raises(HealthError, match="no optimizer holds this parameter"):
+        train(model, model[0].parameters(), HealthMonitor(actions={"NotInOptimizer": "raise"}))
     assert_no_hooks(model)
 
 
-def learn(seed, rate=0.1, **options):
-    """Train on data of a seed, in a block; returns what the block gives, and the model."""
+def test_alone_it_measures_for_itself(tmp_path, capsys):
+    model = model_of()
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    with instrument(model, health := HealthMonitor(), optimizer=optimizer, folder=tmp_path):
+        for batch in batches():
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+    assert rules_of(health) == {"NotInOptimizer"} and "grad_norm/0.weight" in health.latest
+    assert read_findings(tmp_path).findings == health.findings
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "message"),
+    [
+        ([HealthMonitor(check_first_batch=True)], "check_first_batch: instrument knows neither the batches nor the loss"),
+        ([HealthMonitor(actions={"critical": "checkpoint"})], r"actions\['critical'\]: instrument does not know what the loop"),
+        ([HealthMonitor(), HealthMonitor()], "there are two HealthMonitors, which would tell each finding twice"),
+    ],
+)
+def test_what_a_loop_cannot_serve_is_refused_before_any_hook(callbacks, message):
+    model = model_of()
+    with pytest.raises(RuleError, match=message):
+        instrument(model, callbacks, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    assert_no_hooks(model)
+
+
+def learn(seed, *callbacks, rate=0.1, **options):
+    """Train on data of a seed, in a block; returns the model."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     generator = torch.Generator().manual_seed(seed)
-    with instrument(model, optimizer=optimizer, **options) as watched:
+    with instrument(model, [StatsMonitor(), *callbacks], optimizer=optimizer, **options) as watched:
         for _ in range(25):
             batch = torch.randn(16, 6, generator=generator)
             optimizer.zero_grad()
@@ -192,37 +221,25 @@ def learn(seed, rate=0.1, **options):
             loss.backward()
             optimizer.step()
     assert_no_hooks(model)
-    return watched, model
+    return model
 
 
 def test_a_loop_is_compared_with_good_ones_while_it_runs(tmp_path, capsys):
     for seed in (0, 1):
-        learn(seed, logdir=tmp_path, health=True)
+        learn(seed, HealthMonitor(), logdir=tmp_path)
     good = [tmp_path / "run_0", tmp_path / "run_1"]
     capsys.readouterr()
-    same, _ = learn(2, health=[], reference=good)
+    learn(2, same := HealthMonitor([], reference=good))
     assert same.findings == [] and capsys.readouterr().err.startswith("Healthy: 11 rules found nothing in 25 steps")
-    changed, model = learn(2, rate=0.05, health=[], reference=good, folder=tmp_path / "changed")
+    changed = HealthMonitor([], reference=good)
+    model = learn(2, changed, rate=0.05, folder=tmp_path / "changed")
     (finding,) = changed.findings
     assert (finding.rule, finding.first_step) == ("ReferenceSchedule", 0)
     assert finding.message == "The learning rate is 0.05, in the good runs 0.1 at this step."
     assert capsys.readouterr().err.count("ReferenceSchedule, since step 0") == 1
     assert read_findings(tmp_path / "changed").findings == [finding]
-    _, plain = learn(2, rate=0.05)
+    plain = learn(2, rate=0.05)
     assert all(map(torch.equal, model.parameters(), plain.parameters()))
     main(["baseline", *map(str, good), "-o", str(tmp_path / "baseline.json")])
-    of_baseline, _ = learn(2, rate=0.05, health=True, reference=tmp_path / "baseline.json")
+    learn(2, of_baseline := HealthMonitor(reference=tmp_path / "baseline.json"), rate=0.05)
     assert [each.fingerprint for each in of_baseline.findings] == ["ReferenceSchedule"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"reference": "runs/good"}, "reference needs health rules: give health=True too, or health=.. to compare and nothing"),
-        ({"reference": "no/run", "health": True}, "reference: there is no run no/run"),
-        ({"reference": 3, "health": True}, "reference must be the folder of a good run, a list of folders, or a baseline.json"),
-    ],
-)
-def test_a_reference_that_cannot_be_used_is_refused(options, message):
-    with pytest.raises(RuleError, match=message):
-        instrument(model_of(), **options)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lightning_hooks import Apply, Watch, instrument
+from lightning_hooks import ActivationTransforms, Apply, StatsMonitor, Watch, instrument
 from lightning_hooks.transforms import Scale
 
 RULES = [Watch(params="*", tensors="grad", stats="norm")]
@@ -55,17 +55,17 @@ def test_a_loop_that_trains_another_model_is_told_so(again: Callable[[nn.Module]
     model = net()
     said = r"^instrument: no step ended, and nothing was measured: the optimizer given \(SGD\) never stepped, but another "
     with pytest.warns(UserWarning, match=f"{said}\\(Adam\\) stepped 3 times. {OF_ANOTHER}"):
-        with instrument(model, watch=RULES, optimizer=sgd(model)) as watched:
+        with instrument(model, [StatsMonitor(RULES)], optimizer=sgd(model)) as watched:
             other = again(model)
             train(other, torch.optim.Adam(other.parameters()))
-    assert watched.record.step == -1 and watched.compute() == {}
+    assert watched.view.step == -1 and watched.latest == {}
 
 
 def test_a_loop_whose_optimizer_was_made_again_is_told_to_give_that_one() -> None:
     model = net()
     said = r"the optimizers given \(SGD, SGD\) never stepped, but another \(AdamW\) stepped once. " + OF_THIS
     with pytest.warns(UserWarning, match=said):
-        with instrument(model, watch=RULES, optimizer=[sgd(model[0]), sgd(model[2])]):
+        with instrument(model, [StatsMonitor(RULES)], optimizer=[sgd(model[0]), sgd(model[2])]):
             train(model, torch.optim.AdamW(model.parameters()), steps=1)
 
 
@@ -75,14 +75,14 @@ def test_a_loop_without_an_optimizer_that_never_ends_a_step_is_told_both_ways(sh
     other = model if shares else net()
     said = r"neither optimizer= was given nor step\(\) called, but one \(SGD\) stepped 3 times. "
     with pytest.warns(UserWarning, match=said + (OF_THIS if shares else OF_ANOTHER)):
-        with instrument(model, watch=RULES):
+        with instrument(model, [StatsMonitor(RULES)]):
             train(other, sgd(other))
 
 
 def test_the_one_that_shares_parameters_is_named_of_several() -> None:
     model, other = net(), net()
     with pytest.warns(UserWarning, match=r"but another \(Adam\) stepped 2 times. " + OF_THIS):
-        with instrument(model, watch=RULES, optimizer=sgd(model)):
+        with instrument(model, [StatsMonitor(RULES)], optimizer=sgd(model)):
             train(other, sgd(other), steps=5)
             train(model, torch.optim.Adam(model.parameters()), steps=2)
 
@@ -91,7 +91,7 @@ def test_a_compiled_step_of_another_optimizer_counts() -> None:
     model, other = net(), net()
     optimizer = torch.optim.Adam(other.parameters())
     with pytest.warns(UserWarning, match=r"but another \(Adam\) stepped 3 times"):
-        with instrument(model, watch=RULES, optimizer=sgd(model)):
+        with instrument(model, [StatsMonitor(RULES)], optimizer=sgd(model)):
             step = torch.compile(optimizer.step, backend="eager")
             for _ in range(3):
                 other(torch.ones(2, 3)).sum().backward()
@@ -132,7 +132,7 @@ def test_nothing_is_said_where_nothing_is_wrong(loop: Callable[[nn.Module, Any],
     optimizer = sgd(model)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with instrument(model, watch=RULES, optimizer=optimizer):
+        with instrument(model, [StatsMonitor(RULES)], optimizer=optimizer):
             loop(model, optimizer)
     assert hooks_of_all_optimizers() == 0
 
@@ -141,14 +141,14 @@ def test_nothing_is_said_of_an_exception_of_steps_by_hand_and_of_rules_that_need
     model, other = net(), net()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(ZeroDivisionError), instrument(model, watch=RULES, optimizer=sgd(model)):
+        with pytest.raises(ZeroDivisionError), instrument(model, [StatsMonitor(RULES)], optimizer=sgd(model)):
             train(other, sgd(other))
             raise ZeroDivisionError
-        with instrument(model, watch=RULES) as watched:
+        with instrument(model, [StatsMonitor(RULES)]) as watched:
             train(model, sgd(model), steps=1)
             watched.step()
             train(model, sgd(model), steps=1)
-        with instrument(model, apply=[Apply(Scale(2.0), modules="0", tensor="output")]):
+        with instrument(model, [ActivationTransforms([Apply(Scale(2.0), modules="0", tensor="output")])]):
             train(other, sgd(other))
     assert hooks_of_all_optimizers() == 0
 
@@ -158,11 +158,11 @@ def test_a_step_of_the_optimizer_or_a_lost_block_removes_the_hook_from_all_optim
     handle = register_optimizer_step_post_hook(lambda *_: None)  # one of the user's own
     model = net()
     optimizer = sgd(model)
-    watched = instrument(model, watch=RULES, optimizer=optimizer).__enter__()
+    watched = instrument(model, [StatsMonitor(RULES)], optimizer=optimizer).__enter__()
     assert hooks_of_all_optimizers() == 2
     if not is_lost:
         train(model, optimizer, steps=1)
-        assert hooks_of_all_optimizers() == 1 and watched.record.step == 0
+        assert hooks_of_all_optimizers() == 1 and watched.view.step == 0
         watched.__exit__(None, None, None)
     del watched, optimizer
     gc.collect()

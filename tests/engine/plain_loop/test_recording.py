@@ -1,4 +1,4 @@
-"""`instrument(recorder=…)`: the flight recorder of a plain loop."""
+"""`instrument(model, [FlightRecorder()])`: the flight recorder of a plain loop."""
 
 import gc
 from weakref import ref
@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from lightning_hooks import Hook, StepConsumer, instrument
-from lightning_hooks.errors import RuleError
+from lightning_hooks import CustomHooks, FlightRecorder, Hook, StatsMonitor, StepConsumer, instrument
 from lightning_hooks.recorder.files import read_record
 from lightning_hooks.recorder.record import Verdict
 
@@ -46,10 +45,10 @@ def test_the_backward_of_a_root_of_zero(tmp_path, capsys):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with torch.no_grad():
         model[0].bias[2] = -100.0
-    options = {"watch": [{"params": "*", "tensors": "grad"}], "optimizer": optimizer, "folder": tmp_path, "recorder": True}
-    with instrument(model, **options) as watched:
+    callbacks = [StatsMonitor([{"params": "*", "tensors": "grad"}]), recorder := FlightRecorder()]
+    with instrument(model, callbacks, optimizer=optimizer, folder=tmp_path) as watched:
         loop(model, watched, optimizer, steps=1)
-    record = watched.flight_record
+    record = recorder.record
     assert record.verdict is Verdict.BACKWARD and record.step == 0
     assert (record.place.module, record.place.type, record.place.direction) == ("1", "Root", "backward")
     assert record.notes[-1] == "The step was not run again: the batch is not known in a loop of your own."
@@ -69,14 +68,14 @@ class Log(nn.Module):
 def test_a_bad_forward_is_called_that_whether_or_not_the_loss_is_noted(is_noted):
     model = nn.Sequential(nn.Linear(3, 4, bias=False), Log(), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    with instrument(model, watch=[], optimizer=optimizer, recorder=True) as watched:
+    with instrument(model, [recorder := FlightRecorder()], optimizer=optimizer) as watched:
         for batch in (torch.ones(8, 3), torch.zeros(8, 3)):
             loss = model(batch).square().mean()
             if is_noted:
                 watched.note_loss(loss)
             loss.backward()
             optimizer.step()
-    record = watched.flight_record
+    record = recorder.record
     assert record.verdict is Verdict.FORWARD and (record.place.module, record.place.direction) == ("1", "forward")
     assert record.message.startswith("In the forward pass of step 1, the output of 1 (Log) is the first that is not finite.")
 
@@ -87,13 +86,13 @@ def test_a_loss_that_is_not_noted_is_not_called_finite(is_noted):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with torch.no_grad():
         model[0].bias[2] = -100.0
-    with instrument(model, watch=[], optimizer=optimizer, recorder=True) as watched:
+    with instrument(model, [recorder := FlightRecorder()], optimizer=optimizer) as watched:
         loss = model(torch.rand(8, 3)).square().mean()
         if is_noted:
             watched.note_loss(loss)
         loss.backward()
         optimizer.step()
-    record = watched.flight_record
+    record = recorder.record
     begin = "The loss of step 0 is finite." if is_noted else "It is not known whether the loss of step 0 is finite."
     assert record.verdict is Verdict.BACKWARD and record.message.startswith(f"{begin} In its backward pass, the gradient of")
 
@@ -101,12 +100,12 @@ def test_a_loss_that_is_not_noted_is_not_called_finite(is_noted):
 def test_a_rate_that_is_infinite(tmp_path):
     model = nn.Linear(3, 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    with instrument(model, watch=[], optimizer=optimizer, folder=tmp_path, recorder={"last": 5}) as watched:
+    with instrument(model, [recorder := FlightRecorder(5)], optimizer=optimizer, folder=tmp_path) as watched:
         loop(model, watched, optimizer)
         optimizer.param_groups[0]["lr"] = float("inf")
         loop(model, watched, optimizer, steps=1)
         loop(model, watched, optimizer, steps=1)
-    record = watched.flight_record
+    record = recorder.record
     assert record.verdict is Verdict.UPDATE and record.step == 4 and record.place.direction == "update"
     assert record.context["optimizers"] == {"0 Adam": [float("inf")]} or record.context["optimizers"] == {"0 Adam": ["inf"]}
     assert record.operation is not None and record.operation.direction == "update"
@@ -128,9 +127,10 @@ def test_the_second_run_of_an_update_calls_no_hook_of_the_optimizer_and_is_no_st
         torch.compile(model, backend="eager")(torch.ones(1, 3))  # From now on Dynamo wraps the steps of optimizers.
     views = Views()
     hooks = [Hook(lambda *_: called.append("rule"), kind="optimizer_step_post")]
-    rules = {"watch": [{"params": "*", "tensors": "update"}], "hooks": hooks, "consumers": [views]}
+    monitor = StatsMonitor([{"params": "*", "tensors": "update"}], consumers=[views])
+    callbacks = [monitor, CustomHooks(hooks), recorder := FlightRecorder()]
     try:
-        with instrument(model, **rules, optimizer=optimizer, folder=tmp_path, recorder=True) as watched:
+        with instrument(model, callbacks, optimizer=optimizer, folder=tmp_path) as watched:
             loop(model, watched, optimizer, steps=2)
             optimizer.param_groups[0]["lr"] = float("inf")
             loop(model, watched, optimizer, steps=2)
@@ -140,7 +140,7 @@ def test_the_second_run_of_an_update_calls_no_hook_of_the_optimizer_and_is_no_st
             handle.remove()
     assert [view.step for view in views.views] == [0, 1, 2, 3]
     assert [called.count(name) for name in ("before", "after", "before any", "after any", "rule")] == [4] * 5
-    record = watched.flight_record
+    record = recorder.record
     assert record.verdict is Verdict.UPDATE and record.step == 2 and record.operation.direction == "update"
     assert record.reproduced
 
@@ -153,7 +153,7 @@ def test_an_exception_is_recorded(tmp_path, capsys):
         return torch.rand(8, 3) if step < 2 else torch.rand(8, 7)
 
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        with instrument(model, watch=[], optimizer=optimizer, folder=tmp_path, recorder=True) as watched:
+        with instrument(model, [FlightRecorder()], optimizer=optimizer, folder=tmp_path) as watched:
             loop(model, watched, optimizer, bad=bad)
     record = read_record(tmp_path / "flight_record")
     assert record.verdict is Verdict.EXCEPTION and record.place.module == "0" and record.failure.type == "RuntimeError"
@@ -164,28 +164,15 @@ def test_an_exception_is_recorded(tmp_path, capsys):
 def test_a_healthy_loop_leaves_nothing(tmp_path):
     model = net()
     plain = net()
-    for each, watched_by in ((plain, False), (model, True)):
+    recorder = FlightRecorder()
+    for each, callback in ((plain, StatsMonitor()), (model, recorder)):
         optimizer = torch.optim.SGD(each.parameters(), lr=0.1)
         torch.manual_seed(3)
-        with instrument(each, watch=[], optimizer=optimizer, folder=tmp_path, recorder=watched_by) as watched:
+        with instrument(each, [callback], optimizer=optimizer, folder=tmp_path) as watched:
             loop(each, watched, optimizer)
-    assert watched.flight_record is None and not list(tmp_path.iterdir())
+    assert recorder.record is None and not list(tmp_path.iterdir())
     assert all(torch.equal(one, other) for one, other in zip(plain.parameters(), model.parameters(), strict=True))
     alive = ref(model)
     del model, each, optimizer
     gc.collect()
-    assert alive() is None and watched.flight_record is None
-
-
-@pytest.mark.parametrize(
-    ("recorder", "message"),
-    [
-        ("yes", "recorder must be True or a mapping of options, got 'yes'"),
-        ({"lst": 3}, "recorder: there is no option 'lst' .did you mean 'last'.*; it has last, on, batch"),
-        ({"on": "nan"}, "on: choose from nonfinite, exception, got 'nan'"),
-        ({"last": -1}, "last must be an integer of at least 1, got -1"),
-    ],
-)
-def test_bad_options(recorder, message):
-    with pytest.raises(RuleError, match=message):
-        instrument(net(), recorder=recorder)
+    assert alive() is None and recorder.record is None

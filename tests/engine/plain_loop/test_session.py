@@ -18,11 +18,15 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 
 from lightning_hooks import (
+    ActivationTransforms,
     Apply,
+    CustomHooks,
+    GradientTransforms,
     Hook,
     HooksLeftError,
     InPlaceError,
     RuleError,
+    StatsMonitor,
     StepConsumer,
     UnsupportedError,
     Watch,
@@ -38,11 +42,11 @@ EVERY_TENSOR = ("input", "output", "input_grad", "output_grad")
 
 def norms(model, names, loss, tensors=EVERY_TENSOR, **options):
     """Run one step without an optimizer, and return its statistics by tag."""
-    with instrument(model, watch=[Watch(modules=names, tensors=tensors, stats="norm", **options)]) as watched:
+    with instrument(model, [StatsMonitor([Watch(modules=names, tensors=tensors, stats="norm", **options)])]) as watched:
         loss(model).backward()
         watched.step()
     assert_no_hooks(model)
-    return watched.compute()
+    return watched.latest
 
 
 class Attention(nn.Module):
@@ -98,7 +102,7 @@ def test_input_grad_where_threads_call_one_module():
 
     model = nn.Sequential(Meet())
     inputs = {"first": torch.ones(2, requires_grad=True), "second": torch.full((2,), 10.0, requires_grad=True)}
-    with instrument(model, watch=[Watch(modules="0", tensors="input_grad", stats=["norm"])]) as watched:
+    with instrument(model, [StatsMonitor([Watch(modules="0", tensors="input_grad", stats=["norm"])])]) as watched:
         threads = [threading.Thread(target=call, args=(name,)) for name in inputs]
         threads[0].start()
         assert begun["first"].wait(20)
@@ -107,13 +111,13 @@ def test_input_grad_where_threads_call_one_module():
             thread.join()
         watched.step()
     expected = torch.cat([x.grad for x in inputs.values()]).norm().item()
-    assert watched.compute()["input_grad_norm/0"] == pytest.approx(expected)
+    assert watched.latest["input_grad_norm/0"] == pytest.approx(expected)
 
 
 def test_calls_that_a_checkpoint_breaks_off_are_forgotten_when_the_step_ends():
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh())
     begun = lambda: [hook.hooks.begun for module in model for hook in module._forward_pre_hooks.values()]  # noqa: E731
-    with instrument(model, watch=[Watch(modules="*", tensors="input_grad", stats="norm")]) as watched:
+    with instrument(model, [StatsMonitor([Watch(modules="*", tensors="input_grad", stats="norm")])]) as watched:
         held = []
         for _ in range(3):
             checkpoint(model, torch.randn(3, 4, requires_grad=True), use_reentrant=False).sum().backward()
@@ -165,10 +169,10 @@ def test_checkpointed_activations_and_gradients_count_once(reentrant):
 
     model, x = Net(), torch.randn(3, 4, requires_grad=True)
     rules = [Watch(modules="block.*", tensors=["output", "output_grad"], stats=["norm"])]
-    with instrument(model, watch=rules) as watched:
+    with instrument(model, [StatsMonitor(rules)]) as watched:
         model(x).sum().backward()
         watched.step()
-    found = watched.compute()
+    found = watched.latest
     a = model.block[0](x).detach().requires_grad_()
     model.block[2](torch.tanh(a)).sum().backward()
     assert found["output_norm/block.0"] == pytest.approx(a.norm().item(), rel=1e-6)
@@ -245,12 +249,12 @@ def test_a_parameter_handed_through_collects_no_hooks():
             return x
 
     model = Hands()
-    with instrument(model, watch=[Watch(modules="inner", tensors="output_grad", stats="norm")]) as watched:
+    with instrument(model, [StatsMonitor([Watch(modules="inner", tensors="output_grad", stats="norm")])]) as watched:
         for _ in range(4):
             model().backward()
             assert len(model.weight._backward_hooks) == 1
             watched.step()
-            assert watched.compute()["output_grad_norm/inner"] == pytest.approx(3**0.5)
+            assert watched.latest["output_grad_norm/inner"] == pytest.approx(3**0.5)
     assert not model.weight._backward_hooks
 
 
@@ -272,7 +276,7 @@ def test_a_gradient_of_none_is_passed_over():
 def test_it_is_entered_once():
     """The consumers are closed with the loop, so the steps of a second loop would be lost."""
     model = nn.Sequential(nn.Linear(2, 2))
-    watched = instrument(model, watch=[Watch(modules="0", tensors="output")])
+    watched = instrument(model, [StatsMonitor([Watch(modules="0", tensors="output")])])
     with watched:
         model(torch.ones(1, 2))
         watched.step()
@@ -280,7 +284,7 @@ def test_it_is_entered_once():
             watched.__enter__()
         model(torch.ones(1, 2))
         watched.step()
-    assert watched.record.step == 1
+    assert watched.view.step == 1
     with pytest.raises(RuleError, match="^instrument: it can be entered once"), watched:
         pass
     assert_no_hooks(model)
@@ -291,14 +295,14 @@ def test_a_validation_inside_paused_is_no_part_of_the_next_step():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     rules = [Watch(modules="0", tensors="output", stats="norm")]
     with instrument(
-        model, watch=rules, apply=[Apply(Scale(2.0), modules="0", tensor="output")], optimizer=optimizer
+        model,
+        [StatsMonitor(rules), ActivationTransforms([Apply(Scale(2.0), modules="0", tensor="output")])],
+        optimizer=optimizer,
     ) as watched:
         for x in torch.randn(2, 3, 2):
             model(x).sum().backward()
             optimizer.step()
-            assert watched.compute()["output_norm/0"] == pytest.approx(
-                nn.functional.linear(x, *model.parameters()).norm().item()
-            )
+            assert watched.latest["output_norm/0"] == pytest.approx(nn.functional.linear(x, *model.parameters()).norm().item())
             with paused(model), torch.no_grad():
                 assert torch.equal(model(100 * x), nn.functional.linear(100 * x, *model.parameters()))
 
@@ -309,7 +313,9 @@ def test_gradients_that_a_fused_optimizer_gets_scaled_are_refused(unscaled):
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, fused=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     rules = [Watch(params="*", tensors=["grad", "update"], stats="norm")]
-    with instrument(model, watch=rules, apply=[Apply(ClipByGlobalNorm(1.0), params="*")], optimizer=optimizer) as watched:
+    with instrument(
+        model, [StatsMonitor(rules), GradientTransforms([Apply(ClipByGlobalNorm(1.0), params="*")])], optimizer=optimizer
+    ) as watched:
         scaler.scale(model(torch.ones(1, 2)).sum()).backward()
         if not unscaled:
             with pytest.raises(UnsupportedError, match="^instrument: the gradients are still multiplied .* scaler.unscale_"):
@@ -317,11 +323,11 @@ def test_gradients_that_a_fused_optimizer_gets_scaled_are_refused(unscaled):
             return
         scaler.unscale_(optimizer)
         scaler.step(optimizer)
-    assert watched.compute()["grad_norm/0.weight"] == pytest.approx(2.0)
-    assert watched.compute()["update_norm/0.weight"] == pytest.approx(2.0 / 6.0**0.5)
+    assert watched.latest["grad_norm/0.weight"] == pytest.approx(2.0)
+    assert watched.latest["update_norm/0.weight"] == pytest.approx(2.0 / 6.0**0.5)
 
 
-def train(model, steps, watched_by=None, accumulate=1):
+def train(model, steps, *callbacks, accumulate=1):
     torch.manual_seed(1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
@@ -332,10 +338,10 @@ def train(model, steps, watched_by=None, accumulate=1):
                 model(torch.randn(6, 4)).square().mean().backward()
             optimizer.step()
 
-    if watched_by is None:
+    if not callbacks:
         loop()
         return None
-    with instrument(model, optimizer=optimizer, **watched_by) as watched:
+    with instrument(model, callbacks, optimizer=optimizer) as watched:
         loop()
     return watched
 
@@ -344,12 +350,12 @@ def train(model, steps, watched_by=None, accumulate=1):
 def test_weights_are_bit_identical_with_everything_watched(accumulate):
     plain = nn.Sequential(nn.Linear(4, 16), nn.ReLU(inplace=True), nn.Dropout(0.3), nn.LayerNorm(16), Attention16())
     other = copy.deepcopy(plain)
-    everything = {
-        "watch": [
+    everything = StatsMonitor(
+        [
             Watch(modules=["*", "!*.out_proj"], tensors=EVERY_TENSOR, stats=["norm", "histogram", "p50"]),
             Watch(params="*", tensors=["param", "grad", "final_grad", "update"], stats=["ratio", "histogram", "std"]),
         ]
-    }
+    )
     train(plain, 20, accumulate=accumulate)
     train(other, 20, everything, accumulate=accumulate)
     for a, b in zip(plain.state_dict().values(), other.state_dict().values(), strict=True):
@@ -370,16 +376,16 @@ def test_the_tensors_of_a_parameter():
     model = nn.Linear(3, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     before, x = model.weight.detach().clone(), torch.randn(4, 3)
-    rules = {
-        "watch": [Watch(params="weight", tensors=["param", "grad", "final_grad", "update"], stats=["norm"])],
-        "apply": [Apply(ClipByGlobalNorm(max_norm=0.1), params="*")],
-    }
-    rules["watch"].append(Watch(params="weight", tensors="update", stats="ratio"))
-    with instrument(model, optimizer=optimizer, **rules) as watched:
+    rules = [
+        Watch(params="weight", tensors=["param", "grad", "final_grad", "update"], stats=["norm"]),
+        Watch(params="weight", tensors="update", stats="ratio"),
+    ]
+    clips = GradientTransforms([Apply(ClipByGlobalNorm(max_norm=0.1), params="*")])
+    with instrument(model, [StatsMonitor(rules), clips], optimizer=optimizer) as watched:
         for half in x.split(2):
             model(half).sum().backward()
         optimizer.step()
-    found, grad = watched.compute(), x.sum(0)
+    found, grad = watched.latest, x.sum(0)
     clipped = grad * (0.1 / (grad.norm() + 1e-6)).clamp(max=1)
     assert found["param_norm/weight"] == pytest.approx(before.norm().item())
     assert found["grad_norm/weight"] == pytest.approx(grad.norm().item())
@@ -397,7 +403,9 @@ def test_the_gradient_through_a_module_is_changed_and_seen(tensor):
     torch.manual_seed(0)
     model, x = Residual(nn.Linear(4, 4)), torch.randn(3, 4)
     rule = Apply(Scale(factor=3.0), modules="inner", tensor=tensor)
-    with instrument(model, watch=[Watch(modules="inner", tensors=tensor, stats="norm")], apply=[rule]) as watched:
+    with instrument(
+        model, [StatsMonitor([Watch(modules="inner", tensors=tensor, stats="norm")]), GradientTransforms([rule])]
+    ) as watched:
         model(x).sum().backward()
         watched.step()
     h = model.first(x).detach()
@@ -405,8 +413,8 @@ def test_the_gradient_through_a_module_is_changed_and_seen(tensor):
     expected = torch.ones_like(h) + 3 * through
     torch.testing.assert_close(model.first.weight.grad, expected.T @ x)
     seen = torch.ones(3, 4) if tensor == "output_grad" else through
-    assert watched.compute()[f"{tensor}_norm/inner"] == pytest.approx(seen.norm().item())  # the watch comes first
-    assert watched.compute()["transform_norm_after/0_Scale"] == pytest.approx(3 * seen.norm().item())
+    assert watched.latest[f"{tensor}_norm/inner"] == pytest.approx(seen.norm().item())  # the watch comes first
+    assert watched.latest["transform_norm_after/0_Scale"] == pytest.approx(3 * seen.norm().item())
 
 
 def spoil(grad):
@@ -418,7 +426,7 @@ def test_a_gradient_changed_in_place_in_backward_raises():
     rule = Apply(Function(call=spoil), params="weight", when="backward")
     with (
         pytest.raises(InPlaceError, match=r"^apply\[0\].transform \(Function\) changed the gradient of weight in place"),
-        instrument(model, apply=[rule]),
+        instrument(model, [GradientTransforms([rule])]),
     ):
         model(torch.ones(1, 2)).sum().backward()
     assert_no_hooks(model)
@@ -435,7 +443,7 @@ def test_an_optimizer_that_steps_again_before_the_others_ends_the_step():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     often, seldom = (torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model)
     watch = [Watch(params="*.weight", tensors="update", stats="norm")]
-    with instrument(model, watch=watch, optimizer=[often, seldom], consumers=[Seen()]):
+    with instrument(model, [StatsMonitor(watch, consumers=[Seen()])], optimizer=[often, seldom]):
         for number in range(4):
             model(torch.ones(1, 2)).sum().backward()
             often.step()
@@ -448,16 +456,18 @@ def test_refusals():
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(RuleError, match=r"^watch\[0\].tensors: 'update' is only seen with an optimizer"):
-        instrument(model, watch=[Watch(params="*", tensors="update")])
+        instrument(model, [StatsMonitor([Watch(params="*", tensors="update")])])
     with pytest.raises(RuleError, match=r"^apply\[0\].when: 'step' needs an optimizer"):
-        instrument(model, apply=[Apply(Scale(2.0), params="*")])
+        instrument(model, [GradientTransforms([Apply(Scale(2.0), params="*")])])
     with pytest.raises(RuleError, match=r"^hooks\[0\].kind: 'optimizer_step_post' needs an optimizer"):
-        instrument(model, hooks=[Hook(print, kind="optimizer_step_post")])
+        instrument(model, [CustomHooks([Hook(print, kind="optimizer_step_post")])])
     with pytest.raises(RuleError, match=r"^apply\[0\].stages: instrument knows one stage, 'train'; got \['validate'\]"):
-        instrument(nn.Sequential(model), apply=[Apply(Scale(2.0), modules="0", tensor="output", stages=["validate"])])
+        instrument(
+            nn.Sequential(model), [ActivationTransforms([Apply(Scale(2.0), modules="0", tensor="output", stages=["validate"])])]
+        )
     with pytest.raises(RuleError, match=r"^apply\[0\]: ClipByGlobalNorm needs all gradients at once"):
-        instrument(model, apply=[Apply(ClipByGlobalNorm(max_norm=1.0), params="*", when="backward")])
-    with instrument(model, watch=[Watch(params="*")], optimizer=optimizer) as watched:
+        instrument(model, [GradientTransforms([Apply(ClipByGlobalNorm(max_norm=1.0), params="*", when="backward")])])
+    with instrument(model, [StatsMonitor([Watch(params="*")])], optimizer=optimizer) as watched:
         with pytest.raises(RuleError, match=r"^step\(\) is for loops without an optimizer"):
             watched.step()
         with pytest.raises(UnsupportedError, match="the optimizer got a closure"):
@@ -467,25 +477,25 @@ def test_refusals():
 
 
 @pytest.mark.parametrize(
-    ("rules", "place"),
+    ("callback", "place"),
     [
-        ({"watch": [Watch(params="*", tensors="grad")]}, r"watch\[0\]"),
-        ({"apply": [Apply(ClipByGlobalNorm(1.0), params="*")]}, r"apply\[0\]"),
-        ({"hooks": [Hook(print, params="*", kind="post_accumulate_grad")]}, r"hooks\[0\]"),
+        (StatsMonitor([Watch(params="*", tensors="grad")]), r"watch\[0\]"),
+        (GradientTransforms([Apply(ClipByGlobalNorm(1.0), params="*")]), r"apply\[0\]"),
+        (CustomHooks([Hook(print, params="*", kind="post_accumulate_grad")]), r"hooks\[0\]"),
     ],
     ids=["watch", "apply", "hooks"],
 )
-def test_parameters_that_fsdp_has_flattened_are_refused(sharded, rules, place):
+def test_parameters_that_fsdp_has_flattened_are_refused(sharded, callback, place):
     optimizer = torch.optim.SGD(sharded.parameters(), lr=0.1)
     with pytest.raises(
         UnsupportedError, match=rf"^{place}\.params: '\S+' is part of a FullyShardedDataParallel .*; use fully_shard"
     ):
-        instrument(sharded, optimizer=optimizer, **rules)
+        instrument(sharded, [callback], optimizer=optimizer)
     rules = [Watch(modules="*.0", tensors=["output", "output_grad"], stats="norm"), Watch(params="head.*", tensors="grad")]
-    with instrument(sharded, watch=rules, optimizer=optimizer) as watched:
+    with instrument(sharded, [StatsMonitor(rules)], optimizer=optimizer) as watched:
         sharded(torch.ones(2, 3)).sum().backward()
         optimizer.step()
-    assert watched.compute().keys() > {"output_norm/body.0", "output_grad_norm/body.0", "grad_norm/head.weight"}
+    assert watched.latest.keys() > {"output_norm/body.0", "output_grad_norm/body.0", "grad_norm/head.weight"}
     assert_no_hooks(sharded)
 
 
@@ -515,10 +525,11 @@ def test_a_compiled_step_of_the_optimizer_is_watched():
         step = torch.compile(optimizer.step, backend="eager") if compiled else optimizer.step
         with instrument(
             twin,
-            watch=rules,
-            apply=[Apply(ClipByGlobalNorm(0.5), params="*")],
+            [
+                StatsMonitor(rules, consumers=[steps := _Steps()]),
+                GradientTransforms([Apply(ClipByGlobalNorm(0.5), params="*")]),
+            ],
             optimizer=optimizer,
-            consumers=[steps := _Steps()],
         ):
             for _ in range(3):
                 optimizer.zero_grad()
@@ -539,39 +550,39 @@ def test_what_is_no_model_and_no_optimizer_is_refused():
     model = nn.Linear(1, 1)
     for wrong in (5, [5], model, model.parameters(), [torch.optim.SGD(model.parameters()), None]):
         with pytest.raises(RuleError, match="^optimizer must be a torch optimizer, or a list of them, got "):
-            instrument(model, optimizer=wrong)
+            instrument(model, [StatsMonitor()], optimizer=wrong)
     with pytest.raises(RuleError, match=r"^model must be a torch.nn.Module, got \[\]$"):
-        instrument([])
+        instrument([], [StatsMonitor()])
 
 
 def test_several_optimizers_each_at_its_own_step():
     model = nn.ModuleDict({"a": nn.Linear(1, 1, bias=False), "b": nn.Linear(1, 1, bias=False)})
     a, b = (torch.optim.SGD(model[name].parameters(), lr=lr) for name, lr in (("a", 0.1), ("b", 0.2)))
-    with instrument(model, watch=[Watch(params="*", tensors="update", stats="mean")], optimizer=[a, b]) as watched:
+    with instrument(model, [StatsMonitor([Watch(params="*", tensors="update", stats="mean")])], optimizer=[a, b]) as watched:
         for _ in range(2):
             (model["a"](torch.ones(1, 1)) + model["b"](torch.ones(1, 1))).sum().backward()
             a.step()
             a.zero_grad()
             b.step()
             b.zero_grad()
-            assert watched.compute()["update_mean/a.weight"] == pytest.approx(-0.1)
-            assert watched.compute()["update_mean/b.weight"] == pytest.approx(-0.2)
+            assert watched.latest["update_mean/a.weight"] == pytest.approx(-0.1)
+            assert watched.latest["update_mean/b.weight"] == pytest.approx(-0.2)
 
 
 def test_nothing_is_left_after_an_exception_a_pause_and_a_lost_instrument():
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    with pytest.raises(ZeroDivisionError), instrument(model, watch=[Watch(modules="*")]):
+    with pytest.raises(ZeroDivisionError), instrument(model, [StatsMonitor([Watch(modules="*")])]):
         model(torch.ones(1, 2))
         raise ZeroDivisionError
     assert_no_hooks(model)
-    with instrument(model, watch=[Watch(modules="*")]):
+    with instrument(model, [StatsMonitor([Watch(modules="*")])]):
         with pytest.raises(HooksLeftError, match="hooks of lightning_hooks are left on module 0, module 1"):
             assert_no_hooks(model)
         with paused(model):
             assert_no_hooks(model)
         with pytest.raises(HooksLeftError):
             assert_no_hooks(model)
-    lost = instrument(model, watch=[Watch(modules="*")])
+    lost = instrument(model, [StatsMonitor([Watch(modules="*")])])
     lost.__enter__()
     del lost
     gc.collect()
@@ -582,7 +593,7 @@ def test_nothing_is_left_after_an_exception_a_pause_and_a_lost_instrument():
 def test_a_lost_instrument_leaves_nothing_on_parts_that_outlive_their_model(tensors):
     backbone = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     model = nn.Sequential(backbone, nn.Linear(2, 1))
-    lost = instrument(model, watch=[Watch(modules="*", tensors=tensors)])
+    lost = instrument(model, [StatsMonitor([Watch(modules="*", tensors=tensors)])])
     lost.__enter__()
     known = weakref.ref(model)
     del lost, model
@@ -593,7 +604,7 @@ def test_a_lost_instrument_leaves_nothing_on_parts_that_outlive_their_model(tens
 
 def test_an_interruption_while_hooks_are_taken_off_leaves_none_of_the_others(monkeypatch):
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    watched = instrument(model, watch=[Watch(modules="*", tensors=["output"]), Watch(modules="1", tensors="input")])
+    watched = instrument(model, [StatsMonitor([Watch(modules="*", tensors=["output"]), Watch(modules="1", tensors="input")])])
     watched.__enter__()
     taken = []
 
@@ -615,14 +626,14 @@ def test_an_interruption_while_hooks_are_taken_off_leaves_none_of_the_others(mon
 
 def test_copies_of_a_watched_module_work_and_measure_nothing():
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    with instrument(model, watch=[Watch(modules="*", tensors=EVERY_TENSOR, stats="norm")]) as watched:
+    with instrument(model, [StatsMonitor([Watch(modules="*", tensors=EVERY_TENSOR, stats="norm")])]) as watched:
         copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
         for other in copies:
             assert_no_hooks(other)
             other(torch.ones(1, 2)).sum().backward()
         model(torch.zeros(1, 2)).sum().backward()
         watched.step()
-    assert watched.compute()["input_norm/0"] == 0.0
+    assert watched.latest["input_norm/0"] == 0.0
 
 
 @pytest.mark.parametrize("stat", ["abs_mean", "underflow_fraction"])
@@ -634,10 +645,10 @@ def test_what_costs_extra_is_measured_wherever_a_rule_asks_for_it(stat, group_by
         Watch(modules="*", tensors="output", stats="std"),
         Watch(params="*", tensors=["param", "grad"], stats=stat, group_by=group_by),
     ]
-    with instrument(model, watch=rules) as watched:
+    with instrument(model, [StatsMonitor(rules)]) as watched:
         model(torch.randn(3, 4)).sum().backward()
         watched.step()
-    values = {tag: value for tag, value in watched.compute().items() if stat in tag}
+    values = {tag: value for tag, value in watched.latest.items() if stat in tag}
     gradients = [p.grad.double().abs() for p in model.parameters()]
     assert len(values) == (2 if group_by else 4)
     assert all(value == value for value in values.values())
@@ -649,7 +660,7 @@ def test_in_a_plain_loop_hooks_are_away_in_steps_that_nobody_watches():
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     rules = [Watch(modules="*", tensors=["output", "input_grad"], every_n_steps=2), Watch(params="*", every_n_steps=2)]
-    with instrument(model, watch=rules, optimizer=optimizer):
+    with instrument(model, [StatsMonitor(rules)], optimizer=optimizer):
         for _ in range(3):
             assert_no_hooks(model)
             for _ in range(2):
@@ -661,7 +672,7 @@ def test_in_a_plain_loop_hooks_are_away_in_steps_that_nobody_watches():
 
 def test_a_copy_of_a_watched_module_is_read_where_the_package_is_missing(tmp_path):
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    with instrument(model, watch=[Watch(modules="*", tensors=EVERY_TENSOR, stats="norm")]):
+    with instrument(model, [StatsMonitor([Watch(modules="*", tensors=EVERY_TENSOR, stats="norm")])]):
         torch.save(model, tmp_path / "model.pt")
     code = "import sys; sys.modules['lightning_hooks'] = None; import torch; "
     code += "torch.load(sys.argv[1], weights_only=False)(torch.ones(1, 2)).sum().backward()"
@@ -687,7 +698,10 @@ class _NoFile(_Notes):
 
 def test_where_a_consumer_cannot_start_those_that_have_are_closed():
     started, model = _Notes(), nn.Sequential(nn.Linear(1, 1))
-    with pytest.raises(OSError, match="no such file") as raised, instrument(model, consumers=[started, failing := _NoFile()]):
+    with (
+        pytest.raises(OSError, match="no such file") as raised,
+        instrument(model, [StatsMonitor(consumers=[started, failing := _NoFile()])]),
+    ):
         pass
     assert started.closed_with == [raised.value]
     assert failing.closed_with == []
@@ -711,7 +725,7 @@ def test_a_loop_that_goes_on_after_a_consumer_failed_goes_on_with_the_next_step(
     model = nn.Sequential(nn.Linear(1, 1, bias=False))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     rules, failed = [Watch(params="*", tensors="grad", stats="norm")], 0
-    with instrument(model, watch=rules, optimizer=optimizer, consumers=[steps := _Steps(1)]):
+    with instrument(model, [StatsMonitor(rules, consumers=[steps := _Steps(1)])], optimizer=optimizer):
         for i in range(4):
             optimizer.zero_grad()
             (model(torch.ones(1)) * float(i + 1)).sum().backward()
@@ -744,7 +758,9 @@ def test_parameters_that_the_loop_replaces_keep_their_rows_and_rules(replace, se
     rules = [Watch(params="*", tensors=["param", "grad", "final_grad", "update"], stats="norm")]
     applies = [Apply(Scale(0.5), params="*.weight"), Apply(Scale(0.5), params="*.bias", when="backward")]
     expected = []
-    with instrument(model, watch=rules, apply=applies, optimizer=optimizers, consumers=[steps := _Steps()]):
+    with instrument(
+        model, [StatsMonitor(rules, consumers=[steps := _Steps()]), GradientTransforms(applies)], optimizer=optimizers
+    ):
         for step in range(4):
             if step == 2:
                 replace(model)
@@ -783,7 +799,7 @@ def swapped(module):
 def test_modules_that_are_swapped_in_a_pause_are_watched_at_once_and_once():
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
     with instrument(
-        model, watch=[Watch(modules="*", tensors="output", stats="norm")], consumers=[steps := _Steps()]
+        model, [StatsMonitor([Watch(modules="*", tensors="output", stats="norm")], consumers=[steps := _Steps()])]
     ) as watched:
         for step in range(3):
             if step == 1:
@@ -799,14 +815,14 @@ def test_the_step_after_one_that_ended_in_a_pause_is_watched():
     model = nn.Sequential(nn.Linear(3, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     rules = [Watch(modules="0", tensors="output", stats="norm"), Watch(params="*", tensors=["grad", "update"], stats="norm")]
-    with instrument(model, watch=rules, optimizer=optimizer, consumers=[steps := _Steps()]) as watched:
+    with instrument(model, [StatsMonitor(rules, consumers=[steps := _Steps()])], optimizer=optimizer) as watched:
         for step in range(4):
             pause = paused(model) if step == 1 else contextlib.nullcontext()
             with pause:
                 optimizer.zero_grad()
                 model(torch.ones(5, 3)).sum().backward()
                 optimizer.step()
-        assert watched.record.step == 3
+        assert watched.view.step == 3
     counts = {
         view.step: [view.stat(tensor, "count").values.sum() for tensor in ("output", "grad", "update")] for view in steps.views
     }
@@ -831,12 +847,15 @@ def numbers_of(device):
         Watch(params="*", tensors=["update", "state.momentum_buffer", "state.count"], stats=["norm", "histogram"]),
     ]
     applies = [Apply([ClipByGlobalNorm(0.1), Scale(0.5)], params="*"), Apply(Scale(0.5), modules="0")]
-    with torch.device(device), instrument(model, watch=rules, apply=applies, optimizer=optimizer) as watched:
+    with (
+        torch.device(device),
+        instrument(model, [StatsMonitor(rules), GradientTransforms(applies)], optimizer=optimizer) as watched,
+    ):
         for _ in range(2):
             optimizer.zero_grad()
             model(batch).square().mean().backward(torch.ones((), device="cpu"))
             optimizer.step()
-        return watched.compute()
+        return watched.latest
 
 
 def test_where_torch_makes_new_tensors_by_default_changes_no_number():
@@ -877,11 +896,11 @@ class _Reads(nn.Module):
 
 
 def test_a_mapping_that_computes_its_items_gives_the_weights_of_an_unwatched_run() -> None:
-    def trained(watch: list[Watch]) -> torch.Tensor:
+    def trained(*watch: Watch) -> torch.Tensor:
         torch.manual_seed(0)
         model = nn.Sequential(_Augments(), _Reads())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with instrument(model, watch=watch, optimizer=optimizer):
+        with instrument(model, StatsMonitor(watch), optimizer=optimizer) if watch else contextlib.nullcontext():
             for _ in range(3):
                 optimizer.zero_grad()
                 model(torch.ones(2, 3)).sum().backward()
@@ -889,12 +908,12 @@ def test_a_mapping_that_computes_its_items_gives_the_weights_of_an_unwatched_run
         return model[1].linear.weight.detach()
 
     tensors = ["input", "output", "input_grad", "output_grad"]
-    assert torch.equal(trained([Watch(modules="*", tensors=tensors)]), trained([]))
+    assert torch.equal(trained(Watch(modules="*", tensors=tensors)), trained())
     with pytest.warns(
         UserWarning, match="output.x' was not found at 0, which has a _Augmented, a mapping that may compute its"
     ):
-        named = trained([Watch(modules="0", tensors=["output.x"])])
-    assert torch.equal(named, trained([]))
+        named = trained(Watch(modules="0", tensors=["output.x"]))
+    assert torch.equal(named, trained())
 
 
 def test_the_optimizer_of_another_model_is_refused():
@@ -903,9 +922,9 @@ def test_the_optimizer_of_another_model_is_refused():
     foreign = torch.optim.AdamW(other.parameters(), lr=0.1)
     message = "AdamW holds none of the 2 parameters of Sequential; give the optimizer of this model"
     with pytest.raises(RuleError, match=f"^optimizer: {message}"):
-        instrument(model, watch=[Watch(params="*")], optimizer=foreign)
+        instrument(model, [StatsMonitor([Watch(params="*")])], optimizer=foreign)
     with pytest.raises(RuleError, match=rf"^optimizer\[1\]: {message}"):
-        instrument(model, watch=[Watch(params="*")], optimizer=[own, foreign])
+        instrument(model, [StatsMonitor([Watch(params="*")])], optimizer=[own, foreign])
     assert_no_hooks(model)
 
 
@@ -913,11 +932,11 @@ def test_an_optimizer_may_hold_more_than_the_model_and_be_of_a_wrapper():
     model, loss = nn.Sequential(nn.Linear(2, 1)), nn.Linear(1, 1)
     shared = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
     for watched in (model, nn.ModuleList([model, loss]), nn.DataParallel(model), torch.compile(model)):
-        instrument(watched, watch=[Watch(params="*")], optimizer=shared)
+        instrument(watched, [StatsMonitor([Watch(params="*")])], optimizer=shared)
     # A module without parameters is accepted: it may be used in a functional call.
-    instrument(nn.Sequential(nn.ReLU()), watch=[Watch(modules="*")], optimizer=shared)
+    instrument(nn.Sequential(nn.ReLU()), [StatsMonitor([Watch(modules="*")])], optimizer=shared)
     late = torch.optim.SGD([{"params": []}], lr=0.1)
-    instrument(model, watch=[Watch(params="*")], optimizer=late)
+    instrument(model, [StatsMonitor([Watch(params="*")])], optimizer=late)
 
 
 @pytest.mark.parametrize("with_optimizer", [True, False])
@@ -929,7 +948,9 @@ def test_after_the_block_the_object_has_the_last_step_and_holds_neither_model_no
     transforms = [Apply(Scale(0.5), params="*", when="backward")]
     hooks = [Hook(lambda module, args, output: None, kind="forward", modules="0")]
     with contextlib.suppress(ZeroDivisionError):
-        with instrument(model, watch=rules, apply=transforms, hooks=hooks, optimizer=optimizer) as watched:
+        with instrument(
+            model, [StatsMonitor(rules), GradientTransforms(transforms), CustomHooks(hooks)], optimizer=optimizer
+        ) as watched:
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step() if optimizer is not None else watched.step()
             _ = 1 / (not fails)
@@ -938,7 +959,7 @@ def test_after_the_block_the_object_has_the_last_step_and_holds_neither_model_no
     del model, optimizer
     gc.collect()
     assert [each() for each in known] == [None] * len(known)
-    assert watched.record.step == 0 and "grad_norm/0.weight" in watched.compute()
+    assert watched.view.step == 0 and "grad_norm/0.weight" in watched.latest
     with pytest.raises(RuleError, match="the model is gone; after the with block the object does not keep it alive"):
         _ = watched.model
     with pytest.raises(RuleError, match="step.. was called after the with block"):
@@ -964,7 +985,7 @@ def _loop(consumer, steps=4, **options):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, weight_decay=0.25)
     done = 0
     with instrument(
-        model, watch=[Watch(params="*", tensors="grad")], optimizer=optimizer, consumers=[consumer], **options
+        model, [StatsMonitor([Watch(params="*", tensors="grad")], consumers=[consumer])], optimizer=optimizer, **options
     ) as watched:
         for _ in range(steps):
             if watched.stopped:

@@ -11,7 +11,19 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Apply, StepConsumer, UnsupportedError, Watch, assert_no_hooks, instrument, paused
+from lightning_hooks import (
+    Apply,
+    FlightRecorder,
+    GradientTransforms,
+    HealthMonitor,
+    StatsMonitor,
+    StepConsumer,
+    UnsupportedError,
+    Watch,
+    assert_no_hooks,
+    instrument,
+    paused,
+)
 from lightning_hooks.transforms import ClipByGlobalNorm
 
 BATCH, MICRO, STEPS = 4, 3, 3
@@ -107,12 +119,12 @@ LOOPS = {"fabric": fabric_loop, "accelerate": accelerate_loop}
 CASES = [(name, way) for name in LOOPS for way in ("accumulation", "clipping", "bf16")] + [("fabric", "scaler")]
 
 
-def train(name: str, way: str, **options: Any) -> tuple[nn.Module, Any, list[float]]:
-    """Train in a block that is given what the library returns; without options in none."""
+def train(name: str, way: str, *callbacks: Any) -> tuple[nn.Module, Any, list[float]]:
+    """Train in a block that is given what the library returns; without callbacks in none."""
     raw, losses = net(), []
     loop = LOOPS[name](raw, way)
     model, optimizer = next(loop)
-    with instrument(model, optimizer=optimizer, **options) if options else nullcontext() as watched:
+    with instrument(model, callbacks, optimizer=optimizer) if callbacks else nullcontext() as watched:
         for loss in loop:
             losses.append(loss.item())
             if watched is not None:
@@ -125,7 +137,7 @@ def train(name: str, way: str, **options: Any) -> tuple[nn.Module, Any, list[flo
 def test_each_step_of_the_optimizer_inside_is_measured_and_no_weight_changes(name: str, way: str) -> None:
     plain, _, losses = train(name, way)
     views = Views()
-    raw, watched, _ = train(name, way, watch=RULES, consumers=[views])
+    raw, watched, _ = train(name, way, StatsMonitor(RULES, consumers=[views]))
     assert all(map(torch.equal, raw.parameters(), plain.parameters()))
     assert [view.step for view in views.views] == list(range(STEPS))
     parameters, modules = ["0.weight", "0.bias", "2.weight", "2.bias"], ["0", "1", "2"]
@@ -137,7 +149,7 @@ def test_each_step_of_the_optimizer_inside_is_measured_and_no_weight_changes(nam
         assert elements["0", "output"] == elements["0", "output_grad"] == MICRO * BATCH * 8
         assert view.summaries["run/loss"] == pytest.approx(sum(losses[MICRO * i : MICRO * (i + 1)]) / MICRO, rel=1e-5)
         assert view.facts.optimizers[0].type == "Adam"
-    values = watched.compute()
+    values = watched.latest
     assert values["update_norm/0.weight"] > 0
     norm = values["run/grad_norm"]
     assert norm == values["run/final_grad_norm"] and (norm == pytest.approx(0.01, rel=1e-3)) is (way == "clipping")
@@ -148,23 +160,23 @@ def test_the_update_is_the_change_of_the_weights_of_the_user(name: str) -> None:
     raw = net()
     loop = LOOPS[name](raw, "accumulation")
     model, optimizer = next(loop)
-    with instrument(model, watch=RULES, optimizer=optimizer) as watched:
+    with instrument(model, [StatsMonitor(RULES)], optimizer=optimizer) as watched:
         assert watched.model is raw and watched.optimizers == [optimizer.optimizer]
         before, changes = [each.detach().clone() for each in raw.parameters()], []
         for i, _ in enumerate(loop):
             if i and i % MICRO == 0:
                 now = [each.detach().clone() for each in raw.parameters()]
                 changes.append(float(torch.linalg.vector_norm(now[0] - before[0])))
-                assert watched.compute()["update_norm/0.weight"] == pytest.approx(changes[-1], rel=1e-5)
+                assert watched.latest["update_norm/0.weight"] == pytest.approx(changes[-1], rel=1e-5)
                 before = now
-    assert len(changes) == STEPS - 1 and watched.record.step == STEPS - 1
+    assert len(changes) == STEPS - 1 and watched.view.step == STEPS - 1
 
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_rules_change_what_the_optimizer_inside_reads(name: str) -> None:
-    clips = [Apply(ClipByGlobalNorm(0.01), params="*")]
-    _, watched, _ = train(name, "accumulation", watch=RULES, apply=clips)
-    values = watched.compute()
+    clips = GradientTransforms([Apply(ClipByGlobalNorm(0.01), params="*")])
+    _, watched, _ = train(name, "accumulation", StatsMonitor(RULES), clips)
+    values = watched.latest
     assert values["run/grad_norm"] > 0.02 and values["run/final_grad_norm"] == pytest.approx(0.01, rel=1e-3)
 
 
@@ -173,12 +185,12 @@ def test_what_health_rules_and_the_recorder_say_has_the_names_of_the_user(name: 
     loop = LOOPS[name](net(), "accumulation")
     model, optimizer = next(loop)
     del optimizer.param_groups[0]["params"][2:]
-    options = {"health": ["NotInOptimizer"], "recorder": True, "folder": tmp_path}
-    with instrument(model, watch=[], optimizer=optimizer, **options) as watched:
+    health, recorder = HealthMonitor(["NotInOptimizer"]), FlightRecorder()
+    with instrument(model, [health, recorder], optimizer=optimizer, folder=tmp_path) as watched:
         for loss in loop:
             watched.note_loss(loss * float("inf") if watched.next_step == STEPS - 1 else loss)
-    assert {finding.rule for finding in watched.findings} == {"NotInOptimizer"}
-    assert {row for finding in watched.findings for row in finding.rows} == {"2.weight", "2.bias"}
+    assert {finding.rule for finding in health.findings} == {"NotInOptimizer"}
+    assert {row for finding in health.findings for row in finding.rows} == {"2.weight", "2.bias"}
     said = capsys.readouterr().err
     assert "ParametersForgotten" in said and "from the output of 2 made it" in " ".join(said.split())
 
@@ -194,12 +206,12 @@ def test_ddp_adds_no_name(tmp_path: Path, fabric: bool) -> None:
             wrappers = pytest.importorskip("lightning.fabric.wrappers")
             strategy = pytest.importorskip("lightning.fabric.strategies").SingleDeviceStrategy()
             model, optimizer = wrappers._FabricModule(model, strategy, raw), wrappers._FabricOptimizer(optimizer, strategy)
-        with instrument(model, watch=RULES, optimizer=optimizer, recorder=True) as watched:
+        with instrument(model, [StatsMonitor(RULES), FlightRecorder()], optimizer=optimizer) as watched:
             loss_of(model, torch.ones(2, 4)).backward()
             with paused(model):
                 loss_of(model, torch.ones(2, 4))
             optimizer.step()
-        index = watched.record.rows
+        index = watched.view.rows
         assert {name for name in index.names if name} >= {"0", "1", "2", "0.weight"} and watched.model is raw
         assert not [name for name in index.names if "module" in name]
         assert_no_hooks(model)
@@ -232,11 +244,11 @@ class Pretending(Forwarding):
 def test_a_wrapper_whose_hooks_are_those_of_the_optimizer_inside_is_watched(wrapper: Any) -> None:
     raw = net()
     optimizer = wrapper(torch.optim.SGD(raw.parameters(), lr=0.1))
-    with instrument(raw, watch=RULES, optimizer=optimizer) as watched:
+    with instrument(raw, [StatsMonitor(RULES)], optimizer=optimizer) as watched:
         for _ in range(2):
             loss_of(raw, torch.ones(2, 4)).backward()
             optimizer.step()
-    assert watched.record.step == 1 and watched.compute()["update_norm/0.weight"] > 0
+    assert watched.view.step == 1 and watched.latest["update_norm/0.weight"] > 0
 
 
 class Averaging(torch.optim.Optimizer):
@@ -254,14 +266,14 @@ def test_a_wrapper_without_hooks_that_may_do_more_is_refused_with_the_optimizer_
     raw = net()
     optimizer = Averaging(torch.optim.SGD(raw.parameters(), lr=0.1))
     said = r"instrument: Averaging has no hooks around its step: .*; give its attribute optimizer \(SGD\), if that makes the"
-    with pytest.raises(UnsupportedError, match=said), instrument(raw, optimizer=optimizer):
+    with pytest.raises(UnsupportedError, match=said), instrument(raw, [StatsMonitor()], optimizer=optimizer):
         pass
 
 
 def test_an_optimizer_that_is_given_twice_is_one() -> None:
     raw = net()
     optimizer = torch.optim.SGD(raw.parameters(), lr=0.1)
-    with instrument(raw, watch=RULES, optimizer=[optimizer, optimizer]) as watched:
+    with instrument(raw, [StatsMonitor(RULES)], optimizer=[optimizer, optimizer]) as watched:
         loss_of(raw, torch.ones(2, 4)).backward()
         optimizer.step()
-    assert watched.record.step == 0
+    assert watched.view.step == 0

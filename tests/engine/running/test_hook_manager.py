@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Watch, instrument
+from lightning_hooks import StatsMonitor, Watch, instrument
 from lightning_hooks.engine.assembly import Contribution, assemble
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.running.hook_manager import HookManager
@@ -40,7 +40,7 @@ def run(model, watched, steps):
 
 def test_a_module_that_is_only_looked_at_has_one_hook_of_one_call():
     model = net()
-    with instrument(model, watch=RULES):
+    with instrument(model, [StatsMonitor(RULES)]):
         for module in model:
             assert len(plain_hooks(module)) == 1
             assert len(module._forward_hooks) == 1 and not module._forward_pre_hooks and not module._backward_hooks
@@ -48,14 +48,14 @@ def test_a_module_that_is_only_looked_at_has_one_hook_of_one_call():
 
 def test_hooks_stay_from_step_to_step_and_are_away_on_unwatched_ones():
     model = net()
-    with instrument(model, watch=RULES) as watched:
+    with instrument(model, [StatsMonitor(RULES)]) as watched:
         before = [hook for module in model for hook in plain_hooks(module)]
         run(model, watched, 3)
         after = [hook for module in model for hook in plain_hooks(module)]
         assert [id(hook) for hook in before] == [id(hook) for hook in after]
     model = net()
     every = [Watch(modules="*", tensors="output", stats="mean", every_n_steps=3)]
-    with instrument(model, watch=every) as watched:
+    with instrument(model, [StatsMonitor(every)]) as watched:
         counts = []
         for _ in range(6):
             counts.append(sum(len(plain_hooks(module)) for module in model))
@@ -65,7 +65,7 @@ def test_hooks_stay_from_step_to_step_and_are_away_on_unwatched_ones():
 
 def test_a_step_begins_with_no_module_called_and_only_due_steps_have_hooks():
     model = net()
-    with instrument(model, watch=RULES) as watched:
+    with instrument(model, [StatsMonitor(RULES)]) as watched:
         hook_manager = watched._run.hook_manager
         for step in range(3):
             assert hook_manager.step == step and not hook_manager.called
@@ -100,7 +100,7 @@ def test_hooks_that_come_and_go_are_made_once(beside):
     if beside is not None:
         rules.append(Watch(modules="2", tensors="output", stats="mean", every_n_steps=beside))
     seen = []  # Keep the hooks themselves: the id of a deleted hook may be used again.
-    with instrument(model, watch=rules) as watched:
+    with instrument(model, [StatsMonitor(rules)]) as watched:
         for _ in range(18):
             seen.append([hook for module in model for hook in plain_hooks(module)])
             run(model, watched, 1)
@@ -112,7 +112,7 @@ def test_hooks_that_come_and_go_are_made_once(beside):
 def test_hooks_of_many_kinds_of_steps_are_not_all_kept():
     model = net()
     rules = [Watch(modules="0", tensors="output", stats="mean", every_n_steps=[step]) for step in range(20)]
-    with instrument(model, watch=rules) as watched:
+    with instrument(model, [StatsMonitor(rules)]) as watched:
         run(model, watched, 20)
         gc.collect()
         assert 0 < sum(type(each) is PlainHook for each in gc.get_objects()) < 10
@@ -124,7 +124,7 @@ def test_hooks_for_several_kinds_of_steps_are_each_what_the_step_asks_for():
         Watch(modules="0", tensors="output", stats="mean", every_n_steps=2),
         Watch(modules="2", tensors="output", stats="mean", every_n_steps=3),
     ]
-    with instrument(model, watch=rules) as watched:
+    with instrument(model, [StatsMonitor(rules)]) as watched:
         counts = []
         for _ in range(12):
             counts.append("".join(str(len(plain_hooks(module))) for module in model))
@@ -135,16 +135,16 @@ def test_hooks_for_several_kinds_of_steps_are_each_what_the_step_asks_for():
 def test_hooks_that_come_again_are_made_again_for_whoever_takes_part_then():
     model = net()
     rule = Watch(modules="0", tensors="output", stats="mean", every_n_steps=2)
-    with instrument(model, watch=[rule]) as first:
+    with instrument(model, [StatsMonitor([rule])]) as first:
         run(model, first, 2)
-        with instrument(model, watch=[rule]) as second:
+        with instrument(model, [StatsMonitor([rule])]) as second:
             for _ in range(2):
                 model(torch.randn(3, 4)).sum().backward()
                 first.step()
                 second.step()
-            assert second.compute()["output_mean/0"] == first.compute()["output_mean/0"]
+            assert second.latest["output_mean/0"] == first.latest["output_mean/0"]
         run(model, first, 2)
-        assert first.record.step == 5
+        assert first.view.step == 5
 
 
 def test_a_loop_that_counts_back_has_the_same_due_steps_again():
@@ -167,11 +167,11 @@ def test_a_loop_that_counts_back_has_the_same_due_steps_again():
 
 def test_the_record_of_an_instrument_is_of_the_last_watched_step():
     model = net()
-    with instrument(model, watch=[Watch(modules="*", tensors="output", stats="mean", every_n_steps=3)]) as watched:
+    with instrument(model, [StatsMonitor([Watch(modules="*", tensors="output", stats="mean", every_n_steps=3)])]) as watched:
         found = []
         for _ in range(7):
             run(model, watched, 1)
-            found.append((watched.record.step, watched.compute().get("output_mean/0")))
+            found.append((watched.view.step, watched.latest.get("output_mean/0")))
     assert [step for step, _ in found[2:]] == [2, 2, 2, 5, 5]
     assert found[2] == found[3] == found[4] != found[5] == found[6]
 
@@ -181,13 +181,13 @@ def test_the_row_index_is_made_once_and_a_layout_once_for_each_set_of_schedules(
     init = EntryLayout.__init__
     monkeypatch.setattr(EntryLayout, "__init__", lambda self, *args: made.append(self) or init(self, *args))
     model = net()
-    with instrument(model, watch=RULES) as watched:
+    with instrument(model, [StatsMonitor(RULES)]) as watched:
         run(model, watched, 5)
-        rows = watched.record.rows
-        watched.compute()
+        rows = watched.view.rows
+        _ = watched.latest
         run(model, watched, 1)
-        assert watched.record.rows is rows
-        watched.compute()
+        assert watched.view.rows is rows
+        _ = watched.latest
     assert len(made) == 1
 
 
@@ -196,7 +196,7 @@ def test_watching_alone_needs_no_measurement_objects(monkeypatch):
     init = Measurement.__init__
     monkeypatch.setattr(Measurement, "__init__", lambda self, tensor: made.append(1) or init(self, tensor))
     model = net()
-    with instrument(model, watch=RULES) as watched:
+    with instrument(model, [StatsMonitor(RULES)]) as watched:
         run(model, watched, 1)  # The first step also notes the order of execution.
         made.clear()
         run(model, watched, 2)
@@ -223,12 +223,12 @@ def test_a_module_that_was_replaced_is_looked_up_once(monkeypatch):
     named = refresh.named_modules
     monkeypatch.setattr(refresh, "named_modules", lambda model: lookups.append(1) or named(model))
     model = net()
-    with instrument(model, watch=RULES) as watched:
+    with instrument(model, [StatsMonitor(RULES)]) as watched:
         run(model, watched, 2)
         model(torch.randn(3, 4)).sum().backward()
         model[0] = nn.Linear(4, 4)
         watched._run.hook_manager.refresh.request()  # Lightning's callback does this at the start of an epoch.
         watched.step()
         run(model, watched, 3)
-        assert "output_mean/0" in watched.compute()
+        assert "output_mean/0" in watched.latest
     assert len(lookups) == 1

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Watch, assert_no_hooks, instrument, paused
+from lightning_hooks import StatsMonitor, Watch, assert_no_hooks, instrument, paused
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.running.run import Run, runs_on
 
@@ -76,11 +76,11 @@ def test_a_run_that_is_lost_is_not_kept_alive():
 @pytest.mark.parametrize("inside", [False, True], ids=["the model", "a part of it"])
 def test_the_run_of_a_block_is_that_which_is_paused(inside):
     model = nn.Sequential(nn.Linear(1, 1))
-    with instrument(model, watch=[Watch(modules="*", tensors="output", stats="mean")]) as watched:
+    with instrument(model, [StatsMonitor([Watch(modules="*", tensors="output", stats="mean")])]) as watched:
         (run,) = runs_on(model)
         assert run.model is model
         with paused(model[0] if inside else model):
             assert_no_hooks(model)
         model(torch.ones(1, 1))
         watched.step()
-    assert watched.compute() and runs_on(model) == [] and not run.is_live
+    assert watched.latest and runs_on(model) == [] and not run.is_live

@@ -96,7 +96,7 @@ def test_a_plain_loop_names_them_too() -> None:
     apply = [Apply(Scale(2.0), modules=NAME)]
     with (
         pytest.warns(UserWarning, match=rf"first step: {NAME} \(NonDyn\w+; watch, apply\[0\]\)"),
-        instrument(model, watch=[Watch(modules=NAME)], apply=apply, optimizer=optimizer),
+        instrument(model, [StatsMonitor([Watch(modules=NAME)]), GradientTransforms(apply)], optimizer=optimizer),
     ):
         model(torch.randn(2, 3, 4)).sum().backward()
         optimizer.step()

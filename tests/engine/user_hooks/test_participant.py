@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lightning_hooks import Hook, HookError, NoMatchError, UnsupportedError, assert_no_hooks, instrument
+from lightning_hooks import CustomHooks, Hook, HookError, NoMatchError, UnsupportedError, assert_no_hooks, instrument
 from lightning_hooks.rules import MODULE_KINDS, OPTIMIZER_KINDS, PARAM_KINDS
 
 
@@ -103,7 +103,7 @@ def test_what_a_hook_returns_takes_the_place_of_what_it_was_given(
 ) -> None:
     model = Chain()
     assert pass_through(model) == PLAIN
-    with instrument(model, hooks=[Hook(call, kind=kind, **where)]):
+    with instrument(model, [CustomHooks([Hook(call, kind=kind, **where)])]):
         assert pass_through(model) == PLAIN | changed
     assert_no_hooks(model)
     assert pass_through(model) == PLAIN
@@ -150,7 +150,7 @@ def test_a_hook_is_called_with_what_torch_gives_for_its_kind(
         first = [args[0]] if named else []
         seen.append(first + [plainly(arg, names) for arg in args[len(first) :]])
 
-    with instrument(model, hooks=[Hook(look, kind=kind, named=named, **where)]):
+    with instrument(model, [CustomHooks([Hook(look, kind=kind, named=named, **where)])]):
         assert pass_through(model) == PLAIN
     name = where.get("modules") or where["params"]
     assert seen == [([name] if named else []) + args for args in expected]
@@ -176,7 +176,7 @@ def test_every_kind_at_once_changes_nothing_when_it_only_looks() -> None:
     hooks = [Hook(look(kind), kind=kind, modules="*") for kind in MODULE_KINDS if kind != "saved_tensors"]
     hooks += [Hook((lambda t: t, lambda t: t), kind="saved_tensors", modules="*")]
     hooks += [Hook(look(kind), kind=kind, params="*") for kind in PARAM_KINDS]
-    with instrument(model, hooks=hooks):
+    with instrument(model, [CustomHooks(hooks)]):
         watched = gradients()
     assert all(torch.equal(one, other) for one, other in zip(watched, plain, strict=True))
     assert ran == {*MODULE_KINDS, *PARAM_KINDS} - {"saved_tensors"}
@@ -218,14 +218,14 @@ def test_with_kwargs_keyword_arguments_are_seen_and_changed() -> None:
     rules = [
         Hook(call, kind=kind, modules="inner", with_kwargs=True) for call, kind in ((before, "forward_pre"), (after, "forward"))
     ]
-    with instrument(model, hooks=rules):
+    with instrument(model, [CustomHooks(rules)]):
         assert model(torch.tensor(2.0)).item() == 11.0
     assert seen == [("before", 2.0, {"times": 3.0}), ("after", 2.0, {"times": 5.0}, 10.0)]
 
 
 def test_without_kwargs_keyword_arguments_stay() -> None:
     model = CallsWeighted()
-    with instrument(model, hooks=[Hook(lambda module, args: (args[0] + 1,), kind="forward_pre", modules="inner")]):
+    with instrument(model, [CustomHooks([Hook(lambda module, args: (args[0] + 1,), kind="forward_pre", modules="inner")])]):
         assert model(torch.tensor(2.0)).item() == 9.0
 
 
@@ -235,7 +235,10 @@ def test_without_kwargs_keyword_arguments_stay() -> None:
 def test_with_kwargs_a_pre_hook_must_return_both(result: Callable[..., Any]) -> None:
     model = CallsWeighted()
     rule = Hook(lambda module, args, kwargs: result(args, kwargs), kind="forward_pre", modules="inner", with_kwargs=True)
-    with instrument(model, hooks=[rule]), pytest.raises(HookError, match=r"hooks\[0\] .*forward_pre\) at inner must return"):
+    with (
+        instrument(model, [CustomHooks([rule])]),
+        pytest.raises(HookError, match=r"hooks\[0\] .*forward_pre\) at inner must return"),
+    ):
         model(torch.tensor(2.0))
 
 
@@ -244,7 +247,7 @@ def test_prepend_goes_before_the_forward_hooks_of_others(prepend: bool, expected
     model = Chain()
     foreign = model.first.register_forward_hook(lambda module, args, output: output + 1)
     rule = Hook(lambda module, args, output: output * 10, kind="forward", modules="first", prepend=prepend)
-    with instrument(model, hooks=[rule]):
+    with instrument(model, [CustomHooks([rule])]):
         assert model.first(torch.ones(1, 1)).item() == expected  # (2 + 1)·10, or 2·10 + 1
     assert list(model.first._forward_hooks) == [foreign.id]
 
@@ -254,7 +257,7 @@ def test_prepend_goes_before_the_forward_pre_hooks_of_others(prepend: bool, expe
     model = Chain()
     foreign = model.first.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
     rule = Hook(lambda module, args: (args[0] * 10,), kind="forward_pre", modules="first", prepend=prepend)
-    with instrument(model, hooks=[rule]):
+    with instrument(model, [CustomHooks([rule])]):
         assert model.first(torch.ones(1, 1)).item() == expected  # 2·(1 + 1)·10, or 2·(1·10 + 1)
     assert list(model.first._forward_pre_hooks) == [foreign.id]
 
@@ -267,7 +270,9 @@ def test_prepend_goes_before_the_backward_hooks_of_others(kind: str, prepend: bo
         model.second.register_full_backward_hook if kind == "full_backward" else model.second.register_full_backward_pre_hook
     )
     foreign = register(lambda *args: seen.append("foreign"))
-    with instrument(model, hooks=[Hook(lambda *args: seen.append("ours"), kind=kind, modules="second", prepend=prepend)]):
+    with instrument(
+        model, [CustomHooks([Hook(lambda *args: seen.append("ours"), kind=kind, modules="second", prepend=prepend)])]
+    ):
         pass_through(model)
     assert seen == order
     foreign.remove()
@@ -280,7 +285,7 @@ def test_prepended_rules_go_before_the_others_the_last_one_first(kind: str) -> N
     def note(what: str, prepend: bool) -> Hook:
         return Hook(lambda *args: seen.append(what), kind=kind, modules="second", prepend=prepend)
 
-    with instrument(model, hooks=[note("a", False), note("b", True), note("c", False), note("d", True)]):
+    with instrument(model, [CustomHooks([note("a", False), note("b", True), note("c", False), note("d", True)])]):
         pass_through(model)
     assert seen == ["d", "b", "a", "c"]
 
@@ -304,7 +309,7 @@ def test_hooks_at_one_place_run_in_the_order_written_each_seeing_what_the_former
 ) -> None:
     model = Chain()
     changes: list[Callable[[Tensor], Tensor]] = [lambda tensor: tensor * 3, lambda tensor: tensor + 10]
-    with instrument(model, hooks=[Hook(make(change), kind=kind, **where) for change in changes]):
+    with instrument(model, [CustomHooks([Hook(make(change), kind=kind, **where) for change in changes])]):
         assert pass_through(model)[what] == expected
 
 
@@ -313,7 +318,7 @@ def test_post_accumulate_hooks_run_in_the_order_written() -> None:
         return Hook(lambda p: p.grad.copy_(by(p.grad)) and None, kind="post_accumulate_grad", params="first.weight")
 
     model = Chain()
-    with instrument(model, hooks=[change(lambda grad: grad * 3), change(lambda grad: grad + 10)]):
+    with instrument(model, [CustomHooks([change(lambda grad: grad * 3), change(lambda grad: grad + 10)])]):
         assert pass_through(model)["first.weight"] == 19.0
 
 
@@ -323,7 +328,7 @@ def test_a_gradient_hook_sees_the_result_that_a_forward_hook_returned() -> None:
         Hook(lambda grad: seen.append(grad.item()), kind="output_grad", modules="first"),
         Hook(lambda module, args, output: output * 10, kind="forward", modules="first"),
     ]
-    with instrument(model := Chain(), hooks=rules):
+    with instrument(model := Chain(), [CustomHooks(rules)]):
         assert pass_through(model)["first.weight"] == 30.0
     assert seen == [3.0]  # the gradient of 10·h, the input of `second`; the gradient of h itself is 30
 
@@ -332,7 +337,7 @@ def test_once_runs_once_at_each_place() -> None:
     seen: list[str] = []
     rule = Hook(lambda name, *args: seen.append(name), kind="forward", modules=["first", "second"], named=True, once=True)
     model = Chain()
-    with instrument(model, hooks=[rule]) as watched:
+    with instrument(model, [CustomHooks([rule])]) as watched:
         for _ in range(3):
             pass_through(model)
             watched.step()
@@ -346,7 +351,9 @@ def test_every_n_steps_follows_lightnings_rule() -> None:
     def note(kind: str) -> Callable[..., None]:
         return lambda *args: seen.append((steps[0], kind))
 
-    with instrument(model, hooks=[Hook(note(kind), kind=kind, every_n_steps=2, **where) for kind, where in kinds]) as watched:
+    with instrument(
+        model, [CustomHooks([Hook(note(kind), kind=kind, every_n_steps=2, **where) for kind, where in kinds])]
+    ) as watched:
         for step in range(5):
             steps[0] = step
             pass_through(model)
@@ -354,14 +361,17 @@ def test_every_n_steps_follows_lightnings_rule() -> None:
     assert sorted(seen) == [(step, kind) for step in (1, 3) for kind in sorted(kind for kind, _ in kinds)]
 
 
+@pytest.mark.filterwarnings("ignore:.*matches anything")
 def test_a_rule_that_matches_nothing_is_an_error_or_with_strict_false_a_warning() -> None:
     model = Chain()
     with pytest.raises(NoMatchError, match=r"hooks\[1\].modules: 'frist' matches nothing; .*'first'"):
-        instrument(model, hooks=[Hook(print, kind="forward", modules="*"), Hook(print, kind="forward", modules="frist")])
+        instrument(
+            model, [CustomHooks([Hook(print, kind="forward", modules="*"), Hook(print, kind="forward", modules="frist")])]
+        )
     rules = [Hook(print, kind=kind, modules="frist", strict=False) for kind in MODULE_KINDS if kind != "saved_tensors"]
     rules += [Hook((print, print), kind="saved_tensors", modules="frist", strict=False)]
     rules += [Hook(print, kind=kind, params="frist", strict=False) for kind in PARAM_KINDS]
-    with pytest.warns(UserWarning, match="'frist' matches nothing"), instrument(model, hooks=rules):
+    with pytest.warns(UserWarning, match="'frist' matches nothing"), instrument(model, [CustomHooks(rules)]):
         assert pass_through(model) == PLAIN
 
 
@@ -370,7 +380,9 @@ def test_types_and_leaves_choose_modules() -> None:
 
     def names(**where: Any) -> list[str]:
         seen: list[str] = []
-        with instrument(model, hooks=[Hook(lambda name, *args: seen.append(name), kind="forward", named=True, **where)]):
+        with instrument(
+            model, [CustomHooks([Hook(lambda name, *args: seen.append(name), kind="forward", named=True, **where)])]
+        ):
             model(torch.ones(1, 1))
         return seen
 
@@ -384,7 +396,7 @@ def test_types_choose_parameters_by_their_module() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
     seen: list[str] = []
     rule = Hook(lambda name, grad: seen.append(name), kind="param_grad", params="*", types="LayerNorm", named=True)
-    with instrument(model, hooks=[rule]):
+    with instrument(model, [CustomHooks([rule])]):
         model(torch.randn(3, 2)).sum().backward()
     assert sorted(seen) == ["1.bias", "1.weight"]
 
@@ -404,7 +416,7 @@ def test_saved_tensors_are_packed_and_unpacked_around_the_matched_module_alone()
         assert tensor.dtype is torch.float64
         return tensor.float()
 
-    with instrument(model, hooks=[Hook((pack, unpack), kind="saved_tensors", modules="second")]):
+    with instrument(model, [CustomHooks([Hook((pack, unpack), kind="saved_tensors", modules="second")])]):
         assert pass_through(model) == PLAIN
     assert packed == [torch.float32] * 2  # h and the weight; `first` saves x and its weight by itself
     pass_through(model)
@@ -415,7 +427,7 @@ def test_saved_tensors_are_packed_and_unpacked_around_the_matched_module_alone()
 def test_saved_tensors_unpack_after_the_rules_are_gone() -> None:
     model, unpacked = Chain(), []
     rule = Hook((lambda t: t, lambda t: unpacked.append(1) or t), kind="saved_tensors", modules="second")
-    with instrument(model, hooks=[rule]):
+    with instrument(model, [CustomHooks([rule])]):
         y = model(torch.ones(1, 1))
     y.backward()
     assert model.first.weight.grad == 3 and len(unpacked) == 2
@@ -424,7 +436,7 @@ def test_saved_tensors_unpack_after_the_rules_are_gone() -> None:
 def test_saved_tensors_once_packs_in_one_call() -> None:
     model, packed = Chain(), []
     rule = Hook((lambda t: packed.append(1) or t, lambda t: t), kind="saved_tensors", modules="second", once=True)
-    with instrument(model, hooks=[rule]):
+    with instrument(model, [CustomHooks([rule])]):
         assert pass_through(model) == PLAIN
         assert pass_through(model) == PLAIN
     assert len(packed) == 2
@@ -441,7 +453,7 @@ def test_saved_tensors_of_a_module_that_calls_itself() -> None:
     model, packed = nn.Sequential(Twofold()), []
     rule = Hook((lambda t: packed.append(t.item()) or t, lambda t: t), kind="saved_tensors", modules="0", once=True)
     x = torch.tensor(3.0, requires_grad=True)
-    with instrument(model, hooks=[rule]):
+    with instrument(model, [CustomHooks([rule])]):
         model(x).backward()
         model(x)
     assert packed == [3.0, 9.0]  # Both squares are inside the first, outer call, for which the hook is due.
@@ -457,7 +469,7 @@ def test_saved_tensors_end_where_the_forward_raises() -> None:
     model = nn.Sequential(Raises())
     packed: list[Tensor] = []
     rule = Hook((lambda t: packed.append(t) or t, lambda t: t), kind="saved_tensors", modules="0")
-    with instrument(model, hooks=[rule]):
+    with instrument(model, [CustomHooks([rule])]):
         with pytest.raises(ValueError, match="no result"):
             model(torch.ones(1))
         leaf = torch.ones(1, requires_grad=True)
@@ -474,7 +486,7 @@ def test_saved_tensors_and_named() -> None:
         return tensor
 
     model = Chain()
-    with instrument(model, hooks=[Hook((keep, keep), kind="saved_tensors", modules=["first", "second"], named=True)]):
+    with instrument(model, [CustomHooks([Hook((keep, keep), kind="saved_tensors", modules=["first", "second"], named=True)])]):
         assert pass_through(model) == PLAIN
     assert sorted(set(seen)) == ["first", "second"]
 
@@ -488,7 +500,7 @@ def test_a_frozen_parameter_is_hooked_when_it_is_unfrozen(kind: str) -> None:
     model.first.weight.requires_grad_(False)
     model.codes = nn.Parameter(torch.ones(2, dtype=torch.int8), requires_grad=False)  # never has a gradient
     rules = [Hook(lambda tensor: seen.append(tensor.item()), kind=kind, params=["first.weight", "codes"])]
-    with instrument(model, hooks=rules) as watched:
+    with instrument(model, [CustomHooks(rules)]) as watched:
         pass_through(model)
         watched.step()
         assert seen == [] and not model.first.weight.requires_grad
@@ -530,7 +542,7 @@ def test_the_hooks_around_an_optimizers_step() -> None:
         seen.append(("post", opt is optimizer, kwargs, model.first.weight.item()))
 
     rules = [Hook(before, kind="optimizer_step_pre"), Hook(after, kind="optimizer_step_post")]
-    with instrument(model, hooks=rules, optimizer=optimizer):
+    with instrument(model, [CustomHooks(rules)], optimizer=optimizer):
         pass_through(model)
         optimizer.step(times=7.0)
     # 2 - 2·3
@@ -554,7 +566,7 @@ def test_optimizer_hooks_run_at_their_steps_and_once() -> None:
         Hook(note("second, after"), kind="optimizer_step_post", every_n_steps=2),
         Hook(note("once"), kind="optimizer_step_pre", once=True),
     ]
-    with instrument(model, hooks=rules, optimizer=optimizer):
+    with instrument(model, [CustomHooks(rules)], optimizer=optimizer):
         for step in range(4):
             steps[0] = step
             pass_through(model)
@@ -571,7 +583,7 @@ def test_an_optimizer_hook_alone_keeps_its_schedule() -> None:
     model, seen = Chain(), []
     optimizer = Sgd(model.parameters())
     rule = Hook(lambda name, *args: seen.append((name, step)), kind="optimizer_step_pre", every_n_steps=2, named=True)
-    with instrument(model, hooks=[rule], optimizer=optimizer):
+    with instrument(model, [CustomHooks([rule])], optimizer=optimizer):
         for step in range(4):  # noqa: B007
             pass_through(model)
             optimizer.step()
@@ -586,7 +598,7 @@ def test_every_optimizer_gets_the_hooks() -> None:
         return lambda optimizer, args, kwargs: seen.append((what, optimizers.index(optimizer)))
 
     rules = [Hook(note(kind), kind=kind) for kind in OPTIMIZER_KINDS]
-    with instrument(model, hooks=rules, optimizer=optimizers):
+    with instrument(model, [CustomHooks(rules)], optimizer=optimizers):
         for _ in range(2):
             pass_through(model)
             for optimizer in optimizers:
@@ -602,7 +614,7 @@ def test_every_optimizer_gets_the_hooks() -> None:
 @pytest.mark.parametrize("kind", ["output_grad", "input_grad", "node_pre", "node", "full_backward_pre", "full_backward"])
 def test_a_backward_after_the_with_is_not_hooked(kind: str) -> None:
     model, seen = Chain(), []
-    with instrument(model, hooks=[Hook(lambda *args: seen.append(kind), kind=kind, modules="*")]):
+    with instrument(model, [CustomHooks([Hook(lambda *args: seen.append(kind), kind=kind, modules="*")])]):
         y = model(torch.ones(1, 1, requires_grad=True))
     y.backward()
     assert seen == []
@@ -615,7 +627,7 @@ def test_no_hook_is_left_after_an_exception_in_one(kind: str, where: dict[str, s
         raise ValueError("mine")
 
     model = Chain()
-    with pytest.raises(ValueError, match="mine") as raised, instrument(model, hooks=[Hook(fail, kind=kind, **where)]):
+    with pytest.raises(ValueError, match="mine") as raised, instrument(model, [CustomHooks([Hook(fail, kind=kind, **where)])]):
         pass_through(model)
     name = where.get("modules") or where["params"]
     assert [note.replace(fail.__qualname__, "fail") for note in raised.value.__notes__] == [
@@ -635,7 +647,7 @@ def test_a_copy_of_a_hooked_model_is_not_hooked(copier: Callable[[nn.Module], nn
     rules = [Hook(look, kind=kind, **where) for kind, where, _ in SEEN]
     rules += [Hook(look, kind="forward", modules="*", prepend=True), Hook(look, kind="forward_pre", modules="*", prepend=True)]
     rules += [Hook((lambda t: seen.append(t) or t, lambda t: t), kind="saved_tensors", modules="*")]
-    with instrument(model, hooks=rules):
+    with instrument(model, [CustomHooks(rules)]):
         twin = copier(model)
         assert pass_through(twin) == PLAIN
         assert seen == []
@@ -646,7 +658,7 @@ def test_a_copy_of_a_hooked_model_is_not_hooked(copier: Callable[[nn.Module], nn
 def test_a_compiled_module_is_refused_with_an_alternative() -> None:
     model = nn.Sequential(torch.compile(Chain()), nn.Linear(1, 1))
     with pytest.raises(UnsupportedError, match=r"hooks\[0\].modules"):
-        instrument(model, hooks=[Hook(print, kind="forward", modules="0.first")])
+        instrument(model, [CustomHooks([Hook(print, kind="forward", modules="0.first")])])
     assert_no_hooks(model)
 
 
@@ -658,7 +670,7 @@ def test_saved_tensors_under_activation_checkpointing() -> None:
 
     packed: list[int] = []
     rule = Hook((lambda t: packed.append(1) or t, lambda t: t), kind="saved_tensors", modules="second")
-    with instrument(model := Checkpointed(), hooks=[rule]):
+    with instrument(model := Checkpointed(), [CustomHooks([rule])]):
         assert pass_through(model) == PLAIN
     assert packed
 
@@ -670,12 +682,14 @@ def test_hooks_under_activation_checkpointing_change_the_recomputation_too() -> 
             return y
 
     model = Checkpointed()
-    with instrument(model, hooks=[Hook(lambda module, args, output: output * 10, kind="forward", modules="first")]):
+    with instrument(model, [CustomHooks([Hook(lambda module, args, output: output * 10, kind="forward", modules="first")])]):
         assert pass_through(model) == {"y": 60.0, "x": 60.0, "first.weight": 30.0, "second.weight": 20.0}
 
 
 def test_hooks_of_a_rule_that_raises_when_it_is_resolved_are_not_there() -> None:
     model = Chain()
     with pytest.raises(NoMatchError):
-        instrument(model, hooks=[Hook(print, kind="forward", modules="first"), Hook(print, kind="param_grad", params="third")])
+        instrument(
+            model, [CustomHooks([Hook(print, kind="forward", modules="first"), Hook(print, kind="param_grad", params="third")])]
+        )
     assert_no_hooks(model)

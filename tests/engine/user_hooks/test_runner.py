@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks import Hook, HookError, HookPoint, RuleError, assert_no_hooks, instrument
+from lightning_hooks import CustomHooks, Hook, HookError, HookPoint, RuleError, assert_no_hooks, instrument
 from tests.engine.user_hooks import tutorial_calls
 from tests.engine.user_hooks.modules import Squares
 
@@ -38,7 +38,7 @@ def train(rules: Any, model: nn.Module | None = None) -> nn.Module:
     model = model or Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     try:
-        with instrument(model, hooks=rules, optimizer=optimizer):
+        with instrument(model, [CustomHooks(rules)], optimizer=optimizer):
             # The gradient of a sum is an expanded scalar, which cannot be changed in place.
             (model(torch.ones(3, 2, requires_grad=True)) * torch.ones(3, 2)).sum().backward()
             optimizer.step()
@@ -152,14 +152,14 @@ def test_unchecked_another_shape_and_dtype_go_through(kind: str, module: str) ->
     model = nn.Sequential(HookPoint(), Narrow())
     other = torch.full((7,), 2, dtype=torch.float16)
     rule = Hook(lambda *args: other, kind=kind, modules=module, checked=False)
-    with instrument(model, hooks=[rule]):
+    with instrument(model, [CustomHooks([rule])]):
         assert model(torch.ones(2)).item() == 14.0
 
 
 def test_unchecked_another_nest_goes_through() -> None:
     model = nn.Sequential(HookPoint())
     rule = Hook(lambda module, args, output: {"seen": output, "twice": output * 2}, kind="forward", modules="0", checked=False)
-    with instrument(model, hooks=[rule]):
+    with instrument(model, [CustomHooks([rule])]):
         assert model(torch.ones(1)) == {"seen": 1, "twice": 2}
 
 
@@ -170,7 +170,7 @@ def test_a_gradient_that_there_is_not_is_not_checked() -> None:
         assert grad_input[1] is None  # an exponent has no gradient
         return grad_input[0] + 1, None
 
-    with instrument(model, hooks=[Hook(change, kind="full_backward", modules="power")]):
+    with instrument(model, [CustomHooks([Hook(change, kind="full_backward", modules="power")])]):
         model(x).sum().backward()
     assert x.grad is not None and x.grad.item() == 7.0
 
@@ -317,5 +317,5 @@ def test_an_object_is_named_as_it_shows_itself() -> None:
 )
 def test_what_cannot_be_called_is_refused_when_the_rule_is_written(call: Any, wrong: str) -> None:
     with pytest.raises(RuleError) as raised:
-        instrument(Model(), hooks=[{"call": call, "kind": "param_grad", "params": "*"}])
+        instrument(Model(), [CustomHooks([{"call": call, "kind": "param_grad", "params": "*"}])])
     assert str(raised.value).startswith(wrong)

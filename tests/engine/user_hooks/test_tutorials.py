@@ -10,7 +10,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from lightning_hooks import Hook, HookPoint, Watch, assert_no_hooks, instrument
+from lightning_hooks import CustomHooks, Hook, HookPoint, StatsMonitor, Watch, assert_no_hooks, instrument
 from lightning_hooks.hooks import print_shapes, save_to
 from tests.engine.user_hooks import tutorial_calls as calls
 
@@ -62,7 +62,7 @@ class Product(nn.Module):
 )
 def test_gradients_of_intermediate_tensors_are_changed_in_the_order_written(rules: list[Any]) -> None:
     model = Product()
-    with instrument(model, hooks=rules):
+    with instrument(model, [CustomHooks(rules)]):
         c, e = model()
         e.backward()
     assert calls.seen == [torch.tensor(10.0)]
@@ -99,10 +99,10 @@ def test_biases_by_name_and_the_gradient_out_of_a_relu(rules: list[Any]) -> None
     model, x = ConvNet(), torch.randn(1, 3, 8, 8)
     plain = [grad.clone() for grad in torch.autograd.grad((1 - model(x)).mean(), list(model.parameters()))]
     watch = [Watch(modules="relu", tensors=["input_grad", "output_grad"], stats="min"), Watch(modules="conv", stats="min")]
-    with instrument(model, watch=watch, hooks=rules) as watched:
+    with instrument(model, [StatsMonitor(watch), CustomHooks(rules)]) as watched:
         (1 - model(x)).mean().backward()
         watched.step()
-    values = watched.compute()
+    values = watched.latest
     assert values["output_grad_min/relu"] < 0
     assert values["output_grad_min/conv"] == 0  # what flows on, out of the ReLU
     assert model.linear.bias.grad is not None and torch.equal(model.linear.bias.grad, torch.zeros(5))
@@ -122,7 +122,7 @@ def test_biases_by_name_and_the_gradient_out_of_a_relu(rules: list[Any]) -> None
 )
 def test_a_backward_rule_replaces_the_gradient_of_the_input(rules: list[Any]) -> None:
     model, x = nn.Sequential(nn.Linear(10, 20)), torch.randn(3, 10, requires_grad=True)
-    with instrument(model, hooks=rules):
+    with instrument(model, [CustomHooks(rules)]):
         model(x).sum().backward()
     assert x.grad is not None and torch.equal(x.grad, torch.ones(3, 10))
 
@@ -146,7 +146,7 @@ class Square(nn.Module):
 )
 def test_noise_on_the_gradient_of_an_intermediate_tensor(rules: list[Any]) -> None:
     model, x = Square(), torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
-    with instrument(model, hooks=rules):
+    with instrument(model, [CustomHooks(rules)]):
         model(x).backward()
     assert x.grad is not None and torch.equal(x.grad, 2 * x.detach() * (1 + calls.NOISE))
 
@@ -166,7 +166,7 @@ def test_noise_on_the_gradient_of_an_intermediate_tensor(rules: list[Any]) -> No
 )
 def test_noise_on_the_gradient_of_a_bias_alone(rules: list[Any]) -> None:
     model, x = nn.Sequential(nn.Linear(3, 1)), 10 * torch.ones(8, 3)
-    with instrument(model, hooks=rules):
+    with instrument(model, [CustomHooks(rules)]):
         y = model(x)
         y.backward(1.5 * torch.ones_like(y))
     assert torch.equal(calls.seen[0], 1.5 * torch.ones(8, 1))
@@ -186,7 +186,7 @@ def test_noise_on_the_gradient_of_a_bias_alone(rules: list[Any]) -> None:
 )
 def test_a_pre_hook_sees_the_input_and_a_forward_hook_both(rules: list[Any]) -> None:
     model, x = nn.Sequential(nn.Linear(10, 1)), torch.ones(8, 10)
-    with instrument(model, hooks=rules):
+    with instrument(model, [CustomHooks(rules)]):
         model(x)
     (first, given), (second, again, output) = calls.seen
     assert (first, second) == ("input", "output")
@@ -203,7 +203,7 @@ def test_a_pre_hook_sees_the_input_and_a_forward_hook_both(rules: list[Any]) -> 
 )
 def test_shapes_of_gradients_are_printed(rules: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     model, x = ConvNet(), torch.randn(1, 3, 8, 8, requires_grad=True)
-    with instrument(model, hooks=rules):
+    with instrument(model, [CustomHooks(rules)]):
         model(x).sum().backward()
     assert capsys.readouterr().out.splitlines() == [
         "linear full_backward: grad_input [(1, 160)], grad_output [(1, 5)]",
@@ -214,7 +214,7 @@ def test_shapes_of_gradients_are_printed(rules: list[Any], capsys: pytest.Captur
 def test_feature_maps_of_a_forward_pass_are_saved() -> None:
     maps: dict[str, Any] = {}
     model, x = ConvNet(), torch.randn(1, 3, 8, 8)
-    with instrument(model, hooks=[Hook(save_to(maps), kind="forward", modules="*", types=["Conv2d", "ReLU"])]):
+    with instrument(model, [CustomHooks([Hook(save_to(maps), kind="forward", modules="*", types=["Conv2d", "ReLU"])])]):
         model(x)
     assert {name: tuple(value.shape) for name, value in maps.items()} == {"conv": (1, 10, 4, 4), "relu": (1, 10, 4, 4)}
     assert torch.equal(maps["relu"], model.conv(x).relu()) and not maps["relu"].requires_grad

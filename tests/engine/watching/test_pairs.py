@@ -33,13 +33,15 @@ def run(steps: list[list[list[float]]], stats: list[str], **watch: object) -> li
     model = Linear(len(steps[0][0]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     out = []
-    with instrument(model, watch=[Watch(params="w", tensors="grad", stats=stats, **watch)], optimizer=optimizer) as watched:
+    with instrument(
+        model, [StatsMonitor([Watch(params="w", tensors="grad", stats=stats, **watch)])], optimizer=optimizer
+    ) as watched:
         for micro_batches in steps:
             optimizer.zero_grad()
             for x in micro_batches:
                 model(torch.tensor(x)).backward()
             optimizer.step()
-            out.append(watched.compute())
+            out.append(watched.latest)
     return out
 
 
@@ -55,7 +57,7 @@ def test_the_cosine_of_complex_gradients_is_that_of_their_real_and_imaginary_par
     model.w = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     kept = []
-    with instrument(model, watch=[Watch(params="w", tensors="grad", stats="cosine")], optimizer=optimizer) as watched:
+    with instrument(model, [StatsMonitor([Watch(params="w", tensors="grad", stats="cosine")])], optimizer=optimizer) as watched:
         for x in ([1 + 2j, 3 - 1j], [2 - 1j, 1 + 4j]):
             optimizer.zero_grad()
             model(torch.tensor(x)).real.backward()
@@ -63,7 +65,7 @@ def test_the_cosine_of_complex_gradients_is_that_of_their_real_and_imaginary_par
             kept.append(torch.view_as_real(model.w.grad.resolve_conj()).flatten().double())
             optimizer.step()
     expected = torch.nn.functional.cosine_similarity(*kept, dim=0).item()
-    assert watched.compute()["grad_cosine/w"] == pytest.approx(expected, rel=1e-12)
+    assert watched.latest["grad_cosine/w"] == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("ending", [{"every": 1, "last": 2}, [1, 2]])
@@ -75,12 +77,12 @@ def test_gradients_are_compared_until_the_last_step_at_which_the_cosine_is_due(e
         Watch(params="w", tensors="grad", stats="cosine", every_n_steps=ending),
     ]
     measured = []
-    with instrument(model, watch=rules, optimizer=optimizer) as watched:
+    with instrument(model, [StatsMonitor(rules)], optimizer=optimizer) as watched:
         for x in ([3.0, 0.0], [4.0, 3.0], [-8.0, -6.0], [1.0, 1.0], [2.0, 1.0]):
             optimizer.zero_grad()
             model(torch.tensor(x)).backward()
             optimizer.step()
-            series = watched.record.stat("grad", "cosine")
+            series = watched.view.stat("grad", "cosine")
             measured.append(series.values[0] if series.measured[0] else None)
     assert measured == [None, pytest.approx(0.8), pytest.approx(-1.0), None, None]
 
@@ -145,14 +147,14 @@ def test_of_a_group_it_is_that_of_its_parameters_as_one_vector() -> None:
     model, micro_batches = Two(), [[1.0, 2.0, 3.0], [2.0, 2.0, 2.5], [0.5, 1.0, 3.5]]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     rule = Watch(params="*", tensors="grad", stats=["noise_scale", "micro_cosine", "cosine"], group_by={"all": "*"})
-    with instrument(model, watch=[rule], optimizer=optimizer) as watched:
+    with instrument(model, [StatsMonitor([rule])], optimizer=optimizer) as watched:
         for _ in range(2):
             optimizer.zero_grad()
             for x in micro_batches:
                 model(torch.tensor(x)).backward()
             optimizer.step()
     gradient, noise = estimates(micro_batches)
-    values = watched.compute()
+    values = watched.latest
     assert values["grad_noise_scale/all"] == pytest.approx(noise / gradient, rel=1e-6)
     assert values["run/noise_scale"] == pytest.approx(noise / gradient, rel=1e-6)
     assert values["grad_cosine/all"] == pytest.approx(1.0)
@@ -164,13 +166,15 @@ def test_of_a_group_it_is_that_of_its_parameters_as_one_vector() -> None:
 def test_a_sum_that_starts_again_forgets_the_parts_before() -> None:
     model = Linear()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with instrument(model, watch=[Watch(params="w", tensors="grad", stats="micro_cosine")], optimizer=optimizer) as watched:
+    with instrument(
+        model, [StatsMonitor([Watch(params="w", tensors="grad", stats="micro_cosine")])], optimizer=optimizer
+    ) as watched:
         model(torch.tensor([9.0, 9.0])).backward()
         optimizer.zero_grad()  # A closure for LBFGS does this too.
         for x in ([1.0, 0.0], [0.0, 1.0]):
             model(torch.tensor(x)).backward()
         optimizer.step()
-    assert watched.compute()["grad_micro_cosine/w"] == pytest.approx(0.0, abs=1e-12)
+    assert watched.latest["grad_micro_cosine/w"] == pytest.approx(0.0, abs=1e-12)
 
 
 class Steps(Line):
@@ -224,12 +228,12 @@ def test_a_gradient_may_have_any_layout_and_change_it_from_step_to_step(kind: st
         torch.randn(8, 6, generator=generator)[::2],
     ]
     gradients = [getattr(each, kind)() for each in layouts]
-    with instrument(model, watch=[Watch(params="w", tensors="grad", stats="cosine")], optimizer=optimizer) as watched:
+    with instrument(model, [StatsMonitor([Watch(params="w", tensors="grad", stats="cosine")])], optimizer=optimizer) as watched:
         seen = []
         for gradient in gradients:
             model.w.grad = gradient
             optimizer.step()
-            seen.append(watched.compute().get("grad_cosine/w"))
+            seen.append(watched.latest.get("grad_cosine/w"))
     wide = [each.double().flatten() for each in gradients]
     expected = [torch.nn.functional.cosine_similarity(*each, dim=0).item() for each in pairwise(wide)]
     assert seen == [None, *(pytest.approx(each, rel=1e-12) for each in expected)]
@@ -246,7 +250,7 @@ def test_after_the_last_step_at_which_the_cosine_is_due_no_copy_is_kept() -> Non
     rule = Watch(params="w", tensors="grad", stats="cosine", every_n_steps={"every": 1, "last": 2})
     norm = Watch(params="w", tensors="grad", stats="norm")
     kept = []
-    with instrument(model, watch=[rule, norm], optimizer=optimizer):
+    with instrument(model, [StatsMonitor([rule, norm])], optimizer=optimizer):
         for _ in range(5):
             model(torch.ones(1237)).backward()
             optimizer.step()
@@ -295,10 +299,10 @@ def test_the_cosine_of_a_group_is_that_of_the_members_that_are_compared() -> Non
     model = Mixed()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     rule = Watch(params="*", tensors="grad", stats="cosine", group_by={"all": "*"})
-    with instrument(model, watch=[rule], optimizer=optimizer) as watched:
+    with instrument(model, [StatsMonitor([rule])], optimizer=optimizer) as watched:
         for x in ([3.0, 0.0], [4.0, 3.0]):
             optimizer.zero_grad()
             model(torch.tensor([x])).backward()
             optimizer.step()
-            values = watched.compute()
+            values = watched.latest
     assert values["grad_cosine/all"] == pytest.approx(0.8)

@@ -4,21 +4,21 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Watch, instrument
+from lightning_hooks import StatsMonitor, Watch, instrument
 
 
 def test_rows_follow_what_an_optimizer_holds_and_which_parameters_have_a_gradient():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     optimizer = torch.optim.SGD(model[0].parameters(), lr=0.5)
     rule = Watch(params="*.weight", tensors=["param", "grad", "update"], stats="norm")
-    with instrument(model, watch=[rule], optimizer=optimizer) as watched:
+    with instrument(model, [StatsMonitor([rule])], optimizer=optimizer) as watched:
 
         def step(loss):
             optimizer.zero_grad()
             loss.backward()
             gradients = [None if p.grad is None else p.grad.clone() for p in (model[0].weight, model[1].weight)]
             optimizer.step()
-            values = {tag: value for tag, value in watched.compute().items() if not tag.startswith("run/")}
+            values = {tag: value for tag, value in watched.latest.items() if not tag.startswith("run/")}
             return values, gradients
 
         values, (first, _) = step(model(torch.ones(1, 2)).sum())
@@ -47,9 +47,11 @@ def test_only_parameters_that_an_optimizer_still_has_after_its_step_have_an_upda
         handle = optimizer.register_step_pre_hook(hook)  # Torch calls it after the copies are made, as it calls a closure.
         optimizer.step()
         handle.remove()
-        return {tag: value for tag, value in watched.compute().items() if not tag.startswith("run/")}
+        return {tag: value for tag, value in watched.latest.items() if not tag.startswith("run/")}
 
-    with instrument(model, watch=[Watch(params="*.weight", tensors="update", stats="norm")], optimizer=optimizer) as watched:
+    with instrument(
+        model, [StatsMonitor([Watch(params="*.weight", tensors="update", stats="norm")])], optimizer=optimizer
+    ) as watched:
         values = step(lambda: model[0].weight.requires_grad_(False))
         assert values == {"update_norm/1.weight": pytest.approx(0.5 * model[1].weight.grad.norm().item())}
         # The parameter was frozen when copies were made, so it has none.

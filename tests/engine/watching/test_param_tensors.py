@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import RuleError, Watch, instrument
+from lightning_hooks import RuleError, StatsMonitor, Watch, instrument
 
 
 def step(optimizer_of, tensors, steps=2, stats=("norm", "mean")):
@@ -14,13 +14,13 @@ def step(optimizer_of, tensors, steps=2, stats=("norm", "mean")):
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
     optimizer = optimizer_of(model.parameters())
     with instrument(
-        model, watch=[Watch(params="*.weight", tensors=tensors, stats=list(stats))], optimizer=optimizer
+        model, [StatsMonitor([Watch(params="*.weight", tensors=tensors, stats=list(stats))])], optimizer=optimizer
     ) as watched:
         for _ in range(steps):
             optimizer.zero_grad()
             model(torch.randn(4, 3)).square().sum().backward()
             optimizer.step()
-    return model, optimizer, watched.compute()
+    return model, optimizer, watched.latest
 
 
 @pytest.mark.parametrize("key", ["exp_avg", "exp_avg_sq"])
@@ -73,18 +73,18 @@ def test_a_rule_that_is_not_strict_watches_it_where_there_is_one() -> None:
     with pytest.warns(
         UserWarning, match=r"^watch\[0\]\.tensors: 'state.exp_avg': SGD has no 'exp_avg'.*it has momentum_buffer$"
     ) as w:
-        with instrument(model, watch=rules, optimizer=optimizer) as watched:
+        with instrument(model, [StatsMonitor(rules)], optimizer=optimizer) as watched:
             for _ in range(2):
                 model(torch.randn(4, 3)).square().sum().backward()
                 optimizer.step()
     assert len(w) == 1
-    rows = {tag for tag in watched.compute() if not tag.startswith("run/")}
+    rows = {tag for tag in watched.latest if not tag.startswith("run/")}
     assert rows == {f"{t}_norm/{i}.weight" for t in ("update", "state.momentum_buffer") for i in (0, 1)}
 
 
 def test_without_an_optimizer_it_is_refused() -> None:
     with pytest.raises(RuleError, match=r"^watch\[0\].tensors: 'state.step' is only seen with an optimizer"):
-        instrument(nn.Sequential(nn.Linear(1, 1)), watch=[Watch(params="*", tensors="state.step")])
+        instrument(nn.Sequential(nn.Linear(1, 1)), [StatsMonitor([Watch(params="*", tensors="state.step")])])
 
 
 class Notes(torch.optim.SGD):
@@ -111,10 +111,10 @@ def test_integers_in_the_state_are_read() -> None:
 def test_a_complex_state_counts_each_number_as_two(key: str) -> None:
     model = nn.Linear(3, 2, dtype=torch.complex64)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    with instrument(model, watch=[Watch(params="weight", tensors=f"state.{key}")], optimizer=optimizer) as watched:
+    with instrument(model, [StatsMonitor([Watch(params="weight", tensors=f"state.{key}")])], optimizer=optimizer) as watched:
         model(torch.randn(4, 3, dtype=torch.complex64)).abs().sum().backward()
         optimizer.step()
     state = torch.view_as_real(optimizer.state[model.weight][key])
-    values = watched.compute()
+    values = watched.latest
     assert values[f"state.{key}_norm/weight"] == pytest.approx(state.norm().item(), rel=1e-6)
     assert values[f"state.{key}_mean/weight"] == pytest.approx(state.mean().item(), rel=1e-6)

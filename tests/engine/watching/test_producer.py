@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Watch, instrument
+from lightning_hooks import StatsMonitor, Watch, instrument
 
 PARAM = Watch(params="*", tensors="param", stats="mean")
 
@@ -19,9 +19,9 @@ def numbers(*values: float) -> dict[str, float]:
     with torch.no_grad():
         for parameter, value in zip(model.parameters(), values, strict=True):
             parameter.fill_(value)
-    with instrument(model, watch=[PARAM]) as watched:
+    with instrument(model, [StatsMonitor([PARAM])]) as watched:
         watched.step()
-    return watched.compute()
+    return watched.latest
 
 
 @pytest.mark.parametrize("values", [(inf,), (inf, 1.0), (-inf, inf, 2.0)])

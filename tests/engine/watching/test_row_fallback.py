@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import Watch, instrument
+from lightning_hooks import StatsMonitor, Watch, instrument
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_calls_in_several_threads_are_all_measured(frequent_switches):
         for _ in range(25):
             model(x)
 
-    with instrument(model, watch=[Watch(modules="0", tensors="output", stats=["norm", "histogram"])]) as watched:
+    with instrument(model, [StatsMonitor([Watch(modules="0", tensors="output", stats=["norm", "histogram"])])]) as watched:
         for _ in range(2):
             threads = [threading.Thread(target=call) for _ in range(4)]
             for thread in threads:
@@ -33,5 +33,5 @@ def test_calls_in_several_threads_are_all_measured(frequent_switches):
             for thread in threads:
                 thread.join()
             watched.step()
-            assert watched.compute()["output_norm/0"] == pytest.approx(10.0)
-            assert watched.record.kept["histogram"].sum() == 100
+            assert watched.latest["output_norm/0"] == pytest.approx(10.0)
+            assert watched.view.kept["histogram"].sum() == 100

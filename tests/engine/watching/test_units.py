@@ -1,11 +1,13 @@
 """Statistics of units: exact over calls and micro-batches, at their own schedule, in Python and in the compiled writer."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from lightning_hooks import RuleError, Units, Watch, instrument
+from lightning_hooks import RuleError, StatsMonitor, Units, Watch, instrument
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.units.statistics import NAMES, compute
 from tests.consumers import Keeps
@@ -50,7 +52,7 @@ def batches_of(step, micro_batches=2):
 
 def train(model, watch, steps=3, **options):
     keeps = Keeps()
-    with instrument(model, watch=watch, consumers=[keeps], **options) as watched:
+    with instrument(model, [StatsMonitor(watch, consumers=[keeps])], **options) as watched:
         for step in range(steps):
             for batch in batches_of(step):
                 model(batch).sum().backward()
@@ -128,13 +130,13 @@ def test_a_row_whose_number_of_units_changes_is_named_once_and_has_none():
         pytest.warns(
             UserWarning, match=r"the units of output of 0 are not measured: it had 4 units along dimension 1, and now has 5"
         ),
-        instrument(model, watch=[rule]) as watched,
+        instrument(model, [StatsMonitor([rule])]) as watched,
     ):
         for width in (4, 5, 6):
             model(torch.ones(2, width))
             watched.step()
-            assert watched.compute()["output_mean/0"] == 1.0
-    assert np.isnan(watched.record.stat("output", "dead_units").values).all()
+            assert watched.latest["output_mean/0"] == 1.0
+    assert np.isnan(watched.view.stat("output", "dead_units").values).all()
 
 
 def test_tensors_without_units_are_measured_without_them():
@@ -142,19 +144,19 @@ def test_tensors_without_units_are_measured_without_them():
     rule = Watch(modules="0", tensors="output", stats=["mean", "dead_units"], every_n_steps=1)
     with (
         pytest.warns(UserWarning, match="its tensors have no units that can be read"),
-        instrument(model, watch=[rule]) as watched,
+        instrument(model, [StatsMonitor([rule])]) as watched,
     ):
         for _ in range(2):
             model(torch.tensor(3.0))
             watched.step()
-    assert watched.compute()["output_mean/0"] == 3.0 and "output_dead_units/0" not in watched.compute()
+    assert watched.latest["output_mean/0"] == 3.0 and "output_dead_units/0" not in watched.latest
 
 
 def test_weights_are_the_same_with_and_without_units():
-    def weights(watch):
+    def weights(*watch):
         model = net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        with instrument(model, watch=watch, optimizer=optimizer):
+        with instrument(model, StatsMonitor(watch), optimizer=optimizer) if watch else nullcontext():
             for step in range(4):
                 optimizer.zero_grad()
                 model(batches_of(step)[0]).sum().backward()
@@ -162,7 +164,7 @@ def test_weights_are_the_same_with_and_without_units():
         return [parameter.clone() for parameter in model.parameters()]
 
     rule = Watch(modules="*", tensors=["input", "output", "output_grad"], units=Units(vectors=True), every_n_steps=1)
-    for one, other in zip(weights([]), weights([rule]), strict=True):
+    for one, other in zip(weights(), weights(rule), strict=True):
         assert torch.equal(one, other)
 
 
@@ -197,4 +199,4 @@ def test_heads_that_do_not_divide_the_units_are_named():
 def test_two_rules_that_measure_the_units_of_a_row_differently_are_refused():
     rules = [Watch(modules="0", tensors="output", units=Units(1)), Watch(modules="*", tensors="output", units=Units(-1))]
     with pytest.raises(RuleError, match=r"watch\[1\].units: another rule measures the units of output of 0 with axis=1"):
-        instrument(net(), watch=rules)
+        instrument(net(), [StatsMonitor(rules)])

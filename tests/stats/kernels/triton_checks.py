@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from lightning_hooks import Watch, instrument
+from lightning_hooks import StatsMonitor, Watch, instrument
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.accumulators import AccumulatorRows
 from lightning_hooks.stats.accumulators.histogram import Histogram
@@ -425,14 +425,14 @@ def step():
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(70, 80), torch.nn.Linear(80, 3))
         optimizer = torch.optim.AdamW(model.parameters())
-        with instrument(model, watch=rules, optimizer=optimizer) as watched:
+        with instrument(model, [StatsMonitor(rules)], optimizer=optimizer) as watched:
             for _ in range(2):
                 counts.clear()
                 with counting(counts):
                     optimizer.zero_grad()
                     model(normal(4, 70)).square().sum().backward()
                     optimizer.step()
-                    found_here = watched.compute()
+                    found_here = watched.latest
         found.append(found_here)
     assert counts == {"measure_one": 4, "measure_list": 3, "merge_rows": 4}, counts
     assert found[0].keys() == found[1].keys() and len(found[0]) > 60

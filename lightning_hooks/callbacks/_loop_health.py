@@ -1,0 +1,109 @@
+"""A `HealthMonitor` in a plain loop: where it tells what it finds, and what its actions do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from typing_extensions import override
+
+from lightning_hooks.engine.assembly import Assembled, Contribution
+from lightning_hooks.engine.plain_loop.part import LoopPart
+from lightning_hooks.engine.watching.producer import Producer
+from lightning_hooks.errors import RuleError
+from lightning_hooks.health.actions import Actions
+from lightning_hooks.health.reporter import Reporter
+from lightning_hooks.health.terminal import block_for, line_for
+from lightning_hooks.health.text import Block
+
+
+class LoopOutlet:
+    """The outlet of a reporter in a plain loop: standard error.
+
+    Args:
+        focus: makes the monitor measure at every one of the next steps.
+    """
+
+    def __init__(self, focus: Callable[[int], None]) -> None:
+        self._focus = focus
+
+    def tell(self, block: Block) -> None:
+        """Print a block."""
+        print(block_for(block, sys.stderr), file=sys.stderr, flush=True)
+
+    def tell_line(self, line: str) -> None:
+        """Print text."""
+        print(line_for(line, sys.stderr), file=sys.stderr, flush=True)
+
+    def show(self, text: str, step: int) -> None:
+        """Do nothing: a plain loop has no loggers."""
+
+    def keep(self, summary: Mapping[str, Any], step: int) -> None:
+        """Do nothing: the findings of a plain loop are in the files of its folder."""
+
+    def focus(self, steps: int) -> None:
+        """Measure at every one of the next steps."""
+        self._focus(steps)
+
+
+class HealthPart(LoopPart):
+    """What a `HealthMonitor` does in a block: the steps are those of a monitor of the list, or its own.
+
+    Args:
+        own: its own monitor; None beside a `StatsMonitor` whose steps serve.
+        reporter: returns its reporter, when the block has begun.
+    """
+
+    def __init__(self, own: LoopPart | None, reporter: Callable[[], Reporter | None]) -> None:
+        super().__init__(Contribution("HealthMonitor") if own is None else own.contribution)
+        self._own = own
+        self._reporter = reporter
+
+    @override
+    def assembled(self, made: Assembled, producer: Producer | None) -> None:
+        if self._own is not None:
+            self._own.assembled(made, producer)
+
+    @override
+    def start(self) -> None:
+        if self._own is not None:
+            self._own.start()
+
+    @override
+    def end_step(self, step: int) -> None:
+        if self._own is not None:
+            self._own.end_step(step)
+        reporter = self._reporter()
+        if reporter is not None and reporter.error is not None:
+            error, reporter.error = reporter.error, None
+            raise error
+
+    @override
+    def flush(self) -> None:
+        if self._own is not None:
+            self._own.flush()
+
+    @override
+    def close(self, error: BaseException | None) -> None:
+        if self._own is not None:
+            self._own.close(error)
+
+
+def refuse_in_loop(actions: Actions, check_first_batch: Any, label: str) -> None:
+    """Refuse options of a `HealthMonitor` that a plain loop cannot serve.
+
+    Raises:
+        RuleError: an action saves a checkpoint, or the first batch is to be checked.
+    """
+    if check_first_batch is not False:
+        raise RuleError(
+            f"{label}check_first_batch: instrument knows neither the batches nor the loss of a loop; call "
+            "lightning_hooks.check(model, batch, loss=…) before it"
+        )
+    for key, listed in actions.by_key.items():
+        if any(action.kind == "checkpoint" for action in listed):
+            raise RuleError(
+                f"{label}actions[{key!r}]: instrument does not know what the loop would save as a checkpoint; give a function "
+                "of your own, {'call': save}, or let the loop look at `watched.stopped`"
+            )
