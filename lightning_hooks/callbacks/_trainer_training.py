@@ -37,16 +37,10 @@ class TrainerTraining(Training):
 
     def __init__(self, trainer: Trainer, module: LightningModule, *, accumulates: bool = False) -> None:
         super().__init__(module)
-        self._trainer: Any = trainer
-        self._module: Any = module
-        self._accumulates = accumulates
+        self._trainer, self._module, self._accumulates = trainer, module, accumulates
         self.precision = "float32" if trainer.precision == "32-true" else str(trainer.precision)
         self.is_manual = not module.automatic_optimization
         self.rank, self.world_size = trainer.global_rank, trainer.world_size
-        if self.world_size > 1:
-            self.notes.append(
-                "the first of several ranks ran the checks alone; those whose step exchanges tensors with others are skipped"
-            )
 
     @property
     @override
@@ -125,13 +119,13 @@ class TrainerTraining(Training):
     @contextmanager
     @override
     def quiet(self) -> Iterator[None]:
-        run, strategy = self._trainer, self._trainer.strategy
+        run: Any = self._trainer
         callbacks, loggers, should_stop = run.callbacks, run.loggers, run.should_stop
         with ExitStack() as stack:
             stack.enter_context(super().quiet())
             if self.world_size > 1:
                 # DDP prepares the exchange of gradients here, for which other ranks would have to run the same backward.
-                stack.enter_context(patch.object(strategy, "pre_backward", ignore))
+                stack.enter_context(patch.object(run.strategy, "pre_backward", ignore))
             run.callbacks, run.loggers = [], [dummy_logger(run) for _ in loggers]
             stack.enter_context(unlogged(self.model))
             try:
@@ -158,7 +152,8 @@ class TrainerTraining(Training):
                 raise _NextUpdate
 
         with ExitStack() as stack:
-            for optimizer in self._trainer.strategy._lightning_optimizers:
+            strategy: Any = self._trainer.strategy
+            for optimizer in strategy._lightning_optimizers:
                 stack.enter_context(patch.object(optimizer, "step", stop))
             try:
                 yield

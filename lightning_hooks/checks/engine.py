@@ -53,7 +53,7 @@ def run_checks(
 
 def _run(training: Training, batch: Any, checks: Sequence[Check], accept: Iterable[str], time_limit: float) -> CheckReport:
     patterns = list(accept)
-    notes = [*training.notes, *_notes(training.model)]
+    notes = [*_notes_of_ranks(training), *_notes_of_compiled(training.model)]
     trial = Trial(training, batch, _registered(checks))
     if trial.unrestorable:
         return _all_skipped(training, checks, f"a step may use {listed(trial.unrestorable, 3)}, which cannot be restored")
@@ -87,7 +87,7 @@ def _registered(checks: Sequence[Check]) -> list[str]:
 
 def _all_skipped(training: Training, checks: Sequence[Check], reason: str) -> CheckReport:
     results = tuple(CheckResult(check.name, status="skip", message=reason) for check in checks)
-    return CheckReport(results, notes=tuple(training.notes))
+    return CheckReport(results, notes=_notes_of_ranks(training))
 
 
 def _result(check: Check, trial: Trial, time_limit: float) -> CheckResult:
@@ -149,7 +149,13 @@ def _why_not(training: Training) -> str:
     return training.refusal()
 
 
-def _notes(model: nn.Module) -> list[str]:
+def _notes_of_ranks(training: Training) -> tuple[str, ...]:
+    if training.world_size == 1:
+        return ()
+    return ("the first of several ranks ran the checks alone; those whose step exchanges tensors with others are skipped",)
+
+
+def _notes_of_compiled(model: nn.Module) -> list[str]:
     compiled = any(
         hasattr(each, "_orig_mod") or getattr(each, "_compiled_call_impl", None) is not None for each in model.modules()
     )

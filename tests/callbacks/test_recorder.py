@@ -23,6 +23,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.recorder.files import read_record
 from lightning_hooks.recorder.record import Gap, Verdict
 from tests import late_copies
+from tests.conformance.test_precision import scaler
 
 BAD_STEP = 5
 
@@ -422,3 +423,41 @@ def test_a_step_that_would_use_up_what_cannot_be_restored_is_not_run_again(tmp_p
     assert next(plain.body[-1].counts) == next(model.body[-1].counts)
     why = "The step was not run again: the step uses model.body.3.counts (generator), which cannot be restored."
     assert (why in recorder.record.notes) == is_generator == (recorder.record.operation is None)
+
+
+class HalfByHand(Net):
+    """A manual step whose output exceeds the range of float16, and whose hooks the second run calls without a trace."""
+
+    def __init__(self):
+        super().__init__(is_sick=False)
+        self.automatic_optimization = False
+        self.hooked = []
+
+    def training_step(self, batch, batch_idx):
+        loss = (self.head(self.body(batch[0])) * (1e6 if batch_idx == BAD_STEP else 1)).float().mean()
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        self.hooked.append([math.isfinite(loss.item()), batch_idx])
+        if batch_idx < BAD_STEP:
+            optimizer.step()
+
+    def on_before_backward(self, loss):
+        self.hooked.append("backward")
+
+
+def test_a_manual_step_runs_again_in_its_precision_and_leaves_no_trace(tmp_path):
+    def trained(*callbacks):
+        torch.manual_seed(1)
+        model = HalfByHand()
+        fit(model, *callbacks, folder=tmp_path, steps=6, plugins=scaler())
+        return model
+
+    recorder, plain = FlightRecorder(), trained()
+    recorded = trained(recorder)
+    record = recorder.record
+    assert record.verdict is Verdict.FORWARD and record.reproduced and record.place.step == BAD_STEP
+    assert record.operation.name == "aten.mul" and record.operation.result.dtype == "float16"
+    assert recorded.hooked == plain.hooked and plain.hooked[-1] == [False, BAD_STEP]
+    numbers = plain.state_dict()
+    assert all(torch.equal(numbers[name], each) for name, each in recorded.state_dict().items())

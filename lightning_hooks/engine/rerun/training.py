@@ -23,7 +23,6 @@ class Training:
         model: the root module.
 
     Attributes:
-        notes: sentences about the training, for a report.
         precision: in which the step runs: `float32`, or what the Trainer calls it.
         is_manual: whether the step itself calls the optimizers, so that its updates can be left out when it runs again.
         rank: the process.
@@ -37,7 +36,6 @@ class Training:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.notes: list[str] = []
 
     @property
     def optimizers(self) -> list[Optimizer]:
