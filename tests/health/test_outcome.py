@@ -76,6 +76,11 @@ def test_a_cause_is_that_of_the_finding_by_its_number() -> None:
     assert made.outcomes[1].rows == ()  # the whole run has no row
 
 
+def test_a_fault_that_only_its_check_could_find_has_one_outcome() -> None:
+    found = finding(1, "UnitCollapse", "gate")
+    assert [each.status for each in report(known(found)).outcomes if each.rule == "UnitCollapse"] == ["failed"]
+
+
 @pytest.mark.parametrize(
     ("run", "problem"),
     [
