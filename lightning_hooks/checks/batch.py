@@ -119,7 +119,7 @@ def first_samples(batch: Any, count: int, most: int) -> Any:
 
 
 def _cut_lists(batch: Any, count: int, most: int) -> Any:
-    """Cut lists of strings and numbers, such as file names, too."""
+    """Cut also the lists without tensors, such as file names, which have one entry for each sample."""
     if isinstance(batch, Mapping):
         for name, value in batch.items():
             if isinstance(value, list) and len(value) == count and not any(isinstance(each, Tensor) for each in value):

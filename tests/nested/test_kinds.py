@@ -95,10 +95,13 @@ def test_what_holds_no_tensors_of_a_batch_has_none(value: Any) -> None:
     assert tensors_of([value, one()])[0].shape == (2,)
 
 
-def test_an_object_in_an_attribute_of_an_object_is_no_part_of_the_batch() -> None:
+def test_an_object_in_an_attribute_of_an_object_is_no_part_of_the_batch(tmp_path: Path) -> None:
     batch = Instances([Instances(one())], dataset=Instances(torch.zeros(9)))
     assert names_of(batch) == ["batch.boxes[0].boxes"]
     assert names_of(copied(batch)) == ["batch.boxes[0].boxes"]
+    saved = save_batch(batch, tmp_path)
+    assert saved.notes == ("batch.dataset is a tests.nested.kinds.Instances, which is no part of the batch and is not saved",)
+    assert names_of(load_batch(tmp_path).value) == ["batch.boxes[0].boxes"]
 
 
 def test_the_copy_of_a_graph_knows_itself_and_keeps_its_other_items() -> None:

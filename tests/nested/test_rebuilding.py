@@ -215,11 +215,6 @@ def test_the_items_of_a_mapping_that_computes_them_are_never_read(make: Callable
     assert [kind.reads for kind in kinds] == [0, 0, 0] and torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_mapping_that_is_not_searched_is_described_as_such() -> None:
-    assert described(Lazy()) == "a Lazy, a mapping that may compute its items and is therefore not searched"
-    assert map_tensors(torch.neg, given := Lazy()) is given
-
-
 class Registered(Lazy):
     def __getitem__(self, key: str) -> Tensor:
         return torch.ones(1)
@@ -231,13 +226,6 @@ def test_the_items_of_a_mapping_that_is_registered_with_pytree_are_read() -> Non
     assert len(list(tensors_in(Registered()))) == 1
     assert part_of(Registered(), ".image").item() == 1
     assert described(Registered()) == "a Registered with 'image'"
-
-
-def test_items_are_found_by_their_numbers_in_a_dictionary_of_fields_only() -> None:
-    out = ModelOutput(torch.ones(1), torch.ones(2))
-    assert [len(part_of(out, f"[{index}]")) for index in (0, 1, -1, 2)] == [1, 2, 2, 0]
-    given = collections.defaultdict(list, a=torch.ones(1))
-    assert part_of(given, "[0]") == () and list(given) == ["a"]
 
 
 def cycle_of_list() -> Any:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.engine.recording.tensor_file import DTYPES, METADATA
-from lightning_hooks.nested.kinds import attributes_of, fields_of, is_named_tuple, is_object, stored_items
+from lightning_hooks.nested.kinds import attributes_of, fields_of, is_named_tuple, is_object, parts_of, stored_items
 from lightning_hooks.nested.tensors import named_tensors
 from lightning_hooks.tensor_kinds import is_dense, with_memory
 
@@ -23,7 +23,8 @@ SEQUENCES: Final[tuple[Any, ...]] = (list, tuple, set, deque)
 class Encoder:
     """Turns nested values into JSON and named tensors.
 
-    A value that JSON has is itself; each other is a mapping of one kind of value to its content, such as `{"tuple": […]}`.
+    A value that JSON has stays as it is. Each other value becomes a mapping of its kind to its content, such as
+    `{"tuple": […]}`.
 
     Attributes:
         tensors: the tensors by name, in host memory, each with memory of its own.
@@ -76,7 +77,7 @@ class Encoder:
 
         stored = stored_items(value) if isinstance(value, Mapping) else None
         if stored is not None:
-            # A key is encoded without tensors: its own encoder has none.
+            # A key holds no tensors, so the tensors of the encoder for keys are dropped.
             items = [[Encoder().encode(key, "key"), each(inner, key)] for key, inner in stored.items()]
             return {"dict": items} if type(value) is dict else {"dict": items, "type": _path(type(value))}
         if is_named_tuple(value):
@@ -89,12 +90,19 @@ class Encoder:
                 encoded = {kind.__name__: [each(inner, i) for i, inner in enumerate(kind.__iter__(value))]}
                 return encoded if type(value) is kind else {**encoded, "type": _path(type(value))}
         if is_object(value) and any(True for _ in named_tensors(value)):
-            return {"object": _path(type(value)), "fields": self._attributes(value, each)}
+            return {"object": _path(type(value)), "fields": self._attributes(value, name, each)}
         return self._lost(value, name)
 
-    def _attributes(self, value: Any, each: Callable[[Any, object], Any]) -> dict[str, Any]:
-        """The attributes of an object; those that cannot be saved are named in a note and absent."""
-        encoded = {key: each(inner, key) for key, inner in attributes_of(value).items()}
+    def _attributes(self, value: Any, name: str, each: Callable[[Any, object], Any]) -> dict[str, Any]:
+        """The attributes of an object; those that are not saved are named in a note and absent."""
+        parts = parts_of(value)
+        names = () if parts is None else parts.names
+        encoded: dict[str, Any] = {}
+        for key, inner in attributes_of(value).items():
+            if f".{key}" not in names and is_object(inner) and parts_of(inner) is not None:
+                self._lost(inner, f"{name}.{key}" if name else key, "is no part of the batch and is not saved")
+                continue
+            encoded[key] = each(inner, key)
         return {key: inner for key, inner in encoded.items() if not (isinstance(inner, dict) and "lost" in inner)}
 
     def _tensor(self, tensor: Tensor, name: str) -> Any:
