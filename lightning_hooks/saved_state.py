@@ -6,8 +6,7 @@ The message of the `DamagedState` begins with the key of the value. Callers run 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -22,22 +21,6 @@ _COUNT_LIMIT = 2**63
 
 class DamagedState(ValueError):
     """A value in a checkpoint that its owner cannot have saved; the message names the key and what would be right."""
-
-
-@contextmanager
-def starting_again(damaged: list[str], owner: str = "") -> Iterator[None]:
-    """Catch the error of a damaged state while one object is loaded, and append its message to `damaged`.
-
-    The object then starts again, as without a checkpoint.
-
-    Args:
-        damaged: the messages so far; extended in place.
-        owner: names the loaded object in the message; empty if the key in the message names it.
-    """
-    try:
-        yield
-    except ValueError as error:
-        damaged.append(f"{owner and f'{owner}: '}{error}")
 
 
 def read_mapping(value: Any, key: str, needed: Iterable[str] = ()) -> dict[str, Any]:
@@ -65,20 +48,6 @@ def refuse_other_keys(state: Mapping[str, Any], *keys: str) -> None:
     for key in keys if state else ():
         if key not in state:
             raise DamagedState(f"state has no {key!r}")
-
-
-def read_list(value: Any, key: str) -> list[Any]:
-    """The value as a list; it must be a list or a tuple."""
-    if not isinstance(value, (list, tuple)):
-        raise DamagedState(f"{key} must be a list, got {shown_value(value)}")
-    return list(value)
-
-
-def read_text(value: Any, key: str) -> str:
-    """The value, which must be a string."""
-    if not isinstance(value, str):
-        raise DamagedState(f"{key} must be a string, got {shown_value(value)}")
-    return value
 
 
 def read_count(value: Any, key: str, at_least: int = 0, below: int = _COUNT_LIMIT) -> int:

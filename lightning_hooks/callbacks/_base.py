@@ -120,12 +120,16 @@ class HooksCallback(ServesLoops, Callback):
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Called with a checkpoint, before or after the fit starts: continue from it."""
-        at, warn = self._saved_at(trainer), self._job.warn_of_damage
-        state = self._saving.load(checkpoint, at, trainer, self._hook_manager, warn)
-        if self._current_run is None:
-            self._saving.saved = state
-        else:
-            self._job.load_state(state)
+        if in_fit(trainer):
+            with self._job.starting_again("the count of the steps that the loss scaler skipped"):
+                self._saving.skipped.load(checkpoint, self._hook_manager)
+        self._saving.saved = {}
+        with self._job.starting_again():
+            state = self._saving.read(checkpoint, self._saved_at(trainer))
+            if self._current_run is None:
+                self._saving.saved = state
+            else:
+                self._job.load_state(state)
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -103,7 +103,8 @@ class Changing(Job["GradientTransforms | ActivationTransforms", list[BoundTransf
         scale = deferred(trainer, loss_scale, None)
         participant = TransformParticipant(resolved, scale=scale, rank=trainer.global_rank, alone=is_alone(trainer))
         self.run, self.participant = run, participant
-        self.load_state(self.owner._saving.take())
+        with self.starting_again():
+            self.load_state(self.owner._saving.take())
         self._writer = logger_writer(self.owner, trainer, run)
         self.publisher = Publisher([self._writer])
         return Contribution(type(self.owner).__name__, self.label, participants=[participant])
@@ -146,7 +147,7 @@ class Changing(Job["GradientTransforms | ActivationTransforms", list[BoundTransf
     @override
     def load_state(self, state: dict[str, Any]) -> None:
         if self.participant is not None and state:
-            self.warn_of_damage(self.participant.load_state_dict(state))
+            self.participant.load_state_dict(state)
 
     @override
     def close(self, error: BaseException | None) -> None:

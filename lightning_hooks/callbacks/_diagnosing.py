@@ -11,17 +11,20 @@ from torch import nn
 from typing_extensions import override
 
 from lightning_hooks.callbacks._checks import Earlier
+from lightning_hooks.callbacks._driver import flush
 from lightning_hooks.callbacks._first_batch import Checked
 from lightning_hooks.callbacks._job import Guest, Job
 from lightning_hooks.callbacks._loop_health import HealthPart, LoopOutlet, refuse_in_loop
 from lightning_hooks.callbacks._loop_monitor import LoopGuest
 from lightning_hooks.callbacks._monitor_options import MonitorOptions
+from lightning_hooks.callbacks._monitor_state import MonitorState
 from lightning_hooks.callbacks._monitoring import Monitoring, Resolved
 from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._outlet import TrainerOutlet
 from lightning_hooks.callbacks._run_context import leaves_files
 from lightning_hooks.callbacks._trainer import current_step, in_fit, is_quick, is_under_way
 from lightning_hooks.callbacks._watching import Watching
+from lightning_hooks.codec import decode
 from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.participants.shards import has_units
 from lightning_hooks.engine.plain_loop.part import LoopPart
@@ -149,16 +152,13 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         reporter = Reporter(self.new_diagnosis(), self.owner._actions, outlet, writes=self._writes)
         self.reporter = reporter
         self._is_diagnosing = in_fit(trainer)
-        saved = self.owner._saving.saved.pop("diagnosis", None)
-        if saved is not None:
-            self._continue_from(reporter, saved)
+        saved = self.take_saved()
+        if saved.diagnosis is not None:
+            with self.starting_again():
+                self._saved = MonitorState()  # If the diagnosis is damaged, all else starts again too.
+                reporter.load_state_dict(saved.diagnosis)
+                self._saved = saved
         return reporter
-
-    def _continue_from(self, reporter: Reporter, saved: Any) -> None:
-        try:
-            reporter.load_state_dict(saved)
-        except (RuleError, KeyError, TypeError, ValueError) as error:
-            self.warn_of_damage([f"the diagnosis ({error})"])
 
     @override
     def resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:
@@ -180,9 +180,11 @@ class Diagnosing(Monitoring["HealthMonitor"]):
 
     @override
     def load_state(self, state: dict[str, Any]) -> None:
-        super().load_state(state)
-        if "diagnosis" in state and self.reporter is not None:
-            self._continue_from(self.reporter, state["diagnosis"])
+        flush(self.run)
+        saved = decode(MonitorState, state, "state")
+        if saved.diagnosis is not None and self.reporter is not None:
+            self.reporter.load_state_dict(saved.diagnosis)
+        self.proceed(saved)
 
     @override
     def end_training(self, trainer: Trainer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 from torch import nn
 
 from lightning_hooks.callbacks._checks import Earlier, Setting
-from lightning_hooks.callbacks._saving import warn_of_damage
 from lightning_hooks.engine.assembly import Assembled, Contribution
 from lightning_hooks.engine.inspecting.left_out import LeftOut
 from lightning_hooks.engine.inspecting.match_report import MatchLine
@@ -193,11 +193,24 @@ class Job(Generic[Owner, Resolved]):
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue the fit under way from a checkpoint, in which the state is empty if there was no such callback."""
+        """Continue the fit under way from a checkpoint, in which the state is empty if there was no such callback.
 
-    def warn_of_damage(self, damaged: Sequence[str]) -> None:
-        """Warn once of what is damaged in a checkpoint, if anything is."""
-        warn_of_damage(self.label or f"{type(self.owner).__name__}: ", damaged)
+        Raises:
+            ValueError: the state is damaged; nothing is then changed.
+        """
+
+    @contextmanager
+    def starting_again(self, what: str = "its state") -> Iterator[None]:
+        """If a state in a checkpoint is damaged, warn once: nothing of it is taken over, so that all of it starts again.
+
+        Args:
+            what: the state, for the warning.
+        """
+        try:
+            yield
+        except ValueError as error:
+            name = self.label or f"{type(self.owner).__name__}: "
+            warnings.warn(f"{name}the checkpoint is damaged, and {what} starts again: {error}", stacklevel=4)
 
     def close(self, error: BaseException | None) -> None:
         """Close the consumers and forget the run, whose hooks are removed; a second call does nothing.

@@ -147,7 +147,7 @@ class MonitorPart(LoopPart):
     def assembled(self, made: Assembled, producer: Producer | None) -> None:
         self._producer, self._share = producer, made.shares[TRAIN]
         if self._overhead_limit.limit is not None and self._run is not None:
-            self._overhead_limit.start(self._share, self._run.meter.clock, {})
+            self._overhead_limit.start(self._share, self._run.meter.clock)
 
     @override
     def start(self) -> None:

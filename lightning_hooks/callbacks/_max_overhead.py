@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from typing import Any
 
-from lightning_hooks.engine.participants.overhead import MAX_FACTOR, Clock, Overhead, hook_cost
+from lightning_hooks.engine.participants.overhead import Clock, Overhead, hook_cost
 from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.saved_state import read_count, starting_again
 
 
 class OverheadLimit:
@@ -26,20 +23,17 @@ class OverheadLimit:
         self._factor = 1
         self._warned = False
 
-    def start(self, share: Share, clock: Clock, state: Mapping[str, Any]) -> list[str]:
+    def start(self, share: Share, clock: Clock, factor: int = 1) -> None:
         """Begin a fit.
 
         Args:
             share: of the monitor to limit.
             clock: the clock of overhead.
-            state: the state of a checkpoint; empty without one.
-
-        Returns:
-            A sentence about each damaged entry, whose state starts again.
+            factor: by which the intervals of a checkpoint were longer; 1 without one.
         """
         share.overhead = Overhead(self.limit, hook_cost(clock))
         self._factor, self._warned = 1, False
-        return self.load_state_dict(share, state)
+        self.continue_from(share, factor)
 
     def warn(self, share: Share) -> None:
         """Warn once when the ranks have agreed on longer intervals."""
@@ -57,20 +51,8 @@ class OverheadLimit:
             stacklevel=2,
         )
 
-    def state_dict(self, share: Share) -> dict[str, Any]:
-        return {"factor": share.factor} if share.factor > 1 else {}
-
-    def load_state_dict(self, share: Share, state: Mapping[str, Any]) -> list[str]:
-        """Restore the intervals of a checkpoint, if there is still a limit.
-
-        Returns:
-            A sentence about each damaged entry, whose state starts again.
-        """
-        damaged: list[str] = []
+    def continue_from(self, share: Share, factor: int) -> None:
+        """Restore the intervals of a checkpoint, if there is still a limit."""
         if self.limit is not None:
-            factor = 1
-            with starting_again(damaged):
-                factor = read_count(state.get("factor", 1), "factor", at_least=1, below=MAX_FACTOR + 1)
             share.widen(factor)
             self._factor = share.factor
-        return damaged

@@ -25,9 +25,11 @@ from lightning_hooks.callbacks._loop_monitor import LoopGuest, MonitorPart
 from lightning_hooks.callbacks._max_overhead import OverheadLimit
 from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
 from lightning_hooks.callbacks._monitor_options import MonitorOptions
+from lightning_hooks.callbacks._monitor_state import MonitorState
 from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._run_context import TrainerContext, folder_of_run
 from lightning_hooks.callbacks._trainer import is_alone, is_quick
+from lightning_hooks.codec import decode
 from lightning_hooks.engine.assembly import Assembled, Contribution
 from lightning_hooks.engine.changing.checks import refuse_changed_sums
 from lightning_hooks.engine.inspecting.left_out import LeftOut, left_out_of
@@ -75,6 +77,7 @@ class Monitoring(Job[Owner, Resolved]):
         self.shares: dict[str, Share] = {}
         self._latest = Latest()
         self._overhead_limit: OverheadLimit | None = None
+        self._saved: MonitorState | None = None  # what the checkpoint of the run keeps, once it is read
         self._report_folder: Path | None = None  # the folder of the event file that a report is made of
 
     @property
@@ -85,7 +88,7 @@ class Monitoring(Job[Owner, Resolved]):
     @override
     def for_copy(self) -> Self:
         copied = super().for_copy()
-        copied.log, copied.context, copied.shares, copied._report_folder = None, None, {}, None
+        copied.log, copied.context, copied.shares, copied._report_folder, copied._saved = None, None, {}, None, None
         return copied
 
     def latest(self) -> dict[str, float]:
@@ -206,12 +209,10 @@ class Monitoring(Job[Owner, Resolved]):
         self.shares = made.shares
         trained = self._trained
         if trained is not None:
-            saved = self.owner._saving.take()
-            damaged = self._producer("train").views[trained.part.number].load_state_dict(saved)
-            options = self.options
+            saved, options = self.take_saved(), self.options
+            self._producer("train").views[trained.part.number].continue_from(saved.noise)
             self._overhead_limit = OverheadLimit(options.max_overhead, options.schedule)
-            damaged += self._overhead_limit.start(trained, run.meter.clock, saved)
-            self.warn_of_damage(damaged)
+            self._overhead_limit.start(trained, run.meter.clock, saved.factor)
 
     @property
     def _trained(self) -> Share | None:
@@ -228,16 +229,28 @@ class Monitoring(Job[Owner, Resolved]):
         trained = self._trained
         if trained is None or self._overhead_limit is None:
             return {}
-        views = self._producer("train").views[trained.part.number]
-        return {**views.state_dict(), **self._overhead_limit.state_dict(trained)}
+        noise = self._producer("train").views[trained.part.number].averages()
+        return ({"noise": noise} if noise else {}) | ({"factor": trained.factor} if trained.factor > 1 else {})
 
     @override
     def load_state(self, state: dict[str, Any]) -> None:
         flush(self.run)  # Publish finished steps first: they belong to the state before loading.
+        self.proceed(decode(MonitorState, state, "state"))
+
+    def proceed(self, saved: MonitorState) -> None:
+        """Continue the fit under way from a checkpoint."""
         trained = self._trained
         if trained is not None and self._overhead_limit is not None:
-            damaged = self._producer("train").views[trained.part.number].load_state_dict(state)
-            self.warn_of_damage([*damaged, *self._overhead_limit.load_state_dict(trained, state)])
+            self._producer("train").views[trained.part.number].continue_from(saved.noise)
+            self._overhead_limit.continue_from(trained, saved.factor)
+
+    def take_saved(self) -> MonitorState:
+        """What the checkpoint of the fit that begins keeps, read at the first call; empty without one, or if it is damaged."""
+        if self._saved is None:
+            self._saved = MonitorState()
+            with self.starting_again():
+                self._saved = decode(MonitorState, self.owner._saving.take(), "state")
+        return self._saved
 
     @property
     @override
@@ -295,6 +308,6 @@ class Monitoring(Job[Owner, Resolved]):
         try:
             super().close(error)
         finally:
-            self.log, self.context, self.shares, self._report_folder = None, None, {}, None
+            self.log, self.context, self.shares, self._report_folder, self._saved = None, None, {}, None, None
         if error is None and folder is not None and run is not None and run.trainer is not None:
             leave_report(folder, Path(str(report)).expanduser().absolute(), run.trainer.loggers)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lightning_hooks.callbacks._trainer import SkippedSteps, in_fit
-from lightning_hooks.saved_state import read_mapping, starting_again
+from lightning_hooks.saved_state import read_mapping
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import Trainer
@@ -52,32 +51,18 @@ class Saving:
         if state:
             checkpoint.setdefault(self.key, {})[at] = state
 
-    def load(
-        self,
-        checkpoint: dict[str, Any],
-        at: str,
-        trainer: Trainer,
-        hook_manager: HookManager | None,
-        warn: Callable[[Sequence[str]], None],
-    ) -> dict[str, Any]:
-        """The state in a checkpoint; empty if it has none, or a damaged one.
+    def read(self, checkpoint: Mapping[str, Any], at: str) -> dict[str, Any]:
+        """The state in a checkpoint; empty if it has none.
 
         Args:
             checkpoint: the checkpoint.
             at: the key of the callback among those of its class.
-            trainer: the Trainer.
-            hook_manager: of the run; None outside a run.
-            warn: warns of what is damaged.
+
+        Raises:
+            DamagedState: the checkpoint has something else in its place.
         """
-        if in_fit(trainer):
-            warn(self.skipped.load(checkpoint, hook_manager))
-        state: dict[str, Any] = {}
-        damaged: list[str] = []
-        with starting_again(damaged):
-            saved = read_mapping(checkpoint.get(self.key, {}), self.key)
-            state = read_mapping(saved.get(at, {}), f"{self.key}[{at!r}]")
-        warn(damaged)
-        return state
+        saved = read_mapping(checkpoint.get(self.key, {}), self.key)
+        return read_mapping(saved.get(at, {}), f"{self.key}[{at!r}]")
 
     def take(self) -> dict[str, Any]:
         """The state from a checkpoint, for the run that begins; it is used once."""
@@ -92,17 +77,3 @@ class Saving:
         if in_fit(trainer):
             self.last = {}
             self.skipped.forget()
-
-
-def warn_of_damage(name: str, damaged: Sequence[str]) -> None:
-    """Warn once of what is damaged in a checkpoint; those objects have started again.
-
-    Args:
-        name: of the callback, with a colon.
-        damaged: a sentence about each.
-    """
-    if damaged:
-        warnings.warn(
-            f"{name}the checkpoint is damaged; what is damaged starts again, and all else continues: {'; '.join(damaged)}",
-            stacklevel=3,
-        )

@@ -21,7 +21,7 @@ from lightning_hooks.callbacks._trainer_type import undeclared
 from lightning_hooks.engine.participants.scaling import ScalerWatch
 from lightning_hooks.engine.running.hook_manager import HookManager
 from lightning_hooks.private import are_off, attribute, private
-from lightning_hooks.saved_state import read_mapping, read_number, starting_again
+from lightning_hooks.saved_state import read_mapping, read_number
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import Callback, LightningModule, Trainer
@@ -269,25 +269,24 @@ class SkippedSteps:
         if state:
             checkpoint[_SAVED_AS] = max(checkpoint.get(_SAVED_AS, state), state, key=lambda each: each["skipped_steps"])
 
-    def load(self, checkpoint: dict[str, Any], hook_manager: HookManager | None) -> list[str]:
+    def load(self, checkpoint: dict[str, Any], hook_manager: HookManager | None) -> None:
         """Read the count from a checkpoint, before or after the fit starts.
 
-        Returns:
-            A sentence about the damaged entry, if the count starts again.
+        Raises:
+            DamagedState: the checkpoint has no such count; it is removed, and the count starts again.
         """
-        damaged: list[str] = []
         self._state = {}
-        with starting_again(damaged, "the steps that the loss scaler skipped"):
+        try:
             # Remove a damaged entry, so that other callbacks, which read the same checkpoint, do not warn of it again.
             saved = checkpoint.pop(_SAVED_AS, None)
             if saved is not None:
                 count = read_mapping(saved, _SAVED_AS, ("skipped_steps",))["skipped_steps"]
                 self._state = {"skipped_steps": read_number(count, "skipped_steps", at_least=0)}
                 checkpoint[_SAVED_AS] = saved
-        watch = _counting(hook_manager)
-        if watch is not None:
-            watch.load_state_dict(self._state)
-        return damaged
+        finally:
+            watch = _counting(hook_manager)
+            if watch is not None:
+                watch.load_state_dict(self._state)
 
     def _count(self, hook_manager: HookManager | None) -> dict[str, float]:
         watch = _counting(hook_manager)

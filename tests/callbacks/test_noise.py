@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_hooks import Apply, GradientTransforms, RuleError, StatsMonitor, StepConsumer, StepView, Watch
 from lightning_hooks.transforms import ClipByNorm, Scale
 from tests.callbacks._tiny import Line, loader, make
+from tests.callbacks.models import Net, adamw, data, trainer_of
 from tests.versions import reading
 
 RULE = Watch(params="*", tensors="grad", stats=["noise_scale", "micro_cosine"])
@@ -51,6 +52,33 @@ def test_the_averages_go_on_after_a_resume(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", 2)
     run(tmp_path / "part", 1)
     assert run(tmp_path / "part", 2, resume=tmp_path / "part" / "step=3.ckpt") == whole
+
+
+def test_damaged_averages_of_one_row_start_the_averages_of_all_rows_again(tmp_path: Path) -> None:
+    rule = Watch(params="*", tensors="grad", stats=["noise_scale"])
+
+    def run(checkpoint: Path | None, **options: Any) -> dict[str, float]:
+        monitor = StatsMonitor([rule], loggers=[])
+        torch.manual_seed(0)
+        trainer = trainer_of(tmp_path, monitor, logger=False, accumulate_grad_batches=2, **options)
+        trainer.fit(Net(adamw, dropout=0.0), data(4), ckpt_path=checkpoint, **reading(False if checkpoint else None))
+        trainer.save_checkpoint(tmp_path / "last.ckpt")
+        return {tag: value for tag, value in monitor.latest.items() if "noise_scale" in tag}
+
+    run(None, max_epochs=1)
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=False)
+    state = saved.pop("lightning_hooks.StatsMonitor")
+    torch.save(saved, tmp_path / "without.ckpt")
+    noise = state["watch/0"]["noise"]
+    assert len(noise) > 2
+    noise["grad/body.0.bias"] = [1.0, "x"]
+    torch.save({**saved, "lightning_hooks.StatsMonitor": state}, tmp_path / "damaged.ckpt")
+    said = (
+        r"^StatsMonitor: the checkpoint is damaged, and its state starts again: state.noise\['grad/body.0.bias'\]\[1\] must be"
+    )
+    with pytest.warns(UserWarning, match=said):
+        damaged = run(tmp_path / "damaged.ckpt", max_epochs=2)
+    assert damaged == pytest.approx(run(tmp_path / "without.ckpt", max_epochs=2), nan_ok=True) and damaged
 
 
 def test_a_step_transform_before_the_monitor_is_refused_and_after_it_is_fine(tmp_path: Path) -> None:

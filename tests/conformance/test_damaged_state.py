@@ -1,4 +1,4 @@
-"""A damaged state in a checkpoint: what is damaged starts again with one warning, and never ends in an error or another fit."""
+"""A damaged state in a checkpoint starts again as a whole, with one warning; it never ends in an error or another fit."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_every_damage_of_a_state_is_found_or_harmless(tmp_path: Path, what: str)
         if said:
             warned += 1
             assert said[0].startswith(f"{name}: {WARNED}") or CHANGED in said[0], case
-            assert same(after, fresh) or same(after, whole), case
+            assert same(after, fresh) or (CHANGED in said[0] and same(after, whole)), case
         elif not _is_legal(path, kind):
             # Without the entry of a callback the checkpoint is of a run that did not have it.
             is_absent = kind == "missing" and len(path) == 1
@@ -181,21 +181,29 @@ def _is_legal(path: tuple[Any, ...], kind: str) -> bool:
     return (kind == "negative" and "state" in path[:-1]) or (kind == "a tensor" and path[-1] == "norms")
 
 
-def test_the_warning_names_the_callback_the_rule_the_key_and_what_is_wrong(tmp_path: Path) -> None:
-    ours = [GradientTransforms([Apply(EMA(0.5), params="body.0.*"), Apply(EMA(0.9), params="body.3.*")])]
-    trainer, _ = fit(tmp_path, ours)
+@pytest.mark.parametrize("which", ["skipped_steps", "seed", "state"])
+def test_a_damaged_state_starts_again_as_a_whole_and_one_warning_names_what_is_wrong(tmp_path: Path, which: str) -> None:
+    def ours() -> list[Callback]:
+        return [GradientTransforms([Apply(EMA(0.5), params="body.0.*"), Apply(EMA(0.9), params="body.3.*")])]
+
+    trainer, _ = fit(tmp_path, ours())
     trainer.save_checkpoint(tmp_path / "saved.ckpt")
     saved = torch.load(tmp_path / "saved.ckpt", weights_only=True)
-    state = saved["lightning_hooks.GradientTransforms"]["watch/0"]
-    state["skipped_steps"] = None
-    state["links"][0]["seed"] = torch.ones(3)
-    state["links"][1]["state"]["body.3.weight"] = torch.ones(2, 3)
-    torch.save(saved, tmp_path / "damaged.ckpt")
-    trainer, said = fit(tmp_path, ours, tmp_path / "damaged.ckpt")
-    tensor, average = "a tensor of torch.float32 and shape (3,)", "a dense floating-point tensor of shape (3, 8)"
-    assert said == [
-        "GradientTransforms: the checkpoint is damaged; what is damaged starts again, and all else continues: "
-        f"skipped_steps must be an integer from 0 to {2**63 - 1}, got None; "
-        f"apply[0].transform (EMA): seed must be an integer from 0 to {2**65 - 1}, got {tensor}; "
-        f"apply[1].transform (EMA): state['body.3.weight'] must be {average}, got a tensor of torch.float32 and shape (2, 3)"
-    ]
+    state = saved.pop("lightning_hooks.GradientTransforms")["watch/0"]
+    torch.save(saved, tmp_path / "without.ckpt")
+    fresh, _ = fit(tmp_path, ours(), tmp_path / "without.ckpt")
+    if which == "skipped_steps":
+        state["skipped_steps"] = None
+        wrong = "state.skipped_steps must be an integer below 2**63, got None"
+    elif which == "seed":
+        state["links"][0]["seed"] = torch.ones(3)
+        wrong = f"apply[0].transform (EMA): seed must be an integer from 0 to {2**65 - 1}, got a tensor of torch.float32 and "
+        wrong += "shape (3,)"
+    else:
+        state["links"][1]["state"]["body.3.weight"] = torch.ones(2, 3)
+        wrong = "apply[1].transform (EMA): state['body.3.weight'] must be a dense floating-point tensor of shape (3, 8), got a "
+        wrong += "tensor of torch.float32 and shape (2, 3)"
+    torch.save({**saved, "lightning_hooks.GradientTransforms": {"watch/0": state}}, tmp_path / "damaged.ckpt")
+    trainer, said = fit(tmp_path, ours(), tmp_path / "damaged.ckpt")
+    assert said == [f"GradientTransforms: the checkpoint is damaged, and its state starts again: {wrong}"]
+    assert same(weights(trainer), weights(fresh))

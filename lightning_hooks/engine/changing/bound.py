@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.engine.changing.report import Report, keeps_direction
+from lightning_hooks.engine.changing.saved import SavedTransform
 from lightning_hooks.engine.participants.participant import ModuleRule
 from lightning_hooks.errors import InPlaceError, TransformError, UnsupportedError
 from lightning_hooks.nested.pytree import tree_map
 from lightning_hooks.rules import Apply
 from lightning_hooks.rules.patterns import Target, each_once
-from lightning_hooks.saved_state import DamagedState, read_count, read_mapping, read_state, read_text, shown_value
+from lightning_hooks.saved_state import DamagedState, read_count, read_mapping, read_state, shown_value
 from lightning_hooks.tensor_kinds import TRANSFORMED, elements, first_line, inside_transform, is_plain, kind_of, version_of
 from lightning_hooks.transforms import Context, Transform
 from lightning_hooks.transforms._contract import explain_invalid
@@ -180,26 +181,35 @@ class BoundTransform:
     def _what(self, name: str) -> str:
         return f"the {self.tensor} of {name}" if self.when == "forward" else f"the gradient of {name}"
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "transform": self.shown,
-            "place": self.acts_on,
-            "seed": self.seed,
-            "state": self.context.state,
-            "generators": {key: generator.get_state() for key, generator in self.context.generators.items()},
-            "report": self.report.state_dict(),
-        }
+    def saved(self) -> SavedTransform:
+        """What a checkpoint keeps of the transform."""
+        generators = {key: generator.get_state() for key, generator in self.context.generators.items()}
+        return SavedTransform(self.shown, self.acts_on, self.seed, self.context.state, generators, self.report.counts)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a checkpoint, all but the report, or raise a `ValueError` before anything is changed."""
-        saved = read_mapping(state, "link", ("seed", "state", "generators"))
-        seed = read_count(saved["seed"], "seed", below=_SEEDS)
-        kept = read_state(saved["state"], "state")
-        self._check_state(kept)
-        # Only transforms with `when="step"` continue their generators. All others seed them at each step.
-        generators = self._generators(saved["generators"]) if self.when == "step" else {}
-        self.seed = self.context.seed = seed
-        self.context.state, self.context.generators = kept, generators
+    def checked(self, saved: SavedTransform) -> Callable[[], None]:
+        """Check what a checkpoint keeps of the transform, without changing anything.
+
+        Returns:
+            A function that continues from it.
+
+        Raises:
+            DamagedState: the transform cannot have saved it; the message names the transform.
+        """
+        try:
+            seed = read_count(saved.seed, "seed", below=_SEEDS)
+            state = read_state(saved.state, "state")
+            self._check_state(state)
+            # Only transforms with `when="step"` continue their generators. All others seed them at each step.
+            generators = self._generators(saved.generators) if self.when == "step" else {}
+        except ValueError as error:
+            raise DamagedState(f"{self.label}: {error}") from error
+
+        def proceed() -> None:
+            self.seed = self.context.seed = seed
+            self.context.state, self.context.generators = state, generators
+            self.report.continue_from(saved.report)
+
+        return proceed
 
     def _check_state(self, state: dict[str, Any]) -> None:
         if not isinstance(self.transform, Transform):
@@ -235,47 +245,6 @@ class BoundTransform:
         """
         candidates = [target.value.device for target in self.targets if target.value.device.type == saved.type]
         return saved if saved in candidates else next(iter(candidates), None)
-
-
-def read_link(link: Any, key: str) -> dict[str, Any]:
-    """Read the saved state of one transform; at least its texts, which identify the transform, must be readable."""
-    saved = read_mapping(link, key, ("transform", "place"))
-    for name in ("transform", "place"):
-        read_text(saved[name], f"{key}[{name!r}]")
-    return saved
-
-
-def match_saved(
-    saved: Mapping[int, Mapping[str, Any]], transforms: Sequence[BoundTransform], damaged: Collection[int] = ()
-) -> tuple[list[tuple[Mapping[str, Any], BoundTransform]], list[str]]:
-    """Find the state of each transform in a checkpoint, at whatever position it was saved.
-
-    Args:
-        saved: the states by their positions.
-        transforms: the transforms in order.
-        damaged: the positions at which the checkpoint has a state that cannot be read. A transform at such a position that has
-            no other state is not called new.
-
-    Returns:
-        The transforms that did not change, each with its state, and a phrase for each change.
-    """
-    gone, new = dict(saved), dict(enumerate(transforms))
-    pairs = []
-    for i, now in enumerate(transforms):
-        what = now.shown, now.acts_on
-        same = next((j for j, old in gone.items() if (old["transform"], old["place"]) == what), None)
-        if same is not None:
-            pairs.append((gone.pop(same), new.pop(i)))
-    changes = []
-    # If the same targets have another transform or other arguments now, report one change instead of two.
-    for j, old in list(gone.items()):
-        other = next((i for i, now in new.items() if now.acts_on == old["place"]), None)
-        if other is not None:
-            changes.append(f"{old['transform']} is now {new.pop(other).shown}")
-            del gone[j]
-    changes += [f"{old['transform']} on {old['place']} is gone" for old in gone.values()]
-    changes += [f"{now.shown} on {now.acts_on} is new" for i, now in new.items() if i not in damaged]
-    return pairs, changes
 
 
 def _without_graph(state: dict[str, Any]) -> dict[str, Any]:

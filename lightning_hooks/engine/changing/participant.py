@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lightning_hooks.codec import decode
 from lightning_hooks.engine.changing.activations import ForwardChange
-from lightning_hooks.engine.changing.bound import BoundTransform, match_saved, read_link
+from lightning_hooks.engine.changing.bound import BoundTransform
+from lightning_hooks.engine.changing.saved import SavedTransforms, match_saved
 from lightning_hooks.engine.participants.actions import AbsentParts
 from lightning_hooks.engine.participants.participant import ModuleRule, Participant, PhaseMemo
 from lightning_hooks.engine.participants.shards import params_for, put_back, shards_of, share_of, takes_shards
 from lightning_hooks.hooks import Action
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
-from lightning_hooks.saved_state import read_count, read_list, starting_again
 from lightning_hooks.stats.processes import world_size
 from lightning_hooks.tensor_kinds import is_sharded, whole
 from lightning_hooks.transforms._contract import without_aliases
@@ -178,37 +179,29 @@ class TransformParticipant(Participant):
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        return {"links": [bound.state_dict() for bound in self.transforms], "skipped_steps": self.skipped_steps}
+        """What a checkpoint keeps of the transforms; plain values, and the tensors of their states."""
+        links = [bound.saved() for bound in self.transforms]
+        return {
+            "links": [{**vars(link), "report": {**vars(link.report)}} for link in links],
+            "skipped_steps": self.skipped_steps,
+        }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
-        """Restore a checkpoint; transforms that changed start from their initial state, with one warning that names them.
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint; transforms that changed start from their initial state, with one warning that names them.
 
-        Returns:
-            A sentence about each damaged entry, whose state starts again.
+        Raises:
+            ValueError: the state is damaged; nothing is then changed.
         """
-        damaged: list[str] = []
-        with starting_again(damaged):
-            self.skipped_steps = read_count(state.get("skipped_steps", 0), "skipped_steps")
-        links: dict[int, dict[str, Any]] = {}
-        lost = set(range(len(self.transforms)))
-        with starting_again(damaged):
-            saved_links = read_list(state.get("links"), "links")
-            lost = set(range(len(saved_links)))
-            for i, link in enumerate(saved_links):
-                with starting_again(damaged):
-                    links[i] = read_link(link, f"links[{i}]")
-                    lost.remove(i)
-        pairs, changed = match_saved(links, self.transforms, lost)
+        saved = decode(SavedTransforms, state, "state")
+        pairs, changed = match_saved(saved.links, self.transforms)
+        proceeds = [bound.checked(link) for link, bound in pairs]
         if changed:
             warnings.warn(
                 f"the transforms changed since the checkpoint; what changed restarts: {'; '.join(changed)}", stacklevel=2
             )
-        for saved, bound in pairs:
-            with starting_again(damaged, bound.label):
-                bound.load_state_dict(saved)
-            with starting_again(damaged, bound.label):
-                bound.report.load_state_dict(saved.get("report"))
-        return damaged
+        self.skipped_steps = saved.skipped_steps
+        for proceed in proceeds:
+            proceed()
 
     def _skip_requested(self) -> bool:
         """Whether a transform on any rank asks to skip the step. Collective; waits for the device."""

@@ -8,6 +8,7 @@ transform overwrites.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,7 +25,29 @@ from lightning_hooks.engine.changing.sums import (
     sums_of_factor,
     sums_of_scaled,
 )
-from lightning_hooks.saved_state import read_count, read_mapping
+from lightning_hooks.errors import RuleError
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The counts of a report in a checkpoint.
+
+    Args:
+        reported_steps: the steps that were reported.
+        acted_steps: those of them in which the transform changed anything.
+
+    Raises:
+        RuleError: no report has such counts.
+    """
+
+    reported_steps: int
+    acted_steps: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.acted_steps <= self.reported_steps:
+            raise RuleError(
+                f"acted_steps must be from 0 to reported_steps, got {self.acted_steps} of {self.reported_steps} steps"
+            )
 
 
 class Report:
@@ -91,15 +114,14 @@ class Report:
             out["cosine"] = product / (before**0.5 * after**0.5)
         return out
 
-    def state_dict(self) -> dict[str, int]:
-        return {"reported_steps": self.reported_steps, "acted_steps": self.acted_steps}
+    @property
+    def counts(self) -> Counts:
+        """The counts, for a checkpoint."""
+        return Counts(self.reported_steps, self.acted_steps)
 
-    def load_state_dict(self, state: Any) -> None:
-        """Restore the counts of a checkpoint, or raise `DamagedState` before anything is changed."""
-        saved = read_mapping(state, "report", ("reported_steps", "acted_steps"))
-        reported = read_count(saved["reported_steps"], "report['reported_steps']")
-        acted = read_count(saved["acted_steps"], "report['acted_steps']", below=reported + 1)
-        self.reported_steps, self.acted_steps = reported, acted
+    def continue_from(self, counts: Counts) -> None:
+        """Continue from the counts of a checkpoint."""
+        self.reported_steps, self.acted_steps = counts.reported_steps, counts.acted_steps
 
 
 def _are_contiguous(tensors: Sequence[Tensor]) -> bool:

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from lightning_hooks.engine.watching.global_numbers import GlobalNumbers
 from lightning_hooks.engine.watching.share import Share
+from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.facts import StepFacts, Structure
 from lightning_hooks.records.step_view import StepView
-from lightning_hooks.saved_state import DamagedState, read_list, read_mapping, read_number, starting_again
 from lightning_hooks.stats.accumulators import MOMENTS, AccumulatorRows, History
 from lightning_hooks.stats.accumulators.store import no_numbers
 from lightning_hooks.stats.moments import merge_by_index
@@ -25,6 +25,8 @@ from lightning_hooks.stats.pairs import noise_scale
 from lightning_hooks.stats.table import Table
 
 Array = NDArray[np.float64]
+Averages = tuple[float, float]
+"""The two averages of a row from which its noise scale is computed."""
 
 
 class TableNumbers(NamedTuple):
@@ -182,31 +184,19 @@ class ShareViews:
                 found[row, name] = values
         return found
 
-    def state_dict(self) -> dict[str, Any]:
+    def averages(self) -> dict[str, list[float]]:
         """The averages from which the noise scale is computed, by row."""
-        kept = {key: history.state(slot) for key, (history, slot) in self._followed.items()}
-        return {"noise": kept} if kept else {}
+        return {key: history.state(slot) for key, (history, slot) in self._followed.items()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
-        """Restore a checkpoint; the averages of new rows start empty, with one warning.
-
-        Returns:
-            A sentence about each damaged entry, whose averages start empty.
-        """
-        damaged: list[str] = []
-        saved, rows = {}, self._followed
-        with starting_again(damaged):
-            saved = read_mapping(state.get("noise", {}), "noise")
+    def continue_from(self, saved: Mapping[str, Averages]) -> None:
+        """Continue from the averages of a checkpoint; those of new rows start empty, with one warning."""
+        rows = self._followed
         for key, (history, slot) in rows.items():
-            history.load(slot, None)
-            if key in saved:
-                with starting_again(damaged):
-                    history.load(slot, _read_averages(saved[key], f"noise[{key!r}]"))
+            history.load(slot, saved.get(key))
         changes = [f"{_described(key)} starts again" for key in rows if saved and key not in saved]
         changes += [f"{_described(key)} is gone" for key in saved if key not in rows]
         if changes:
             warnings.warn(f"the rows of noise_scale changed since the checkpoint: {', '.join(changes)}", stacklevel=2)
-        return damaged
 
     @property
     def _followed(self) -> dict[str, tuple[History, int]]:
@@ -254,14 +244,15 @@ def _with_groups(plan: Plan, moments: Array) -> Array:
     return np.concatenate([moments, merged.numpy()])
 
 
-def _read_averages(value: Any, key: str) -> tuple[float, float]:
-    """The two averages of a row from a checkpoint: finite, or NaN if the row has no value yet."""
-    pair = read_list(value, key)
-    if len(pair) != 2:
-        raise DamagedState(f"{key} must have 2 numbers, got {len(pair)}")
-    if all(isinstance(each, float) and math.isnan(each) for each in pair):
-        return math.nan, math.nan
-    return read_number(pair[0], f"{key}[0]"), read_number(pair[1], f"{key}[1]")
+def check_averages(averages: Mapping[str, Averages]) -> None:
+    """Refuse averages of a checkpoint that no row can have: they are finite, or both NaN if the row has no value yet.
+
+    Raises:
+        RuleError: the message names the row.
+    """
+    for key, pair in averages.items():
+        if not (all(map(math.isfinite, pair)) or all(map(math.isnan, pair))):
+            raise RuleError(f"the averages of {key} must be finite, got {pair}")
 
 
 def _described(key: str) -> str:

@@ -1,5 +1,7 @@
 """Saving a bound transform in a checkpoint, and restoring it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -25,7 +27,7 @@ def test_a_resumed_run_draws_the_numbers_of_the_run_that_never_stopped(drawn):
     for _ in range(drawn):
         draw(first)
     draw(resumed)
-    resumed.load_state_dict(first.state_dict())
+    resumed.checked(first.saved())()
     assert torch.equal(draw(resumed), draw(first))
 
 
@@ -86,9 +88,9 @@ def test_a_checkpoint_of_another_device(saved_on):
     """Rank 0 saves the checkpoint that all ranks read, and each has another device."""
     first, resumed = bound(AddNoise(0.1)), bound(AddNoise(0.1))
     draw(first)
-    state = first.state_dict()
-    fetched = torch.zeros(16, dtype=torch.uint8) if saved_on == "cuda:0" else state["generators"]["cpu"]
-    resumed.load_state_dict({**state, "generators": {saved_on: fetched}})
+    saved = first.saved()
+    fetched = torch.zeros(16, dtype=torch.uint8) if saved_on == "cuda:0" else saved.generators["cpu"]
+    resumed.checked(replace(saved, generators={saved_on: fetched}))()
     fresh = bound(AddNoise(0.1))  # A device of another type draws other numbers in any case.
     assert torch.equal(draw(resumed), draw(fresh if saved_on == "cuda:0" else first))
 

@@ -1,0 +1,34 @@
+"""MonitorState: what a checkpoint keeps of a callback that watches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightning_hooks.engine.participants.overhead import MAX_FACTOR
+from lightning_hooks.engine.watching.share_views import Averages, check_averages
+from lightning_hooks.errors import RuleError
+
+
+@dataclass(frozen=True)
+class MonitorState:
+    """What a checkpoint keeps of a callback that watches.
+
+    Args:
+        noise: by row, the averages from which the noise scale is computed.
+        factor: by which `max_overhead` has made intervals longer.
+        diagnosis: of a `HealthMonitor`, as its reporter saves it; None without one.
+
+    Raises:
+        RuleError: a value that no monitor has saved.
+    """
+
+    noise: Mapping[str, Averages] = field(default_factory=dict)
+    factor: int = 1
+    diagnosis: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_averages(self.noise)
+        if not 1 <= self.factor <= MAX_FACTOR:
+            raise RuleError(f"factor must be an integer from 1 to {MAX_FACTOR}, got {self.factor}")
