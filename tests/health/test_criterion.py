@@ -72,4 +72,5 @@ def test_bad_choices(given, message):
 
 @pytest.mark.parametrize("each", [*DEFAULT_RULES, *DEFAULT_CHECKS], ids=lambda each: f"{type(each).__module__}.{each.name}")
 def test_all_say_where_their_thresholds_are_from_and_what_to_try(each):
-    assert each.source and each.next_steps and all(step.endswith(".") for step in each.next_steps)
+    assert each.source and each.next_steps, f"give {each.name} a source and next_steps"
+    assert [step for step in each.next_steps if not step.endswith(".")] == []

@@ -11,7 +11,7 @@ NAMES = {pattern.name for pattern in [*healthy(), *faulty()]}
 
 def test_the_page_is_that_of_the_recorded_results() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert replaced(page, section(*recorded(), held())) == page
+    assert replaced(page, section(*recorded(), held())) == page, "run: python -m galleries.checks.table"
 
 
 def test_everything_is_recorded() -> None:
