@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lightning_hooks.checks.arguments import as_plain_training
 from lightning_hooks.checks.engine import TIME_LIMIT, run_checks
 from lightning_hooks.checks.reading import as_accepted, as_checks
 from lightning_hooks.checks.result import CheckReport
-from lightning_hooks.checks.training import as_plain_training
 from lightning_hooks.engine.rerun.training import Training
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.health.accepting import Accept
