@@ -53,7 +53,7 @@ class Capturing(Job["ActivationCapture", Targets]):
     def __init__(self, owner: ActivationCapture) -> None:
         super().__init__(owner)
         self._files: CaptureWriter | None = None
-        self._loggers: LoggerWriter | None = None  # writes the last batch to TensorBoard; None if there is none to write to
+        self._writer: LoggerWriter | None = None  # writes the last batch to TensorBoard; None if there is none to write to
         self._step = 0
         self._batch: tuple[str, int, int, Sequence[int] | None] = ("train", 0, 0, None)  # stage, batch, loader, samples
         self._shown: dict[str, dict[str, tuple[Tensor, Sequence[int] | None]]] = {}  # by stage and name: tensor, samples
@@ -61,7 +61,7 @@ class Capturing(Job["ActivationCapture", Targets]):
     @override
     def for_copy(self) -> Self:
         copied = super().for_copy()
-        copied._files, copied._loggers, copied._shown = None, None, {}
+        copied._files, copied._writer, copied._shown = None, None, {}
         return copied
 
     @override
@@ -148,7 +148,7 @@ class Capturing(Job["ActivationCapture", Targets]):
     def _open(self, folder: Path, rank: int, loggers: LoggerWriter | None) -> None:
         owner = self.owner
         self._files = CaptureWriter(folder, rank, owner.batches_per_file, owner.dtype, owner.max_bytes)
-        self._loggers, self._shown = loggers, {}
+        self._writer, self._shown = loggers, {}
 
     def _folder(self, trainer: Trainer) -> Path:
         """The given folder, or one in the log folder of the run; a new folder if the logger has no separate one for each run.
@@ -203,7 +203,7 @@ class Capturing(Job["ActivationCapture", Targets]):
             sample_indices=samples,
             dataloader_idx=dataloader_idx,
         )
-        if self._loggers is not None and tensor.dim() > 1 and can_be_stored(tensor):
+        if self._writer is not None and tensor.dim() > 1 and can_be_stored(tensor):
             self._shown.setdefault(stage, {})[name] = (tensor[:_SHOWN].clone(), samples)
 
     @override
@@ -224,13 +224,13 @@ class Capturing(Job["ActivationCapture", Targets]):
 
     def _show(self, stage: str) -> None:
         last = self._shown.pop(stage, None)
-        if self._loggers is None or not last:
+        if self._writer is None or not last:
             return
         if self.run is not None:
-            self._loggers.skip_failed(self.run.failed_loggers)
-        self._loggers.write_capture(last, f"captures_{stage}", self._step)
-        if not self._loggers.loggers:
-            self._loggers = None
+            self._writer.skip_failed(self.run.failed_loggers)
+        self._writer.write_capture(last, f"captures_{stage}", self._step)
+        if not self._writer.loggers:
+            self._writer = None
 
     @override
     def close(self, error: BaseException | None) -> None:
@@ -238,7 +238,7 @@ class Capturing(Job["ActivationCapture", Targets]):
             super().close(error)
         finally:
             self._shown = {}
-            self._loggers = None
+            self._writer = None
             if self._files is not None:
                 self._files.close()
                 self._files = None
