@@ -16,10 +16,10 @@ from lightning_hooks.callbacks._checks import Earlier, Setting
 from lightning_hooks.callbacks._job import Job
 from lightning_hooks.callbacks._lightning import Callback, refuse_old_trainer
 from lightning_hooks.callbacks._loop_seam import ServesLoops
-from lightning_hooks.callbacks._ours import our_callbacks, take_part_once
+from lightning_hooks.callbacks._ours import is_in_use, our_callbacks, take_part_once
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._saving import Saving
-from lightning_hooks.callbacks._trainer import all_callbacks, batch_number, in_fit, is_running
+from lightning_hooks.callbacks._trainer import all_callbacks, batch_number, in_fit
 from lightning_hooks.callbacks._trainer_type import undeclared
 from lightning_hooks.engine.inspecting.match_report import Match
 from lightning_hooks.engine.participants.participant import Participant
@@ -139,7 +139,7 @@ class HooksCallback(ServesLoops, Callback):
         for another Trainer.
         """
         refuse_old_trainer(trainer)
-        if self._is_in_use(trainer) or self not in our_callbacks(trainer):
+        if is_in_use(self, trainer) or self not in our_callbacks(trainer):
             undeclared(trainer).callbacks = [each for each in all_callbacks(trainer) if each is not self]
             return
         take_part_once(self, trainer)
@@ -147,18 +147,6 @@ class HooksCallback(ServesLoops, Callback):
             self._job.refuse_beside(our_callbacks(trainer))
         self._detach()
         self._saving.forget(trainer)
-
-    def _is_in_use(self, trainer: Trainer) -> bool:
-        """Whether a run of another Trainer, which has not ended, uses the callback; if so, warn."""
-        owner = None if self._current_run is None else self._current_run.trainer
-        if owner is trainer or not is_running(owner):
-            return False
-        warnings.warn(
-            f"{type(self).__name__} is in use by a run of another Trainer that has not ended, and does nothing in this one; "
-            "give each Trainer a callback of its own",
-            stacklevel=2,
-        )
-        return True
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -17,8 +17,9 @@ from lightning_hooks.callbacks._job import Guest, Job
 from lightning_hooks.callbacks._loop_health import HealthPart, LoopOutlet, refuse_in_loop
 from lightning_hooks.callbacks._loop_monitor import LoopGuest
 from lightning_hooks.callbacks._monitor_options import MonitorOptions
+from lightning_hooks.callbacks._monitor_plans import Resolved, resolve_stages
 from lightning_hooks.callbacks._monitor_state import MonitorState
-from lightning_hooks.callbacks._monitoring import Monitoring, Resolved
+from lightning_hooks.callbacks._monitoring import Monitoring
 from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._outlet import TrainerOutlet
 from lightning_hooks.callbacks._run_context import leaves_files
@@ -164,7 +165,8 @@ class Diagnosing(Monitoring["HealthMonitor"]):
     def resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:
         if trainer is not None and self._host(our_callbacks(trainer)) is not None:
             return Resolved(Plan([], [], ()), {})
-        return self.resolved(model, self._watch(_has_units(trainer), from_start=True), "the default watch")
+        watched = self._watch(_has_units(trainer), from_start=True)
+        return resolve_stages(model, watched, self.options, label=self.label, name="the default watch")
 
     @override
     def contribute(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Contribution | None:

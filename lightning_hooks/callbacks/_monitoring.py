@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
 from typing_extensions import override
@@ -25,6 +24,7 @@ from lightning_hooks.callbacks._loop_monitor import LoopGuest, MonitorPart
 from lightning_hooks.callbacks._max_overhead import OverheadLimit
 from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
 from lightning_hooks.callbacks._monitor_options import MonitorOptions
+from lightning_hooks.callbacks._monitor_plans import Resolved
 from lightning_hooks.callbacks._monitor_state import MonitorState
 from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._run_context import TrainerContext, folder_of_run
@@ -39,11 +39,9 @@ from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rank_check import check_ranks_agree
-from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.records.consumer import Latest, Publisher
 from lightning_hooks.records.limits import Limits, TablesOnly
 from lightning_hooks.records.run_context import RunContext
-from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.prefix import name_of
 
@@ -52,17 +50,10 @@ if TYPE_CHECKING:
     from lightning_hooks.callbacks._run import LightningRun
 
 
-class Resolved(NamedTuple):
-    """The rules of a monitor resolved against a model: the whole plan, and the plan of each stage that has rows."""
-
-    plan: Plan
-    plans: dict[str, Plan]
-
-
 class Monitoring(Job[Owner, Resolved]):
     """The job of a callback that watches.
 
-    A subclass defines `options`, and `resolve` by `resolved`.
+    A subclass defines `options` and `resolve`.
 
     Attributes:
         context: what the consumers are given; None without consumers.
@@ -107,42 +98,6 @@ class Monitoring(Job[Owner, Resolved]):
     @override
     def refuse_setting(self, setting: Setting) -> None:
         refuse_setting(setting, self.owner.stages)
-
-    def resolved(self, model: nn.Module, rules: Sequence[Watch] | None, name: str) -> Resolved:
-        """Resolve rules against a model.
-
-        Args:
-            model: the root module.
-            rules: watch rules; None for the default ones.
-            name: of the list of rules in messages.
-
-        Raises:
-            RuleError: a rule is invalid in this model, or matches nothing.
-        """
-        options = self.options
-        plan = resolve(
-            model,
-            rules,
-            options.schedule,
-            self.label,
-            with_loss="train" in options.stages,
-            loss_alone=options.watches_loss_alone,
-            draws_every=options.histogram_every_n_steps,
-            name=name,
-        )
-        return Resolved(plan, self._plans_of(plan))
-
-    def _plans_of(self, plan: Plan) -> dict[str, Plan]:
-        """The plan of each stage. A stage for which no rule matches anything is skipped with a warning."""
-        plans: dict[str, Plan] = {}
-        for stage in [stage for stage in STAGE_PREFIX if stage in self.options.stages]:
-            watched = plan if stage == "train" else plan.forward()
-            if watched.rows or stage == "train":
-                plans[stage] = watched
-            # If no stage has rows, do not warn of this stage: another warning says that nothing is watched at all.
-            elif plan.rows:
-                warnings.warn(f"{self.label}stages: no rule matches anything to watch in {stage!r}", stacklevel=2)
-        return plans
 
     @override
     def check(self, resolved: Resolved, setting: Setting, earlier: Earlier) -> Earlier:

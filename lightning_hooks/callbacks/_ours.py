@@ -10,7 +10,7 @@ from torch import nn
 
 from lightning_hooks.callbacks._checks import Earlier, setting_of
 from lightning_hooks.callbacks._job import Job
-from lightning_hooks.callbacks._trainer import all_callbacks
+from lightning_hooks.callbacks._trainer import all_callbacks, is_running
 from lightning_hooks.callbacks._trainer_type import undeclared
 from lightning_hooks.engine.inspecting.match_report import Match
 
@@ -29,6 +29,19 @@ def our_callbacks(trainer: Trainer) -> list[HooksCallback]:
     ours = [cast("HooksCallback", callback) for callback in with_job]
     marks = [callback.environment for callback in ours if callback.environment is not None]
     return [callback for callback in ours if callback.environment is None or callback.environment == marks[-1]]
+
+
+def is_in_use(callback: HooksCallback, trainer: Trainer) -> bool:
+    """Whether a run of another Trainer, which has not ended, uses a callback; if so, warn."""
+    owner = None if callback._current_run is None else callback._current_run.trainer
+    if owner is trainer or not is_running(owner):
+        return False
+    warnings.warn(
+        f"{type(callback).__name__} is in use by a run of another Trainer that has not ended, and does nothing in this one; "
+        "give each Trainer a callback of its own",
+        stacklevel=2,
+    )
+    return True
 
 
 def take_part_once(callback: HooksCallback, trainer: Trainer) -> None:

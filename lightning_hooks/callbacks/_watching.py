@@ -10,7 +10,8 @@ from typing_extensions import override
 
 from lightning_hooks.callbacks._checks import Earlier
 from lightning_hooks.callbacks._monitor_options import MonitorOptions
-from lightning_hooks.callbacks._monitoring import Monitoring, Resolved
+from lightning_hooks.callbacks._monitor_plans import Resolved, resolve_stages
+from lightning_hooks.callbacks._monitoring import Monitoring
 from lightning_hooks.engine.plain_loop.part import LoopPart
 from lightning_hooks.engine.plain_loop.run import LoopRun
 from lightning_hooks.plan.defaults import DEFAULT_WATCH
@@ -60,4 +61,5 @@ class Watching(Monitoring["StatsMonitor"]):
         watch = self.owner.watch
         needed = [rule for guest in self.guests(trainer) for rule in guest.rules]
         watched = [*(DEFAULT_WATCH if watch is None else watch), *needed] if needed else watch
-        return self.resolved(model, watched, "the default watch" if watch is None else "watch")
+        name = "the default watch" if watch is None else "watch"
+        return resolve_stages(model, watched, self.options, label=self.label, name=name)
