@@ -3,7 +3,7 @@ import pytest
 from .browser import chromium
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser():
     with chromium() as found:
         yield found

@@ -17,7 +17,7 @@ from werkzeug.test import Client
 
 from lightning_hooks.dashboard.plugin import HooksLoader
 
-from .browser import CHROMIUM, DRAWN, chromium
+from .browser import CHROMIUM, DRAWN
 from .runs import NAMES, write_run
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ def stop(process):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loader", ["--load_fast=true", "--load_fast=false"])
-def test_the_tab_in_tensorboard(tmp_path, loader):
+def test_the_tab_in_tensorboard(request, tmp_path, loader):
     write_run(tmp_path / "run", range(20), scalars={f"grad_norm/{NAMES[0]}": 1.0})
     process, url = start(tmp_path, loader)
     try:
@@ -77,7 +77,8 @@ def test_the_tab_in_tensorboard(tmp_path, loader):
         with pytest.raises(urllib.error.HTTPError, match="404"):
             get(f"{url}{PLUGIN}/static/..%2fsite.py")
         if CHROMIUM is not None:
-            look_at_the_tab(url, tmp_path / "run" if loader == "--load_fast=true" else None)
+            grows = tmp_path / "run" if loader == "--load_fast=true" else None
+            look_at_the_tab(request.getfixturevalue("browser"), url, grows)
     finally:
         stop(process)
 
@@ -89,42 +90,41 @@ def tab_of(page):
     return frame
 
 
-def look_at_the_tab(url, grows):
+def look_at_the_tab(browser, url, grows):
     """The Hooks tab in the browser: its heat map, a run that grows, the address, the way to the ordinary charts."""
-    with chromium() as browser:
-        context = browser.new_context(viewport={"width": 1280, "height": 800})
-        page = context.new_page()
-        requests, errors = [], []
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"{url}#lightning_hooks")
-        frame = tab_of(page)
-        frame.get_by_role("tab", name="Heat map").click()
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    requests, errors = [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(f"{url}#lightning_hooks")
+    frame = tab_of(page)
+    frame.get_by_role("tab", name="Heat map").click()
+    frame.wait_for_function(DRAWN)
+    assert "view%3Dmap" in page.url and page.url.startswith(f"{url}#lightning_hooks")
+    shared = page.url
+    if grows is not None:
+        assert frame.evaluate("() => lightningHooks.range().last") == 20
+        write_run(grows, range(20, 30))
+        frame.wait_for_function("() => lightningHooks.range().last === 30")
         frame.wait_for_function(DRAWN)
-        assert "view%3Dmap" in page.url and page.url.startswith(f"{url}#lightning_hooks")
-        shared = page.url
-        if grows is not None:
-            assert frame.evaluate("() => lightningHooks.range().last") == 20
-            write_run(grows, range(20, 30))
-            frame.wait_for_function("() => lightningHooks.range().last === 30")
-            frame.wait_for_function(DRAWN)
-        frame.get_by_label("Statistic", exact=True).select_option("std")
-        assert "stat%3Dstd" in page.url
-        # The address is enough to come back to the view.
-        page.goto("about:blank")
-        page.goto(shared)
-        frame = tab_of(page)
-        frame.wait_for_function(DRAWN)
-        assert frame.evaluate("() => [lightningHooks.state.view, lightningHooks.state.stat]") == ["map", "norm"]
-        page.evaluate("() => document.body.classList.add('dark-mode')")
-        frame.wait_for_function("() => getComputedStyle(document.body).backgroundColor === 'rgb(22, 24, 29)'")
-        frame.evaluate("([row]) => lightningHooks.state.set({ view: 'row', row })", [NAMES[0]])
-        frame.get_by_role("button", name="in Time Series").click()
-        page.wait_for_selector("text=Tags matching filter")
-        assert "#timeseries" in page.url
-        assert not errors
-        assert not [each for each in requests if not each.startswith((url, "data:", "blob:", "about:"))]
-        context.close()
+    frame.get_by_label("Statistic", exact=True).select_option("std")
+    assert "stat%3Dstd" in page.url
+    # The address is enough to come back to the view.
+    page.goto("about:blank")
+    page.goto(shared)
+    frame = tab_of(page)
+    frame.wait_for_function(DRAWN)
+    assert frame.evaluate("() => [lightningHooks.state.view, lightningHooks.state.stat]") == ["map", "norm"]
+    page.evaluate("() => document.body.classList.add('dark-mode')")
+    frame.wait_for_function("() => getComputedStyle(document.body).backgroundColor === 'rgb(22, 24, 29)'")
+    frame.evaluate("([row]) => lightningHooks.state.set({ view: 'row', row })", [NAMES[0]])
+    frame.get_by_role("button", name="in Time Series").click()
+    page.wait_for_selector("text=Tags matching filter")
+    assert "#timeseries" in page.url
+    assert not errors
+    assert not [each for each in requests if not each.startswith((url, "data:", "blob:", "about:"))]
+    context.close()
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from lightning_hooks.dashboard.bundle import MODULES
 from lightning_hooks.dashboard.report import report, write_report
 from lightning_hooks.dashboard.site import FILES
 
-from .browser import chromium, drawn, needs_browser, opened
+from .browser import drawn, needs_browser, opened
 from .runs import write_run, write_scalars
 
 MARKUP = "</script><script>window.pwned=1</script>x"
@@ -64,12 +64,12 @@ def test_a_long_run_fits_by_joining_steps_and_keeps_its_extremes(tmp_path):
 
 @needs_browser
 @pytest.mark.slow
-def test_a_report_has_the_name_of_its_run_and_says_which_histograms_it_left_out(tmp_path):
+def test_a_report_has_the_name_of_its_run_and_says_which_histograms_it_left_out(browser, tmp_path):
     names = [f"layer{i:04d}.weight" for i in range(700)]
     write_run(tmp_path / "my_run", range(60), names=names, histograms=True, stats=["norm"])
     write_report(tmp_path / "my_run", tmp_path / "report.html", limit=700_000)
     where = f"{(tmp_path / 'report.html').as_uri()}#view=row&tensor=grad&stat=norm&row={names[-1]}"
-    with chromium() as browser, opened(browser, where) as page:
+    with opened(browser, where) as page:
         page.wait_for_selector("text=This report holds the histograms of")
         drawn = page.evaluate("() => lightningHooks.meta.histograms.length")
         assert 40 < drawn < 700
@@ -93,20 +93,20 @@ def test_names_with_markup_stay_data(tmp_path):
 
 @needs_browser
 @pytest.mark.slow
-def test_names_with_markup_run_no_script(tmp_path):
+def test_names_with_markup_run_no_script(browser, tmp_path):
     write_run(tmp_path, range(3), tensor=MARKUP)
     write_report(tmp_path, tmp_path / "report.html")
     cell = read_run(tmp_path)._repr_html_().replace(" sandbox=", " data-sandbox=")
     # Whatever the encoding of the page around it is taken to be.
     (tmp_path / "notebook.html").write_text('<meta charset="windows-1252">' + cell, encoding="utf-8")
-    with chromium() as browser:
-        with opened(browser, f"{(tmp_path / 'report.html').as_uri()}#view=map") as page:
-            drawn(page)
-            assert page.evaluate("() => window.pwned") is None
-        page = browser.new_page()
-        page.goto((tmp_path / "notebook.html").as_uri())
-        page.frame_locator("iframe").locator("main > *").first.wait_for()
-        assert page.evaluate("() => [window.pwned, frames[0].pwned]") == [None, None]
+    with opened(browser, f"{(tmp_path / 'report.html').as_uri()}#view=map") as page:
+        drawn(page)
+        assert page.evaluate("() => window.pwned") is None
+    page = browser.new_page()
+    page.goto((tmp_path / "notebook.html").as_uri())
+    page.frame_locator("iframe").locator("main > *").first.wait_for()
+    assert page.evaluate("() => [window.pwned, frames[0].pwned]") == [None, None]
+    page.close()
 
 
 def test_the_command(tmp_path, capsys):
