@@ -55,8 +55,8 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory --output-sync=target -j2 types doctests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
-	OMP_NUM_THREADS=1 LIGHTNING_HOOKS_KERNEL=reference $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(FALLBACK)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	OMP_NUM_THREADS=1 LIGHTNING_HOOKS_KERNEL=reference $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(FALLBACK)
 
 # Each of these two has one thread, so `test` runs them side by side.
 types: $(READY)
