@@ -17,7 +17,6 @@ from benchmarks import output
 from benchmarks.repeat import repeat
 from benchmarks.workloads import WORKLOADS
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.kernels import numpy_kernel
 from lightning_hooks.stats.moments import MOMENTS
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
@@ -43,7 +42,6 @@ def one(size: int, dtype: torch.dtype, seconds: float) -> dict[str, Any]:
     target = torch.empty_like(tensor)
     calls: dict[str, Callable[[], Any]] = {
         "measure": into_a_row(tensor, kernels.host),
-        "numpy": into_a_row(tensor, numpy_kernel),
         "sum": tensor.sum,
         "copy": lambda: target.copy_(tensor),
     }

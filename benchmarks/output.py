@@ -72,7 +72,7 @@ def kernel_in_use(device: str = "cpu") -> str:
     """Which kernel measures, in the package's own words; a package without a choice has plain operations only."""
     name = "in_use" if device == "cpu" else "in_use_on_cuda"
     in_use = getattr(import_module("lightning_hooks.stats.kernels"), name, None)
-    return "numpy" if in_use is None else str(in_use())
+    return "torch" if in_use is None else str(in_use())
 
 
 def write(name: str, rows: Iterable[Any], folder: Path = RESULTS, **more: Any) -> Path:

@@ -20,11 +20,11 @@ def kernels(found: dict[str, Any]) -> str:
             goal = met(row["measure_ns"], targets.KERNEL_CALL_NS) + " (ns)"
         if row["dtype"] == "float32" and row["size"] == 10_000_000:
             goal = met(round(row["measure_gb_s"] / row["sum_gb_s"], 2), targets.KERNEL_SHARE, least=True) + " (of `sum`)"
-        figures = [f"{row[f'{name}_{unit}']:,.{digits}f}" for name in ("measure", "numpy", "sum", "copy")
+        figures = [f"{row[f'{name}_{unit}']:,.{digits}f}" for name in ("measure", "sum", "copy")
                    for unit, digits in (("ns", 0), ("gb_s", 1))]  # fmt: skip
         lines.append([row["dtype"], f"{row['size']:.0e}", *figures, goal])
     columns = ["dtype", "elements"]
-    columns += [f"{name} ({unit})" for name in ("into a row", "NumPy", "`sum`", "`copy_`") for unit in ("ns", "GB/s")]
+    columns += [f"{name} ({unit})" for name in ("into a row", "`sum`", "`copy_`") for unit in ("ns", "GB/s")]
     lists = [
         [
             row["workload"],

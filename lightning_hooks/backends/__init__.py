@@ -1,4 +1,4 @@
-"""The choice between implementations: compiled code or NumPy and Python, Triton or plain torch.
+"""The choice between implementations: compiled code or Python, Triton or plain torch.
 
 `choice` chooses an implementation for every part of the package. `native` is the compiled kernel.
 """

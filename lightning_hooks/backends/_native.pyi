@@ -85,6 +85,9 @@ class GradReader:
     def __call__(self, grad: Any, /) -> None: ...
 
 class Plain:
+    called: set[int]
+    read: Any
+    grad: Any
     def __init__(
         self, switch: SwitchBase, called: set[int], read: Any, grad: Any, fall_back: Callable[..., Any], /
     ) -> None: ...

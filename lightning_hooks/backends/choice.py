@@ -2,14 +2,14 @@
 
 | part           | choices                       | what it does                                                       |
 |----------------|-------------------------------|--------------------------------------------------------------------|
-| `kernel`       | `native`, `numpy`             | measures tensors in host memory                                    |
-| `hooks`        | `native`, `python`            | hooks that only read a tensor                                      |
+| `kernel`       | `native`, `torch`             | measures tensors in host memory                                    |
+| `hooks`        | `native`, `python`            | hooks that only read a tensor; in Python those that do everything  |
 | `tensor_hooks` | `direct`, `register_hook`     | hooks the gradients of results, without or with a handle           |
-| `events`       | `native`, `numpy`             | bytes and checksums of event files                                 |
+| `events`       | `native`, `tensorboard`       | bytes and checksums of event files                                 |
 | `cuda`         | `triton`, `reference`, `none` | measures tensors on a CUDA device                                  |
 
-The environment variable LIGHTNING_HOOKS_KERNEL forces choices: `native` and `numpy` for `kernel`, `hooks` and `events`,
-`triton` for CUDA devices, `reference` for all parts without compiled code, or one part (`hooks=python`). Several values are
+The environment variable LIGHTNING_HOOKS_KERNEL forces choices: `native` for `kernel`, `hooks` and `events`, `triton` for CUDA
+devices, `reference` for all parts without compiled code, or one part (`hooks=python`). Several values are
 separated by commas, and later ones override earlier ones. A forced choice that is not available raises. If no choice is forced,
 the first available one serves.
 """
@@ -27,16 +27,15 @@ from lightning_hooks.private import tried
 
 VARIABLE: Final = "LIGHTNING_HOOKS_KERNEL"
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "kernel": ("native", "numpy"),
+    "kernel": ("native", "torch"),
     "hooks": ("native", "python"),
     "tensor_hooks": ("direct", "register_hook"),
-    "events": ("native", "numpy"),
+    "events": ("native", "tensorboard"),
     "cuda": ("triton", "reference"),
 }
 WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "native": {"kernel": "native", "hooks": "native", "events": "native"},
-    "numpy": {"kernel": "numpy", "hooks": "python", "events": "numpy"},
-    "reference": {"kernel": "numpy", "hooks": "python", "events": "numpy", "cuda": "reference"},
+    "reference": {"kernel": "torch", "hooks": "python", "events": "tensorboard", "cuda": "reference"},
     "triton": {"cuda": "triton"},
 }
 

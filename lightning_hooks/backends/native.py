@@ -64,7 +64,7 @@ def _openmp() -> str | None:
     return str(libraries[0]) if len(libraries) == 1 else None
 
 
-_LOST = "NumPy measures tensors in host memory, at several times the cost"
+_LOST = "plain torch measures tensors in host memory, at several times the cost"
 _exchange = tried("Tensor.__dlpack_c_exchange_api__", _find_exchange, _LOST)
 _native.setup_kernel(Tensor, torch.nn.Parameter, Tensor.is_neg, _exchange, torch.get_num_threads, _openmp())
 # Test the kernel once: compare the first two moments, the count and the mean, with the right numbers.

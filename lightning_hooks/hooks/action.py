@@ -77,6 +77,16 @@ class ModuleActions:
     called: set[int] = field(default_factory=set)
 
     @property
+    def acts_before(self) -> bool:
+        """Whether actions need a hook before the forward of the module."""
+        return bool(self.input or self.input_grad)
+
+    @property
+    def acts_after(self) -> bool:
+        """Whether actions need a hook after the forward of the module."""
+        return bool(self.output or self.output_grad or self.input_grad or self.node)
+
+    @property
     def is_plain(self) -> bool:
         """Whether plain hooks and hooks for whole calls can run all actions after the forward of the module.
 

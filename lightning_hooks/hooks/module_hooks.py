@@ -17,7 +17,7 @@ from lightning_hooks.hooks.action import Action, ModuleActions, by_module
 from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook, WholeHook
 from lightning_hooks.hooks.gradients import GradHook, OutputGradients
 from lightning_hooks.hooks.handles import Handles, Removable
-from lightning_hooks.hooks.plain import GradReader, PlainHook, PlainPreHook, choose_tensor_hooks, fall_back
+from lightning_hooks.hooks.plain import IS_BUILT, GradReader, PlainHook, PlainPreHook, choose_tensor_hooks, fall_back
 from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
 
 
@@ -47,10 +47,10 @@ class ModuleHooks:
         for at_module in by_module(actions, called):
             # Hold modules by weak references: the finalizer of the hook manager must not keep the model alive.
             module = ref(at_module.module)
-            is_plain, reads_input = at_module.is_plain, bool(at_module.input or at_module.input_grad)
-            if reads_input or not is_plain:
+            is_plain = at_module.is_plain and (IS_BUILT or not at_module.acts_after)
+            if at_module.acts_before or not is_plain:
                 hooks = EagerHooks(at_module, switch, step_handles, gradients)
-                self._hooks += [_pre_hook(module, hooks)] if reads_input else []
+                self._hooks += [_pre_hook(module, hooks)] if at_module.acts_before else []
                 self._hooks += [] if is_plain else [_Hook(module, ForwardHook(hooks))]
             if is_plain:
                 self._hooks += [_plain_hook(module, hook) for hook in _plain(at_module, switch, fallback)]

@@ -1,16 +1,14 @@
 """Plain hooks: the hooks of modules whose result is only read, as a whole, and whose gradient is read or changed.
 
-Most hooks are of this kind and most results are one tensor, so that case takes one call. Other results go to the fallback. If
-the C++ classes were built, they are used instead of the Python ones; both do the same in the same order. A pre-hook that only
-reads also has a short way for arguments that are one tensor, in Python.
+Most hooks are of this kind and most results are one tensor, so for that case there are C++ classes, which take one call. Other
+results go to the fallback. A pre-hook that only reads also has a short way for arguments that are one tensor, in Python.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +17,9 @@ from lightning_hooks import backends
 from lightning_hooks.hooks import traces
 from lightning_hooks.hooks.autograd import names
 from lightning_hooks.hooks.eager import PreHook, is_off, is_recomputation, measured_in
-from lightning_hooks.hooks.gradients import GradHook, OutputGradients, has_gradient
+from lightning_hooks.hooks.gradients import OutputGradients, has_gradient
 from lightning_hooks.hooks.handles import OurHook, at_first_switch
-from lightning_hooks.hooks.readers import Reader
-from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
+from lightning_hooks.hooks.switch import HookSwitch
 from lightning_hooks.tensor_kinds import without_subclass
 
 # Test for Dynamo only: other tracers call hooks with tensor types of their own, which go to `fall_back`.
@@ -52,64 +49,39 @@ class PlainPreHook(PreHook):
         return None
 
 
-class PythonGradReader(OurHook):
+_compiled = backends.hooks().module
+IS_BUILT: Final = _compiled is not None
+"""Whether there are plain hooks. If not, general hooks take their place."""
+if TYPE_CHECKING:
+    from lightning_hooks.backends._native import GradReader as _GradReader
+    from lightning_hooks.backends._native import Plain as _Plain
+else:
+    _GradReader, _Plain = (getattr(_compiled, name, object) for name in ("GradReader", "Plain"))
+
+
+class GradReader(OurHook, _GradReader):
     """A tensor hook for a reader of the gradient of the loss."""
 
-    __slots__ = ("switch", "read")
-
-    def __init__(self, switch: HookSwitch, read: Reader) -> None:
-        self.switch = switch
-        self.read = read
-
-    def __call__(self, grad: Tensor | None) -> None:
-        # Autograd passes None where the backward of an operation returned None.
-        if grad is not None and self.switch.lets_through(BackwardPass.LOSS, grad):
-            self.read(grad)
+    __slots__ = ()
 
 
-class PythonPlainHook(OurHook):
+class PlainHook(OurHook, _Plain):
     """A forward hook without keyword arguments.
 
-    Args:
-        switch: the switch that the hook reads.
-        called: takes the ids of the modules that are called.
-        read: called with the result; None if there is no reader.
-        grad: the hook on the gradient of the result, or None; the same object for every call of the module.
-        fall_back: called with this hook, the module, its arguments and its result, if the result is not a single floating-point
-            tensor with a node.
+    Its arguments are the switch that the hook reads; the set that takes the ids of the modules that are called; the reader of
+    the result, or None; the hook on the gradient of the result, the same object for every call of the module, or None; and
+    what is called with this hook, the module, its arguments and its result, if the result is not a single floating-point
+    tensor with a node.
     """
 
-    __slots__ = ("called", "fall_back", "switch", "grad", "read")
-
-    def __init__(
-        self,
-        switch: HookSwitch,
-        called: set[int],
-        read: Reader | None,
-        grad: GradHook | GradReader | None,
-        fall_back: Callable[..., Any],
-    ) -> None:
-        self.switch = switch
-        self.called = called
-        self.read = read
-        self.grad = grad
-        self.fall_back = fall_back
+    __slots__ = ()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        if not self.switch.is_on:
-            return None
+        # Test here in Python: the compiler cannot trace the C++ method.
         if is_traced():
             traces.note()
             return None
-        # Pass on a tensor without a node: it is a leaf of the autograd graph, or was computed without gradients.
-        if not _is_usual(output):
-            return self.fall_back(self, module, args, output)
-        self.called.add(id(module))
-        if self.read is not None and not is_recomputation():
-            self.read(output)
-        if self.grad is not None and has_gradient(self.grad, args, output):
-            output.register_hook(self.grad)
-        return None
+        return self.run(module, args, output)
 
 
 def fall_back(
@@ -143,9 +115,6 @@ def fall_back(
                     gradients.hook(tensor, hook.grad, hook.grad, args)
 
 
-_compiled = backends.hooks().module
-
-
 @cache
 def choose_tensor_hooks() -> None:
     """Choose how the C++ hooks register hooks on gradients.
@@ -156,27 +125,11 @@ def choose_tensor_hooks() -> None:
         _compiled.place_hooks_in(OrderedDict)
 
 
-if TYPE_CHECKING or _compiled is None:
-    GradReader = PythonGradReader
-    PlainHook = PythonPlainHook
-else:
-
-    class GradReader(OurHook, _compiled.GradReader):
-        __slots__ = ()
-
-    class PlainHook(OurHook, _compiled.Plain):
-        __slots__ = ()
-
-        def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-            # Test here in Python: the compiler cannot trace the C++ method.
-            if is_traced():
-                traces.note()
-                return None
-            return self.run(module, args, output)
-
+if _compiled is not None:
+    _setup_hooks = _compiled.setup_hooks
     _FLOATING = tuple(kind for kind in vars(torch).values() if isinstance(kind, torch.dtype) and kind.is_floating_point)
 
     @at_first_switch
     def _setup() -> None:
         kinds = (torch.float32, *_FLOATING)
-        _compiled.setup_hooks(Tensor, names.graph_task_id, kinds, torch.is_grad_enabled, has_gradient)
+        _setup_hooks(Tensor, names.graph_task_id, kinds, torch.is_grad_enabled, has_gradient)

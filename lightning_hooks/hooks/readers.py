@@ -1,44 +1,36 @@
-"""Several readers of one tensor as one callable. The C++ class calls compiled writers without the interpreter."""
+"""Several readers of one tensor as one callable."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from lightning_hooks import backends
 
 Reader = Callable[[Tensor], object]
+_compiled = backends.hooks().module
 
 
-class PythonReaders:
-    """Calls readers in order and ignores their results.
+def read_in_order(calls: Sequence[Reader]) -> Reader:
+    """One callable that calls readers of the same tensor in order, and ignores their results.
+
+    The C++ class calls compiled writers without the interpreter.
 
     Example:
-        >>> read = PythonReaders((print, print))
+        >>> read = read_in_order([print, print])
         >>> read("a tensor")
         a tensor
         a tensor
     """
+    if len(calls) == 1:
+        return calls[0]
+    if _compiled is not None:
+        readers: Reader = _compiled.Readers(tuple(calls))
+        return readers
 
-    __slots__ = ("calls",)
-
-    def __init__(self, calls: tuple[Reader, ...], /) -> None:
-        self.calls = calls
-
-    def __call__(self, tensor: Tensor, /) -> None:
-        for call in self.calls:
+    def read(tensor: Tensor) -> None:
+        for call in calls:
             call(tensor)
 
-
-_compiled = backends.hooks().module
-if TYPE_CHECKING or _compiled is None:
-    Readers = PythonReaders
-else:
-    Readers = _compiled.Readers
-
-
-def read_in_order(calls: Sequence[Reader]) -> Reader:
-    """One callable for readers of the same tensor."""
-    return calls[0] if len(calls) == 1 else Readers(tuple(calls))
+    return read

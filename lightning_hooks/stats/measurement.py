@@ -211,8 +211,10 @@ def _is_ready(tensor: Tensor) -> bool:
 
 def _abs_min_of(stored: Tensor, zeros: int) -> Tensor:
     """The smallest magnitude of stored elements and of as many zeros."""
-    every = torch.cat([stored.flatten().double(), stored.new_zeros(min(zeros, 1), dtype=torch.float64)])
-    return every.abs().amin() if len(every) else every.new_tensor(math.inf)
+    if not stored.numel():
+        return torch.tensor(0.0 if zeros else math.inf, dtype=torch.float64, device=stored.device)
+    least = stored.double().abs().amin()
+    return least * 0.0 if zeros else least
 
 
 def _moments_of(dense: Tensor, zeros: int) -> Tensor:

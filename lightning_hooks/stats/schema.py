@@ -2,7 +2,7 @@
 
 To add a statistic that follows from the moments, add a line to `STATISTICS`, its name to `rules.statistics.NAMES`, and a test.
 Tables, tags and messages read the names from there, and a test compares docs/rules.md and docs/statistics.md with the names.
-The kernels in NumPy and torch read `MOMENTS`. A compiled kernel whose row has other moments is rejected when it is loaded.
+The kernel in torch reads `MOMENTS`. A compiled kernel whose row has other moments is rejected when it is loaded.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from lightning_hooks.stats.replicas import replicas
 from lightning_hooks.stats.requests import write_requests
 from lightning_hooks.stats.row_measuring import RowMeasuring, is_measured
 from lightning_hooks.stats.row_offsets import RowOffsets
+from lightning_hooks.stats.schema import COUNT
 from lightning_hooks.stats.sections import Sections, rescale_sections
 from lightning_hooks.stats.user_statistics import UserStatistic
 
@@ -96,6 +97,7 @@ class Table:
         not_compiled = [each.rows for each in kept if is_measured(each) and not each.accumulator.compiled]
         self._python_rows = {*self.metrics.rows}.union(*not_compiled)
         self.state = self.sections.blank(device)
+        self._views: dict[Sections, list[Tensor]] = {}
         # A NumPy array with the memory of the state: clearing it takes a tenth of the time that torch takes.
         self._array = self.state.numpy() if self.state.is_cpu else None
         # On a CUDA device: the `PartialRows` that hooks have measured and that are not merged into the state yet.
@@ -103,6 +105,7 @@ class Table:
         other_rows = [row for row in range(rows) if row not in copied]
         self._replicas = replicas(copied, self.sections, device, other_rows, tensor_parallel)
         self._sharded_rows = {row for row, first in copied.items() if first is not None}
+        self._added: set[int] = set()  # the rows into which Python has merged a tensor in this step
 
     @property
     def moments(self) -> Tensor:
@@ -143,6 +146,7 @@ class Table:
 
     def clear(self) -> None:
         """Reset every row, metric and store to the numbers of no elements."""
+        self._added.clear()
         if self._partial is not None:
             self._partial.drop()
         current = self._due.sections
@@ -195,8 +199,7 @@ class Table:
             return kernels.DirectWriter(self._partial.writer(row * MOMENTS), row, fallback)
         if not self.state.is_cpu or row in self._python_rows:
             return partial(fallback, row)
-        write: Callable[[Tensor], None] = kernels.host.writer(self, row, offset, fallback)
-        return write
+        return kernels.host.writer(self, row, offset, fallback) or partial(fallback, row)
 
     def _unit_writer(
         self, row: int, fallback: kernels.FallbackWriter, offset: int | None, axis: int
@@ -204,7 +207,7 @@ class Table:
         """The compiled writer of a row and its units along `axis`; None if Python must measure the row."""
         if not self.state.is_cpu or row in self._python_rows:
             return None
-        write: Callable[[Tensor], None] = kernels.host.writer(self, row, offset, fallback, axis)
+        write: Callable[[Tensor], None] | None = kernels.host.writer(self, row, offset, fallback, axis)
         return write
 
     def add(self, row: int, measurement: Measurement, unscaled: Measurement | None = None) -> None:
@@ -219,8 +222,7 @@ class Table:
         Raises:
             UnmeasurableError: the tensor has no elements to read.
         """
-        # Always merge, because a compiled writer may have written the row before. Merging into a row without elements copies.
-        self._write(row, measurement, unscaled or measurement, merging=True)
+        self._write(row, measurement, unscaled or measurement, merging=self._has_elements(row))
 
     def put(self, row: int, measurement: Measurement) -> None:
         """Overwrite a row with a measurement, so that the last one of the step counts.
@@ -370,7 +372,10 @@ class Table:
     @property
     def _arrays(self) -> list[Tensor]:
         """The sections that are measured in the current step, as views of the state."""
-        return self._due.sections.split(self.state)
+        sections = self._due.sections
+        if sections not in self._views:
+            self._views[sections] = sections.split(self.state)
+        return self._views[sections]
 
     def _merge_partial(self) -> None:
         if self._partial is not None:
@@ -379,6 +384,14 @@ class Table:
     def _histogram_offset(self, row: int) -> int | None:
         span = self.sections.span("histogram", row)
         return None if span is None else span.start
+
+    def _has_elements(self, row: int) -> bool:
+        """Whether a tensor may have been merged into a row, by `add` or by a writer. If none was, the next one is copied."""
+        if row in self._added:
+            return True
+        self._added.add(row)
+        # A writer adds to the count; what it writes of a tensor without elements changes nothing.
+        return self._partial is not None if self._array is None else bool(self._array[row * MOMENTS + COUNT] > 0)
 
     def _write(self, row: int, measurement: Measurement, unscaled: Measurement, *, merging: bool) -> None:
         new = self.measuring.measured(row, measurement, unscaled)

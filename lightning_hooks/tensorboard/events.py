@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from lightning_hooks.records.layout import LogEntry
     from lightning_hooks.records.table_layout import SeriesHeader
 
+FillFloats = Callable[[bytearray, NDArray[np.int64], NDArray[np.float64]], None]
 _TEMPLATES = 16
 """The most templates that are kept."""
 
@@ -44,6 +44,7 @@ class EventBuilder:
     """
 
     def __init__(self) -> None:
+        self._compiled = backends.events().module
         self._hashes: dict[tuple[str, ...], str] = {}
         self._explained: set[str] = set()
         # By kind of event (see `_numbers`): the template, or None after the first event of the kind.
@@ -65,9 +66,12 @@ class EventBuilder:
     def _numbers(self, entry: LogEntry) -> bytes:
         """The tables, scalars and histograms of one step as bytes.
 
-        The first event of a kind is built as a message. From the second event of the kind on a template is filled. Most fits
-        have one kind with a single event, the first step, and a template of that kind would only take memory.
+        The first event of a kind is built as a message. From the second event of the kind on a template is filled, if the
+        compiled part is there. Most fits have one kind with a single event, the first step, and a template of that kind would
+        only take memory.
         """
+        if self._compiled is None:
+            return self._message(entry)
         # `kind` is the kind of the event: events of one kind differ only in their numbers.
         rows = entry.measured.tobytes() if entry.merged is None else _TupleKey(entry.merged[0])
         headers, table_values = entry.table_series
@@ -77,11 +81,10 @@ class EventBuilder:
             if len(self._templates) >= _TEMPLATES:
                 self._templates.clear()
             self._templates[kind] = None
-            summary: bytes = self.summary(entry).SerializeToString()
-            return summary
+            return self._message(entry)
         template = self._templates[kind]
         if template is None:
-            template = self._templates[kind] = self._template(entry)
+            template = self._templates[kind] = self._template(entry, self._compiled.fill_floats)
         numbers = np.array([*entry.summaries.values()], dtype=np.float64)
         if entry.merged is not None:
             numbers = np.concatenate([entry.merged[1], numbers])
@@ -90,7 +93,11 @@ class EventBuilder:
             filled += histogram_bytes(entry.histogram_tags, entry.histogram_counts, entry.bucket_limits)
         return filled
 
-    def _template(self, entry: LogEntry) -> Template:
+    def _message(self, entry: LogEntry) -> bytes:
+        summary: bytes = self.summary(entry).SerializeToString()
+        return summary
+
+    def _template(self, entry: LogEntry, fill_floats: FillFloats) -> Template:
         headers, table_values = entry.table_series
         vectors = [(self._vector_tag(entry, header), len(header.names)) for header in headers]
         # Write a scalar for each measured row and statistic, but none for a count. If scalars are merged over rows, write none
@@ -99,7 +106,8 @@ class EventBuilder:
         for header in entry.headers:
             if header.stat == "count" or entry.merged is not None:
                 is_logged[header.span] = False
-        return Template(vectors, list(entry.scalars), (np.flatnonzero(is_logged) + len(table_values)).tolist())
+        positions = (np.flatnonzero(is_logged) + len(table_values)).tolist()
+        return Template(fill_floats, vectors, list(entry.scalars), positions)
 
     def _vector_tag(self, entry: LogEntry, header: SeriesHeader) -> str:
         return f"{TABLE}/{name_of(entry.prefix)}{header.tensor}/{header.stat}/{self.row_list(header.names)}"
@@ -184,18 +192,20 @@ class Template:
     of the value.
 
     Args:
+        fill_floats: the compiled function that writes numbers into runs of floats of a buffer.
         vectors: tag and length of each vector.
         numbers: tags of the numbers.
         positions: the first `len(positions)` numbers are taken from the `values` of `fill`, at these indices; the other numbers
             are taken from its `numbers`.
-
-    Example:
-        >>> filled = Template([("v", 2)], ["a", "b"], [1]).fill(np.array([1.0, 2.0]), np.array([3.0]))
-        >>> [(value.tag, value.simple_value) for value in Summary.FromString(filled).value[1:]]
-        [('a', 2.0), ('b', 3.0)]
     """
 
-    def __init__(self, vectors: Sequence[tuple[str, int]], numbers: Sequence[str], positions: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        fill_floats: FillFloats,
+        vectors: Sequence[tuple[str, int]],
+        numbers: Sequence[str],
+        positions: Sequence[int] = (),
+    ) -> None:
         fields: list[bytes] = []
         ends: list[int] = []
         size = 0
@@ -212,8 +222,11 @@ class Template:
             position += length
         starts = [end - 4 for end in ends[len(vectors) :]]
         runs += [(start, index, 1) for start, index in zip(starts, positions, strict=False)]
-        self._of_vectors = _FloatFields(runs)
-        self._of_numbers = _FloatFields([(start, i, 1) for i, start in enumerate(starts[len(positions) :])])
+        self._fill_floats = fill_floats
+        # Runs of adjacent floats: the offset of the first byte in the buffer, the index of the first number, and the length.
+        self._of_vectors = np.array(runs, dtype=np.int64).reshape(-1, 3)
+        of_numbers = [(start, i, 1) for i, start in enumerate(starts[len(positions) :])]
+        self._of_numbers = np.array(of_numbers, dtype=np.int64).reshape(-1, 3)
 
     def fill(self, values: NDArray[np.float64], numbers: NDArray[np.float64]) -> bytes:
         """The summary with these numbers.
@@ -222,38 +235,9 @@ class Template:
             values: the values of the vectors, one vector after the other; more may follow, which only `positions` point to.
             numbers: the values of the tags without a position.
         """
-        self._of_vectors.fill(self._buffer, values)
-        self._of_numbers.fill(self._buffer, numbers)
+        self._fill_floats(self._buffer, self._of_vectors, np.ascontiguousarray(values))
+        self._fill_floats(self._buffer, self._of_numbers, np.ascontiguousarray(numbers))
         return bytes(self._buffer)
-
-
-class _FloatFields:
-    """Float fields in a buffer, grouped into runs of adjacent fields.
-
-    Args:
-        runs: for each run the offset of its first byte in the buffer, the index of its first number, and its length.
-    """
-
-    def __init__(self, runs: Sequence[tuple[int, int, int]]) -> None:
-        self._compiled = backends.events().module
-        self._runs = np.array(runs, dtype=np.int64).reshape(-1, 3)
-
-    @cached_property
-    def _indices(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """For the NumPy fallback: the index of the number of each field, and the offsets of the bytes of each field."""
-        starts, firsts, lengths = self._runs.T
-        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        targets = (np.repeat(starts, lengths) + 4 * within)[:, None] + np.arange(4)
-        return np.repeat(firsts, lengths) + within, targets.ravel()
-
-    def fill(self, buffer: bytearray, numbers: NDArray[np.float64]) -> None:
-        if self._compiled is not None:
-            self._compiled.fill_floats(buffer, self._runs, np.ascontiguousarray(numbers))
-            return
-        indices, targets = self._indices
-        with np.errstate(over="ignore"):
-            floats = numbers.take(indices).astype("<f4")
-        np.frombuffer(buffer, dtype=np.uint8)[targets] = floats.view(np.uint8)
 
 
 def _float_tensor(content: bytes) -> TensorProto:

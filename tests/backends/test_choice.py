@@ -46,12 +46,12 @@ def built():
 
 def test_without_the_binary_the_reference_serves_and_says_why():
     out, err = run(HIDDEN + USE)
-    assert out.startswith("numpy (no compiled extension: "), err
+    assert out.startswith("torch (no compiled extension: "), err
 
 
 def test_the_reference_can_be_asked_for():
     out, err = run(USE, LIGHTNING_HOOKS_KERNEL="reference")
-    assert out == "numpy (LIGHTNING_HOOKS_KERNEL=reference)", err
+    assert out == "torch (LIGHTNING_HOOKS_KERNEL=reference)", err
 
 
 @pytest.mark.skipif(not built(), reason="the package was installed without a compiler")
@@ -69,14 +69,14 @@ def test_asking_for_the_compiled_kernel_where_there_is_none_is_an_error():
 
 def test_another_value_is_an_error():
     out, err = run(USE, LIGHTNING_HOOKS_KERNEL="fast")
-    assert "RuleError: LIGHTNING_HOOKS_KERNEL='fast': choose from 'native', 'numpy', 'reference', 'triton'" in err
+    assert "RuleError: LIGHTNING_HOOKS_KERNEL='fast': choose from 'native', 'reference', 'triton'" in err
 
 
 EACH = """
 from lightning_hooks import backends
 from lightning_hooks.hooks import plain
 from lightning_hooks.stats import kernels
-of_hooks = "python" if plain.PlainHook is plain.PythonPlainHook else "native"
+of_hooks = "native" if plain.IS_BUILT else "python"
 print(kernels.in_use().split()[0], backends.hooks().serves, backends.events().serves, of_hooks)
 """
 
@@ -86,11 +86,10 @@ print(kernels.in_use().split()[0], backends.hooks().serves, backends.events().se
     ("value", "want"),
     [
         ("", "native native native native"),
-        ("numpy", "numpy python numpy python"),
-        ("reference", "numpy python numpy python"),
+        ("reference", "torch python tensorboard python"),
         ("hooks=python", "native python native python"),
-        ("numpy, hooks=native", "numpy native numpy native"),
-        ("native,events=numpy", "native native numpy native"),
+        ("reference, hooks=native", "torch native tensorboard native"),
+        ("native,events=tensorboard", "native native tensorboard native"),
     ],
 )
 def test_each_part_can_be_forced(value, want):
@@ -167,12 +166,12 @@ def test_what_there_is_not_cannot_be_forced(value, monkeypatch):
 
 
 @pytest.mark.skipif(not built(), reason="the package was installed without a compiler")
-def test_a_torch_without_an_exchange_table_has_numpy_and_compiled_hooks():
+def test_a_torch_without_an_exchange_table_has_plain_torch_and_compiled_hooks():
     script = "import torch; del torch._C.TensorBase.__dlpack_c_exchange_api__" + EACH + "print(kernels.in_use())"
     if "__dlpack_c_exchange_api__" in vars(torch.Tensor):
         script = script.replace("torch._C.TensorBase", "torch.Tensor")
     out, err = run(script)
-    assert out.splitlines()[0] == "numpy native native native", err
+    assert out.splitlines()[0] == "torch native native native", err
     assert "has no DLPack exchange table" in out
 
 
@@ -181,8 +180,8 @@ def test_a_kernel_that_was_built_for_other_moments_does_not_serve():
     script = "from lightning_hooks.backends import native; native.MOMENTS = 'count mean'\n" + EACH + "print(kernels.in_use())"
     out, err = run(script)
     assert out.splitlines() == [
-        "numpy native native native",
-        "numpy (no compiled extension: it was built for other moments: count mean)",
+        "torch native native native",
+        "torch (no compiled extension: it was built for other moments: count mean)",
     ], err
     _, err = run(script, LIGHTNING_HOOKS_KERNEL="native")
     assert "UnsupportedError: LIGHTNING_HOOKS_KERNEL=native, but there is no compiled extension: it was built for" in err

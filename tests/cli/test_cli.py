@@ -621,9 +621,9 @@ def test_match_without_anything_says_what_it_needs(capsys: pytest.CaptureFixture
 def test_info_says_why_nothing_compiled_serves() -> None:
     env = {**os.environ, backends.VARIABLE: "reference"}
     done = forked.run(["-c", "from lightning_hooks.cli.main import main; main(['info'])"], env)
-    for device, name in (("CPU", "numpy"), ("CUDA", "reference")):
+    for device, name in (("CPU", "torch"), ("CUDA", "reference")):
         assert f"{device + ' kernel':<18}{name} (LIGHTNING_HOOKS_KERNEL=reference)" in done.stdout, done.stderr
-    for part, name in (("hooks", "python"), ("event files", "numpy")):
+    for part, name in (("hooks", "python"), ("event files", "tensorboard")):
         assert f"{part:<18}{name} (LIGHTNING_HOOKS_KERNEL=reference)" in done.stdout, done.stderr
 
 

@@ -13,7 +13,9 @@ from torch import nn
 from lightning_hooks.hooks import Action, Handles, HookSwitch, ModuleHooks
 from lightning_hooks.hooks.eager import ForwardHook, PreHook
 from lightning_hooks.hooks.handles import for_each
-from lightning_hooks.hooks.plain import PlainHook, PlainPreHook
+from lightning_hooks.hooks.plain import IS_BUILT, PlainHook, PlainPreHook
+
+PLAIN = PlainHook if IS_BUILT else ForwardHook
 
 
 class Pair(nn.Module):
@@ -59,7 +61,7 @@ def test_they_are_put_on_and_taken_off_many_times_without_those_of_others():
     hooks, handles = ModuleHooks(actions, set(), turned_on(), Handles()), Handles()
     for round_number in range(1, 4):
         hooks.register(handles)
-        assert [kinds[1:] for kinds in on(model)] == [[PlainHook], [PlainHook], [ForwardHook]]
+        assert [kinds[1:] for kinds in on(model)] == [[PLAIN], [PLAIN], [ForwardHook]]
         assert [type(hook) for hook in model[2]._forward_pre_hooks.values()] == [PlainPreHook]
         model(torch.ones(1, 2))
         assert len(seen) == 3 * round_number
@@ -78,7 +80,7 @@ def test_a_module_that_registers_hooks_in_its_own_way_is_left_without_one(kind):
     hooks = ModuleHooks([Action(module, "output", print)], set(), turned_on(), Handles())
     for _ in range(3):
         hooks.register(handles)
-        assert on([module.inner]) == [[PlainHook]] and on([module]) == [[]]
+        assert on([module.inner]) == [[PLAIN]] and on([module]) == [[]]
         handles.close()
         assert on([module.inner]) == [[]]
 
@@ -232,6 +234,7 @@ def test_everything_has_its_turn_before_the_first_failure_is_raised():
     assert done == [1, 2, 3, 4]
 
 
+@pytest.mark.skipif(not IS_BUILT, reason="general hooks hold their actions, which hold the module")
 def test_a_module_that_is_gone_is_passed_over_and_not_kept():
     model, handles = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), Handles()
     hooks = ModuleHooks([Action(module, "output", print) for module in model], set(), HookSwitch(), Handles())
@@ -240,7 +243,7 @@ def test_a_module_that_is_gone_is_passed_over_and_not_kept():
     gc.collect()
     handles.close()
     hooks.register(handles)
-    assert on(model) == [[PlainHook]] and len(handles) == 1
+    assert on(model) == [[PLAIN]] and len(handles) == 1
 
 
 def test_hooks_that_read_arguments_go_with_their_module_at_once():

@@ -1,14 +1,12 @@
-"""Plain hooks: the C++ classes do the same as the Python classes."""
+"""Plain hooks: the C++ classes, with both ways to hook tensors."""
 
 import copy
 import gc
 import io
-import os
 import pickle
 import warnings
 import weakref
 from collections import OrderedDict
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,11 +15,8 @@ from torch import nn
 
 from lightning_hooks import StatsMonitor, Watch, backends, instrument
 from lightning_hooks.hooks import Action, Handles, HookSwitch, ModuleHooks, plain
-from tests import forked
 
-python = SimpleNamespace(GradReader=plain.PythonGradReader, PlainHook=plain.PythonPlainHook)
-BUILT = plain.PlainHook is not plain.PythonPlainHook
-built = pytest.mark.skipif(not BUILT, reason="there are no compiled ones")
+pytestmark = pytest.mark.skipif(not plain.IS_BUILT, reason="there are no compiled ones")
 
 
 @pytest.fixture
@@ -33,11 +28,9 @@ def tensor_hooks():
     plain.choose_tensor_hooks()
 
 
-@pytest.fixture(params=["python", *(pytest.param(name, marks=built) for name in ("compiled", "compiled, direct"))])
-def kind(request):
-    if request.param == "python":
-        return python
-    request.getfixturevalue("tensor_hooks")(OrderedDict if request.param.endswith("direct") else None)
+@pytest.fixture(params=["registered", "direct"])
+def kind(request, tensor_hooks):
+    tensor_hooks(OrderedDict if request.param == "direct" else None)
     return plain
 
 
@@ -100,7 +93,6 @@ def test_only_the_gradient_of_the_loss_is_seen(kind):
         seen.grads.clear()
 
 
-@built
 def test_both_ways_to_hook_tensors_give_the_same_numbers(tensor_hooks):
     def step():
         torch.manual_seed(0)
@@ -286,7 +278,6 @@ def test_hooks_that_point_at_one_another_are_collected(kind):
     assert known() is None
 
 
-@pytest.mark.skipif(not BUILT, reason="there are no compiled ones")
 def test_wrong_arguments_are_refused():
     switch = HookSwitch()
     for wrong in ((switch,), (switch, print, print)):
@@ -311,14 +302,6 @@ def test_a_copy_of_a_switch_is_off(copied):
     assert (other.is_on, other.traced, switch.is_on) == (False, False, True)
     switch.turn_off()
     assert not switch.is_on
-
-
-@pytest.mark.slow
-def test_the_reference_takes_the_hooks_in_python():
-    code = "from lightning_hooks.hooks import plain; print(plain.PlainHook is plain.PythonPlainHook)"
-    env = {**os.environ, "LIGHTNING_HOOKS_KERNEL": "reference"}
-    done = forked.run(["-c", code], env)
-    assert done.stdout.strip() == "True"
 
 
 def test_arguments_may_contain_themselves():

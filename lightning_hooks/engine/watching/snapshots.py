@@ -55,7 +55,7 @@ def copy_all(tensors: Sequence[Tensor], memory: Sequence[Tensor | None]) -> list
     present = [i for i, old in enumerate(memory) if old is not None]
     skipped = kernels.host.copy_many([copies[i] for i in present], [tensors[i] for i in present])
     left = [present[i] for i in skipped]
-    together = [i for i in left if tensors[i].is_cuda and _are_alike(copies[i], tensors[i])]
+    together = [i for i in left if _are_alike(copies[i], tensors[i])]
     if together:
         with torch.no_grad():
             foreach("copy", [copies[i] for i in together], [tensors[i] for i in together], owned=True)

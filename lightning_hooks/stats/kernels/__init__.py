@@ -1,9 +1,8 @@
 """The kernels, which measure the raw moments of tensors. `lightning_hooks.backends` chooses among them.
 
-The compiled kernel or the one in NumPy measures tensors in host memory, and the one in Triton measures tensors on a CUDA
-device. The reference in plain torch measures all other tensors: on other devices, of dtypes that are not floating, and
-subclasses. It also serves on a CUDA device on which Triton does not work. Triton is imported when the first tensor on a CUDA
-device is measured.
+The compiled kernel measures tensors in host memory, and the one in Triton measures tensors on a CUDA device. The reference in
+plain torch measures all other tensors: on other devices, of dtypes that are not floating, subclasses, and every tensor where
+nothing is compiled, or Triton does not work. Triton is imported when the first tensor on a CUDA device is measured.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from lightning_hooks import backends
 from lightning_hooks.stats import schema
-from lightning_hooks.stats.kernels import numpy_kernel, reference
+from lightning_hooks.stats.kernels import no_kernel, reference
 from lightning_hooks.stats.kernels.writers import DirectWriter
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.units import reference as units
@@ -44,8 +43,8 @@ __all__ = [
 NO_HISTOGRAM: Final = -1
 """Replaces the offset of a histogram for a row that keeps none."""
 _DECISION: Final = backends.kernel(tuple(moment.name for moment in schema.MOMENTS))
-host: ModuleType = _DECISION.module or numpy_kernel
-"""The module that measures tensors in host memory: `backends.native` or `numpy_kernel`, which have the same functions."""
+host: ModuleType = _DECISION.module or no_kernel
+"""The module that measures tensors in host memory: `backends.native`, or `no_kernel`, which declines every tensor."""
 if TYPE_CHECKING:
     from lightning_hooks.stats.kernels.trail import Trail
     from lightning_hooks.stats.kernels.writers import FallbackWriter
@@ -118,7 +117,7 @@ def in_use() -> str:
     """The kernel that measures tensors in host memory, with the reason if it is not the compiled one.
 
     Example:
-        >>> in_use().split()[0] in ("native", "numpy")
+        >>> in_use().split()[0] in ("native", "torch")
         True
     """
     return str(_DECISION)

@@ -6,14 +6,18 @@ or magnitudes of 1e-25 and 1e20, lose no precision. Large tensors are read in ch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from lightning_hooks.stats.moments import MOMENTS, merge_groups, neutral
+from lightning_hooks.tensor_kinds import has_memory
 
-_CHUNK = 1 << 20  # elements to convert to float64 at a time, eight megabytes
+_CHUNK = 1 << 20  # elements on a device that are converted to float64 at a time, eight megabytes
+_HOST_CHUNK = 1 << 17  # the same in host memory: one megabyte stays in the caches
+_LEAST = 1  # the least magnitude of an integer that is not 0
 
 
 def measure(tensor: Tensor) -> Tensor:
@@ -27,9 +31,10 @@ def measure(tensor: Tensor) -> Tensor:
     if flat.numel() == 0:
         return neutral(1, flat.device)[0]
     tiny = torch.finfo(flat.dtype).tiny if flat.dtype.is_floating_point else None
-    if flat.numel() <= _CHUNK:
+    chunk = _HOST_CHUNK if flat.is_cpu else _CHUNK
+    if flat.numel() <= chunk:
         return moments_of(flat, tiny)
-    return merge_groups(torch.stack([moments_of(chunk, tiny) for chunk in flat.split(_CHUNK)]))
+    return merge_groups(torch.stack([moments_of(part, tiny) for part in flat.split(chunk)]))
 
 
 def measure_many(tensors: Sequence[Tensor]) -> Tensor:
@@ -49,27 +54,26 @@ def moments_of(flat: Tensor, tiny: float | None) -> Tensor:
         tiny: the smallest normal number of the dtype; None for an integer dtype.
     """
     wide = flat.double()
-    count = flat.numel()
     low, high = torch.aminmax(wide)
-    mean = wide.sum() / count
+    mean = wide.mean()
     deviation = wide - mean
     magnitude = wide.abs()
-    zeros = (wide == 0).sum()
-    if tiny is not None:
-        # Compare magnitudes in float64, in which the subnormal numbers of narrower dtypes are normal and are not flushed to 0.
-        underflow = (magnitude < tiny).sum() - zeros
-    else:
-        underflow = torch.zeros_like(zeros)
-    return torch.stack(
-        [
-            torch.full_like(mean, count),
-            mean,
-            torch.dot(deviation, deviation),
-            magnitude.sum(),
-            low,
-            high,
-            zeros.double(),
-            (count - torch.isfinite(wide).sum()).double(),
-            underflow.double(),
-        ]
-    )
+    sums = torch.dot(deviation, deviation), magnitude.sum()
+    # Only in host memory can a number be looked at without waiting for a device.
+    is_readable = wide.is_cpu and not torch.compiler.is_compiling() and has_memory(wide)
+    # Most tensors have neither zeros nor other special elements. Two numbers tell, which is faster than counting.
+    has_none = is_readable and sums[1].item() < math.inf and magnitude.amin().item() >= (tiny or _LEAST)
+    numbers = flat.numel(), mean, *sums, low, high, *((0, 0, 0) if has_none else _special(magnitude, tiny))
+    if is_readable:
+        return torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
+    return torch.stack([each.double() if isinstance(each, Tensor) else torch.full_like(mean, each) for each in numbers])
+
+
+def _special(magnitude: Tensor, tiny: float | None) -> tuple[Tensor, Tensor, Tensor | int]:
+    """The numbers of zeros, of elements that are not finite, and of others below the smallest normal number of a dtype.
+
+    Magnitudes are compared in float64, in which the subnormal numbers of narrower dtypes are normal and are not flushed to 0.
+    """
+    zeros = magnitude.numel() - torch.count_nonzero(magnitude)
+    nonfinite = magnitude.numel() - torch.count_nonzero(magnitude < math.inf)
+    return zeros, nonfinite, 0 if tiny is None else torch.count_nonzero(magnitude < tiny) - zeros

@@ -7,21 +7,17 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks.stats.kernels import numpy_kernel
-from tests.stats.kernels.agreement import DTYPES, NOT_OURS, SETS, _native, native, normal
+from tests.stats.kernels.agreement import DTYPES, NOT_OURS, SETS, _native, native, needs_native, normal
 
-KERNELS = [numpy_kernel, *([native] * len(SETS))]
-NAMES = ["numpy", *SETS]
+pytestmark = needs_native
 
 
-@pytest.fixture(params=range(len(KERNELS)), ids=NAMES.__getitem__)
+@pytest.fixture(params=SETS)
 def kernel(request):
-    """NumPy's kernel, and the compiled one with each instruction set."""
-    if request.param:
-        _native.choose_instructions(NAMES[request.param])
-    yield KERNELS[request.param]
-    if request.param:
-        _native.choose_instructions(SETS[0])
+    """The compiled kernel with each instruction set."""
+    _native.choose_instructions(request.param)
+    yield native
+    _native.choose_instructions(SETS[0])
 
 
 def compared(kernel, tensors, others):

@@ -4,15 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_hooks.stats.kernels import numpy_kernel
-from tests.stats.kernels.agreement import DTYPES, NOT_OURS, native, normal
+from tests.stats.kernels.agreement import DTYPES, NOT_OURS, native, needs_native, normal
 
-KERNELS = [kernel for kernel in (numpy_kernel, native) if kernel is not None]
+pytestmark = needs_native
 
 
-@pytest.fixture(params=KERNELS, ids=lambda kernel: kernel.__name__.rpartition(".")[2])
-def kernel(request):
-    return request.param
+@pytest.fixture
+def kernel():
+    return native
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.kernels import numpy_kernel, trail
+from lightning_hooks.stats.kernels import trail
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import TRAIL_ENTRY
 from lightning_hooks.stats.table import Table
 from tests.stats.kernels.agreement import DTYPES, SETS, _native, native
 
-CLASSES = [trail.Trail, *([kernels.host.Trail] if kernels.host is not numpy_kernel else [])]
+needs_native = pytest.mark.skipif(kernels.host is kernels.no_kernel, reason="no tensor is written directly")
+CLASSES = [trail.Trail, *([] if kernels.Trail is trail.Trail else [kernels.Trail])]
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__module__)
@@ -42,6 +43,7 @@ class Fallback(kernels.FallbackWriter):
         self.table.add(row, Measurement(tensor))
 
 
+@needs_native
 def test_writers_note_what_they_write_in_the_order_of_the_calls():
     table, other = Table(2), Table(1)
     fallback, beside = Fallback(table), Fallback(other)
@@ -57,12 +59,13 @@ def test_writers_note_what_they_write_in_the_order_of_the_calls():
     assert fallback.trail.bad == 1
 
 
+@needs_native
 def test_a_writer_of_units_notes_the_whole_tensor():
     table = SimpleNamespace(state=torch.zeros(MOMENTS, dtype=torch.float64), units=[torch.zeros(3, 4, dtype=torch.float64)])
     table.magnitudes = True
     fallback = Fallback(None)
     fallback.trail = kernels.Trail(10)
-    kernels.host.writer(table, 0, None, fallback, -1)(torch.tensor([[1.0, 2.0, 3.0], [-4.0, 5.0, 6.0]]))
+    native.writer(table, 0, None, fallback, -1)(torch.tensor([[1.0, 2.0, 3.0], [-4.0, 5.0, 6.0]]))
     assert np.frombuffer(fallback.trail.entries(0), TRAIL_ENTRY).tolist() == [(0, -4, 6, 0, 1)]
     assert table.units[0][:, 0].tolist() == [-3, 7, 9]
 
@@ -89,10 +92,9 @@ def test_every_kernel_notes_the_smallest_magnitude(values, dtype):
         tensors = [tensor, tensor.flip(0), torch.tensor(values, dtype=torch.float64).to(dtype).repeat(size // 3)]
         for each in tensors:
             wanted = each.double().abs().amin().item()
-            for kernel, instructions in [(numpy_kernel, None), *((native, name) for name in SETS)]:
-                if instructions is not None:
-                    _native.choose_instructions(instructions)
-                assert noted_abs_min(kernel, each) == pytest.approx(wanted, abs=0, rel=0, nan_ok=True), (instructions, size)
+            for instructions in SETS:
+                _native.choose_instructions(instructions)
+                assert noted_abs_min(native, each) == pytest.approx(wanted, abs=0, rel=0, nan_ok=True), (instructions, size)
             assert Measurement(each).abs_min == pytest.approx(wanted, abs=0, rel=0, nan_ok=True)
     if SETS:
         _native.choose_instructions(SETS[0])

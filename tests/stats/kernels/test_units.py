@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_hooks.stats.histogram import BUCKETS, histogram
-from lightning_hooks.stats.kernels import numpy_kernel, reference
+from lightning_hooks.stats.kernels import reference
 from lightning_hooks.stats.moments import MOMENTS, neutral
 from lightning_hooks.stats.units import reference as units_reference
 from lightning_hooks.stats.units.schema import ABS_MAX, SQUARE, SUM, ZEROS
 from tests.stats._fallback import KeepsAll
-from tests.stats.kernels.agreement import DTYPES, NOT_OURS, SETS, _native, is_near, native, normal, numbers
+from tests.stats.kernels.agreement import DTYPES, NOT_OURS, SETS, _native, is_near, native, needs_native, normal, numbers
 
-KERNELS = [numpy_kernel] if native is None else [numpy_kernel, native]
 NAN, INF = float("nan"), float("inf")
 
 
@@ -32,12 +31,11 @@ def near(found, want, tensor, axis):
 
 
 def agrees(tensor, axis):
-    """Compare NumPy's kernel, and every compiled instruction set, with the reference."""
+    """Compare every compiled instruction set with the reference."""
     want = units_reference.measure(tensor, axis)
-    for name, kernel in [("", numpy_kernel), *((name, native) for name in SETS)]:
-        if name:
-            _native.choose_instructions(name)
-        moments, units = kernel.measure_units(tensor, axis)
+    for name in SETS:
+        _native.choose_instructions(name)
+        moments, units = native.measure_units(tensor, axis)
         assert len(units) == 32 * tensor.shape[axis]
         near(numbers(units).view(-1, 4) if units else want, want, tensor, axis)
         is_near(numbers(moments), reference.measure(tensor))
@@ -126,25 +124,23 @@ def test_dense_permutations(order):
 GAPS = [lambda x: x[::2], lambda x: x[:, :3], lambda x: x[:1].expand(4, 6), lambda x: x[:, :1].expand(4, 6)]
 
 
+@needs_native
 @pytest.mark.parametrize("gap", range(len(GAPS)))
-def test_gaps_are_left_to_others_by_the_compiled_kernel_alone(gap):
-    tensor = GAPS[gap](normal(4, 6))
-    near(numbers(numpy_kernel.measure_units(tensor, 1)[1]).view(-1, 4), units_reference.measure(tensor, 1), tensor, 1)
-    if native is not None:
-        assert native.measure_units(tensor, 1) is None
+def test_gaps_are_left_to_others(gap):
+    assert native.measure_units(GAPS[gap](normal(4, 6)), 1) is None
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_what_is_left_to_others(kernel):
+@needs_native
+def test_what_is_left_to_others():
     for tensor in NOT_OURS:
-        assert kernel.measure_units(tensor, 0) is None
+        assert native.measure_units(tensor, 0) is None
     for axis in (2, -3):
-        assert kernel.measure_units(torch.ones(2, 3), axis) is None
-    assert kernel.measure_units(torch.tensor(1.0), 0) is None
-    assert kernel.measure_units(torch.tensor(1.0), -1) is None
+        assert native.measure_units(torch.ones(2, 3), axis) is None
+    assert native.measure_units(torch.tensor(1.0), 0) is None
+    assert native.measure_units(torch.tensor(1.0), -1) is None
 
 
-@pytest.mark.skipif(native is None, reason="the package was installed without a compiler")
+@needs_native
 @pytest.mark.parametrize(
     ("shape", "axis"), [((300, 768), 1), ((300, 4000), 1), ((64, 70, 14, 14), 1), ((300, 10), 1), ((99,), 0)]
 )
@@ -153,7 +149,7 @@ def test_moments_are_rounded_as_without_units(shape, axis):
     assert native.measure_units(tensor, axis)[0] == native.read(tensor)
 
 
-@pytest.mark.skipif(native is None, reason="the package was installed without a compiler")
+@needs_native
 @pytest.mark.parametrize(
     ("shape", "axis"),
     [((3000, 768), 1), ((70, 40_000), 1), ((64, 70, 30, 30), 1), ((50, 64, 7, 7), 1), ((400_000, 2), 1), ((3, 2, 300_000), 1)],
@@ -179,13 +175,13 @@ class Units:
         self.units = [units]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@needs_native
 @pytest.mark.parametrize("histogram_too", [False, True])
 @pytest.mark.parametrize("axis", [1, -2])
-def test_a_writer_merges_moments_histogram_and_units(kernel, histogram_too, axis):
+def test_a_writer_merges_moments_histogram_and_units(histogram_too, axis):
     tensors = [normal(size, 20, 9, seed=size).relu() for size in (3, 1, 5)]
-    table, fallback = Units(torch.zeros(20, 4, dtype=torch.float64), histogram_too), _fallback(kernel)
-    write = kernel.writer(table, 0, MOMENTS if histogram_too else None, fallback, axis)
+    table, fallback = Units(torch.zeros(20, 4, dtype=torch.float64), histogram_too), _fallback()
+    write = native.writer(table, 0, MOMENTS if histogram_too else None, fallback, axis)
     for tensor in tensors:
         write(tensor)
     whole = torch.cat(tensors)
@@ -196,8 +192,8 @@ def test_a_writer_merges_moments_histogram_and_units(kernel, histogram_too, axis
     assert fallback.came == [] and fallback.calls == 3
 
 
-def _fallback(kernel):
-    class Fallback(kernel.FallbackWriter):
+def _fallback():
+    class Fallback(native.FallbackWriter):
         def __init__(self):
             self.direct, self.came = True, []
 
@@ -207,7 +203,7 @@ def _fallback(kernel):
     return Fallback()
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@needs_native
 @pytest.mark.parametrize(
     "units",
     [
@@ -220,19 +216,19 @@ def _fallback(kernel):
     ],
     ids=["none", "other units", "other columns", "float32", "not contiguous", "no tensor"],
 )
-def test_nothing_is_written_where_the_units_do_not_fit(kernel, units):
-    table, fallback, tensor = Units(units), _fallback(kernel), torch.ones(2, 6)
-    kernel.writer(table, 0, None, fallback, 1)(tensor)
+def test_nothing_is_written_where_the_units_do_not_fit(units):
+    table, fallback, tensor = Units(units), _fallback(), torch.ones(2, 6)
+    native.writer(table, 0, None, fallback, 1)(tensor)
     assert len(fallback.came) == 1 and fallback.came[0][1] is tensor
     assert torch.equal(table.state, neutral(1).flatten())
     assert not isinstance(units, torch.Tensor) or not units.any()
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_the_fallback_takes_what_the_kernel_does_not_measure(kernel):
+@needs_native
+def test_the_fallback_takes_what_the_kernel_does_not_measure():
     table = Units(torch.zeros(3, 4, dtype=torch.float64))
-    fallback = _fallback(kernel)
-    write = kernel.writer(table, 0, None, fallback, 2)
+    fallback = _fallback()
+    write = native.writer(table, 0, None, fallback, 2)
     for tensor in (*NOT_OURS, torch.ones(2, 3), torch.tensor(1.0)):
         write(tensor)
     table.units = []
@@ -242,17 +238,17 @@ def test_the_fallback_takes_what_the_kernel_does_not_measure(kernel):
     assert len(fallback.came) == len(NOT_OURS) + 4 and not table.state[:1].any()
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_units_may_be_replaced_between_calls(kernel):
+@needs_native
+def test_units_may_be_replaced_between_calls():
     table = Units(None)
-    write = kernel.writer(table, 0, None, _fallback(kernel), -1)
+    write = native.writer(table, 0, None, _fallback(), -1)
     for units in (3, 5):
         table.units = [torch.zeros(units, 4, dtype=torch.float64)]
         write(torch.ones(2, units))
         assert table.units[0].tolist() == [[2.0, 2.0, 1.0, 0.0]] * units
 
 
-@pytest.mark.skipif(native is None, reason="the package was installed without a compiler")
+@needs_native
 def test_writers_reject_an_axis_that_no_tensor_has():
     with pytest.raises(ValueError, match="no tensor has axis 40000"):
         native.writer(Units(None), 0, None, KeepsAll(), 40_000)
@@ -260,7 +256,7 @@ def test_writers_reject_an_axis_that_no_tensor_has():
         native.writer(Units(None), 0, None, KeepsAll(), "1")
 
 
-@pytest.mark.skipif(native is None, reason="the package was installed without a compiler")
+@needs_native
 def test_threads_of_python_measure_at_once():
     tensor = normal(900, 700)
     want, results = native.measure_units(tensor, 1), []
