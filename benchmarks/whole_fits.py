@@ -50,7 +50,7 @@ def measure(letter: str, rounds: int, steps: int, sizes: str = "cpu") -> list[di
     _fit(workload, 10, NOTHING)
     fits: dict[str, list[tuple[Clock, float]]] = {name: [] for name in LISTS}
     for turn in range(rounds):
-        for name in LISTS if turn % 2 == 0 else reversed(LISTS):
+        for name in list(LISTS)[:: 1 if turn % 2 == 0 else -1]:
             fits[name].append(_fit(workload, steps, name))
     return [_row(workload, name, _OVER.get(name, NOTHING), fits) for name in LISTS if name != NOTHING]
 
