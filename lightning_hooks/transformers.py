@@ -73,6 +73,11 @@ class HooksTrainerCallback(TrainerCallback):
             self._began = self.watched.next_step
             self.watched.resume()
 
+    def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Called after a batch that is not the last of its step: the next one begins."""
+        if self.watched is not None:
+            self.watched.resume()
+
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:

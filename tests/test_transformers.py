@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_hooks import Apply, GradientTransforms, RuleError, StatsMonitor, Watch, assert_no_hooks
+from lightning_hooks import Apply, FlightRecorder, GradientTransforms, RuleError, StatsMonitor, Watch, assert_no_hooks
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.transforms import ClipByGlobalNorm
 
@@ -167,3 +168,22 @@ def test_without_a_list_it_watches_and_says_whether_all_is_well(tmp_path: Path, 
     train(tmp_path, callback)
     assert callback.watched.latest["grad_norm/transformer.wte.weight"] > 0
     assert (tmp_path / "runs" / "run_0" / "summary.json").exists() and "healthy" in capsys.readouterr().err.lower()
+
+
+def test_a_flight_record_counts_the_batches_that_are_accumulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward, calls = transformers.GPT2LMHeadModel.forward, []
+
+    @functools.wraps(forward)  # the Trainer looks at the signature
+    def spoiled(self: Any, *args: Any, **kwargs: Any) -> Any:
+        output = forward(self, *args, **kwargs)
+        calls.append(None)
+        if len(calls) == 4:  # the second batch of the second step
+            output.loss = output.loss * float("nan")
+        return output
+
+    monkeypatch.setattr(transformers.GPT2LMHeadModel, "forward", spoiled)
+    recorder = FlightRecorder()
+    train(tmp_path, HooksTrainerCallback([recorder]), gradient_accumulation_steps=2, max_grad_norm=0.0)
+    assert recorder.record is not None and recorder.record.place is not None
+    place = recorder.record.place
+    assert (place.step, place.micro_batch) == (1, 1)

@@ -245,7 +245,7 @@ class Instrument:
             self._run.hook_manager.end_batch()
 
     def resume(self, *, again: bool = False) -> None:
-        """Register the hooks again after `suspend()`.
+        """Begin a step, or the next batch of it; after `suspend()` the hooks are registered again.
 
         Args:
             again: whether to begin the step again, because its optimizer was not called: a loss scaler skips such a step.
