@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from torch import nn
@@ -50,72 +50,126 @@ def resolve(
     Raises:
         RuleError: a rule matches nothing, or is invalid for this model or together with the other rules.
     """
-    # Rules that request the same tensor of the same target share a row.
-    rows: dict[tuple[int, str], Row] = {}
-
-    def row_of(target: Target[Any], tensor: str) -> Row:
-        return rows.setdefault((id(target.value), tensor), Row(len(rows), tensor, target=target))
-
-    # Rows with equal requests share one tuple, which saves memory with many rows.
-    shared_requests: dict[Requests, Requests] = {}
-    all_matched: list[Matched] = []
-    schedules: dict[EveryN, None] = {}
-    drawn: dict[EveryN, None] = {}
-    if draws_every is not None and not draws_by_default(model):
-        draws_every = None
-    registry = UserRegistry()
+    found = _Found(schedule, None if draws_every is None or not draws_by_default(model) else draws_every)
     for here, rule, targets in matched_by(model, DEFAULT_WATCH if rules is None else rules, f"{where}{name}"):
-        due = schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
-        schedules[due] = None
-        units_due = units_schedule(rule, due)
-        draws = None if draws_every is None or rule.stats is not None else due.spaced(draws_every)
-        if draws is not None:
-            drawn[draws] = None
-        names, users = _statistics(rule, here, registry)
-        matched = Matched(rule, here)
-        for tensor in rule.watched:
-            stats = _stats_of(names, tensor, default=rule.stats is None)
-            tensor_rows = [row_of(target, tensor) for target in targets]
-            matched.members.extend(row.index for row in tensor_rows)
-            ungrouped = tensor_rows
-            if rule.group_by is not None:
-                ungrouped = add_groups(matched, tensor_rows, (due, stats), users, here)
-            written = {row.index for row in ungrouped}
-            of_units = tuple(stat for stat in stats if stat in UNIT_STATS)
-            stats = tuple(stat for stat in stats if stat not in UNIT_STATS)
-            if of_units:
-                schedules[units_due] = None
-            for row in tensor_rows:
-                asked = (due, stats if row.index in written else ()), *([(units_due, of_units)] if of_units else ())
-                requests = (*row.requests, *(each for each in asked if each[1] or not of_units))
-                if draws is not None and row.index in written:
-                    requests = (*requests, (draws, ("histogram",)))
-                row.requests = shared_requests.setdefault(requests, requests)
-                if of_units:
-                    ask_for_units(row, rule, here)
-                if users and row.index in written:
-                    row.users = {**row.users, **users}
-        all_matched.append(matched)
-    in_groups = {i for matched in all_matched for group in matched.groups if "ratio" in group.stats for i in group.members}
-    with_ratio = [row for row in rows.values() if "ratio" in row.stats or row.index in in_groups]
-    # A ratio divides by the norm of the parameter, so add a row for the parameter. If no rule requests that row, it is measured
-    # but not written.
-    param_row_of = {row.index: row_of(row.target, "param").index for row in with_ratio}
-    if with_loss and loss_alone and not rows:
-        schedules[schedule] = None
-    if with_loss and (rows or loss_alone):
-        rows[id(model), LOSS] = Row(len(rows), LOSS, tuple((due, ()) for due in schedules), target=Target(LOSS, model, model))
+        found.add_rule(rule, here, targets)
+    param_row_of = found.add_params_of_ratios()
+    if with_loss and (found.rows or loss_alone):
+        found.add_loss(model)
     plan = Plan(
-        [*rows.values()],
-        all_matched,
-        tuple(dict.fromkeys([*schedules, *drawn])),
+        [*found.rows.values()],
+        found.matched,
+        tuple(dict.fromkeys([*found.schedules, *found.drawn])),
         param_row_of=param_row_of,
-        accumulators=tuple(registry.accumulators.values()),
-        drawn_by_default=frozenset(drawn.keys() - schedules.keys()),
+        accumulators=tuple(found.registry.accumulators.values()),
+        drawn_by_default=frozenset(found.drawn.keys() - found.schedules.keys()),
     )
     index_groups(plan)
     _refuse_common_tags(plan, f"{where}watch")
     return plan
+
+
+class _Found:
+    """What rules request: rows, in the order in which they were first requested, and schedules.
+
+    Args:
+        schedule: of rules without `every_n_steps`.
+        draws_every: as for `resolve`; None for no histograms by default.
+    """
+
+    def __init__(self, schedule: EveryN, draws_every: int | None) -> None:
+        self.rows: dict[tuple[int, str], Row] = {}
+        self.matched: list[Matched] = []
+        self.registry = UserRegistry()
+        # Dictionaries keep the order in which schedules were first requested.
+        self.schedules: dict[EveryN, None] = {}
+        self.drawn: dict[EveryN, None] = {}
+        self._schedule, self._draws_every = schedule, draws_every
+        self._shared: dict[Requests, Requests] = {}
+
+    def row_of(self, target: Target[Any], tensor: str) -> Row:
+        """The row of a tensor. Rules that request the same tensor of the same target share it."""
+        return self.rows.setdefault((id(target.value), tensor), Row(len(self.rows), tensor, target=target))
+
+    def add_rule(self, rule: Watch, here: str, targets: Sequence[Target[Any]]) -> None:
+        """Add the rows of a rule, with what it requests of them and when.
+
+        Args:
+            rule: a watch rule.
+            here: the rule in messages.
+            targets: the modules or parameters that it matches.
+        """
+        due = self._schedule if rule.every_n_steps is None else every_n(rule.every_n_steps, f"{here}.every_n_steps")
+        self.schedules[due] = None
+        draws = None if self._draws_every is None or rule.stats is not None else due.spaced(self._draws_every)
+        if draws is not None:
+            self.drawn[draws] = None
+        names, users = _statistics(rule, here, self.registry)
+        matched = Matched(rule, here)
+        for tensor in rule.watched:
+            stats = _stats_of(names, tensor, default=rule.stats is None)
+            rows = [self.row_of(target, tensor) for target in targets]
+            matched.members.extend(row.index for row in rows)
+            written = rows if rule.group_by is None else add_groups(matched, rows, (due, stats), users, here)
+            self._request(rule, here, rows, {row.index for row in written}, (due, stats), draws, users)
+        self.matched.append(matched)
+
+    def _request(
+        self,
+        rule: Watch,
+        here: str,
+        rows: Sequence[Row],
+        written: Collection[int],
+        request: tuple[EveryN, tuple[str, ...]],
+        draws: EveryN | None,
+        users: Mapping[str, UserStatistic],
+    ) -> None:
+        """Add to rows what a rule requests of one tensor.
+
+        Args:
+            rule: a watch rule.
+            here: the rule in messages.
+            rows: of the tensor.
+            written: the indices of those that are written; the others are members of groups, and are measured for these.
+            request: the schedule of the rule, and its statistics of the tensor.
+            draws: when the rows also keep a histogram; None for never.
+            users: the user's own functions and metrics among the statistics.
+        """
+        due, stats = request
+        units_due = units_schedule(rule, due)
+        of_units = tuple(stat for stat in stats if stat in UNIT_STATS)
+        of_rows = tuple(stat for stat in stats if stat not in UNIT_STATS)
+        if of_units:
+            self.schedules[units_due] = None
+        for row in rows:
+            is_written = row.index in written
+            asked = [(due, of_rows if is_written else ())]
+            if of_units:
+                asked = [each for each in (*asked, (units_due, of_units)) if each[1]]
+                ask_for_units(row, rule, here)
+            if draws is not None and is_written:
+                asked.append((draws, ("histogram",)))
+            requests = (*row.requests, *asked)
+            # Rows with equal requests share one tuple, which saves memory with many rows.
+            row.requests = self._shared.setdefault(requests, requests)
+            if users and is_written:
+                row.users = {**row.users, **users}
+
+    def add_params_of_ratios(self) -> dict[int, int]:
+        """Add the parameters by whose norms ratios divide. Returns their rows, by the row of the ratio.
+
+        A row that no rule requests is measured, but not written.
+        """
+        in_groups = {i for each in self.matched for group in each.groups if "ratio" in group.stats for i in group.members}
+        with_ratio = [row for row in self.rows.values() if "ratio" in row.stats or row.index in in_groups]
+        return {row.index: self.row_of(row.target, "param").index for row in with_ratio}
+
+    def add_loss(self, model: nn.Module) -> None:
+        """Add a row of the loss, which is due whenever another row is; without any other, by the schedule of the rules."""
+        if not self.rows:
+            self.schedules[self._schedule] = None
+        requests = tuple((due, ()) for due in self.schedules)
+        self.rows[id(model), LOSS] = Row(len(self.rows), LOSS, requests, target=Target(LOSS, model, model))
 
 
 def _refuse_common_tags(plan: Plan, where: str) -> None:
