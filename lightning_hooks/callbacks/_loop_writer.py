@@ -65,5 +65,5 @@ class LoopWriter(LoggerWriter):
         plan, shapes, prefix = share.plan, share.shapes, self._tag_prefix
         index = SavedIndex(plan.index, "train", name_of(prefix), view.ranks, view.structure, prefix).to_json()
         page = Match(plan_report(plan, shapes, self.limits, self._histogram_every)).markdown()
-        about = about_rows(plan, shapes, share.uncalled or ())
+        about = about_rows(plan, shapes, share.uncalled_classes or ())
         self.write_start(page, plan.charts, view.step, about=about, indices=[index])

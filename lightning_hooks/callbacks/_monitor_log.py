@@ -96,7 +96,7 @@ class MonitorLog:
         page = "\n".join([*self._facts(trainer, share), "", match.markdown()])
         charts = [(STAGE_PREFIX[stage] + tensor, stat) for stage, plan in self._plans.items() for tensor, stat in plan.charts]
         try:
-            about = about_rows(share.plan, share.shapes, share.uncalled or ())
+            about = about_rows(share.plan, share.shapes, share.uncalled_classes or ())
             prefix = self._monitor.prefix
             indices = [
                 SavedIndex(plan.index, stage, name_of(prefix), observer.table.ranks, self._structure, prefix).to_json()
@@ -115,9 +115,9 @@ class MonitorLog:
         limits = self.writer.limits
         merged = "" if limits is None else limits.details(self.writer.path, self._histogram_every)
         lines.append(f"- merged: {merged or 'nothing; every row has its own tags'}")
-        if share.uncalled is not None:
+        if share.uncalled_classes is not None:
             by_kind: dict[str, list[str]] = {}
-            for name, kind in share.uncalled.items():
+            for name, kind in share.uncalled_classes.items():
                 by_kind.setdefault(kind, []).append(name)
             idle = "; ".join(f"{listed(names)} ({kind})" for kind, names in by_kind.items())
             lines.append(f"- not called in the first watched step: {idle or 'none'}")

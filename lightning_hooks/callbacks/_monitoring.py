@@ -160,10 +160,10 @@ class Monitoring(Job[Owner, Resolved]):
 
     @override
     def assembled(self, run: LightningRun, made: Assembled) -> None:
-        # Continue from the checkpoint that was loaded.
         self.shares = made.shares
         trained = self._trained
         if trained is not None:
+            # Continue the averages of the noise scale and the widened intervals of the checkpoint; without one, start anew.
             saved, options = self.take_saved(), self.options
             self._producer("train").views[trained.part.number].continue_from(saved.noise)
             self._overhead_limit = OverheadLimit(options.max_overhead, options.schedule)

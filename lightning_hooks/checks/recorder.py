@@ -136,7 +136,7 @@ class Recorder(TorchFunctionMode):
         except Exception as error:
             if not probe.field:
                 raise
-            # What cannot be measured concerns the checks that read it, and not the step.
+            # The step and the other probes continue: only a check that reads the field of this probe gets the error.
             self.record.fail(probe.field, error)
             self._listening = {
                 event: [each for each in probes if each is not probe] for event, probes in self._listening.items()
@@ -150,7 +150,8 @@ class Recorder(TorchFunctionMode):
         is_of_step = get_ident() == self._thread
         if is_of_step:
             self._refuse_late()
-        # Autograd calls modules of the model again in the thread of a device; other modules belong to other trainings.
+        # Note modules of the model from every thread: in a backward, autograd calls checkpointed modules in a thread of the
+        # device. Other modules in other threads may belong to another training.
         if self.names.has(module):
             self.called.add(self.names.of(module))
         if is_of_step:

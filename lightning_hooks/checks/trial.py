@@ -122,7 +122,7 @@ def _largest(each_step: Sequence[dict[str, float]]) -> dict[str, float]:
     largest: dict[str, float] = {}
     for step in each_step:
         for name, size in step.items():
-            # A number that is not finite is kept.
             known = largest.get(name)
+            # If the first size is NaN, keep NaN. A NaN of a later step is ignored, because NaN is not larger than any size.
             largest[name] = size if known is None or size > known else known
     return largest

@@ -117,7 +117,8 @@ class Teller:
     def _tell_alone(self, new: Iterable[Finding]) -> None:
         for finding in new:
             rule = self._diagnosis.rules.get(finding.rule)
-            # What a check finds is a fact, also where the rule of the same name looks for a pattern.
+            # Show a fact at once, but leave another finding to its cause. A finding of a check on the first batch is always a
+            # fact, although the rule of the same name may look for a pattern.
             is_fact = rule is None or rule.family in ("facts", "numerics") or self._diagnosis.is_checked(finding.number)
             if finding.number not in self._told and self._warns(finding) and (is_fact or finding.cause is None):
                 self._told.add(finding.number)

@@ -250,7 +250,7 @@ class Scripted(Producer):
 
     def end(self, step: int, *args: Any) -> None:
         self.calls.append(f"end {step}")
-        self.observer.due(step, "train")
+        self.observer.step_key(step, "train")
         super().end(step, dict)
 
     def consume(self, view: StepView) -> None:

@@ -183,7 +183,7 @@ class ReadsScale(Participant):
         self.module = module
         self.grads: list[tuple[float, float]] = []
 
-    def due(self, step: int, stage: str) -> str:
+    def step_key(self, step: int, stage: str) -> str:
         return "always"
 
     def actions(self, key: Any) -> list[Action]:

@@ -43,7 +43,8 @@ class NonFinite(Check):
         bad_outputs = [call.name for call in step.calls if not all(_finite(tensor) for tensor in _floats(call.output))]
         bad_grads = [name for name, size in step.grads.items() if not math.isfinite(size)]
         if not bad_losses and not bad_outputs:
-            # A loss scaler finds its scale by gradients that overflow.
+            # With a loss scaler, the first gradients may overflow: the scaler starts with a high scale and lowers it.
+            # Such gradients alone are no failure.
             if bad_grads and not trial.training.scales_loss:
                 return self.failed(bad_grads, "the gradient holds NaN or infinity at the first step", math.nan)
             return self.passed(f"the loss and the outputs of {counted(len(step.calls), 'call')} are finite")

@@ -61,20 +61,20 @@ class TransformParticipant(Participant):
         # Inside compiled code only gradients can be changed: rules that change activations (`when="forward"`) are refused
         # there.
         self.graph_key = tuple(i for i, bound in enumerate(self.transforms) if bound.when != "forward") or None
-        self._reporting = False
+        self._is_reporting = False  # whether the reports of the current training step are written
         # While a batch of another stage runs inside a training step: the seed and the generators of each transform in the step.
         self._set_aside: list[tuple[int, dict[str, torch.Generator]]] = []
         self._at_step = [bound for bound in self.transforms if bound.when == "step"]
         self.acts_before = bool(self._at_step)
         self._may_skip = any(bound.may_skip for bound in self._at_step)
 
-    def due(self, step: int, stage: str) -> Hashable | None:
+    def step_key(self, step: int, stage: str) -> Hashable | None:
         return tuple(i for i, bound in enumerate(self.transforms) if stage in bound.stages) or None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
         if stage == "train":
             self.step = step
-            self._reporting = reporting
+            self._is_reporting = reporting
             for bound in self.transforms:
                 bound.report.begin()
         # A validation may run inside an accumulated training step, which must then continue with its own generators.
@@ -160,7 +160,7 @@ class TransformParticipant(Participant):
             shares: passed on to `Report.after`.
         """
         before = None
-        if report and self._reporting and not self._set_aside:
+        if report and self._is_reporting and not self._set_aside:
             with self._measuring(bound, tensors, names):
                 before = bound.report.before(tensors, owned=owned)
         results = bound.run([*tensors], names, params, self.step, owned=owned)

@@ -59,8 +59,8 @@ class Participant:
     account: Account
     loss_scale: Tensor | None = None
 
-    def due(self, step: int, stage: str) -> Hashable | None:
-        """What the participant does at a step, as a key: equal keys need equal hooks. None if it does nothing.
+    def step_key(self, step: int, stage: str) -> Hashable | None:
+        """The key of what the participant does at a step: equal keys need equal hooks. None if it does nothing.
 
         Called once at every step. In the stages `validate`, `test` and `predict`, `step` is the number of the batch.
         """
@@ -98,7 +98,13 @@ class Participant:
         """Register hooks that cannot be shared with other participants; called when the hooks of a step are installed."""
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        """Called when a step begins in which the participant acts."""
+        """Called when a step begins in which the participant acts.
+
+        Args:
+            step: as of `step_key`.
+            stage: likewise.
+            reporting: whether transforms prepare reports, because the reports of this step are written.
+        """
 
     def begin_batch(self) -> None:
         """Called when a batch of a step begins in which the participant acts; perhaps several times for one batch."""

@@ -65,7 +65,7 @@ class ScalerWatch(Participant):
         self._count: Tensor | float = 0.0
         self._open: dict[int, PhaseMemo] = {}
 
-    def due(self, step: int, stage: str) -> Hashable | None:
+    def step_key(self, step: int, stage: str) -> Hashable | None:
         return "always" if stage == "train" else None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:

@@ -43,7 +43,8 @@ class LoopSteps:
         self._hook_manager = run.hook_manager
         self._optimizers: Sequence[Optimizer] = run.optimizers
         self._parts = parts
-        # Where no tensor is measured, the first part that writes what transforms report does so for all of them.
+        # At a step without measurements, this publisher passes on what the transforms report. The reports of all transforms
+        # come together, so one writer is enough.
         writers = [part.writer for part in parts if part.writer is not None]
         self._publisher = Publisher([run.latest, *writers[:1]])
         self._producer: Producer | None = None

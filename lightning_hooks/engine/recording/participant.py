@@ -30,7 +30,7 @@ class RecordingParticipant(Participant):
         self._share = share
         self._flight = flight
 
-    def due(self, step: int, stage: str) -> Hashable | None:
+    def step_key(self, step: int, stage: str) -> Hashable | None:
         return "recorder" if stage == "train" and self._share.part.number in self._observer.due_shares else None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:

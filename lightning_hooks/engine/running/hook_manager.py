@@ -332,7 +332,7 @@ class HookManager:
         step = self._steps[stage]
         active = []
         for participant in self.participants:
-            key = participant.due(number, stage)
+            key = participant.step_key(number, stage)
             if key is not None and (participant.serves_all or not participant.is_absent):
                 active.append((participant, key))
         step.number, step.active = number, tuple(active)

@@ -110,7 +110,7 @@ class UserHooksParticipant(Participant):
             for optimizer in self._optimizers():
                 register_optimizer(optimizer, run, switch, handles, before=hook.rule.kind == "optimizer_step_pre")
 
-    def due(self, step: int, stage: str) -> Hashable | None:
+    def step_key(self, step: int, stage: str) -> Hashable | None:
         due = tuple(i for i, h in enumerate(self.hooks) if stage in h.rule.stages and h.schedule.due(step))
         if stage == "train":
             # Set `_due_now` here, because `begin_step` is not called if nothing is due.

@@ -54,7 +54,7 @@ class CaptureParticipant(Participant):
         self._unreadable: set[str] = set()
         self.absent = AbsentParts()
 
-    def due(self, step: int, stage: str) -> Hashable | None:
+    def step_key(self, step: int, stage: str) -> Hashable | None:
         return "always" if stage in self.stages and self.schedule.due(step) else None
 
     def all_targets(self) -> Iterable[Target[Any]]:

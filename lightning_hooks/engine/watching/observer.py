@@ -86,7 +86,7 @@ class Observer(Participant):
         self.pairs = PairWatch(plan, self.table)
         self.fallback = RowFallback(self)
         self._reader = ParamReader(plan, self.table, self.held)
-        self.reads_before = "before_step" in self._reader.phases
+        self.reads_before_step = "before_step" in self._reader.phases
         self.reads_final = "final" in self._reader.phases
         self.reads_updates = "after_update" in self._reader.phases
         self.demands: Due = frozenset(plan.schedules)
@@ -107,7 +107,7 @@ class Observer(Participant):
         """Whether all owners have stopped."""
         return all(share.stopped for share in self.shares)
 
-    def due(self, step: int, stage: str) -> Hashable | None:
+    def step_key(self, step: int, stage: str) -> Hashable | None:
         if stage != self.stage:
             return None
         due = {share.part.number: share.due(step) for share in self.shares}

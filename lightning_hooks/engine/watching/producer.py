@@ -101,7 +101,8 @@ class Producer:
         own, checksum = self._facts_of_rank()
         pending = observer.exchange(checksum)
         before = None if self._awaiting_requests is None else self._awaiting_requests.pending
-        # With several ranks `note` reads the exchange of the previous step. Wait for it here, where the wait does not count.
+        # With several ranks, `note` reads the exchange of the previous step. Wait for the exchange before the call of `note`,
+        # so that the wait does not count as time of the observer.
         if before is not None and observer.table.ranks > 1:
             self._wait_for(before)
         facts = None if self._facts is None else self._facts.note(own, pending, before)

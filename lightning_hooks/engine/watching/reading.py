@@ -27,7 +27,7 @@ class Reading(Participant):
     def __init__(self, observer: Observer, share: Share, *, names_modules: bool = True) -> None:
         self.observer = observer
         self.share = share
-        self.acts_before = observer.reads_before
+        self.acts_before = observer.reads_before_step
         self.graph_key: Hashable = observer.graph_key
         self._names_modules = names_modules and observer.stage == "train"
 
@@ -45,7 +45,7 @@ class Reading(Participant):
     def is_absent(self, value: bool) -> None:
         self.share.is_absent = value
 
-    def due(self, step: int, stage: str) -> Hashable | None:
+    def step_key(self, step: int, stage: str) -> Hashable | None:
         # The observer was asked before its readings, so it knows what is due.
         is_due = stage == self.observer.stage and self.share.part.number in self.observer.due_shares
         return self.observer.demands if is_due else None

@@ -35,7 +35,8 @@ class Share:
         account: takes the time of work for this owner alone; None before it joins a run.
         is_absent: whether the callback was removed from the list of its Trainer.
         has_order: whether the order of execution of its rows is known.
-        uncalled: the watched modules that the first watched step did not call, with their classes; None before that step.
+        uncalled_classes: the watched modules that the first watched step did not call, with their classes; None before this
+            step.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Share:
         self.factor = 1
         self.overhead: Overhead | None = None
         self.account: Account | None = None
-        self.uncalled: dict[str, str] | None = None
+        self.uncalled_classes: dict[str, str] | None = None
         self.shapes: dict[int, tuple[int, ...]] = {}
         self._intervals = [(each, each) for each in part.plan.schedules]
         self._focus_until = 0  # the step before which every row is measured
@@ -124,9 +125,9 @@ class Share:
             called: the ids of the modules that the step has called.
             due: the schedules that were due in the step.
         """
-        if self.uncalled is None:
+        if self.uncalled_classes is None:
             targets = [target for target in self.watched(due) if id(target.value) not in called]
-            self.uncalled = {target.name: type(target.value).__name__ for target in targets}
+            self.uncalled_classes = {target.name: type(target.value).__name__ for target in targets}
 
     def fail(self, error: Exception, *, alone: bool) -> None:
         """Handle an error of the owner: raise it, or with `on_error="warn"` stop watching.

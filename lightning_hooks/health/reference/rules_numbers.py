@@ -88,7 +88,7 @@ class ReferenceNumbers(ReferenceRule):
             factors[:, each.bands.names.index(first)] = DATA[key]
         if key == LOSS:
             factors[each.steps < EARLY] = _EARLY_LOSS
-            # Later, a lower loss may be a training that has learned what the good one had not.
+            # After the early steps, ignore a lower loss: this run may simply have learned more than the good run.
             factors[(each.steps >= EARLY)[:, None] & (each.logs < 0)] = np.inf
         holds: Mask = np.abs(each.logs) > np.maximum(self.tolerance * np.log(factors), each.slack)
         roles = roles_of(evidence)

@@ -12,7 +12,7 @@ from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import elements_per_unit, layers_of
 from lightning_hooks.health.roles import Array, Mask, percent, roles_of, stalls
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom, symptoms_where
-from lightning_hooks.health.rules.base import Needs, StructureRule, held_at_measurements, is_new
+from lightning_hooks.health.rules.base import Needs, StructureRule, has_new_values, held_at_measurements
 
 _SIGMOIDS: Final = ("Sigmoid",)
 _TANHS: Final = ("Tanh",)
@@ -114,7 +114,7 @@ class ConstantOutput(StructureRule):
             evidence.start("output", "unit_variation"),
         )
         counts = evidence.track("output", "count")
-        if track is None or roles is None or first is None or counts is None or not is_new(track):
+        if track is None or roles is None or first is None or counts is None or not has_new_values(track):
             return ()
         layers = layers_of(evidence, roles)
         few = elements_per_unit(roles, layers, track.names, counts.values) < self.least_elements

@@ -26,8 +26,8 @@ WITNESS: Final = 32
 """The number of losses that a second witness judges: 60 steps, if all of the first 25 are watched and then every fifth."""
 
 
-def is_new(track: Track) -> bool:
-    """Whether a statistic was measured at a step that the rule has not judged: units are measured at every tenth step."""
+def has_new_values(track: Track) -> bool:
+    """Whether there are values that the rule has not judged: statistics of units are measured only at every tenth step."""
     return bool(np.isfinite(track.values[track.new]).any())
 
 

@@ -13,7 +13,7 @@ from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.layers import Layers, elements_per_unit, layers_of, roots_of_fan_in
 from lightning_hooks.health.roles import NO_STRUCTURE, WEIGHTED, Mask, Roles, percent, roles_of, stalls, starts
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom, missing, symptoms_where
-from lightning_hooks.health.rules.base import Needs, StructureRule, held_for_steps, is_new
+from lightning_hooks.health.rules.base import Needs, StructureRule, has_new_values, held_for_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ class DeadUnits(StructureRule):
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         track, roles, first = evidence.track("output", "dead_units"), roles_of(evidence), evidence.start("output", "dead_units")
         zeros, counts = evidence.track("output", "zero_fraction"), evidence.track("output", "count")
-        if track is None or roles is None or first is None or zeros is None or counts is None or not is_new(track):
+        if track is None or roles is None or first is None or zeros is None or counts is None or not has_new_values(track):
             return
         if not (track.values[track.new] >= min(self.linear, self.at_start, self.later)).any():
             return

@@ -86,12 +86,12 @@ def test_a_monitor_of_every_step_is_due_at_every_step_until_its_intervals_grow()
     plan = resolve(net(), RULES, EveryN())
     observer = assemble([Contribution(plans={"train": plan})]).producers["train"].observer
     share = observer.shares[0]
-    assert [observer.due(step, "train") is not None for step in range(6)] == [True] * 6
-    assert observer.due(0, "train") == observer.due(5, "train") and observer.due(0, "validate") is None
+    assert [observer.step_key(step, "train") is not None for step in range(6)] == [True] * 6
+    assert observer.step_key(0, "train") == observer.step_key(5, "train") and observer.step_key(0, "validate") is None
     share.widen(3)
-    assert [observer.due(step, "train") is not None for step in range(6)] == [False, False, True] * 2
+    assert [observer.step_key(step, "train") is not None for step in range(6)] == [False, False, True] * 2
     share.widen(1)
-    assert [observer.due(step, "train") is not None for step in range(3)] == [True] * 3
+    assert [observer.step_key(step, "train") is not None for step in range(3)] == [True] * 3
 
 
 @pytest.mark.parametrize("beside", [None, 1, 2], ids=["alone", "beside another rule", "beside one of fewer steps"])
@@ -152,7 +152,7 @@ def test_a_loop_that_counts_back_has_the_same_due_steps_again():
     class Rare(Participant):
         schedule = EveryN(every=50)
 
-        def due(self, step, stage):
+        def step_key(self, step, stage):
             return "due" if self.schedule.due(step) else None
 
     hook_manager = HookManager(net())

@@ -19,7 +19,7 @@ class Never(Participant):
 
     has_left = False
 
-    def due(self, step, stage):
+    def step_key(self, step, stage):
         return None
 
     def left(self):
