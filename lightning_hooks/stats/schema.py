@@ -1,7 +1,6 @@
 """The schema of moments, which kernels measure, and of the statistics that follow from moments.
 
-To add a statistic that follows from the moments, add a line to `STATISTICS`, its name to `rules.statistics.NAMES`, and a test.
-Tables, tags and messages read the names from there, and a test compares docs/rules.md and docs/statistics.md with the names.
+To add a statistic that follows from the moments, see "Where to add" in docs/internals.md.
 The kernel in torch reads `MOMENTS`. A compiled kernel whose row has other moments is rejected when it is loaded.
 """
 

@@ -23,7 +23,9 @@ STATISTICS: Final[dict[str, Callable[[Array], Array]]] = {stat.name: stat.formul
 MAGNITUDE_STATS: Final = tuple(stat.name for stat in schema.STATISTICS if stat.magnitudes)
 NAMES: Final = (*STATISTICS, "ratio", "histogram", "p1", "p50", "p99")
 
-assert (*NAMES, *PAIR_STATS, *UNIT_STATS) == named.NAMES
+assert (*NAMES, *PAIR_STATS, *UNIT_STATS) == named.NAMES, (
+    f"NAMES of rules/statistics.py must be, in this order, {(*NAMES, *PAIR_STATS, *UNIT_STATS)}, got {named.NAMES}"
+)
 
 
 def compute(stat: str, moments: Array) -> Array:
