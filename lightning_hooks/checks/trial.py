@@ -123,6 +123,6 @@ def _largest(each_step: Sequence[dict[str, float]]) -> dict[str, float]:
     for step in each_step:
         for name, size in step.items():
             known = largest.get(name)
-            # If the first size is NaN, keep NaN. A NaN of a later step is ignored, because NaN is not larger than any size.
-            largest[name] = size if known is None or size > known else known
+            # NaN is more than 0, and no other size is more than NaN. A NaN after a size above 0 is ignored.
+            largest[name] = size if known is None or size > known or (known == 0 and size != 0) else known
     return largest

@@ -56,6 +56,20 @@ def test_a_layer_of_zeros_at_the_end_lets_gradients_through_after_a_step():
     assert result_of("NoGradient", model, optimizer=None).status == "pass"
 
 
+class LateNaN(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.calls = net(), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.body(x) * (0.0 if self.calls == 1 else float("nan"))
+
+
+def test_a_gradient_that_is_0_in_the_first_step_and_nan_in_the_next_is_there():
+    assert result_of("NoGradient", LateNaN(), loss=lambda output, target: output.sum()).status == "pass"
+
+
 def test_dead_units_have_gradients_of_exactly_0():
     model = net()
     nn.init.constant_(model[0].bias, -100.0)
