@@ -53,7 +53,7 @@ def moments_of(flat: Tensor, tiny: float | None) -> Tensor:
         flat: a tensor with one dimension.
         tiny: the smallest normal number of the dtype; None for an integer dtype.
     """
-    wide = flat.double()
+    wide, count = flat.double(), flat.numel()
     low, high = torch.aminmax(wide)
     mean = wide.mean()
     deviation = wide - mean
@@ -61,12 +61,21 @@ def moments_of(flat: Tensor, tiny: float | None) -> Tensor:
     sums = torch.dot(deviation, deviation), magnitude.sum()
     # Only in host memory can a number be looked at without waiting for a device.
     is_readable = wide.is_cpu and not torch.compiler.is_compiling() and has_memory(wide)
-    # Most tensors have neither zeros nor other special elements. Two numbers tell, which is faster than counting.
-    has_none = is_readable and sums[1].item() < math.inf and magnitude.amin().item() >= (tiny or _LEAST)
-    numbers = flat.numel(), mean, *sums, low, high, *((0, 0, 0) if has_none else _special(magnitude, tiny))
+    is_finite = is_readable and sums[1].item() < math.inf
+    numbers = count, mean, *sums, low, high, *(_small(magnitude, tiny) if is_finite else _special(magnitude, tiny))
     if is_readable:
         return torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
     return torch.stack([each.double() if isinstance(each, Tensor) else torch.full_like(mean, each) for each in numbers])
+
+
+def _small(magnitude: Tensor, tiny: float | None) -> tuple[Tensor | int, int, Tensor | int]:
+    """As `_special`, of finite magnitudes in host memory, which are overwritten."""
+    # Most tensors have neither zeros nor subnormal numbers, which the smallest magnitude tells.
+    if magnitude.amin().item() >= (tiny or _LEAST):
+        return 0, 0, 0
+    # Sum numbers: counting what is not 0 takes twice as long if zeros are scattered.
+    zeros = magnitude.numel() - magnitude.sign().sum()
+    return zeros, 0, 0 if tiny is None else magnitude.lt_(tiny).sum() - zeros
 
 
 def _special(magnitude: Tensor, tiny: float | None) -> tuple[Tensor, Tensor, Tensor | int]:
