@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from torch import Tensor
+
 from lightning_hooks.stats.accumulators import Accumulator
 from lightning_hooks.stats.sections import Sections
 
@@ -32,6 +34,7 @@ class DueRows:
         self._whole = self.sections = sections
         self._on_request = [each for each in sections.kept if each.accumulator.on_request]
         self._rows: Mapping[str, Collection[int]] = {each.accumulator.name: each.rows for each in self._on_request}
+        self._views: dict[Sections, list[Tensor]] = {}
 
     def set(self, rows: Mapping[str, Collection[int]]) -> None:
         """Set the rows that are due, by the name of the accumulator."""
@@ -46,3 +49,9 @@ class DueRows:
     def has(self, accumulator: Accumulator, row: int) -> bool:
         """Whether the step measures the numbers of this accumulator for a row that keeps them."""
         return not accumulator.on_request or row in self.of(accumulator.name)
+
+    def arrays(self, state: Tensor) -> list[Tensor]:
+        """The sections that the step measures, as views of the state of the table, which is always the same."""
+        if self.sections not in self._views:
+            self._views[self.sections] = self.sections.split(state)
+        return self._views[self.sections]

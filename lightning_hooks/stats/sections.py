@@ -114,6 +114,11 @@ class Sections:
         start = self._starts[section] + slot * width
         return slice(start, start + width)
 
+    def start(self, name: str, row: int) -> int | None:
+        """Where the numbers of an accumulator and a row begin; None if the row does not keep it."""
+        span = self.span(name, row)
+        return None if span is None else span.start
+
     def starts(self, name: str, rows: Sequence[int]) -> NDArray[np.int64]:
         """Where the numbers of rows that keep the accumulator with this name begin in a state, int64 [rows].
 

@@ -97,7 +97,6 @@ class Table:
         not_compiled = [each.rows for each in kept if is_measured(each) and not each.accumulator.compiled]
         self._python_rows = {*self.metrics.rows}.union(*not_compiled)
         self.state = self.sections.blank(device)
-        self._views: dict[Sections, list[Tensor]] = {}
         # A NumPy array with the memory of the state: clearing it takes a tenth of the time that torch takes.
         self._array = self.state.numpy() if self.state.is_cpu else None
         # On a CUDA device: the `PartialRows` that hooks have measured and that are not merged into the state yet.
@@ -189,7 +188,7 @@ class Table:
             >>> table.moments[0, 1].item(), fallback.calls
             (2.0, 1)
         """
-        offset = self._histogram_offset(row) if on_request is None or "histogram" in on_request else None
+        offset = self.sections.start("histogram", row) if on_request is None or "histogram" in on_request else None
         for name in self.stores.keys() & (on_request or ()):
             return self.stores[name].writer(row, partial(fallback, row), partial(self._unit_writer, row, fallback, offset))
         device = kernels.on_device(self.state)
@@ -262,7 +261,7 @@ class Table:
             self.measuring.raise_failure()
             for section, slot, value in new:
                 numbers.setdefault(section, {})[slot] = value
-        arrays = self._arrays
+        arrays = self._due.arrays(self.state)
         for section, values in numbers.items():
             array = arrays[section]
             stacked = torch.stack([value.to(array.device, non_blocking=True) for value in values.values()])
@@ -277,7 +276,7 @@ class Table:
             counted: the rows whose histograms are due in such a step; default: those of the current step.
         """
         counted = self._due.of("histogram") if counted is None else counted
-        histograms = [self._histogram_offset(row) if row in counted else None for row in rows]
+        histograms = [self.sections.start("histogram", row) if row in counted else None for row in rows]
         return RowOffsets.of(rows, histograms, self._python_rows.isdisjoint(rows))
 
     def measure_all(
@@ -321,7 +320,7 @@ class Table:
         """
         device = self.state.device
         is_withdrawn = unless_zero.to(device, non_blocking=True) > 0
-        for section, (each, array) in enumerate(zip(self._due.sections.kept, self._arrays, strict=True)):
+        for section, (each, array) in enumerate(zip(self._due.sections.kept, self._due.arrays(self.state), strict=True)):
             if not is_measured(each):
                 continue
             index = to_device(self.sections.slots(section, rows), device)
@@ -338,7 +337,7 @@ class Table:
         """
         self._merge_partial()
         factor = factor.to(self.state.device, torch.float64)
-        rescale_sections(self._due.sections, self._arrays, rows, factor)
+        rescale_sections(self._due.sections, self._due.arrays(self.state), rows, factor)
         for store in self.stores.values():
             store.rescale(rows, factor)
 
@@ -369,21 +368,9 @@ class Table:
         pending = ((store.name, store.exchange()) for store in self.stores.values())
         return {name: numbers for name, numbers in pending if numbers is not None}
 
-    @property
-    def _arrays(self) -> list[Tensor]:
-        """The sections that are measured in the current step, as views of the state."""
-        sections = self._due.sections
-        if sections not in self._views:
-            self._views[sections] = sections.split(self.state)
-        return self._views[sections]
-
     def _merge_partial(self) -> None:
         if self._partial is not None:
             self._partial.merge()
-
-    def _histogram_offset(self, row: int) -> int | None:
-        span = self.sections.span("histogram", row)
-        return None if span is None else span.start
 
     def _has_elements(self, row: int) -> bool:
         """Whether a tensor may have been merged into a row, by `add` or by a writer. If none was, the next one is copied."""
@@ -395,7 +382,7 @@ class Table:
 
     def _write(self, row: int, measurement: Measurement, unscaled: Measurement, *, merging: bool) -> None:
         new = self.measuring.measured(row, measurement, unscaled)
-        arrays = self._arrays
+        arrays = self._due.arrays(self.state)
         for section, slot, numbers in new:
             numbers = numbers.to(self.state.device, non_blocking=True)
             if merging:

@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from torch import Tensor
 
 from lightning_hooks import HealthMonitor, StatsMonitor
-from lightning_hooks.callbacks import health
+from lightning_hooks.callbacks import _diagnosing
 from lightning_hooks.callbacks._outlet import TrainerOutlet
 from tests.callbacks.models import ValNet, data, trainer_of
 
@@ -51,7 +51,7 @@ class Recorded(TrainerOutlet):
 def main(name: str, told: Path) -> None:
     """Fit with a progress bar of this name, and write what the monitor told."""
     warnings.filterwarnings("ignore")
-    health.TrainerOutlet = Recorded  # type: ignore[misc]
+    _diagnosing.TrainerOutlet = Recorded  # type: ignore[misc]
     bar = {"tqdm": TQDMProgressBar, "rich": RichProgressBar}[name]()
     torch.manual_seed(0)
     trainer = trainer_of(

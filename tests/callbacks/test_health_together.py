@@ -25,7 +25,7 @@ def test_a_second_health_monitor_is_refused_before_anything_is_written(tmp_path:
     others = [StatsMonitor(loggers=[])] if beside else []
     monitors = [HealthMonitor(), HealthMonitor(rules=["LossSpike"], prefix="b/")]
     trainer = trainer_of(tmp_path, *others, *monitors)
-    message = "the Trainer has two HealthMonitors, which would tell each finding twice; keep one"
+    message = "there are two HealthMonitors, which would tell each finding twice; keep one"
     with pytest.raises(RuleError, match=message):
         trainer.fit(Net(), data(3))
     assert not list(tmp_path.iterdir())

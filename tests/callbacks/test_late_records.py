@@ -319,6 +319,7 @@ def test_steps_read_no_number_of_the_device_before_the_next_one_ends(monkeypatch
 
     late_copies.install(monkeypatch)
     monkeypatch.setattr("lightning_hooks.stats.kernels.on_device", lambda tensor: Kernel)
+    monkeypatch.setattr(reference, "has_memory", lambda tensor: False)  # as on a device, no number can be looked at
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     rules = [

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from lightning_hooks.callbacks import health
+from lightning_hooks.callbacks import _diagnosing
 from lightning_hooks.callbacks._terminal import print_above
 from lightning_hooks.health.text import Block, as_text
 from tests.callbacks import _sick_fit
@@ -123,7 +123,7 @@ def test_findings_stand_once_in_whole_lines_above_the_bar(tmp_path: Path, bar: s
 
 @bars
 def test_in_a_file_findings_are_plain_text(tmp_path: Path, bar: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "TrainerOutlet", health.TrainerOutlet)  # the fit replaces it
+    monkeypatch.setattr(_diagnosing, "TrainerOutlet", _diagnosing.TrainerOutlet)  # the fit replaces it
     monkeypatch.setattr(_sick_fit.Recorded, "told", [])
     monkeypatch.setattr(os, "environ", plain_environment())
     with open(tmp_path / "out", "w", encoding="utf-8") as file, redirect_stdout(file), redirect_stderr(file):
