@@ -1,6 +1,5 @@
 """Training from the configurations in configs/, in a folder of its own, through the command line."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +15,7 @@ DIGITS = ["--config", str(ROOT / "configs" / "digits.yaml")]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT))
-    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)  # seed_everything sets it
     yield tmp_path
-    for variable in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
-        os.environ.pop(variable, None)
 
 
 def fit(config: Path, steps: int) -> int:

@@ -439,11 +439,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "cli_model", raising=False)
-    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
     yield tmp_path
     sys.modules.pop("cli_model", None)
-    os.environ.pop("PL_GLOBAL_SEED", None)
-    os.environ.pop("PL_SEED_WORKERS", None)
 
 
 CONFIGS = ["--config", "base.yaml", "--config", "hooks.yaml"]

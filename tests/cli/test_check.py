@@ -47,11 +47,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.delitem(sys.modules, "checked_model", raising=False)
-    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
     yield ["--config", "config.yaml"]
     sys.modules.pop("checked_model", None)
-    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
-        os.environ.pop(name, None)
 
 
 def test_a_sound_config_passes_with_exit_code_0_and_is_not_trained(config, capsys):

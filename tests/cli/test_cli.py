@@ -119,11 +119,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "cli_model", raising=False)
-    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)  # seed_everything sets it; this puts it back
     yield tmp_path
     sys.modules.pop("cli_model", None)
-    os.environ.pop("PL_GLOBAL_SEED", None)
-    os.environ.pop("PL_SEED_WORKERS", None)
 
 
 def write(content: str, name: str = "hooks.yaml") -> str:
