@@ -70,8 +70,8 @@ class Changing(Job["GradientTransforms | ActivationTransforms", list[BoundTransf
 
     @override
     def refuse_setting(self, setting: Setting) -> None:
-        # All processes must start a run, because transforms agree on a seed there.
-        # Within a fit, a process may skip a validation.
+        # All processes must start a run, because transforms agree on a seed there. A validation within a fit starts none, so
+        # one process may skip it.
         refuse_setting(setting, () if setting.function == "fit" else self.stages)
         about = [(f"{self.label}apply[{i}]", rule, (rule.acts_on(self._default),)) for i, rule in enumerate(self.owner.apply)]
         refuse_for_strategy(setting, about)

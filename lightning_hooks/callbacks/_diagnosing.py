@@ -216,9 +216,8 @@ class Diagnosing(Monitoring["HealthMonitor"]):
 
     def raise_if_asked(self) -> None:
         """Raise the error that the action `raise` has asked for, once."""
-        if self.reporter is not None and self.reporter.error is not None:
-            error, self.reporter.error = self.reporter.error, None
-            raise error
+        if self.reporter is not None:
+            self.reporter.raise_if_asked()
 
     @override
     def close(self, error: BaseException | None) -> None:

@@ -224,9 +224,8 @@ def end_epoch(run: LightningRun, trainer: Trainer) -> None:
 def flush(run: LightningRun | None) -> None:
     """Publish the finished steps, waiting for tables that are still being copied from a device."""
     producer = None if run is None else run.producers.get("train")
-    if producer is not None and producer.is_pending:
-        with producer.guard():
-            producer.publish_pending()
+    if producer is not None:
+        producer.flush()
 
 
 def end_stage(run: LightningRun, trainer: Trainer, stage: str) -> None:

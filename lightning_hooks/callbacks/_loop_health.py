@@ -75,9 +75,8 @@ class HealthPart(LoopPart):
         if self._own is not None:
             self._own.end_step(step)
         reporter = self._reporter()
-        if reporter is not None and reporter.error is not None:
-            error, reporter.error = reporter.error, None
-            raise error
+        if reporter is not None:
+            reporter.raise_if_asked()
 
     @override
     def flush(self) -> None:

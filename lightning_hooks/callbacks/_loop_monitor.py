@@ -162,9 +162,8 @@ class MonitorPart(LoopPart):
 
     @override
     def flush(self) -> None:
-        if self._producer is not None and self._producer.is_pending:
-            with self._producer.guard():
-                self._producer.publish_pending()
+        if self._producer is not None:
+            self._producer.flush()
 
     @override
     def close(self, error: BaseException | None) -> None:

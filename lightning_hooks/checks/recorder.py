@@ -121,6 +121,7 @@ class Recorder(TorchFunctionMode):
         self._tell("after_function", name, function, args, kwargs, result)
         if function is Tensor.backward:
             self._tell("after_backward", args[0])
+            self._tell("on_gradients")
         return result
 
     def _by_event(self) -> dict[str, list[Probe]]:
@@ -177,6 +178,7 @@ class Recorder(TorchFunctionMode):
         if self._is_of_step(optimizer):
             self._refuse_late()
             self._tell("before_update", optimizer)
+            self._tell("on_gradients")
 
     def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._is_of_step(optimizer):

@@ -184,6 +184,12 @@ class Reporter(StepConsumer):
                 for action in self._actions.of(finding):
                     self._do(action, finding)
 
+    def raise_if_asked(self) -> None:
+        """Raise the error that the action `raise` has asked for, once."""
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+
     def _do(self, action: Action, finding: Finding) -> None:
         if action.kind == "raise":
             self.error = self.error or HealthError(as_text([block_of_finding(finding)]))

@@ -43,14 +43,7 @@ class Grads(Probe):
         recorder.record.grads = self._grads
 
     @override
-    def after_backward(self, loss: Tensor) -> None:
-        self._note()
-
-    @override
-    def before_update(self, optimizer: Optimizer) -> None:
-        self._note()
-
-    def _note(self) -> None:
+    def on_gradients(self) -> None:
         for target in self.recorder.names.parameters:
             grad = target.value.grad
             if grad is not None:
@@ -73,14 +66,7 @@ class Hidden(Probe):
         recorder.record.hidden = self._names
 
     @override
-    def after_backward(self, loss: Tensor) -> None:
-        self._note()
-
-    @override
-    def before_update(self, optimizer: Optimizer) -> None:
-        self._note()
-
-    def _note(self) -> None:
+    def on_gradients(self) -> None:
         for name, module in self._modules:
             if name not in self._names and any(each.grad is not None for each in module.parameters()):
                 self._names.append(name)

@@ -48,6 +48,9 @@ class Probe:
     def before_update(self, optimizer: Optimizer) -> None:
         """Called before an optimizer steps."""
 
+    def on_gradients(self) -> None:
+        """Called when parameters have gradients: after each backward of a loss, and before each step of an optimizer."""
+
     def after_update(self, optimizer: Optimizer) -> None:
         """Called after an optimizer has stepped."""
 

@@ -106,9 +106,8 @@ class LoopSteps:
 
     def publish_pending(self) -> None:
         """Publish the finished steps, waiting for numbers that are still on a device."""
-        if self._producer is not None and self._producer.is_pending:
-            with self._producer.guard():
-                self._producer.publish_pending()
+        if self._producer is not None:
+            self._producer.flush()
 
     def _publish(self) -> None:
         producer = self._producer

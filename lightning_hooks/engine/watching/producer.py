@@ -170,6 +170,12 @@ class Producer:
                 return self._facts.of_rank()
         return None, 0
 
+    def flush(self) -> None:
+        """Publish the finished steps, waiting for numbers that are still on a device. Errors go through `on_error`."""
+        if self.is_pending:
+            with self.guard():
+                self.publish_pending()
+
     def publish_pending(self) -> None:
         """Publish the finished steps, without acting on what ranks requested in their exchanges.
 
