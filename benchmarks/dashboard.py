@@ -19,7 +19,7 @@ import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks import output
-from lightning_hooks.records.layout import LogEntry
+from lightning_hooks.records.entry import LogEntry
 from lightning_hooks.records.table_layout import SeriesHeader
 from lightning_hooks.tensorboard import StepEventWriter
 

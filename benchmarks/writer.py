@@ -16,7 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks import output
 from benchmarks.repeat import repeat
-from lightning_hooks.records.layout import LogEntry
+from lightning_hooks.records.entry import LogEntry
 from lightning_hooks.records.table_layout import SeriesHeader
 from lightning_hooks.tensorboard import StepEventWriter
 

@@ -18,7 +18,8 @@ from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.histogram_pace import HistogramPace
-from lightning_hooks.records.layout import EntryLayout, Levels
+from lightning_hooks.records.layout import EntryLayout
+from lightning_hooks.records.levels import Levels
 from lightning_hooks.records.limits import Limits
 from lightning_hooks.records.saved_facts import changes
 from lightning_hooks.records.step_view import StepView

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lightning_hooks.records.layout import EntryLayout, LogEntry
+from lightning_hooks.records.entry import LogEntry
+from lightning_hooks.records.layout import EntryLayout
 from lightning_hooks.records.step_view import StepView
 
 

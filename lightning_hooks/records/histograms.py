@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.plan.row_index import Indices, joined
+from lightning_hooks.plan.row_index import Indices, RowIndex, StatColumn, joined
+from lightning_hooks.records.levels import Levels, rows_of_blocks
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.stats.histogram import bucket_edges
-from lightning_hooks.stats.statistics import StepStatistics
+from lightning_hooks.stats.row_statistics import StepStatistics
 
 Array = NDArray[np.float64]
 BUCKET_LIMITS: Array = bucket_edges()[1:]
@@ -32,6 +33,27 @@ class Histograms:
         self.tags = tuple(rows_by_tag)
         self._rows_by_tag = rows_by_tag
         self._all = _concatenate([*rows_by_tag.values()])
+
+    @classmethod
+    def of(cls, index: RowIndex, columns: Sequence[StatColumn], levels: Levels, prefix: str) -> Histograms:
+        """The histograms of the rows of a stage, or of the blocks that these are merged into.
+
+        Args:
+            index: the row index of the views.
+            columns: the rows of each tensor whose histograms are due.
+            levels: the levels of the module tree at which rows are merged.
+            prefix: the text before every tag.
+        """
+        rows_by_tag: dict[str, Indices] = {}
+        for column in columns:
+            blocks = {name: [row] for name, row in zip(column.names, column.rows.tolist(), strict=True)}
+            if levels.histograms is not None:
+                level = levels.histograms.get((column.tensor, column.stat))
+                unmerged = {n: rows for n, rows in blocks.items() if n in levels.pinned or rows[0] in index.members}
+                blocks = {**({} if level is None else rows_of_blocks(column, level, index.members)), **unmerged}
+            for name, rows in blocks.items():
+                rows_by_tag[f"{prefix}{column.tensor}_histogram/{name}"] = np.array(rows, dtype=np.intp)
+        return cls(rows_by_tag)
 
     def fill(self, view: StepView, statistics: StepStatistics, tags: Sequence[str]) -> tuple[tuple[str, ...], Array]:
         """The tags and the counts [tags, buckets] of the histograms of which at least one row was measured.

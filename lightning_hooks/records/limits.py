@@ -7,7 +7,7 @@ from typing import Final
 
 from lightning_hooks.plan.groups import block_of
 from lightning_hooks.plan.row_index import RowIndex, columns_of
-from lightning_hooks.records.layout import Levels
+from lightning_hooks.records.levels import Levels
 from lightning_hooks.records.roll_up import RollUp, StageColumn, roll_up
 
 MAX_SCALARS: Final = 500

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from lightning_hooks.plan.row_index import Indices, RowIndex, StatColumn, joined
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.stats.accumulators import MOMENTS, Accumulator
+from lightning_hooks.stats.spans import Spans
 from lightning_hooks.stats.stored import MOMENT_NAMES, stored_moments
 
 Array = NDArray[np.float64]
@@ -39,11 +40,13 @@ class _OtherSeries(NamedTuple):
         accumulator: the accumulator; None for a statistic.
         stat: the statistic; empty for an accumulator.
         rows: the indices of the rows.
+        span: the positions of the numbers.
     """
 
     accumulator: Accumulator | None
     stat: str
     rows: Indices
+    span: slice
 
 
 class TableLayout:
@@ -51,84 +54,86 @@ class TableLayout:
 
     The table has the moments of every row with a due statistic, and of the parameters that a ratio needs. The states of other
     accumulators are stored if the accumulator names columns for them (`stored`). All other statistics are stored as numbers.
+    Last are the vectors of units.
 
     Args:
         index: the row index of the views.
         counts: for each tensor the rows that are due.
         columns: the statistics that are due.
-
-    Attributes:
-        headers: the headers of the series.
     """
 
     def __init__(self, index: RowIndex, counts: Sequence[StatColumn], columns: Sequence[StatColumn]) -> None:
-        self._headers: list[SeriesHeader] = []
-        self._end = 0
+        headers: list[SeriesHeader] = []
+        self._spans = Spans()
         # The positions of the numbers to store in the flattened moments [rows, columns], one column of a tensor after the
         # other.
         positions: list[Indices] = []
         for tensor, names, rows in _rows_with_moments(index, counts, columns):
             for column in stored_moments(magnitudes=index.magnitudes):
-                self._add(tensor, MOMENT_NAMES[column], names)
+                headers.append(SeriesHeader(tensor, MOMENT_NAMES[column], names, self._spans.add(len(names))))
                 positions.append(rows * MOMENTS.width + column)
         self._positions = joined(positions)
+        self._moments = self._spans.since(0)
         self._others: list[_OtherSeries] = []
         for each in columns:
             if each.stat != "ratio" and not MOMENTS.serves(each.stat):
-                self._add_other(index, each, columns)
-        self.headers = tuple(self._headers)
+                headers += self._add_other(index, each, columns)
+        self._headers = tuple(headers)
+        self._size = self._spans.size
+        self._vectors = UnitVectors(index, self._size)
 
-    def fill(self, view: StepView) -> Array:
-        """The numbers of all series of a step, concatenated."""
-        numbers = np.empty(self._end)
-        end = len(self._positions)
-        numbers[:end] = MOMENTS.encode(view.moments).take(self._positions)
-        for accumulator, stat, rows in self._others:
+    def fill(self, view: StepView) -> tuple[tuple[SeriesHeader, ...], Array]:
+        """The headers of the series of a step, and the numbers of all series, concatenated."""
+        numbers = np.empty(self._size)
+        numbers[self._moments] = MOMENTS.encode(view.moments).take(self._positions)
+        for accumulator, stat, rows, span in self._others:
             if accumulator is None:
-                values = view.values(stat, rows)
+                numbers[span] = view.values(stat, rows)
             else:
-                values = accumulator.encode(view.state(accumulator.name, rows)).T
-            numbers[end : end + values.size] = values.ravel()
-            end += values.size
-        return numbers
+                numbers[span] = accumulator.encode(view.state(accumulator.name, rows)).T.ravel()
+        if not view.vectors:
+            return self._headers, numbers
+        headers, of_units = self._vectors.fill(view)
+        return (*self._headers, *headers), np.concatenate([numbers, of_units])
 
-    def _add(self, tensor: str, name: str, names: tuple[str, ...]) -> None:
-        self._headers.append(SeriesHeader(tensor, name, names, slice(self._end, self._end + len(names))))
-        self._end += len(names)
-
-    def _add_other(self, index: RowIndex, column: StatColumn, columns: Sequence[StatColumn]) -> None:
+    def _add_other(self, index: RowIndex, column: StatColumn, columns: Sequence[StatColumn]) -> list[SeriesHeader]:
         """Add the stored columns of the accumulator that computes a statistic, or else the statistic as a number."""
         accumulator = next((kept.accumulator for kept in index.kept.values() if kept.accumulator.serves(column.stat)), None)
         if accumulator is None or not accumulator.stored:
-            self._add(*column[:3])
-            self._others.append(_OtherSeries(None, column.stat, column.rows))
-            return
+            header = SeriesHeader(*column[:3], self._spans.add(len(column.rows)))
+            self._others.append(_OtherSeries(None, column.stat, column.rows, header.span))
+            return [header]
         served = [each for each in columns if each.tensor == column.tensor and accumulator.serves(each.stat)]
         # Several statistics of a tensor can follow from one accumulator. Add its columns at the first of these statistics.
-        if served[0] is column:
-            names, rows = _union(index, served)
-            for name in accumulator.stored:
-                self._add(column.tensor, name, names)
-            self._others.append(_OtherSeries(accumulator, "", rows))
+        if served[0] is not column:
+            return []
+        names, rows = _union(index, served)
+        start = self._spans.size
+        headers = [SeriesHeader(column.tensor, name, names, self._spans.add(len(names))) for name in accumulator.stored]
+        self._others.append(_OtherSeries(accumulator, "", rows, self._spans.since(start)))
+        return headers
 
 
 class UnitVectors:
-    """The series of units: each row with `Units(vectors=True)` has a table of its own, whose rows are the units."""
+    """The series of units: each row with `Units(vectors=True)` has a table of its own, whose rows are the units.
 
-    def __init__(self, index: RowIndex) -> None:
-        self._index = index
+    Args:
+        index: the row index of the views.
+        start: the position of the first number.
+    """
+
+    def __init__(self, index: RowIndex, start: int) -> None:
+        self._index, self._start = index, start
         self._headers: dict[tuple[tuple[int, str, int], ...], tuple[SeriesHeader, ...]] = {}
 
     def fill(self, view: StepView) -> tuple[tuple[SeriesHeader, ...], Array]:
         """The headers of the series of a step, and the numbers of all series, concatenated."""
-        if not view.vectors:
-            return (), np.empty(0)
         key = tuple((row, name, len(values)) for (row, name), values in view.vectors.items())
         if key not in self._headers:
-            ends = np.cumsum([0, *(size for *_, size in key)]).tolist()
+            spans = Spans(self._start)
             self._headers[key] = tuple(
-                SeriesHeader(units_table(self._index, row), name, tuple(map(str, range(size))), slice(start, start + size))
-                for (row, name, size), start in zip(key, ends, strict=False)
+                SeriesHeader(units_table(self._index, row), name, tuple(map(str, range(size))), spans.add(size))
+                for row, name, size in key
             )
         return self._headers[key], np.concatenate([*view.vectors.values()])
 

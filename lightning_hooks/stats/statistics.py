@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from lightning_hooks.rules import statistics as named
 from lightning_hooks.rules.statistics import quantile_of
 from lightning_hooks.stats import schema
-from lightning_hooks.stats.moments import RowUnions
 from lightning_hooks.stats.pairs import PAIR_STATS
 from lightning_hooks.stats.schema import COUNT
 from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
@@ -78,56 +77,3 @@ def ratio(update: Array, param: Array) -> Array:
 def needs_histogram(stat: str) -> bool:
     """Whether a statistic is computed from a histogram: the histogram itself, or a quantile."""
     return stat == "histogram" or quantile_of(stat) is not None
-
-
-class StepStatistics(NamedTuple):
-    """The statistics of a step.
-
-    Args:
-        moments: the moments of rows, then of unions, float64 [rows + unions, 9].
-        values: the requested values, float64 [values]; NaN where a row has no elements.
-        complete: whether every row and every union has elements.
-    """
-
-    moments: Array
-    values: Array
-    complete: bool
-
-    @property
-    def measured(self) -> NDArray[np.bool_]:
-        """Which rows and unions have elements, bool [rows + unions]."""
-        measured: NDArray[np.bool_] = self.moments[:, COUNT] > 0
-        return measured
-
-    def norms(self) -> Array:
-        """The norms of all rows and unions, float64 [rows + unions]."""
-        return compute("norm", self.moments)
-
-
-class RowStatistics:
-    """Several statistics of rows and of unions of rows, computed together at every step.
-
-    Args:
-        stats: keys of `STATISTICS`.
-        unions: the unions of rows.
-        positions: the values to return, as flat indices into the result of `compute_all` for rows and unions
-            [len(stats) + 1, rows + unions].
-
-    Example:
-        >>> row = np.array([[4.0, 0.5, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 0.0]])
-        >>> RowStatistics(["mean", "max"], RowUnions([]), np.array([1]))(row).values.tolist()
-        [1.0]
-    """
-
-    def __init__(self, stats: Sequence[str], unions: RowUnions, positions: NDArray[np.intp]) -> None:
-        self._stats = tuple(stats)
-        self._unions = unions
-        self.positions = positions
-
-    def __call__(self, moments: Array) -> StepStatistics:
-        """The statistics of a step, from its moments [rows, 9]."""
-        united = moments
-        if len(self._unions):
-            united = np.concatenate([moments, self._unions(moments)])
-        values, complete = compute_all(self._stats, united)
-        return StepStatistics(united, values.take(self.positions), complete)

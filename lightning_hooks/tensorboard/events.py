@@ -27,7 +27,7 @@ from lightning_hooks.tensorboard.messages import value_bytes
 from lightning_hooks.tensorboard.tags import ABOUT, FACTS, FOUND, INDEX, PLUGIN, ROWS, TABLE
 
 if TYPE_CHECKING:
-    from lightning_hooks.records.layout import LogEntry
+    from lightning_hooks.records.entry import LogEntry
     from lightning_hooks.records.table_layout import SeriesHeader
 
 FillFloats = Callable[[bytearray, NDArray[np.int64], NDArray[np.float64]], None]

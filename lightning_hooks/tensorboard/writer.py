@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.utils.tensorboard import SummaryWriter
 
-    from lightning_hooks.records.layout import LogEntry
+    from lightning_hooks.records.entry import LogEntry
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.tensorboard import SummaryWriter
 
 from lightning_hooks import StatsMonitor
-from lightning_hooks.records.layout import LogEntry
+from lightning_hooks.records.entry import LogEntry
 from lightning_hooks.records.table_layout import SeriesHeader
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.stored import MOMENT_NAMES, encode_moments, stored_moments

@@ -9,7 +9,9 @@ from lightning_hooks import Watch
 from lightning_hooks.plan.groups import block_of
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.plan.rows import requested
-from lightning_hooks.records.layout import EntryLayout, Levels, LogEntry
+from lightning_hooks.records.entry import LogEntry
+from lightning_hooks.records.layout import EntryLayout
+from lightning_hooks.records.levels import Levels
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.kernels.reference import measure

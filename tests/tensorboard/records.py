@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lightning_hooks.records.layout import LogEntry
+from lightning_hooks.records.entry import LogEntry
 from lightning_hooks.records.table_layout import SeriesHeader
 
 NAMES = ("encoder.0.weight", "encoder.0.bias", "head")

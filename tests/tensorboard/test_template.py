@@ -6,7 +6,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from lightning_hooks import backends
-from lightning_hooks.records.layout import LogEntry
+from lightning_hooks.records.entry import LogEntry
 from lightning_hooks.stats.histogram import bucket_edges
 from lightning_hooks.tensorboard import events
 from lightning_hooks.tensorboard.events import EventBuilder

@@ -10,7 +10,8 @@ from torchmetrics import MaxMetric
 
 from examples.singular_value import LargestSingularValue
 from lightning_hooks import RuleError, StatsMonitor, Units, Watch, read_run
-from lightning_hooks.records.layout import EntryLayout, LogEntry
+from lightning_hooks.records.entry import LogEntry
+from lightning_hooks.records.layout import EntryLayout
 from lightning_hooks.stats.schema import STATISTICS
 from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
 from lightning_hooks.tensorboard import StepEventWriter
