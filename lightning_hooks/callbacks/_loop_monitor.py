@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from typing_extensions import override
 
-from lightning_hooks.callbacks._checks import Written, refuse_common_tags
+from lightning_hooks.callbacks._checks import Earlier
 from lightning_hooks.callbacks._fit_report import leave_report
 from lightning_hooks.callbacks._loop_writer import LoopWriter
-from lightning_hooks.callbacks._max_overhead import OverheadLimit
-from lightning_hooks.callbacks._monitor_log import limits_of
-from lightning_hooks.engine.assembly import TRAIN, Assembled, Contribution
-from lightning_hooks.engine.changing.checks import refuse_changed_sums
+from lightning_hooks.callbacks._monitor_plans import resolve_stages
+from lightning_hooks.callbacks._monitor_run import MonitorRun, check_written
+from lightning_hooks.engine.assembly import TRAIN, Assembled
 from lightning_hooks.engine.plain_loop.checks import refuse_other_stages, without_optimizer
 from lightning_hooks.engine.plain_loop.part import LoopPart
 from lightning_hooks.engine.plain_loop.run import LoopRun
@@ -24,13 +23,9 @@ from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.defaults import DEFAULT_WATCH
-from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rank_check import check_ranks_agree
-from lightning_hooks.plan.resolve import resolve
-from lightning_hooks.records.consumer import Latest, Publisher, StepConsumer
-from lightning_hooks.records.limits import Limits, TablesOnly
+from lightning_hooks.records.consumer import Latest, StepConsumer
 from lightning_hooks.rules import Watch
-from lightning_hooks.rules.prefix import name_of
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._monitor_options import MonitorOptions
@@ -76,107 +71,90 @@ class MonitorPart(LoopPart):
     ) -> None:
         refuse_other_stages(options.stages, f"{label}stages")
         _refuse_other_loggers(owner.loggers, f"{label}loggers")
-        self.latest = Latest()
-        self._is_started = False
         self._run: LoopRun | None = run
-        self._board = run.board_of(owner)
-        self._report = options.report
+        self._board, self._report = run.board_of(owner), options.report
+        self._monitor: MonitorRun | None = None
+        self._is_started = False
         if options.report is not None and self._board is None and not run.has_board(owner):
             raise RuleError(
                 f"{label}report={str(options.report)!r} is made of an event file, and the loop writes none; give "
                 "instrument(logdir='…') or StatsMonitor(logdir='…') a folder for it"
             )
-        rules = _rules_of(run, watch, guests)
-        plan = resolve(
+        resolved = resolve_stages(
             run.model,
-            rules,
-            options.schedule,
-            label,
-            with_loss=True,
-            loss_alone=options.watches_loss_alone,
-            draws_every=options.histogram_every_n_steps if run.has_board(owner) else None,
+            _rules_of(run, watch, guests),
+            options,
+            label=label,
             name="watch" if watch else "the default watch",
+            draws=run.has_board(owner),
         )
-        check_ranks_agree(plan, run.device)
-        self._producer: Producer | None = None
-        self._share: Share | None = None
-        self._overhead_limit = OverheadLimit(options.max_overhead, options.schedule)
-        if not plan.rows:
+        check_ranks_agree(resolved.plan, run.device)
+        if not resolved.plan.rows:
             super().__init__(None)
             return
-        refuse_changed_sums(plan, run.transforms)
-        limits = TablesOnly() if options.only_tables else limits_of(owner, options, plan, {TRAIN: plan})
-        leads = self._note_written(run, owner, plan, limits)
-        writers = [] if self._board is None else [self._writer_of(owner, options, limits)]
-        if writers and limits.exceeded:
-            warnings.warn(f"{label}{limits.warning()}", stacklevel=7)
-        readers = [guest.consumer(self._focus) for guest in guests]
-        first = [run.latest] if len(run.written) == 1 else []
-        self._publisher = Publisher([self.latest, *first, *writers, *readers, *options.consumers])
-        super().__init__(
-            Contribution(
-                type(owner).__name__,
-                label,
-                {TRAIN: plan},
-                on_error=options.on_error,
-                publisher=self._publisher,
-                leads={TRAIN: leads},
-            )
-        )
-
-    def _note_written(self, run: LoopRun, owner: Any, plan: Plan, limits: Limits) -> bool:
-        """Note what the monitor writes. Returns whether it is the first with its prefix, which has the global numbers."""
-        written = Written(name_of(owner.prefix), {TRAIN: plan}, limits, owner)
-        refuse_common_tags([*run.written, written])
+        written = check_written(owner, options, resolved, _earlier(run))
         run.written.append(written)
-        return next(each for each in run.written if each.prefix == written.prefix) is written
+        self._limits_overhead = options.max_overhead is not None
+        self._monitor = monitor = MonitorRun(written, options, label)
+        writers = []
+        if self._board is not None:
+            every = options.histogram_every_n_steps
+            writers.append(LoopWriter(self._board, owner.prefix, written.limits, every, self._share))
+            if written.limits.exceeded:
+                warnings.warn(f"{label}{written.limits.warning()}", stacklevel=7)
+        readers = [guest.consumer(monitor.focus) for guest in guests]
+        first = [run.latest] if len(run.written) == 1 else []
+        super().__init__(monitor.contribute([*first, *writers, *readers, *options.consumers], _earlier(run)))
 
-    def _writer_of(self, owner: Any, options: MonitorOptions, limits: Limits) -> LoopWriter:
-        assert self._board is not None
-        return LoopWriter(self._board, owner.prefix, limits, options.histogram_every_n_steps, self._share_of)
+    @property
+    def latest(self) -> Latest:
+        """The views of the monitor; without any if no rule matches anything."""
+        return Latest() if self._monitor is None else self._monitor.latest
 
-    def _share_of(self) -> Share:
-        assert self._share is not None
-        return self._share
-
-    def _focus(self, steps: int) -> None:
-        if self._share is not None:
-            self._share.focus(steps)
+    def _share(self) -> Share:
+        assert self._monitor is not None and self._monitor.trained is not None
+        return self._monitor.trained
 
     @override
     def assembled(self, made: Assembled, producer: Producer | None) -> None:
-        self._producer, self._share = producer, made.shares[TRAIN]
-        if self._overhead_limit.limit is not None and self._run is not None:
-            self._overhead_limit.start(self._share, self._run.meter.clock)
+        if self._monitor is not None and producer is not None and self._run is not None:
+            clock = self._run.meter.clock if self._limits_overhead else None
+            self._monitor.assembled(made, {TRAIN: producer}, clock)
 
     @override
     def start(self) -> None:
-        if self.contribution is not None and self._run is not None:
+        if self.contribution is not None and self._monitor is not None and self._run is not None:
             self._is_started = True
-            self._publisher.start(self.contribution.plans[TRAIN].index, self._run.context)
+            self._monitor.publisher.start(self.contribution.plans[TRAIN].index, self._run.context)
 
     @override
     def end_step(self, step: int) -> None:
-        if self._share is not None and self._overhead_limit.limit is not None:
-            self._overhead_limit.warn(self._share)
+        if self._monitor is not None and self._limits_overhead:
+            self._monitor.end_step()
 
     @override
     def flush(self) -> None:
-        if self._producer is not None:
-            self._producer.flush()
+        if self._monitor is not None:
+            self._monitor.flush()
 
     @override
     def close(self, error: BaseException | None) -> None:
-        board = self._board
+        board, monitor = self._board, self._monitor
         was_started, self._is_started = self._is_started, False
-        if was_started:
-            self._publisher.close(error)
+        if was_started and monitor is not None:
+            monitor.publisher.close(error)
         # Drop what keeps the model alive.
-        self._run, self._producer, self._share, self._board = None, None, None, None
-        self.contribution = None
+        self._run, self._board, self.contribution = None, None, None
+        if monitor is not None:
+            monitor.forget()
         if board is not None and self._report is not None and error is None:
             board.remove()  # Close the event file, so that the report is made of all of it.
             leave_report(board.folder, Path(str(self._report)).expanduser().absolute(), ())
+
+
+def _earlier(run: LoopRun) -> Earlier:
+    """What the callbacks do whose parts are made already."""
+    return Earlier(tuple(run.written), tuple(run.transforms))
 
 
 def _rules_of(run: LoopRun, watch: Sequence[Watch] | None, guests: Sequence[LoopGuest]) -> list[Watch]:

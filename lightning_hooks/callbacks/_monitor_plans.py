@@ -23,7 +23,13 @@ class Resolved(NamedTuple):
 
 
 def resolve_stages(
-    model: nn.Module, rules: Sequence[Watch] | None, options: MonitorOptions, *, label: str, name: str
+    model: nn.Module,
+    rules: Sequence[Watch] | None,
+    options: MonitorOptions,
+    *,
+    label: str,
+    name: str,
+    draws: bool = True,
 ) -> Resolved:
     """Resolve rules against a model. A stage for which no rule matches anything is skipped with a warning.
 
@@ -33,6 +39,7 @@ def resolve_stages(
         options: how the monitor watches.
         label: the prefix of rules' names in messages.
         name: of the list of rules in messages.
+        draws: whether histograms are written, so that rules without `stats` measure them.
 
     Raises:
         RuleError: a rule is invalid in this model, or matches nothing.
@@ -44,7 +51,7 @@ def resolve_stages(
         label,
         with_loss="train" in options.stages,
         loss_alone=options.watches_loss_alone,
-        draws_every=options.histogram_every_n_steps,
+        draws_every=options.histogram_every_n_steps if draws else None,
         name=name,
     )
     plans: dict[str, Plan] = {}

@@ -9,41 +9,28 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import nn
 from typing_extensions import override
 
-from lightning_hooks.callbacks._checks import (
-    Earlier,
-    Setting,
-    Written,
-    refuse_common_tags,
-    refuse_for_strategy,
-    refuse_setting,
-)
+from lightning_hooks.callbacks._checks import Earlier, Setting, refuse_for_strategy, refuse_setting
 from lightning_hooks.callbacks._driver import flush
 from lightning_hooks.callbacks._fit_report import folder_for_report, leave_report
 from lightning_hooks.callbacks._job import Guest, Job, Owner
 from lightning_hooks.callbacks._loop_monitor import LoopGuest, MonitorPart
-from lightning_hooks.callbacks._max_overhead import OverheadLimit
-from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
+from lightning_hooks.callbacks._monitor_log import MonitorLog
 from lightning_hooks.callbacks._monitor_options import MonitorOptions
 from lightning_hooks.callbacks._monitor_plans import Resolved
+from lightning_hooks.callbacks._monitor_run import MonitorRun, check_written
 from lightning_hooks.callbacks._monitor_state import MonitorState
 from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._run_context import TrainerContext, folder_of_run
 from lightning_hooks.callbacks._trainer import is_alone, is_quick
 from lightning_hooks.codec import decode
 from lightning_hooks.engine.assembly import Assembled, Contribution
-from lightning_hooks.engine.changing.checks import refuse_changed_sums
 from lightning_hooks.engine.inspecting.left_out import LeftOut, left_out_of
 from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
 from lightning_hooks.engine.plain_loop.run import LoopRun
-from lightning_hooks.engine.watching.producer import Producer
-from lightning_hooks.engine.watching.share import Share
-from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rank_check import check_ranks_agree
-from lightning_hooks.records.consumer import Latest, Publisher
-from lightning_hooks.records.limits import Limits, TablesOnly
+from lightning_hooks.records.consumer import Latest
 from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.rules import Watch
-from lightning_hooks.rules.prefix import name_of
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import Trainer
@@ -58,16 +45,15 @@ class Monitoring(Job[Owner, Resolved]):
     Attributes:
         context: what the consumers are given; None without consumers.
         log: writes the steps; None outside a run.
-        shares: of the tables of the run, by stage.
+        monitor: what the callback has in the run of a Trainer; None outside of one, and if no rule matches anything.
     """
 
     def __init__(self, owner: Owner) -> None:
         super().__init__(owner)
         self.context: TrainerContext | None = None
         self.log: MonitorLog | None = None
-        self.shares: dict[str, Share] = {}
+        self.monitor: MonitorRun | None = None
         self._latest = Latest()
-        self._overhead_limit: OverheadLimit | None = None
         self._saved: MonitorState | None = None  # what the checkpoint of the run keeps, once it is read
         self._report_folder: Path | None = None  # the folder of the event file that a report is made of
 
@@ -79,7 +65,7 @@ class Monitoring(Job[Owner, Resolved]):
     @override
     def for_copy(self) -> Self:
         copied = super().for_copy()
-        copied.log, copied.context, copied.shares, copied._report_folder, copied._saved = None, None, {}, None, None
+        copied.log, copied.context, copied.monitor, copied._report_folder, copied._saved = None, None, None, None, None
         return copied
 
     def latest(self) -> dict[str, float]:
@@ -101,19 +87,13 @@ class Monitoring(Job[Owner, Resolved]):
 
     @override
     def check(self, resolved: Resolved, setting: Setting, earlier: Earlier) -> Earlier:
-        plan, plans = resolved
+        plan = resolved.plan
         if not plan.rows:
             return earlier
         about = [(each.where, each.rule, [plan.rows[row].tensor for row in each.members]) for each in plan.rules]
         refuse_for_strategy(setting, about)
-        if "train" in plans:
-            refuse_changed_sums(plan, earlier.transforms)
-        written = (*earlier.written, Written(name_of(self.owner.prefix), plans, self._limits(plan, plans), self.owner))
-        refuse_common_tags(written)
-        return earlier._replace(written=written)
-
-    def _limits(self, plan: Plan, plans: dict[str, Plan]) -> Limits:
-        return TablesOnly() if self.options.only_tables else limits_of(self.owner, self.options, plan, plans)
+        written = check_written(self.owner, self.options, resolved, earlier)
+        return earlier._replace(written=(*earlier.written, written))
 
     @override
     def lines(self, resolved: Resolved) -> list[MatchLine]:
@@ -133,59 +113,42 @@ class Monitoring(Job[Owner, Resolved]):
     @override
     def contribute(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Contribution | None:
         owner, options = self.owner, self.options
-        self._latest, self.shares, self.run, self._report_folder = Latest(), {}, run, None
-        plan: Plan = resolved.plan
+        self._latest, self.monitor, self.run, self._report_folder = Latest(), None, run, None
+        plan = resolved.plan
         if not is_alone(trainer):
             check_ranks_agree(plan, run.model.device)
         if not plan.rows:
             return None
         written = next(each for each in run.earlier.written if each.owner is owner)
+        self.monitor = monitor = MonitorRun(written, options, self.label)
+        self._latest = monitor.latest
         self.log = MonitorLog(owner, options, trainer, run)
         guests = self.guests(trainer)
         if options.consumers or guests:
             folder = folder_of_run(trainer, self.log.writer.loggers, has_own=run.logdir_of(owner) is not None)
             self.context = TrainerContext(trainer, folder)
         consumers = [*options.consumers, *(guest.consumer(self.log.writer, self.context) for guest in guests)]
-        publisher = Publisher([self._latest, self.log.writer, *consumers])
+        contribution = monitor.contribute([self.log.writer, *consumers], run.earlier)
         if trainer.is_global_zero and run.is_fit and not is_quick(trainer):
             self._report_folder = folder_for_report(options.report, self.log.writer.loggers)
         self.log.start(trainer, written.plans, written.limits, has_readers=bool(consumers))
         # Set the publisher, which is closed with the run, only here, after all checks have passed.
-        self.publisher = publisher
-        publisher.start(plan.index, self.context or RunContext())
-        leads = {stage: run.earlier.leads(written, stage) for stage in written.plans}
-        return Contribution(
-            type(owner).__name__, self.label, written.plans, on_error=options.on_error, publisher=publisher, leads=leads
-        )
+        self.publisher = monitor.publisher
+        self.publisher.start(plan.index, self.context or RunContext())
+        return contribution
 
     @override
     def assembled(self, run: LightningRun, made: Assembled) -> None:
-        self.shares = made.shares
-        trained = self._trained
-        if trained is not None:
-            # Continue the averages of the noise scale and the widened intervals of the checkpoint; without one, start anew.
-            saved, options = self.take_saved(), self.options
-            self._producer("train").views[trained.part.number].continue_from(saved.noise)
-            self._overhead_limit = OverheadLimit(options.max_overhead, options.schedule)
-            self._overhead_limit.start(trained, run.meter.clock, saved.factor)
-
-    @property
-    def _trained(self) -> Share | None:
-        return self.shares.get("train")
-
-    def _producer(self, stage: str) -> Producer:
-        assert self.run is not None
-        return self.run.producers[stage]
+        if self.monitor is not None:
+            # Continue the averages of the noise scale and the longer intervals of the checkpoint; without one, begin anew.
+            saved = self.take_saved() if "train" in made.shares else None
+            self.monitor.assembled(made, run.producers, run.meter.clock, saved)
 
     @override
     def state(self) -> dict[str, Any]:
         """The averages of the noise scale, and the intervals that `max_overhead` has widened, after all finished steps."""
         flush(self.run)
-        trained = self._trained
-        if trained is None or self._overhead_limit is None:
-            return {}
-        noise = self._producer("train").views[trained.part.number].averages()
-        return ({"noise": noise} if noise else {}) | ({"factor": trained.factor} if trained.factor > 1 else {})
+        return {} if self.monitor is None else self.monitor.state()
 
     @override
     def load_state(self, state: dict[str, Any]) -> None:
@@ -194,10 +157,8 @@ class Monitoring(Job[Owner, Resolved]):
 
     def proceed(self, saved: MonitorState) -> None:
         """Continue the fit under way from a checkpoint."""
-        trained = self._trained
-        if trained is not None and self._overhead_limit is not None:
-            self._producer("train").views[trained.part.number].continue_from(saved.noise)
-            self._overhead_limit.continue_from(trained, saved.factor)
+        if self.monitor is not None:
+            self.monitor.proceed(saved)
 
     def take_saved(self) -> MonitorState:
         """What the checkpoint of the fit that begins keeps, read at the first call; empty without one, or if it is damaged."""
@@ -215,8 +176,8 @@ class Monitoring(Job[Owner, Resolved]):
     def fulfil(self, trainer: Trainer) -> None:
         """Do what consumers have requested. Call it only where all ranks have published the same views."""
         if self.context is not None and self.context.has_requests:
-            if (steps := self.context.take_focus()) and self._trained is not None:
-                self._trained.focus(steps)
+            if (steps := self.context.take_focus()) and self.monitor is not None:
+                self.monitor.focus(steps)
             self.context.fulfil(trainer)
 
     @override
@@ -226,19 +187,18 @@ class Monitoring(Job[Owner, Resolved]):
 
     @override
     def end_step(self, trainer: Trainer, step: int) -> None:
-        trained = self._trained
-        if trained is None or self._overhead_limit is None:
+        if self.monitor is None:
             return
-        self._overhead_limit.warn(trained)
+        self.monitor.end_step()
         # Write the page when a step was measured: shapes are known then.
-        if trained.part.number in self._producer("train").observer.due_shares:
+        if self.monitor.is_due:
             self._write_page(trainer, "train")
 
     def _write_page(self, trainer: Trainer, stage: str) -> None:
         """Write the page about the run, if it is not written yet."""
-        share = self.shares.get(stage)
+        share = None if self.monitor is None else self.monitor.shares.get(stage)
         if self.log is not None and share is not None and self.run is not None:
-            self.log.write_page(trainer, self._producer(stage).observer, share, self.run.participants)
+            self.log.write_page(trainer, self.run.producers[stage].observer, share, self.run.participants)
 
     @override
     def end_epoch(self, trainer: Trainer) -> None:
@@ -253,7 +213,7 @@ class Monitoring(Job[Owner, Resolved]):
     @override
     def end_stage(self, trainer: Trainer, stage: str) -> None:
         # If the monitor also watches training, a training step writes the page, with more rows.
-        if self._trained is None:
+        if self.monitor is None or self.monitor.trained is None:
             self._write_page(trainer, stage)
         self.fulfil(trainer)
 
@@ -263,6 +223,6 @@ class Monitoring(Job[Owner, Resolved]):
         try:
             super().close(error)
         finally:
-            self.log, self.context, self.shares, self._report_folder, self._saved = None, None, {}, None, None
+            self.log, self.context, self.monitor, self._report_folder, self._saved = None, None, None, None, None
         if error is None and folder is not None and run is not None and run.trainer is not None:
             leave_report(folder, Path(str(report)).expanduser().absolute(), run.trainer.loggers)
