@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,23 +16,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.overhead import Account, Meter
-from lightning_hooks.engine.participants.participant import Active, Participant, PhaseMemo, warn_unseen
+from lightning_hooks.engine.participants.participant import Active, Participant
 from lightning_hooks.engine.running.installed_hooks import InstalledHooks, InstallFinal
+from lightning_hooks.engine.running.optimizer_phases import OptimizerPhases
+from lightning_hooks.engine.running.pauses import Pauses
+from lightning_hooks.engine.running.stage_step import TRAIN, StageStep
 from lightning_hooks.engine.running.uncalled import Uncalled
 from lightning_hooks.hooks import HookSwitch
 from lightning_hooks.plan.refresh import Refresh
-
-TRAIN = "train"
-
-
-@dataclass
-class _Step:
-    """The current step of one stage. A validation may run inside a training step, so each stage has a step of its own."""
-
-    number: int | None = None  # None between two steps
-    active: Active = ()
-    # The ids of the called modules. All steps use the same set object, because installed hooks write into it.
-    called: set[int] = field(default_factory=set)
 
 
 class HookManager:
@@ -77,11 +67,9 @@ class HookManager:
         self._install_final = install_final
         self._reads_final = False
         self._announced = False
-        self._steps: defaultdict[str, _Step] = defaultdict(_Step)  # by stage
-        self._memos: dict[Optimizer, PhaseMemo] = {}
-        self._paused_by: list[object] = []
-        self._resumes: Callable[[], None] | None = None  # called at the end of a pause, to continue the current batch
-        self._has_warned_unseen = False
+        self._steps: defaultdict[str, StageStep] = defaultdict(StageStep)  # by stage
+        self._phases = OptimizerPhases()
+        self._pauses = Pauses()
 
     @property
     def step(self) -> int | None:
@@ -123,7 +111,7 @@ class HookManager:
         participant.left()
         self.participants = [each for each in self.participants if each is not participant]
         for step in self._steps.values():
-            step.active = tuple(pair for pair in step.active if pair[0] is not participant)
+            step.drop(participant)
         if not self.participants:
             self.close()
             return
@@ -146,9 +134,9 @@ class HookManager:
             reporting: whether transforms report although no monitor asks them to.
             announced: whether the training loop calls `backward_begins` before each backward of the loss in this batch.
         """
-        if self._paused_by:
+        if self._pauses.is_paused:
             options: dict[str, Any] = {"stage": stage, "reporting": reporting, "announced": announced}
-            self._resumes = partial(self.begin_batch, step, **options)
+            self._pauses.begin_batch(partial(self.begin_batch, step, **options))
             return
         self.stage = stage
         self._announced = announced
@@ -168,7 +156,7 @@ class HookManager:
 
     def end_batch(self) -> None:
         """Turn hooks off and remove them; hooks inside compiled code stay. Does nothing between batches."""
-        self._resumes = None
+        self._pauses.end_batch()
         self.switch.end_backward(waits=False)
         if self._installed.active is None and not self.switch.is_on:
             return
@@ -180,11 +168,11 @@ class HookManager:
     def end_step(self, stage: str = TRAIN) -> None:
         """End the step of a stage. Installed hooks stay for the next step, turned off."""
         self.switch.turn_off()
-        self._resumes = None
+        self._pauses.end_batch()
         step = self._steps[stage]
-        active, step.number, step.active = step.active, None, ()
+        active = step.end()
         if stage == TRAIN:
-            self._memos.clear()
+            self._phases.forget()
         if not active:
             return
         with self._common_account:
@@ -213,41 +201,31 @@ class HookManager:
 
     def pause(self, by: object) -> None:
         """Remove all hooks until every caller of `pause` has called `resume`."""
-        if not self._paused_by:
-            self._resumes = self._turn_on if self.switch.is_on else None
-        self._paused_by.append(by)
+        self._pauses.begin(by, self._turn_on if self.switch.is_on else None)
         self.switch.turn_off()
         self._installed.remove()
         self._installed.remove_compiled()
 
     def resume(self, by: object) -> None:
-        """End a pause. When the last pause ends, install the hooks again if a batch is still under way.
-
-        Does nothing if Ctrl-C arrived before the pause began.
-        """
-        if not any(each is by for each in self._paused_by):
-            return
-        self._paused_by = [each for each in self._paused_by if each is not by]
-        if self._paused_by:
+        """End a pause. When the last pause ends, install the hooks again if a batch is still under way."""
+        if not self._pauses.end(by):
             return
         # The user may have changed the model during the pause, for example by quantization.
         self._refresh_targets()
         self._installed.install_compiled(self.participants)
-        resumes, self._resumes = self._resumes, None
-        if resumes is not None:
-            resumes()
+        self._pauses.resume_batch()
 
     def close(self) -> None:
         """Remove everything; a second call does nothing."""
         self.switch.turn_off()
-        self._resumes = None
+        self._pauses.end_batch()
         self._installed.discard()
         self._installed.remove_compiled()
         self.run_handles.close()
         participants, self.participants = self.participants, []
         for participant in participants:
             participant.left()
-        self._memos.clear()
+        self._phases.forget()
         self.refresh.forget()
         self.uncalled.forget()
         self._steps.clear()
@@ -258,22 +236,7 @@ class HookManager:
         Called for each participant separately, because callbacks of other packages may stand between ours.
         """
         if self.switch.is_on and self.acts(participant):
-            memo = self._memos.setdefault(optimizer, PhaseMemo())
-            # If a participant is called a second time in one step, LBFGS runs its closure again: let all participants act
-            # again.
-            if participant in memo.acted:
-                memo.acted.clear()
-                memo.skipped = False
-            if not memo.acted:
-                for each, _ in self.active:
-                    if each.serves_all and each is not participant:
-                        each.before_step(optimizer, memo)
-            memo.acted.append(participant)
-            with participant.account:
-                participant.before_step(optimizer, memo)
-                if participant in memo.waiting:
-                    memo.waiting.remove(participant)
-                    participant.before_update(optimizer, memo)
+            self._phases.before_step(self.active, participant, optimizer)
 
     def phase(self, name: str, optimizer: Optimizer, has_closure: bool = False) -> None:
         """Run `final`, `before_update` or `after_update` of every participant that acts in this step.
@@ -282,16 +245,7 @@ class HookManager:
         closure, right after `before_step`.
         """
         if self.switch.is_on:
-            memo = self._memos.setdefault(optimizer, PhaseMemo())
-            participants = [participant for participant, _ in self.active]
-            if name == "before_update" and has_closure:
-                memo.waiting = participants
-                return
-            if name == "after_update" and not memo.acted and not self._has_warned_unseen:
-                self._has_warned_unseen = warn_unseen(optimizer, participants, bool(memo.waiting))
-            for participant in participants:
-                with participant.account:
-                    getattr(participant, name)(optimizer, memo)
+            self._phases.run(self.active, name, optimizer, has_closure)
 
     def backward_begins(self) -> None:
         """Called by the training loop before the backward of the loss."""
@@ -302,8 +256,8 @@ class HookManager:
 
     def scaled_by(self, scale: Tensor) -> None:
         """Note the loss scale of the backward that begins, and pass the participants its ratio to the previous scale."""
-        # Compute the ratio only if an optimizer has stepped in this step (`_memos`), because the scale changes only then.
-        factor = scale / self.scale if self._memos and self.scale is not None else None
+        # Compute the ratio only if an optimizer has stepped in this step, because the scale changes only then.
+        factor = scale / self.scale if self._phases.has_begun and self.scale is not None else None
         self.scale = scale.detach().clone()
         for participant, _ in self.active:
             participant.loss_scale = self.scale
@@ -325,27 +279,15 @@ class HookManager:
     def _begin_step(self, number: int, stage: str, reporting: bool) -> None:
         if stage == TRAIN:
             self._note_costs()
-            self._memos.clear()
+            self._phases.forget()
         if self.refresh.requested:
             with self._common_account:
                 self._refresh()
         step = self._steps[stage]
-        active = []
-        for participant in self.participants:
-            key = participant.step_key(number, stage)
-            if key is not None and (participant.serves_all or not participant.is_absent):
-                active.append((participant, key))
-        step.number, step.active = number, tuple(active)
-        step.called.clear()
-        if active:
-            # If a monitor is part of the run, only its events hold the reports of transforms, at the steps in which it acts. If
-            # not, the caller says by `reporting` whether transforms report in this step.
-            monitored = any(participant.reports for participant in self.participants if not participant.is_absent)
-            reporting = any(participant.reports for participant, _ in active) or (reporting and not monitored)
+        step.begin(number, stage, self.participants)
+        if step.active:
             with self._common_account:
-                for participant, _ in active:
-                    with participant.account:
-                        participant.begin_step(number, stage, reporting and stage == TRAIN)
+                step.tell_begin(stage, self.participants, reporting)
 
     def _note_costs(self) -> None:
         wall, common = self.meter.next_step(), self.meter.common.take()
