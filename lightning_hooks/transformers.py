@@ -87,12 +87,14 @@ class HooksTrainerCallback(TrainerCallback):
             self.watched.note_loss(total if self._is_sum else total / len(self._losses))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Called after the optimizer has stepped, before evaluation and checkpoints: remove the hooks."""
+        """Called after the optimizer has stepped, before evaluation and checkpoints: remove the hooks, or stop training."""
         self._remove()
         if self.watched is not None:
             if self.watched.next_step == self._began:
                 self.watched.resume(again=True)
             self.watched.suspend()
+            if self.watched.stopped is not None:
+                control.should_training_stop = True
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Called after training: end the block."""
