@@ -12,7 +12,9 @@ from lightning_hooks.health.window import Array, Key
 from lightning_hooks.plan.row_index import KeptRows, RowIndex
 from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.step_view import StepView
-from lightning_hooks.stats.statistics import MAGNITUDE_STATS, STATISTICS, compute, ratio
+from lightning_hooks.stats.accumulators import MOMENTS
+from lightning_hooks.stats.row_states import RowStates
+from lightning_hooks.stats.statistics import MAGNITUDE_STATS, compute, ratio_of_rows
 
 
 class Columns(NamedTuple):
@@ -25,14 +27,6 @@ class Columns(NamedTuple):
 
     names: tuple[str, ...]
     rows: NDArray[np.intp]
-
-
-class _States(dict[str, Array]):
-    """The states of some rows by accumulator, as accumulators read them."""
-
-    def __init__(self, states: dict[str, Array], ranks: int) -> None:
-        super().__init__(states)
-        self.ranks = ranks
 
 
 _Read = Callable[[Sequence[StepView], Array], Array]
@@ -122,12 +116,10 @@ class Reader:
         self._stacked = None
 
     def _find_read(self, stat: str, rows: NDArray[np.intp]) -> _Read | None:
-        if stat == "count":
-            return lambda views, moments: moments[:, rows, 0]
-        if stat in STATISTICS:
+        if MOMENTS.serves(stat):
             if stat in MAGNITUDE_STATS and not self.index.magnitudes:
                 return None
-            return lambda views, moments: _of_moments(stat, moments[:, rows])
+            return lambda views, moments: compute(stat, moments[:, rows])
         if stat == "ratio":
             return self._find_ratio(rows)
         kept = next((each for each in self.index.kept.values() if each.accumulator.serves(stat)), None)
@@ -136,23 +128,11 @@ class Reader:
         return lambda views, moments: _of_states(stat, kept, rows, views, moments)
 
     def _find_ratio(self, rows: NDArray[np.intp]) -> _Read | None:
-        params, names = self.index.of("param")
-        by_name = dict(zip(names, params.tolist(), strict=True))
-        found = [self.index.param_row_of.get(row, by_name.get(self.index.names[row], -1)) for row in rows.tolist()]
-        param_rows, has_param = np.array(found, dtype=np.intp), np.array(found) >= 0
+        params = self.index.param_rows[rows]
+        has_param = params >= 0
         if not has_param.any():
             return None
-
-        def read(views: Sequence[StepView], moments: Array) -> Array:
-            norms = _of_moments("norm", moments[:, param_rows])
-            return np.where(has_param, ratio(_of_moments("norm", moments[:, rows]), norms), np.nan)
-
-        return read
-
-
-def _of_moments(stat: str, moments: Array) -> Array:
-    """A statistic of moments [views, rows, 9], float64 [views, rows]."""
-    return compute(stat, moments.reshape(-1, moments.shape[-1])).reshape(moments.shape[:2])
+        return lambda views, moments: np.where(has_param, ratio_of_rows(moments, rows, params), np.nan)
 
 
 def _of_states(stat: str, kept: KeptRows, rows: NDArray[np.intp], views: Sequence[StepView], moments: Array) -> Array:
@@ -170,7 +150,7 @@ def _of_states(stat: str, kept: KeptRows, rows: NDArray[np.intp], views: Sequenc
     measured = moments[np.ix_(held, rows[has_slot])]
     flat = {name: states.reshape(-1, states.shape[-1]), "moments": measured.reshape(-1, measured.shape[-1])}
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        found = kept.accumulator.compute(stat, _States(flat, views[-1].ranks)).reshape(states.shape[:2])
+        found = kept.accumulator.compute(stat, RowStates(flat.__getitem__, views[-1].ranks)).reshape(states.shape[:2])
     values[np.ix_(held, has_slot)] = np.where(measured[..., 0] > 0, found, np.nan)
     return values
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -167,6 +168,16 @@ class RowIndex:
             indices.flags.writeable = False
             self._by_tensor[tensor] = indices, tuple(map(self.names.__getitem__, indices.tolist()))
         return self._by_tensor[tensor]
+
+    @cached_property
+    def param_rows(self) -> Indices:
+        """For each row and group of an `update`, the row or group of its parameter, by which a ratio divides; else -1."""
+        params = {name: row for row, name in zip(*self.of("param"), strict=True)}
+        found = [
+            self.param_row_of.get(row, params.get(name, -1) if tensor == "update" else -1)
+            for row, (name, tensor) in enumerate(zip(self.names, self.tensors, strict=True))
+        ]
+        return np.array(found, dtype=np.intp)
 
     def set_execution_order(self, rows: list[int]) -> None:
         """Move these rows to the front of `order`, by their first occurrence; the other rows follow."""

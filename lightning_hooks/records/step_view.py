@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,8 +16,9 @@ from lightning_hooks.plan.rows import Due
 from lightning_hooks.records.facts import StepFacts, Structure
 from lightning_hooks.records.read_only import ReadOnlyDict
 from lightning_hooks.stats.accumulators import BUILT_IN, MOMENTS, Accumulator
+from lightning_hooks.stats.row_states import RowStates
 from lightning_hooks.stats.schema import COUNT
-from lightning_hooks.stats.statistics import MAGNITUDE_STATS, compute, ratio
+from lightning_hooks.stats.statistics import MAGNITUDE_STATS, ratio_of_rows
 
 Array = NDArray[np.float64]
 STAGE_PREFIX: Final = {"train": "", "validate": "val_", "test": "test_", "predict": "predict_"}
@@ -136,14 +138,13 @@ class StepView:
         """
         rows = as_indices(rows)
         if stat == "ratio":
-            params = self.moments[self._param_rows(rows)]
-            return ratio(compute("norm", self.moments[rows]), compute("norm", params))
+            return ratio_of_rows(self.moments, rows, self._param_rows(rows))
         accumulator = self._accumulator(stat)
         if accumulator is None:
             return np.array([self.metrics.get((row, stat), np.nan) for row in rows.tolist()], dtype=np.float64)
         has_state = self._have_state(accumulator, stat, rows)
         values = np.full(len(rows), np.nan)
-        values[has_state] = accumulator.compute(stat, _States(self, rows[has_state], stat))
+        values[has_state] = accumulator.compute(stat, self._states(stat, rows[has_state]))
         return values
 
     def state(self, accumulator: str, rows: Indices | Sequence[int]) -> Array:
@@ -159,7 +160,11 @@ class StepView:
         Raises:
             RuleError: a row does not keep the state, or `rows` are not indices.
         """
-        return self._state(accumulator, as_indices(rows), accumulator)
+        return self._state(accumulator, as_indices(rows), stat=accumulator)
+
+    def _states(self, stat: str, rows: Indices) -> RowStates:
+        """The states of these rows; an error names the statistic that is computed from them."""
+        return RowStates(partial(self._state, rows=rows, stat=stat), self.ranks)
 
     def _state(self, name: str, rows: Indices, stat: str) -> Array:
         if name == MOMENTS.name:
@@ -209,12 +214,13 @@ class StepView:
         """Whether the step has a statistic of each row. A NaN value alone does not tell: a measured value can be NaN too."""
         measured: NDArray[np.bool_] = self.moments[rows, COUNT] > 0
         if stat == "ratio":
-            return measured & (self.moments[self._param_rows(rows), COUNT] > 0)
+            params: NDArray[np.bool_] = self.moments[self._param_rows(rows), COUNT] > 0
+            return measured & params
         accumulator = self._accumulator(stat)
         if accumulator is None:
             return measured & np.array([(row, stat) in self.metrics for row in rows.tolist()], dtype=np.bool_)
         has_state = self._have_state(accumulator, stat, rows)
-        states = _States(self, rows[has_state], stat)
+        states = self._states(stat, rows[has_state])
         measured[has_state] = accumulator.is_measured(stat, states, values[has_state])
         return measured & has_state
 
@@ -228,34 +234,17 @@ class StepView:
             return np.ones(len(rows), dtype=np.bool_)
         return kept.have[rows]
 
-    def _param_rows(self, rows: Indices) -> list[int]:
-        return [self._param_row(row) for row in rows.tolist()]
-
-    def _param_row(self, row: int) -> int:
-        param_row = self.rows.param_row_of.get(row)
-        if param_row is None and self.rows.tensors[row] == "update":
-            indices, names = self.rows.of("param")
-            if self.rows.names[row] in names:
-                param_row = int(indices[names.index(self.rows.names[row])])
-        if param_row is None:
+    def _param_rows(self, rows: Indices) -> Indices:
+        params = self.rows.param_rows[rows]
+        if (params < 0).any():
+            row = rows[params < 0][0]
             raise RuleError(
                 f"stat: 'ratio' is of an update and its parameter; {self.rows.tensors[row]} of {self.rows.names[row]} has none"
             )
-        return param_row
+        return params
 
     def _has_value(self, stat: str) -> bool:
         return any(name == stat for _, name in self.metrics)
 
     def _is_requested(self, stat: str) -> bool:
         return any(stat in stats for each in (*self.rows.requested_rows, *self.rows.groups) for _, stats in each.requests)
-
-
-class _States:
-    """The states of accumulators for some rows, by the name of the accumulator. An error names the statistic being computed."""
-
-    def __init__(self, view: StepView, rows: Indices, stat: str) -> None:
-        self._view, self._rows, self._stat = view, rows, stat
-        self.ranks = view.ranks
-
-    def __getitem__(self, name: str) -> Array:
-        return self._view._state(name, self._rows, self._stat)

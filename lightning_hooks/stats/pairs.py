@@ -16,12 +16,14 @@ that all micro-batches of a step are computed with the same weights (as with gra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.stats.columns import Column
+from lightning_hooks.stats.row_states import Numbers
 
 Array = NDArray[np.float64]
 
@@ -47,85 +49,101 @@ DECAY: Final = 0.95
 """The weight of the previous average in the exponential averages of the noise scale, which span about twenty watched steps."""
 
 
-def cosine(sums: Array) -> Array:
+def compute(stat: str, sums: Numbers, square: Callable[[], Array]) -> Array:
+    """One statistic of pairs, for the accumulator of pairs and for the rows of an event file.
+
+    Args:
+        stat: one of `PAIR_STATS`.
+        sums: float64 [..., 7], an array or `SeparateColumns`.
+        square: returns the `square` of `micro_cosine`.
+
+    Returns:
+        float64 [...]; NaN for a row without a value.
+    """
+    if stat == "cosine":
+        return cosine(sums)
+    return noise_scale(sums) if stat == "noise_scale" else micro_cosine(sums, square())
+
+
+def cosine(sums: Numbers) -> Array:
     """The cosine between the gradient of this step and the gradient of the previous watched step.
 
     Args:
-        sums: float64 [rows, 7]; for a group of rows the sums over the members that were compared.
+        sums: float64 [..., 7]; for a group of rows the sums over the members that were compared.
 
     Returns:
-        float64 [rows]; NaN if there is no previous gradient, or if one of the two gradients is zero. Checkpoints contain no
+        float64 [...]; NaN if there is no previous gradient, or if one of the two gradients is zero. Checkpoints contain no
         gradients, so there is none at the first watched step of a resumed run.
 
     Example:
         >>> cosine(np.array([[6.0, 9.0, 4.0, 0.0, 0.0, 0.0, 0.0]])).tolist()
         [1.0]
     """
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return sums[:, DOT] / np.sqrt(sums[:, BEFORE] * sums[:, NOW])
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        return sums[..., DOT] / np.sqrt(sums[..., BEFORE] * sums[..., NOW])
 
 
-def micro_cosine(sums: Array, square: Array) -> Array:
+def micro_cosine(sums: Numbers, square: Array) -> Array:
     """The agreement of the gradients of micro-batches: the mean product of two gradients over the mean squared norm.
 
     The formula is (|Σg|² - Σ|g|²) / ((n-1) Σ|g|²) for n gradients g. The value is 1 if all gradients are equal, 0 if they are
     unrelated, and -1/(n-1) if their sum is zero. If all norms are equal, the value is the mean cosine of two gradients.
 
     Args:
-        sums: float64 [rows, 7].
-        square: the squared norm of the sum of the micro-batches' gradients, float64 [rows].
+        sums: float64 [..., 7].
+        square: the squared norm of the sum of the micro-batches' gradients, float64 [...].
 
     Returns:
-        float64 [rows]; NaN if there are fewer than two micro-batches.
+        float64 [...]; NaN if there are fewer than two micro-batches.
 
     Example:
         >>> micro_cosine(np.array([[0.0, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0]]), np.array([4.0])).tolist()
         [1.0]
     """
-    parts, small = sums[:, PARTS], sums[:, SMALL]
-    with np.errstate(invalid="ignore", divide="ignore"):
+    parts, small = sums[..., PARTS], sums[..., SMALL]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         return np.where(parts > 1, (square - small) / ((parts - 1) * small), np.nan)
 
 
-def noise_estimates(sums: Array, square: Array) -> Array:
+def noise_estimates(sums: Numbers, square: Array) -> Array:
     """The unbiased estimates of |G|² and S of one step, in units of micro-batches.
 
     Args:
-        sums: float64 [rows, 7].
-        square: the squared norm of the sum of the micro-batches' gradients, float64 [rows].
+        sums: float64 [..., 7].
+        square: the squared norm of the sum of the micro-batches' gradients, float64 [...].
 
     Returns:
-        float64 [rows, 2]; NaN if there are fewer than two micro-batches.
+        float64 [..., 2]; NaN if there are fewer than two micro-batches.
 
     Example:
         >>> noise_estimates(np.array([[0.0, 0.0, 0.0, 10.0, 2.0, 0.0, 0.0]]), np.array([16.0])).tolist()
         [[3.0, 2.0]]
     """
-    n = sums[:, PARTS]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        big, small = square / n**2, sums[:, SMALL] / n
-        estimates = np.stack([(n * big - small) / (n - 1), (small - big) * n / (n - 1)], axis=1)
-    return np.where(n[:, None] > 1, estimates, np.nan)
+    n = sums[..., PARTS]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        big, small = square / n**2, sums[..., SMALL] / n
+        estimates = np.stack([(n * big - small) / (n - 1), (small - big) * n / (n - 1)], axis=-1)
+    return np.where(n[..., None] > 1, estimates, np.nan)
 
 
-def noise_scale(sums: Array) -> Array:
+def noise_scale(sums: Numbers) -> Array:
     """The noise scale in micro-batches: the average of S over the average of |G|².
 
     Squared norms of the parts of a vector add up, so the averages of a group of rows are the sums over its rows.
 
     Args:
-        sums: float64 [rows, 7].
+        sums: float64 [..., 7].
 
     Returns:
-        float64 [rows]; NaN if there is no estimate yet, or if the average of |G|² is not positive, because the noise hides the
+        float64 [...]; NaN if there is no estimate yet, or if the average of |G|² is not positive, because the noise hides the
         gradient.
 
     Example:
         >>> noise_scale(np.array([[0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 6.0]])).tolist()
         [3.0]
     """
-    signal, noise = sums[:, SIGNAL], sums[:, NOISE]
-    with np.errstate(invalid="ignore", divide="ignore"):
+    signal, noise = sums[..., SIGNAL], sums[..., NOISE]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         return np.where(signal > 0, noise / signal, np.nan)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.stats.columns import Column, Reduction, merge_columns
+from lightning_hooks.stats.row_states import Numbers
 
 Array = NDArray[np.float64]
 
@@ -22,12 +23,13 @@ class Statistic(NamedTuple):
 
     Args:
         name: the name in rules and tags.
-        formula: maps moments float64 [rows, 9] of rows with elements to values float64 [rows].
+        formula: maps moments float64 [..., 9] of rows with elements to values float64 [...]. It reads a column by
+            `m[..., MEAN]`, because the moments may be `SeparateColumns` instead of an array.
         reads: the columns of the moments that the formula reads.
     """
 
     name: str
-    formula: Callable[[Any], Array]
+    formula: Callable[[Numbers], Array]
     reads: tuple[int, ...]
 
     @property
@@ -64,20 +66,24 @@ def merge_moments(rows: Any, how: Reduction) -> Any:
     return merge_columns(MOMENTS, rows, how)
 
 
-def squares(m: Any) -> Array:
-    """The sum of squares of every row, from moments [rows, 9]."""
+def squares(m: Numbers) -> Array:
+    """The sum of squares of every row, float64 [...], from moments as a formula of `Statistic` reads them."""
     with np.errstate(over="ignore", invalid="ignore"):
-        square: Array = m[:, M2] + m[:, COUNT] * np.square(m[:, MEAN])
-        return square
+        return _squares(m)
 
 
-def _abs_max(m: Array) -> Array:
+def _squares(m: Numbers) -> Array:
+    square: Array = m[..., M2] + m[..., COUNT] * np.square(m[..., MEAN])
+    return square
+
+
+def _abs_max(m: Numbers) -> Array:
     # np.maximum propagates NaN, which np.fmax would hide. A hidden NaN is worse than a gap in a chart.
-    return np.maximum(np.abs(m[:, MIN]), np.abs(m[:, MAX]))
+    return np.maximum(np.abs(m[..., MIN]), np.abs(m[..., MAX]))
 
 
-def _norm(m: Array) -> Array:
-    value = np.sqrt(squares(m))
+def _norm(m: Numbers) -> Array:
+    value = np.sqrt(_squares(m))
     if np.isfinite(np.add.reduce(value, axis=None)):
         return value
     # If elements are infinite and none is NaN, the squared deviations are NaN (inf - inf), but the norm is infinite.
@@ -85,15 +91,15 @@ def _norm(m: Array) -> Array:
 
 
 STATISTICS: Final = (
-    Statistic("mean", lambda m: m[:, MEAN], (MEAN,)),
-    Statistic("std", lambda m: np.sqrt(m[:, M2] / m[:, COUNT]), (COUNT, M2)),
-    Statistic("rms", lambda m: _norm(m) / np.sqrt(m[:, COUNT]), (COUNT, MEAN, M2, MIN, MAX)),
+    Statistic("mean", lambda m: m[..., MEAN], (MEAN,)),
+    Statistic("std", lambda m: np.sqrt(m[..., M2] / m[..., COUNT]), (COUNT, M2)),
+    Statistic("rms", lambda m: _norm(m) / np.sqrt(m[..., COUNT]), (COUNT, MEAN, M2, MIN, MAX)),
     Statistic("norm", _norm, (COUNT, MEAN, M2, MIN, MAX)),
-    Statistic("abs_mean", lambda m: m[:, ABS_SUM] / m[:, COUNT], (COUNT, ABS_SUM)),
-    Statistic("min", lambda m: m[:, MIN], (MIN,)),
-    Statistic("max", lambda m: m[:, MAX], (MAX,)),
+    Statistic("abs_mean", lambda m: m[..., ABS_SUM] / m[..., COUNT], (COUNT, ABS_SUM)),
+    Statistic("min", lambda m: m[..., MIN], (MIN,)),
+    Statistic("max", lambda m: m[..., MAX], (MAX,)),
     Statistic("abs_max", _abs_max, (MIN, MAX)),
-    Statistic("zero_fraction", lambda m: m[:, ZEROS] / m[:, COUNT], (COUNT, ZEROS)),
-    Statistic("underflow_fraction", lambda m: m[:, UNDERFLOW] / m[:, COUNT], (COUNT, UNDERFLOW)),
-    Statistic("nonfinite", lambda m: m[:, NONFINITE], (NONFINITE,)),
+    Statistic("zero_fraction", lambda m: m[..., ZEROS] / m[..., COUNT], (COUNT, ZEROS)),
+    Statistic("underflow_fraction", lambda m: m[..., UNDERFLOW] / m[..., COUNT], (COUNT, UNDERFLOW)),
+    Statistic("nonfinite", lambda m: m[..., NONFINITE], (NONFINITE,)),
 )

@@ -1,8 +1,11 @@
-"""The scalar statistics, computed by vectorised functions of rows of moments. Their names and formulas are in `schema`."""
+"""Computes the statistics of rows from their moments. Names and formulas are in `schema`.
+
+This module imports no torch, because runs are also read where torch is not installed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -12,13 +15,14 @@ from lightning_hooks.rules import statistics as named
 from lightning_hooks.rules.statistics import quantile_of
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.pairs import PAIR_STATS
+from lightning_hooks.stats.row_states import Numbers
 from lightning_hooks.stats.schema import COUNT
 from lightning_hooks.stats.units.statistics import NAMES as UNIT_STATS
 
 Array = NDArray[np.float64]
 
 DEFAULT_STATS: Final = ("mean", "std", "norm", "abs_max", "zero_fraction", "nonfinite")
-STATISTICS: Final[dict[str, Callable[[Array], Array]]] = {stat.name: stat.formula for stat in schema.STATISTICS}
+STATISTICS: Final = {stat.name: stat.formula for stat in schema.STATISTICS}
 MAGNITUDE_STATS: Final = tuple(stat.name for stat in schema.STATISTICS if stat.magnitudes)
 NAMES: Final = (*STATISTICS, "ratio", "histogram", "p1", "p50", "p99")
 
@@ -27,27 +31,31 @@ assert (*NAMES, *PAIR_STATS, *UNIT_STATS) == named.NAMES, (
 )
 
 
-def compute(stat: str, moments: Array) -> Array:
+def compute(stat: str, moments: Numbers) -> Array:
     """One statistic of many rows.
 
     Args:
-        stat: a key of `STATISTICS`.
-        moments: float64 [rows, 9].
+        stat: `count`, or a key of `STATISTICS`.
+        moments: float64 [..., 9], an array or `SeparateColumns`.
 
     Returns:
-        float64 [rows]; NaN for a row without elements.
+        float64 [...]; NaN for a row without elements, but for `count` its number of elements.
 
     Example:
         >>> row = np.array([[4.0, 0.5, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 0.0]])
         >>> compute("zero_fraction", row).tolist(), compute("std", row).tolist()
         ([0.5], [0.5])
     """
-    values: Array = compute_all((stat,), moments)[0][0]
+    counts: Array = moments[..., COUNT]
+    if stat == "count":
+        return counts
+    values = np.empty_like(counts)  # in the memory layout of the columns
+    _evaluate((stat,), moments, values[None])
     return values
 
 
 def compute_all(stats: Sequence[str], moments: Array) -> tuple[Array, bool]:
-    """Several statistics of many rows, and the number of elements of each row.
+    """Several statistics of the rows of a step, and the number of elements of each row.
 
     Args:
         stats: keys of `STATISTICS`.
@@ -58,20 +66,54 @@ def compute_all(stats: Sequence[str], moments: Array) -> tuple[Array, bool]:
         are NaN. And whether all rows have elements.
     """
     out = np.empty((len(stats) + 1, len(moments)))
-    counts = out[-1] = moments[:, COUNT]
+    out[-1] = moments[:, COUNT]
+    return out, _evaluate(stats, moments, out[:-1])
+
+
+def _evaluate(stats: Sequence[str], moments: Numbers, out: Array) -> bool:
+    """Write statistics of many rows to `out` [len(stats), ...]; returns whether all rows have elements.
+
+    Every statistic that follows from moments is computed here, whether they are those of a step, of several steps or of an
+    event file.
+    """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         for i, stat in enumerate(stats):
             out[i] = STATISTICS[stat](moments)
-    complete = bool(counts.all())
+    # In a step at which an event file does not have a row, the count of the row is NaN, which is not above 0.
+    is_measured = moments[..., COUNT] > 0
+    complete = bool(is_measured.all())
     if not complete:
-        out[:-1, counts <= 0] = np.nan
-    return out, complete
+        out[:, ~is_measured] = np.nan
+    return complete
+
+
+def ratio_of_rows(moments: Array, updates: NDArray[np.intp], params: NDArray[np.intp]) -> Array:
+    """The ratio of rows of updates to rows of parameters, float64 [..., updates]; NaN where one of both has no elements.
+
+    Args:
+        moments: of all rows, float64 [..., rows, 9].
+        updates: the indices of the rows of updates.
+        params: the index of the row of the parameter of each.
+    """
+    return ratio(compute("norm", moments[..., updates, :]), compute("norm", moments[..., params, :]))
 
 
 def ratio(update: Array, param: Array) -> Array:
-    """The norm of the update over the norm of the parameter before the update, [rows]: 0 where both norms are 0."""
-    with np.errstate(invalid="ignore", divide="ignore"):
+    """The norm of the update over the norm of the parameter before the update, [...]: 0 where both norms are 0."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         return np.where((update == 0) & (param == 0), 0.0, update / param)
+
+
+def mean_of_function(sums: Numbers) -> Array:
+    """The mean of the values of a user's function, [...]; NaN for a row without values.
+
+    Args:
+        sums: float64 [..., 2], an array or `SeparateColumns`: the sum of the values, each times its weight, and the sum of the
+            weights.
+    """
+    weighted, weight = sums[..., 0], sums[..., 1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(weight > 0, weighted / weight, np.nan)
 
 
 def needs_histogram(stat: str) -> bool:

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from lightning_hooks.stats import pairs, schema
 from lightning_hooks.stats.columns import Reduction, merge_columns
 from lightning_hooks.stats.pairs import PAIR_STATS
+from lightning_hooks.stats.row_states import SeparateColumns
 from lightning_hooks.stats.schema import ABS_SUM, COUNT, M2, MEAN, UNDERFLOW
+from lightning_hooks.stats.statistics import STATISTICS, compute, mean_of_function, ratio
 
 Array = NDArray[np.float64]
 
@@ -32,7 +34,6 @@ DEVIATION: Final = MOMENT_NAMES[M2]
 PAIR_NAMES: Final = tuple(f"pairs.{column.name}" for column in pairs.COLUMNS)
 _PRODUCTS: Final = {name for i, name in enumerate(PAIR_NAMES) if i != pairs.PARTS}
 _WEIGHTED, _WEIGHT = ".weighted", ".weight"
-_BY_NAME: Final = {stat.name: stat for stat in schema.STATISTICS}
 
 
 def function_names(name: str) -> tuple[str, str]:
@@ -136,10 +137,6 @@ class StoredRows:
             self._numbers[name] = self._read(name)
         return self._numbers[name]
 
-    def __getitem__(self, where: tuple[slice, int]) -> Array:
-        """One moment of all rows, [rows, …]. Formulas of `schema` index a table of moments in this way: `m[:, MEAN]`."""
-        return self.numbers(MOMENT_NAMES[where[1]])
-
     def compute(self, stat: str) -> Array:
         """A statistic of all rows, float64 [rows, …].
 
@@ -149,16 +146,14 @@ class StoredRows:
         Returns:
             NaN for a row without elements; for `count` the stored count.
         """
-        if stat == "count" or DEVIATION not in self.names:
+        if DEVIATION not in self.names:
             return self.numbers(stat)
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            if stat in _BY_NAME:
-                return np.where(self[:, COUNT] > 0, _BY_NAME[stat].formula(self), np.nan)
-            if stat in PAIR_STATS:
-                return self._of_pairs(stat)
-            weighted, weight = function_names(stat)
-            if weighted in self.names:
-                return np.where(self.numbers(weight) > 0, self.numbers(weighted) / self.numbers(weight), np.nan)
+        if stat == "count" or stat in STATISTICS:
+            return compute(stat, self._columns(MOMENT_NAMES))
+        if stat in PAIR_STATS:
+            return pairs.compute(stat, self._columns(PAIR_NAMES), self._squares_of_step)
+        if function_names(stat)[0] in self.names:
+            return mean_of_function(self._columns(function_names(stat)))
         return self.numbers(stat)
 
     def ratio_to(self, other: StoredRows) -> Array:
@@ -167,9 +162,7 @@ class StoredRows:
         Args:
             other: the same number of rows at the same steps.
         """
-        above, below = self.compute("norm"), other.compute("norm")
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where((above == 0) & (below == 0), 0.0, above / below)
+        return ratio(self.compute("norm"), other.compute("norm"))
 
     def taken(self, rows: NDArray[np.intp]) -> StoredRows:
         """The stored numbers of some of the rows.
@@ -185,7 +178,7 @@ class StoredRows:
             return False
         if stat in PAIR_STATS:
             return PAIR_NAMES[0] in self.names
-        return stat == "count" or stat in _BY_NAME or function_names(stat)[0] in self.names
+        return stat == "count" or stat in STATISTICS or function_names(stat)[0] in self.names
 
     def united(self, how: Reduction) -> StoredRows:
         """The stored numbers of unions of rows.
@@ -215,28 +208,25 @@ class StoredRows:
         # Merging a mean also needs the counts, and merging squared deviations needs counts and means.
         columns = sorted({column, *((COUNT,) if column == MEAN else (COUNT, MEAN) if column == M2 else ())})
         rules = [schema.MOMENTS[each] for each in columns]
-        has_elements = self[:, COUNT] > 0
-        moments = [np.where(has_elements, self[:, each], schema.MOMENTS[each].neutral) for each in columns]
+        stored = self._columns(MOMENT_NAMES)
+        has_elements = stored[..., COUNT] > 0
+        moments = [np.where(has_elements, stored[..., each], schema.MOMENTS[each].neutral) for each in columns]
         with np.errstate(invalid="ignore", over="ignore"):
             united: Array = merge_columns(rules, np.stack(moments, axis=-1), how)[..., columns.index(column)]
             return united
 
-    def _of_pairs(self, stat: str) -> Array:
-        sums = np.stack([self.numbers(name) for name in PAIR_NAMES], axis=-1)
-        shape, flat = sums.shape[:-1], sums.reshape(-1, len(PAIR_NAMES))
-        if stat == "cosine":
-            values = pairs.cosine(flat)
-        elif stat == "noise_scale":
-            values = pairs.noise_scale(flat)
-        else:
-            values = pairs.micro_cosine(flat, self._squares().reshape(-1) * float(self._ranks) ** 2)
-        return values.reshape(shape)
+    def _columns(self, names: Sequence[str]) -> SeparateColumns:
+        return SeparateColumns(lambda column: self.numbers(names[column]))
 
     def _squares(self) -> Array:
         if self._given_squares is not None:
             return self._given_squares()
         with np.errstate(invalid="ignore", over="ignore"):
-            return np.where(self.numbers(PAIR_NAMES[pairs.PARTS]) > 0, schema.squares(self), 0.0)
+            return np.where(self.numbers(PAIR_NAMES[pairs.PARTS]) > 0, schema.squares(self._columns(MOMENT_NAMES)), 0.0)
+
+    def _squares_of_step(self) -> Array:
+        """The squared norm of the sum of the gradients of all micro-batches of all ranks, which the ranks have averaged."""
+        return self._squares() * float(self._ranks) ** 2
 
 
 def from_file(names: Collection[str], read: Callable[[str], Any], ranks: int = 1) -> StoredRows:

@@ -20,10 +20,10 @@ at = statistics.NAMES.index("ratio")
 statistics.NAMES = (*statistics.NAMES[:at], "range", "mean_to_max", *statistics.NAMES[at:])
 from lightning_hooks.stats import schema
 schema.STATISTICS += (
-    schema.Statistic("range", lambda m: m[:, schema.MAX] - m[:, schema.MIN], (schema.MIN, schema.MAX)),
+    schema.Statistic("range", lambda m: m[..., schema.MAX] - m[..., schema.MIN], (schema.MIN, schema.MAX)),
     schema.Statistic(
         "mean_to_max",
-        lambda m: m[:, schema.ABS_SUM] / m[:, schema.COUNT] / m[:, schema.MAX],
+        lambda m: m[..., schema.ABS_SUM] / m[..., schema.COUNT] / m[..., schema.MAX],
         (schema.ABS_SUM, schema.COUNT, schema.MAX),
     ),
 )

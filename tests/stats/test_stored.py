@@ -21,22 +21,10 @@ from lightning_hooks.stats.stored import (
     from_file,
     stored_moments,
 )
+from tests.stats.definitions import DEFINITIONS
 from tests.stats.tensors import doubles
 
 SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=4)
-OF_ELEMENTS = {
-    "mean": np.mean,
-    "std": np.std,
-    "rms": lambda x: np.sqrt(np.mean(x**2)),
-    "abs_mean": lambda x: np.mean(np.abs(x)),
-    "min": np.min,
-    "max": np.max,
-    "abs_max": lambda x: np.max(np.abs(x)),
-    "norm": np.linalg.norm,
-    "zero_fraction": lambda x: np.mean(x == 0),
-    "nonfinite": lambda x: np.sum(~np.isfinite(x)),
-    "count": len,
-}
 
 
 def stored_from(rows, narrow=np.float64):
@@ -53,7 +41,7 @@ def test_united_rows_have_the_statistic_of_all_elements(unions, seed):
     rows = [rng.standard_normal(size) * 10 ** rng.uniform(-3, 3) for sizes in unions for size in sizes]
     starts = np.cumsum([0, *map(len, unions)])[:-1].tolist()
     united = stored_from(rows).united(by_starts(starts, len(rows)))
-    for stat, function in OF_ELEMENTS.items():
+    for stat, function in {**DEFINITIONS, "count": len}.items():
         expected = [function(np.concatenate(rows[a:b])) for a, b in zip(starts, [*starts[1:], len(rows)], strict=True)]
         np.testing.assert_allclose(united.compute(stat), expected, rtol=1e-9, atol=1e-12, err_msg=stat)
         assert united.merges(stat)

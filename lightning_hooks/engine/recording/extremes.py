@@ -7,7 +7,9 @@ from numpy.typing import NDArray
 
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.recorder.record import Growth
+from lightning_hooks.stats.row_states import SeparateColumns
 from lightning_hooks.stats.schema import COUNT, MAX, MIN, NONFINITE
+from lightning_hooks.stats.statistics import compute
 
 Array = NDArray[np.float64]
 
@@ -60,11 +62,13 @@ class Extremes:
             return None
         kept = min(self._count, len(self._steps))
         slots = [(self._count - kept + i) % len(self._steps) for i in range(kept)]
-        ends = [(int(self._steps[slot]), self._extremes[slot, row]) for slot in slots]
+        steps, ends = self._steps[slots], self._extremes[slots, row]
         now = moments[row]
-        if now[COUNT] > 0 and step not in [each for each, _ in ends]:
-            ends.append((step, now[MIN : MAX + 1]))
+        if now[COUNT] > 0 and step not in steps:
+            steps, ends = np.append(steps, step), np.append(ends, now[None, MIN : MAX + 1], axis=0)
+        low, high = ends.T
         # Skip steps in which the row was not measured: its minimum is infinity there, and its maximum minus infinity.
-        largest = [(each, float(max(-low, high))) for each, (low, high) in ends if low <= high]
-        steps, values = [each for each, _ in largest], [value for _, value in largest]
-        return Growth(name, tensor, tuple(steps), tuple(values))
+        columns = {COUNT: (low <= high).astype(np.float64), MIN: low, MAX: high}
+        values = compute("abs_max", SeparateColumns(columns.__getitem__))
+        has_value = ~np.isnan(values)
+        return Growth(name, tensor, tuple(steps[has_value].tolist()), tuple(values[has_value].tolist()))

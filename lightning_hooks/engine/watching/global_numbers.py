@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.row_index import joined
 from lightning_hooks.stats.schema import COUNT, NONFINITE, squares
-from lightning_hooks.stats.statistics import STATISTICS
+from lightning_hooks.stats.statistics import compute
 
 Array = NDArray[np.float64]
 _NORMS = {"grad": "run/grad_norm", "final_grad": "run/final_grad_norm", "param": "run/param_norm", "update": None}
@@ -42,7 +42,7 @@ class GlobalNumbers:
             # If elements are infinite, `squares` is NaN although the norm is infinite. The statistic `norm` is right
             # there too, but slower.
             if not np.isfinite(np.add.reduce(squared)):
-                squared = np.where(counts > 0, np.square(STATISTICS["norm"](rows)), 0.0)
+                squared = np.where(counts > 0, np.square(compute("norm", rows)), 0.0)
             sums = self._sums(squared)
         norms = dict(zip(self._tensors, np.sqrt(sums).tolist(), strict=True))
         if not counts.all():
@@ -55,7 +55,7 @@ class GlobalNumbers:
         if not math.isnan(noise_scale):
             out["run/noise_scale"] = noise_scale
         if self._loss_row is not None and counts[self._loss_row] > 0:
-            out["run/loss"] = float(STATISTICS["mean"](rows[self._loss_row : self._loss_row + 1])[0])
+            out["run/loss"] = float(compute("mean", rows[self._loss_row : self._loss_row + 1])[0])
         out["run/nonfinite"] = float(np.add.reduce(rows[:, NONFINITE]))
         return out
 

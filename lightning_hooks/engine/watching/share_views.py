@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from lightning_hooks.stats.accumulators import MOMENTS, AccumulatorRows, History
 from lightning_hooks.stats.accumulators.store import no_numbers
 from lightning_hooks.stats.moments import merge_by_index
 from lightning_hooks.stats.pairs import noise_scale
+from lightning_hooks.stats.row_states import RowStates
 from lightning_hooks.stats.table import Table
 
 Array = NDArray[np.float64]
@@ -119,7 +120,8 @@ class ShareViews:
         named = {each.rows.accumulator.name: self._numbers_of(each, numbers, due, measured, is_own) for each in self._kept}
         for name, history in self._histories.items():
             own = next(list(each.rows) for each in plan.kept if each.accumulator.name == name)
-            named[name] = history.update(_StepStates(name, named[name], moments[own], self._table.ranks))
+            states = RowStates({name: named[name], MOMENTS.name: moments[own]}.__getitem__, self._table.ranks)
+            named[name] = history.update(states)
         metrics = {(row, name): value for row, name, value in self._metrics(numbers, measured)}
         if plan.groups:
             moments = _with_groups(plan, moments)
@@ -212,18 +214,6 @@ class ShareViews:
 
 
 _NEUTRAL = MOMENTS.neutral().numpy()
-
-
-class _StepStates(NamedTuple):
-    """The numbers of one accumulator, and the moments of the same rows, as a history reads them by name."""
-
-    name: str
-    numbers: Array
-    moments: Array
-    ranks: int
-
-    def __getitem__(self, name: Any) -> Any:
-        return {self.name: self.numbers, "moments": self.moments}[name]
 
 
 def _is_identity(rows: Sequence[int] | NDArray[np.intp]) -> bool:

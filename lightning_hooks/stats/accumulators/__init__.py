@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from lightning_hooks.stats.accumulators.base import Accumulator, AccumulatorRows, History, RowStates
+from lightning_hooks.stats.accumulators.base import Accumulator, AccumulatorRows, History
 from lightning_hooks.stats.accumulators.histogram import Histogram
 from lightning_hooks.stats.accumulators.moments import Moments
 from lightning_hooks.stats.accumulators.pairs import Pairs
 from lightning_hooks.stats.accumulators.units import Units
 
-__all__ = ["BUILT_IN", "MOMENTS", "Accumulator", "History", "AccumulatorRows", "RowStates"]
+__all__ = ["BUILT_IN", "MOMENTS", "Accumulator", "History", "AccumulatorRows"]
 
 MOMENTS: Final = Moments()
 BUILT_IN: Final[tuple[Accumulator, ...]] = (MOMENTS, Histogram(), Pairs(), Units())

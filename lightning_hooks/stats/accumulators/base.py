@@ -13,20 +13,10 @@ from torch import Tensor
 from lightning_hooks.stats.accumulators.store import Store, StoreContext
 from lightning_hooks.stats.columns import Column, Reduction, merge_columns
 from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.stats.row_states import RowStates
 from lightning_hooks.stats.schema import COUNT
 
 Array = NDArray[np.float64]
-
-
-class RowStates(Protocol):
-    """The numbers that all accumulators keep of some rows of a step."""
-
-    @property
-    def ranks(self) -> int:
-        """The number of ranks whose numbers were merged."""
-
-    def __getitem__(self, name: str) -> Array:
-        """The numbers of the accumulator of this name, float64 [rows, columns]."""
 
 
 class Accumulator:

@@ -11,9 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_hooks.stats.accumulators.base import Accumulator, RowStates
+from lightning_hooks.stats.accumulators.base import Accumulator
 from lightning_hooks.stats.columns import Column
 from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.stats.row_states import RowStates
+from lightning_hooks.stats.statistics import mean_of_function
 from lightning_hooks.stats.stored import function_names
 from lightning_hooks.stats.user_statistics import UserStatistic
 from lightning_hooks.tensor_kinds import whole
@@ -62,9 +64,7 @@ class FunctionMean(Accumulator):
 
     def compute(self, stat: str, states: RowStates) -> NDArray[np.float64]:
         """See `Accumulator`."""
-        weighted, weight = states[self.name].T
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(weight > 0, weighted / weight, np.nan)
+        return mean_of_function(states[self.name])
 
     def is_measured(self, stat: str, states: RowStates, values: NDArray[np.float64]) -> NDArray[np.bool_]:
         """See `Accumulator`."""

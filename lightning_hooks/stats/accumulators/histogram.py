@@ -11,10 +11,11 @@ from torch import Tensor
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.rules.statistics import quantile_of
-from lightning_hooks.stats.accumulators.base import Accumulator, RowStates
+from lightning_hooks.stats.accumulators.base import Accumulator
 from lightning_hooks.stats.columns import Column, Reduction
 from lightning_hooks.stats.histogram import BUCKETS, quantile, shift
 from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.stats.row_states import RowStates
 from lightning_hooks.stats.schema import COUNT, MAX, MIN, NONFINITE
 from lightning_hooks.stats.statistics import needs_histogram
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_hooks.stats import moments, schema
-from lightning_hooks.stats.accumulators.base import Accumulator, RowStates
+from lightning_hooks.stats.accumulators.base import Accumulator
 from lightning_hooks.stats.columns import Column, Reduction
 from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.stats.schema import COUNT
+from lightning_hooks.stats.row_states import RowStates
 from lightning_hooks.stats.statistics import STATISTICS, compute
 from lightning_hooks.stats.stored import MOMENT_NAMES, encode_moments
 
@@ -51,6 +51,4 @@ class Moments(Accumulator):
 
     def compute(self, stat: str, states: RowStates) -> NDArray[np.float64]:
         """See `Accumulator`."""
-        rows = states[self.name]
-        counts: NDArray[np.float64] = rows[:, COUNT]
-        return counts if stat == "count" else compute(stat, rows)
+        return compute(stat, states[self.name])

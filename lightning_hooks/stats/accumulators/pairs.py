@@ -7,21 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.stats.accumulators.base import Accumulator, RowStates
+from lightning_hooks.stats.accumulators.base import Accumulator
 from lightning_hooks.stats.columns import Column
 from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.stats.pairs import (
-    AVERAGES,
-    COLUMNS,
-    NOISE,
-    PAIR_STATS,
-    SIGNAL,
-    NoiseAverage,
-    cosine,
-    micro_cosine,
-    noise_estimates,
-    noise_scale,
-)
+from lightning_hooks.stats.pairs import AVERAGES, COLUMNS, NOISE, PAIR_STATS, SIGNAL, NoiseAverage, compute, noise_estimates
+from lightning_hooks.stats.row_states import RowStates
 from lightning_hooks.stats.schema import COUNT, squares
 from lightning_hooks.stats.stored import PAIR_NAMES, encode_pairs
 
@@ -37,7 +27,7 @@ class Pairs(Accumulator):
         >>> from lightning_hooks.stats.pairs import BEFORE, DOT, NOW
         >>> sums = np.zeros((1, len(COLUMNS)))
         >>> sums[0, [DOT, BEFORE, NOW]] = 6.0, 9.0, 4.0
-        >>> Pairs().compute("cosine", {"pairs": sums}).tolist()
+        >>> Pairs().compute("cosine", RowStates({"pairs": sums}.__getitem__)).tolist()
         [1.0]
     """
 
@@ -55,12 +45,7 @@ class Pairs(Accumulator):
 
     def compute(self, stat: str, states: RowStates) -> Array:
         """See `Accumulator`."""
-        sums = states[self.name]
-        if stat == "cosine":
-            return cosine(sums)
-        if stat == "noise_scale":
-            return noise_scale(sums)
-        return micro_cosine(sums, squares_of_step(states))
+        return compute(stat, states[self.name], lambda: squares_of_step(states))
 
     def encode(self, numbers: Array) -> Array:
         """See `Accumulator`."""
@@ -81,7 +66,7 @@ class Pairs(Accumulator):
 
 
 def squares_of_step(states: RowStates) -> Array:
-    """The squared norm of the sum of the gradients of all micro-batches of all ranks, float64 [rows].
+    """The squared norm of the sum of the gradients of all micro-batches of all ranks, float64 [...].
 
     The moments are those of the gradient that DDP has averaged over ranks, so the factor is the square of the number of ranks.
     """

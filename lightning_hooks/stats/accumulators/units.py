@@ -8,11 +8,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.stats.accumulators.base import Accumulator, AccumulatorRows, RowStates
+from lightning_hooks.stats.accumulators.base import Accumulator, AccumulatorRows
 from lightning_hooks.stats.accumulators.store import Store, StoreContext
 from lightning_hooks.stats.accumulators.unit_store import UnitStore
 from lightning_hooks.stats.columns import Column
 from lightning_hooks.stats.measurement import Measurement
+from lightning_hooks.stats.row_states import RowStates
 from lightning_hooks.stats.units.statistics import NAMES
 
 _COLUMNS: Final = (Column("units", merge="max"), *(Column(name, merge="max") for name in NAMES))
@@ -25,7 +26,7 @@ class Units(Accumulator):
 
     Example:
         >>> rows = np.array([[3.0] + [0.25] * len(NAMES), [0.0] * (1 + len(NAMES))])  # the second row was not measured
-        >>> Units().compute("dead_units", {"units": rows}).tolist()
+        >>> Units().compute("dead_units", RowStates({"units": rows}.__getitem__)).tolist()
         [0.25, nan]
     """
 
