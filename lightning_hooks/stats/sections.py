@@ -162,7 +162,7 @@ def rescale_sections(sections: Sections, arrays: Sequence[Tensor], rows: Sequenc
         >>> from lightning_hooks.stats.measurement import Measurement
         >>> from lightning_hooks.stats.table import Table
         >>> table = Table(1)
-        >>> table.add(0, Measurement(torch.tensor([1.0, 3.0])))
+        >>> table.measuring.add(0, Measurement(torch.tensor([1.0, 3.0])))
         >>> rescale_sections(table.sections, table.sections.split(table.state), [0], 0.5)
         >>> table.moments[0, :3].tolist()
         [2.0, 1.0, 0.5]

@@ -12,12 +12,10 @@ from torch import Tensor
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.accumulators import AccumulatorRows
 from lightning_hooks.stats.accumulators.store import PendingNumbers, StoreContext
-from lightning_hooks.stats.columns import STACKED
 from lightning_hooks.stats.due_rows import DueRows
 from lightning_hooks.stats.host_copy import InHostMemory, begin_copy, copy_now, to_device
-from lightning_hooks.stats.measurement import Measurement, UnmeasurableError
 from lightning_hooks.stats.merged_state import PendingState
-from lightning_hooks.stats.metrics import METRICS, MetricRows
+from lightning_hooks.stats.metrics import MetricRows
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.processes import world_size
 from lightning_hooks.stats.ranks import merge_ranks
@@ -25,7 +23,6 @@ from lightning_hooks.stats.replicas import replicas
 from lightning_hooks.stats.requests import write_requests
 from lightning_hooks.stats.row_measuring import RowMeasuring, is_measured
 from lightning_hooks.stats.row_offsets import RowOffsets
-from lightning_hooks.stats.schema import COUNT
 from lightning_hooks.stats.sections import Sections, rescale_sections
 from lightning_hooks.stats.user_statistics import UserStatistic
 
@@ -52,12 +49,13 @@ class Table:
         owners: the number of owners of the table, each of which has requests in the exchange.
 
     Attributes:
-        measuring: measures tensors in Python.
+        measuring: measures tensors in Python and writes their numbers into rows.
 
     Example:
+        >>> from lightning_hooks.stats.measurement import Measurement
         >>> table = Table(2)
-        >>> table.add(0, Measurement(torch.tensor([1.0, 3.0])))
-        >>> table.add(0, Measurement(torch.tensor([5.0])))
+        >>> table.measuring.add(0, Measurement(torch.tensor([1.0, 3.0])))
+        >>> table.measuring.add(0, Measurement(torch.tensor([5.0])))
         >>> table.moments[:, 0].tolist(), table.moments[0, 1].item()
         ([3.0, 0.0], 3.0)
     """
@@ -88,7 +86,6 @@ class Table:
         self.metrics = MetricRows(metrics, range(rows) if alone else copied, device)
         self.sections = Sections(rows, kept, owners)
         self._due = DueRows(self.sections)
-        self.measuring = RowMeasuring(self._due, label)
         # Rows that the CUDA kernel never writes, because it writes moments only and these rows always keep other numbers too.
         always_more = [each.rows for each in kept if is_measured(each) and not each.accumulator.on_request]
         self._more_than_moments = {*self.metrics.rows}.union(*always_more)
@@ -104,7 +101,7 @@ class Table:
         other_rows = [row for row in range(rows) if row not in copied]
         self._replicas = replicas(copied, self.sections, device, other_rows, tensor_parallel)
         self._sharded_rows = {row for row, first in copied.items() if first is not None}
-        self._added: set[int] = set()  # the rows into which Python has merged a tensor in this step
+        self.measuring = RowMeasuring(self.state, self._due, self.stores, self.metrics, self._python_rows, label)
 
     @property
     def moments(self) -> Tensor:
@@ -145,7 +142,7 @@ class Table:
 
     def clear(self) -> None:
         """Reset every row, metric and store to the numbers of no elements."""
-        self._added.clear()
+        self.measuring.begin()
         if self._partial is not None:
             self._partial.drop()
         current = self._due.sections
@@ -168,7 +165,7 @@ class Table:
     def writer(
         self, row: int, fallback: kernels.FallbackWriter, on_request: Collection[str] | None = None
     ) -> Callable[[Tensor], None]:
-        """A function that merges a tensor into a row as `add` does, but without a `Measurement`.
+        """A function that merges a tensor into a row as `RowMeasuring.add` does, but without a `Measurement`.
 
         Args:
             row: the index of the row.
@@ -178,9 +175,10 @@ class Table:
                 without stores.
 
         Example:
+            >>> from lightning_hooks.stats.measurement import Measurement
             >>> class Fallback(kernels.FallbackWriter):
             ...     def __call__(self, row, tensor):
-            ...         table.add(row, Measurement(tensor))
+            ...         table.measuring.add(row, Measurement(tensor))
             >>> table, fallback = Table(1), Fallback()
             >>> fallback.direct = True
             >>> write = table.writer(0, fallback)
@@ -209,65 +207,6 @@ class Table:
         write: Callable[[Tensor], None] | None = kernels.host.writer(self, row, offset, fallback, axis)
         return write
 
-    def add(self, row: int, measurement: Measurement, unscaled: Measurement | None = None) -> None:
-        """Merge the measurement of a call or of a micro-batch into a row.
-
-        Args:
-            row: the index of the row.
-            measurement: the measurement of the tensor.
-            unscaled: the measurement of the tensor divided by the loss scale, for metrics and for accumulators with
-                `divided_first`; `measurement` by default.
-
-        Raises:
-            UnmeasurableError: the tensor has no elements to read.
-        """
-        self._write(row, measurement, unscaled or measurement, merging=self._has_elements(row))
-
-    def put(self, row: int, measurement: Measurement) -> None:
-        """Overwrite a row with a measurement, so that the last one of the step counts.
-
-        Args:
-            row: the index of the row.
-            measurement: the measurement of the tensor.
-
-        Raises:
-            UnmeasurableError: the tensor has no elements to read.
-        """
-        self.metrics.reset(row)
-        self._write(row, measurement, measurement, merging=False)
-
-    def put_all(self, rows: Sequence[int], measurements: Sequence[Measurement]) -> list[int]:
-        """Overwrite several rows, with one write for each section.
-
-        Args:
-            rows: the indices of the rows.
-            measurements: the measurement for each row.
-
-        Returns:
-            The positions in `rows` that were skipped and need `put`: a row that only Python measures, or a tensor that cannot
-            be measured.
-        """
-        skipped: list[int] = []
-        numbers: dict[int, dict[int, Tensor]] = {}  # by section, then by slot
-        for position, (row, measurement) in enumerate(zip(rows, measurements, strict=True)):
-            if row in self._python_rows:
-                skipped.append(position)
-                continue
-            try:
-                new = self.measuring.measured(row, measurement, measurement)
-            except UnmeasurableError:
-                skipped.append(position)
-                continue
-            self.measuring.raise_failure()
-            for section, slot, value in new:
-                numbers.setdefault(section, {})[slot] = value
-        arrays = self._due.arrays(self.state)
-        for section, values in numbers.items():
-            array = arrays[section]
-            stacked = torch.stack([value.to(array.device, non_blocking=True) for value in values.values()])
-            array.index_copy_(0, to_device(list(values), array.device), stacked.to(array.dtype))
-        return skipped
-
     def offsets(self, rows: Sequence[int], counted: Collection[int] | None = None) -> RowOffsets:
         """The offsets of rows in the state. Compute them once, and pass them to `measure_all` at every step of the same kind.
 
@@ -291,7 +230,7 @@ class Table:
                 difference.
 
         Returns:
-            The positions in `rows` that were skipped and need `put`.
+            The positions in `rows` that were skipped and need `RowMeasuring.put`.
         """
         offsets = rows if isinstance(rows, RowOffsets) else self.offsets(rows)
         device = kernels.on_device(self.state)
@@ -371,28 +310,3 @@ class Table:
     def _merge_partial(self) -> None:
         if self._partial is not None:
             self._partial.merge()
-
-    def _has_elements(self, row: int) -> bool:
-        """Whether a tensor may have been merged into a row, by `add` or by a writer. If none was, the next one is copied."""
-        if row in self._added:
-            return True
-        self._added.add(row)
-        # A writer adds to the count; what it writes of a tensor without elements changes nothing.
-        return self._partial is not None if self._array is None else bool(self._array[row * MOMENTS + COUNT] > 0)
-
-    def _write(self, row: int, measurement: Measurement, unscaled: Measurement, *, merging: bool) -> None:
-        new = self.measuring.measured(row, measurement, unscaled)
-        arrays = self._due.arrays(self.state)
-        for section, slot, numbers in new:
-            numbers = numbers.to(self.state.device, non_blocking=True)
-            if merging:
-                both = torch.stack([arrays[section][slot], numbers])
-                numbers = self.sections.kept[section].accumulator.merge(both, STACKED)
-            arrays[section][slot] = numbers
-        for store in self.stores.values():
-            if row in store.due:
-                store.add(row, measurement)
-        if row in self.metrics:
-            with self.measuring.around(METRICS):
-                self.metrics.update(row, unscaled.tensor)
-        self.measuring.raise_failure()

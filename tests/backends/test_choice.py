@@ -21,10 +21,10 @@ from lightning_hooks.stats.accumulators.histogram import Histogram
 from lightning_hooks.stats.measurement import Measurement, measure_all
 from lightning_hooks.stats.table import Table
 table = Table(2, [AccumulatorRows(Histogram(), (1,))])
-table.add(0, Measurement(torch.tensor([1.0, 3.0])))
-table.add(1, Measurement(torch.tensor([1.0, 3.0])))
+table.measuring.add(0, Measurement(torch.tensor([1.0, 3.0])))
+table.measuring.add(1, Measurement(torch.tensor([1.0, 3.0])))
 assert table.moments[:, 1].tolist() == [2.0, 2.0]
-assert table.put_all([0], measure_all([torch.ones(2)])) == [] and table.moments[0, 1] == 1.0
+assert table.measuring.put_all([0], measure_all([torch.ones(2)])) == [] and table.moments[0, 1] == 1.0
 assert torch.equal(kernels.measure_many([torch.ones(2)])[0], kernels.measure(torch.ones(2)))
 print(kernels.in_use())
 """

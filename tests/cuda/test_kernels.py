@@ -129,7 +129,7 @@ def test_hooks_lists_and_copies_wait_for_nothing(device, without_waiting):
             write(tensor)
         left = table.measure_all(offsets, tensors[1:])
         left += table.measure_all(range(count, 2 * count), tensors, before)
-        table.put(0, Measurement(tensors[2]))
+        table.measuring.put(0, Measurement(tensors[2]))
         return left, table.exchange()
 
     step()  # compiles

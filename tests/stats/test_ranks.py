@@ -85,7 +85,7 @@ def state_of(tensors: Sequence[Tensor]) -> Tensor:
     table = Table(len(tensors))
     for row, tensor in enumerate(tensors):
         if tensor.numel():
-            table.put(row, Measurement(tensor))
+            table.measuring.put(row, Measurement(tensor))
     return table.state
 
 
@@ -255,8 +255,8 @@ def test_what_a_tensor_parallel_group_holds_several_times_counts_once(parallel: 
     sections, states, owned = Sections(3, [AccumulatorRows(HISTOGRAM, (0, 1))]), [], []
     for rank in range(2 * parallel):
         table = Table(3, [AccumulatorRows(HISTOGRAM, (0, 1))])
-        table.put(0, Measurement(copied[rank // parallel]))
-        table.put(1, Measurement(shares[rank]))
+        table.measuring.put(0, Measurement(copied[rank // parallel]))
+        table.measuring.put(1, Measurement(shares[rank]))
         states.append(table.state)  # no rank has measured the last row
         owned.append(replicas({}, sections, other_rows=(0, 1, 2), tensor_parallel=(rank % parallel, parallel)))
     for state in both(states, sections, owned):

@@ -39,8 +39,8 @@ def test_a_row_is_the_union_of_what_was_added():
     kept, together = table(), table()
     for row in range(3):
         for tensor in TENSORS:
-            kept.add(row, Measurement(tensor))
-        together.add(row, Measurement(torch.cat([tensor.double().flatten() for tensor in TENSORS])))
+            kept.measuring.add(row, Measurement(tensor))
+        together.measuring.add(row, Measurement(torch.cat([tensor.double().flatten() for tensor in TENSORS])))
     torch.testing.assert_close(kept.sections.split(kept.state)[:2], together.sections.split(together.state)[:2], equal_nan=True)
     assert kept.moments[3, 0] == 0
 
@@ -58,7 +58,7 @@ def test_histograms_of_many_are_those_of_each(threads):
         slots = tuple(row for row in rows if row != 1)
         each, many, changes = (Table(len(tensors), [AccumulatorRows(HISTOGRAM, slots)]) for _ in range(3))
         for row, tensor in enumerate(tensors):
-            each.put(row, Measurement(tensor))
+            each.measuring.put(row, Measurement(tensor))
         many.state += 1.0  # previous numbers must be overwritten
         assert many.measure_all(rows, tensors) == []
         of_each, of_many = (table.sections.split(table.state) for table in (each, many))
@@ -80,7 +80,7 @@ def test_writers_write_what_adding_writes():
     assert (writers[2].func, writers[2].args) == (fallback, (2,))
     for tensor in TENSORS:
         for row in (0, 1):
-            added.add(row, Measurement(tensor))
+            added.measuring.add(row, Measurement(tensor))
             assert writers[row](tensor) is None
     torch.testing.assert_close(written.state, added.state, rtol=0, atol=0, equal_nan=True)
     written.clear()
@@ -99,7 +99,7 @@ def test_a_writer_leaves_alone_what_the_kernel_does_not_measure():
     assert torch.equal(kept.state, before)
     assert [(row, id(tensor)) for row, tensor in fallback.came] == [(1, id(tensor)) for tensor in odd]
     write(torch.tensor([5.0]))
-    kept.add(1, Measurement(torch.eye(2).to_sparse()))
+    kept.measuring.add(1, Measurement(torch.eye(2).to_sparse()))
     assert kept.moments[1, :2].tolist() == [5.0, 1.4]
 
 
@@ -162,15 +162,15 @@ def test_several_rows_are_put_at_once_and_the_rest_is_named():
     one_by_one, at_once = table(), table()
     rows, tensors = [2, 1, 0, 3], [*TENSORS, torch.eye(2).to_sparse()]
     for row, tensor in zip(rows, tensors, strict=True):
-        one_by_one.put(row, Measurement(torch.zeros(5)))
-        one_by_one.put(row, Measurement(tensor))
+        one_by_one.measuring.put(row, Measurement(torch.zeros(5)))
+        one_by_one.measuring.put(row, Measurement(tensor))
     looks = measure_all(tensors)
     for row in rows:
-        at_once.put(row, Measurement(torch.zeros(5)))
-    left = at_once.put_all(rows, looks)
+        at_once.measuring.put(row, Measurement(torch.zeros(5)))
+    left = at_once.measuring.put_all(rows, looks)
     assert left == [0]  # the row keeps a statistic of the user
     for position in left:
-        at_once.put(rows[position], looks[position])
+        at_once.measuring.put(rows[position], looks[position])
     torch.testing.assert_close(at_once.state, one_by_one.state, rtol=0, atol=0, equal_nan=True)
 
 
@@ -184,10 +184,10 @@ def test_a_measurement_gives_the_same_numbers_however_it_is_asked():
 
 def test_a_cleared_table_is_a_blank_one():
     table = Table(1000, [AccumulatorRows(HISTOGRAM, (3,))])
-    table.add(3, Measurement(torch.ones(5)))
+    table.measuring.add(3, Measurement(torch.ones(5)))
     table.clear()
     assert torch.equal(table.state, table.sections.blank()) and table.state.is_contiguous()
-    table.add(3, Measurement(torch.ones(5)))
+    table.measuring.add(3, Measurement(torch.ones(5)))
     assert table.moments[3, 0].item() == 5.0
 
 
@@ -195,7 +195,7 @@ def test_measurements_are_put_in_one_write_and_what_cannot_be_measured_is_named(
     function = FunctionMean("largest", user_statistic(largest, "stats"))
     table = Table(5, [AccumulatorRows(HISTOGRAM, (1, 4)), AccumulatorRows(function, (3,))])
     measurements = [Measurement(torch.full((n,), 2.0)) for n in (3, 4, 5, 9)] + [Measurement(torch.ones(2, device="meta"))]
-    assert table.put_all([4, 0, 1, 3, 2], measurements) == [3, 4]
+    assert table.measuring.put_all([4, 0, 1, 3, 2], measurements) == [3, 4]
     assert table.moments[:, 0].tolist() == [4.0, 5.0, 0.0, 0.0, 3.0]
     histograms = table.sections.split(table.state)[2]
     assert torch.equal(histograms, torch.stack([measurements[2].histogram, measurements[0].histogram]))
@@ -321,8 +321,8 @@ def test_numbers_on_request_are_measured_exchanged_and_cleared_only_where_they_a
         table.clear()
         table.measure_all([0], [torch.ones(4)])
         table.writer(2, fallback, ["histogram"] if 2 in due else [])(torch.ones(5))
-        table.add(2, Measurement(torch.ones(6)))
-        table.put_all([0], [Measurement(torch.ones(3))])
+        table.measuring.add(2, Measurement(torch.ones(6)))
+        table.measuring.put_all([0], [Measurement(torch.ones(3))])
         pending = table.exchange()
         state = pending.merged.state
         assert len(state) == pending.sections.size
@@ -341,7 +341,7 @@ def test_rows_are_rescaled_and_withdrawn_with_and_without_numbers_on_request():
         table = Table(1, [AccumulatorRows(HISTOGRAM, (0,))])
         table.expect({"histogram": due})
         table.clear()
-        table.add(0, Measurement(torch.full((4,), 3.0)))
+        table.measuring.add(0, Measurement(torch.full((4,), 3.0)))
         table.rescale([0], torch.tensor(0.5))
         numbers = table.exchange().sections.split(table.exchange().merged.state)
         assert numbers[0][0, :2].tolist() == [4.0, 1.5] and len(numbers) == 1 + len(due)

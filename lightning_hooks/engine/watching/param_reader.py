@@ -189,7 +189,7 @@ class ParamReader:
         return values
 
     def _put(self, rows: Sequence[int], measurements: list[Measurement]) -> Unwritten:
-        return [(rows[i], measurements[i]) for i in self._table.put_all(rows, measurements)]
+        return [(rows[i], measurements[i]) for i in self._table.measuring.put_all(rows, measurements)]
 
     def _find(
         self, parameters: list[nn.Parameter], schedules: Due, tensor: str, chosen: Collection[int] | None

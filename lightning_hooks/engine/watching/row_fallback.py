@@ -63,7 +63,7 @@ class RowFallback(FallbackWriter):
 
     def put(self, row: int, measurement: Measurement) -> None:
         """Set a row to a measurement, in place of an earlier one of the step."""
-        self._write(row, measurement, self._watching.table.put)
+        self._write(row, measurement, self._watching.table.measuring.put)
 
     def begin_step(self, due: Sequence[tuple[Share, Due]]) -> None:
         """Begin a step in which these owners have rows that are due at these schedules."""
@@ -107,9 +107,9 @@ class RowFallback(FallbackWriter):
         observer = self._watching
         scale = observer.loss_scale
         if scale is not None and observer.plan.rows[row].kind in LOSS_SCALED:
-            observer.table.add(row, measurement, UnscaledMeasurement(measurement, scale))
+            observer.table.measuring.add(row, measurement, UnscaledMeasurement(measurement, scale))
         else:
-            observer.table.add(row, measurement)
+            observer.table.measuring.add(row, measurement)
 
     def _note(self, row: int, measurement: Measurement) -> None:
         if isinstance(self.trail, Order):

@@ -40,7 +40,7 @@ class Fallback(kernels.FallbackWriter):
         self.direct = True
 
     def __call__(self, row, tensor):
-        self.table.add(row, Measurement(tensor))
+        self.table.measuring.add(row, Measurement(tensor))
 
 
 @needs_native

@@ -327,8 +327,8 @@ def table():
     seen = [normal(n, seed=n) + 2 for n in (30, BLOCK + 1, 5)]
     want = Table(4, [AccumulatorRows(Histogram(), (3,))])
     for tensor in seen:
-        want.add(0, Measurement(tensor))
-    want.put(1, Measurement(seen[2]))
+        want.measuring.add(0, Measurement(tensor))
+    want.measuring.put(1, Measurement(seen[2]))
     kernels.on_device = lambda tensor: cuda
     got = Table(4, [AccumulatorRows(Histogram(), (3,))])
     fallback = KeepsAll()
@@ -339,7 +339,7 @@ def table():
     write(seen[0])
     assert [tensor.numel() for _, tensor in fallback.came] == [3, 30] and got.writer(3, fallback)
     fallback.direct = True
-    got.add(0, Measurement(seen[2]))
+    got.measuring.add(0, Measurement(seen[2]))
     same(got.moments[0], want.moments[0], "three calls")
     write(torch.tensor([NAN]))
     assert got.moments[0, [MEAN, M2, MIN, MAX]].isnan().all() and got.moments[0, NONFINITE] == 1
