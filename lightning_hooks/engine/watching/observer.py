@@ -17,10 +17,11 @@ from lightning_hooks.engine.participants.shards import tensor_parallel_place
 from lightning_hooks.engine.watching.pairs import PairWatch, comparable
 from lightning_hooks.engine.watching.param_reader import ParamReader, TensorRows
 from lightning_hooks.engine.watching.row_fallback import RowFallback
+from lightning_hooks.engine.watching.row_owners import RowOwners, owners_requesting
 from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.hooks import Action
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.rows import LOSS, Demand, Due, Row
+from lightning_hooks.plan.rows import LOSS, Due, Row
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, blamed
@@ -64,7 +65,7 @@ class Observer(Participant):
         self.stage = stage
         self.due_shares: dict[int, Due] = {}
         readers = {share.part.number for share in self.shares if share.publisher is None}
-        self.held = {row.index for row in plan.rows if readers.issuperset(self._owners(row))} if readers else set()
+        self.held = {row.index for row in plan.rows if readers.issuperset(owners_requesting(row))} if readers else set()
         self.absent = AbsentParts()
         index = plan.index
         self.table = Table(
@@ -86,13 +87,12 @@ class Observer(Participant):
         self.pairs = PairWatch(plan, self.table)
         self.fallback = RowFallback(self)
         self._reader = ParamReader(plan, self.table, self.held)
+        self._owners = RowOwners(plan, len(self.shares), self._reader.updates_of)
         self.reads_before_step = "before_step" in self._reader.phases
         self.reads_final = "final" in self._reader.phases
         self.reads_updates = "after_update" in self._reader.phases
         self.demands: Due = frozenset(plan.schedules)
         self.graph_key: Hashable = self.demands
-        self._turns: dict[Due, list[list[int]]] = {}
-        self._portions_at: dict[Due, list[float]] = {}
         self._cost = 0.0, 0
         self._write_loss: Callable[[Tensor], None] | None = None
         self._sharded = any(is_sharded(target.value) for target in self.all_targets())
@@ -132,26 +132,10 @@ class Observer(Participant):
         self._cost = own + seconds, calls
 
     def cost_of(self, number: int) -> tuple[float, int]:
-        """The seconds and the calls of hooks in the step before that an owner counts as its own.
-
-        The cost of a row is split evenly between the owners that demanded it.
-        """
+        """The seconds and the calls of hooks in the step before that an owner counts as its own."""
         seconds, calls = self._cost
-        part = self._portions(self.demands)[number]
+        part = self._owners.portion(number, self.demands)
         return seconds * part, round(calls * part)
-
-    def _portions(self, demands: Due) -> list[float]:
-        """By owner, its portion of the rows that were measured."""
-        if demands not in self._portions_at:
-            portions = [0.0] * len(self.shares)
-            for row in self.plan.rows:
-                asking = self._owners_of(row, demands)
-                for owner in asking:
-                    portions[owner] += 1.0 / len(asking)
-            total = sum(portions)
-            even = 1.0 / len(self.shares)
-            self._portions_at[demands] = [each / total for each in portions] if total else [even] * len(self.shares)
-        return self._portions_at[demands]
 
     def _account_of(self, name: str) -> AbstractContextManager[Any]:
         """The account of the first owner that asks for an accumulator of a user, or for metrics."""
@@ -189,31 +173,10 @@ class Observer(Participant):
 
     left = refreshed
 
-    def rows_of_turn(self, number: int, demands: Due) -> list[int]:
-        """The rows that are read in the turn of an owner when these demands are due: those that no owner before it demands."""
-        if demands not in self._turns:
-            turns: list[list[int]] = [[] for _ in self.shares]
-            for row in self.plan.rows:
-                owners = self._owners_of(row, demands)
-                if owners:
-                    turns[owners[0]].append(row.index)
-            self._turns[demands] = turns
-        return self._turns[demands][number]
-
-    def _owners(self, row: Row) -> set[int]:
-        return {each.owner for each, _ in row.requests if isinstance(each, Demand)}
-
-    def _owners_of(self, row: Row, demands: Due) -> list[int]:
-        """The owners that demand a row, in order."""
-        # A row of `param` is also due if the `update` row of its parameter is due, whose `ratio` divides by its norm.
-        asking = [row, *(self.plan.rows[update] for update in self._reader.updates_of(row.index))]
-        requests = (demand for each in asking for demand, _ in each.requests if demand in demands)
-        return sorted({each.owner for each in requests if isinstance(each, Demand)})
-
     def actions_of_turn(self, number: int, demands: Due) -> Iterator[Action]:
         """The actions of the rows that are read in the turn of an owner."""
         on_request = self.plan.on_request_at(demands)
-        rows = [self.plan.rows[row] for row in self.rows_of_turn(number, demands)]
+        rows = [self.plan.rows[row] for row in self._owners.turn(number, demands)]
         for row in rows:
             if row.kind in MODULE_TENSORS:
                 tensor, backward = gradient_of(row.kind)
@@ -264,7 +227,7 @@ class Observer(Participant):
         return self._sharded or not self.failed
 
     def _due_rows(self, phase: str, optimizer: Optimizer, number: int | None = None) -> list[TensorRows]:
-        rows = None if number is None else self.rows_of_turn(number, self.demands)
+        rows = None if number is None else self._owners.turn(number, self.demands)
         return self._reader.due(phase, optimizer, self.demands, number, rows)
 
     def _add_micro_batch(self, row: Row, tensor: Tensor) -> None:
@@ -360,7 +323,7 @@ class Observer(Participant):
 
     def _asking(self, row: int) -> list[Share]:
         """The shares that request a row in the current step."""
-        return [self.shares[owner] for owner in self._owners_of(self.plan.rows[row], self.demands)]
+        return [self.shares[owner] for owner in self._owners.demanding(self.plan.rows[row], self.demands)]
 
     def fail_row(self, row: int, error: Exception) -> None:
         """Handle an error of measuring a row, which concerns the owners that request the row."""
