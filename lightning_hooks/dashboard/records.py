@@ -172,7 +172,7 @@ def _module_of(record: FlightRecord) -> str:
     place = record.place
     if place is not None:
         return "" if place.tensor in ("loss", "batch") else place.module if place.gap is None else place.gap.at
-    return "" if record.failure is None else record.failure.module
+    return "" if record.failure is None else record.failure.module or ""
 
 
 def _place(record: FlightRecord, place: Place) -> dict[str, Any]:
@@ -180,7 +180,13 @@ def _place(record: FlightRecord, place: Place) -> dict[str, Any]:
     entry = noticed(record)
     gap = None if place.gap is None else {"at": _text(place.gap.at)}
     found = "" if entry is None else _text(f"{entry.tensor} of {entry.name or 'the model'}: {entry.nonfinite_text}")
-    return {**_bounded(vars(place)), "result": _tensor(place.result), "gap": gap, "found": found}
+    return {
+        **_bounded(vars(place)),
+        "module_text": _text(place.module_text),
+        "result": _tensor(place.result),
+        "gap": gap,
+        "found": found,
+    }
 
 
 def _tensor(tensor: TensorSummary | None) -> dict[str, Any] | None:

@@ -76,11 +76,14 @@ def noticed(record: FlightRecord) -> TrailEntry | None:
 
 
 def _where(place: Place, entry: TrailEntry | None) -> Iterator[str]:
-    name, is_sure = (place.module, True) if place.gap is None else (place.gap.at, place.gap.at == place.module)
+    gap = place.gap
+    name, is_sure = (place.module_text, True) if gap is None else (gap.at or "the model itself", gap.at == place.module)
     of_class = f" ({place.type})" if place.type and is_sure else ""
-    yield f"- {'module' if place.gap is None else 'first noticed at'}: {name or 'the model itself'}{of_class}"
-    yield f"- tensor: {place.tensor}, {place.direction}"
-    yield f"- call {place.call + 1} of the module, batch {place.micro_batch + 1} of step {place.step}"
+    yield f"- {'module' if gap is None else 'first noticed at'}: {name}{of_class}"
+    if place.tensor:
+        yield f"- tensor: {place.tensor}, {place.direction}"
+    call = f"call {place.call + 1} of the module, " if place.tensor else ""
+    yield f"- {call}batch {place.micro_batch + 1} of step {place.step}"
     if place.world_size > 1:
         yield f"- rank {place.rank} of {place.world_size}"
     result = place.result

@@ -103,7 +103,8 @@ class Place:
             for code outside all modules.
         type: the class of the module; empty if there is none.
         direction: `forward`, `backward` or `update`.
-        tensor: `output`, `output_grad`, `grad`, `param`, `loss`, `batch`, or `state.exp_avg_sq`.
+        tensor: `output`, `output_grad`, `grad`, `param`, `loss`, `batch`, or `state.exp_avg_sq`; empty for an exception that is
+            in no module.
         call: the number of the call of the module in its micro-batch, from 0.
         micro_batch: the number of the batch in its optimizer's step, from 0.
         step: the x-axis of `self.log`.
@@ -124,6 +125,14 @@ class Place:
     world_size: int = 1
     result: TensorSummary | None = None
     gap: Gap | None = None
+
+    @property
+    def module_text(self) -> str:
+        """The name of the module in words."""
+        if self.module or self.type:
+            return self.module or "the model itself"
+        is_known = self.tensor or self.direction != "backward"
+        return "code outside all modules" if is_known else "not known, an exception of the backward pass names none"
 
 
 @dataclass(frozen=True)
@@ -226,14 +235,15 @@ class Failure:
         type: the class of the exception, or the name of the signal.
         message: its text.
         traceback: as Python prints it.
-        module: the dotted name of the innermost module whose method is in the traceback.
+        module: the dotted name of the innermost module whose method is in the traceback; empty for the model itself, None if
+            there is no such module, or if the exception came out of a backward pass.
         direction: `forward` or `backward`.
     """
 
     type: str
     message: str
     traceback: str = ""
-    module: str = ""
+    module: str | None = ""
     direction: str = "forward"
 
 

@@ -58,10 +58,10 @@ export function inputsTitle({ verdict }) {
   return { batch: "The batch", weights: "Bad parameters" }[verdict] ?? "What it read";
 }
 
-function placeTexts({ module, type, tensor, direction, call, micro_batch: batch, rank, world_size: ranks, result, gap, found }) {
-  const name = gap ? gap.at : module;
-  const where = `${gap ? "first noticed at " : ""}${name || "the model itself"}${type && name === module ? ` (${type})` : ""}: ${tensor}, ${direction}`;
-  const which = `call ${call + 1}, batch ${batch + 1} of the step${ranks > 1 ? `, rank ${rank} of ${ranks}` : ""}`;
+function placeTexts({ module, module_text: text, type, tensor, direction, call, micro_batch: batch, rank, world_size: ranks, result, gap, found }) {
+  const name = gap ? gap.at || "the model itself" : text;
+  const where = `${gap ? "first noticed at " : ""}${name}${type && (!gap || gap.at === module) ? ` (${type})` : ""}${tensor ? `: ${tensor}, ${direction}` : ""}`;
+  const which = `${tensor ? `call ${call + 1}, ` : ""}batch ${batch + 1} of the step${ranks > 1 ? `, rank ${rank} of ${ranks}` : ""}`;
   const bad = result ? nonfiniteText(result) : found && `not finite in the ${found}`;
   return [`${where}; ${which}`, bad ? h("div", {}, bad) : ""];
 }

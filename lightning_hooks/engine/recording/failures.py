@@ -16,7 +16,7 @@ _BACKWARD = ("_engine_run_backward", "run_backward")
 
 
 def failure_of(error: BaseException, model: nn.Module) -> Failure:
-    """The exception as plain values; the innermost frame whose `self` is a module of the model names the module.
+    """The exception as plain values; the innermost frame whose `self` is a module of the model names the module, if any does.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 1))
@@ -27,13 +27,14 @@ def failure_of(error: BaseException, model: nn.Module) -> Failure:
         '0'
     """
     names = {id(module): name for name, module in model.named_modules()}
-    module, direction = "", "forward"
+    module: str | None = None
+    direction = "forward"
     for frame, _ in traceback.walk_tb(error.__traceback__):
         owner = _self_of(frame)
         if isinstance(owner, nn.Module) and id(owner) in names:
             module = names[id(owner)]
         if frame.f_code.co_name in _BACKWARD:
-            module, direction = "", "backward"
+            module, direction = None, "backward"
     return Failure(type(error).__name__, str(error), "".join(traceback.format_exception(error)), module, direction)
 
 

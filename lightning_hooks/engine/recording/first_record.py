@@ -88,8 +88,10 @@ def record_of_failure(recorded: RecordedStep, training: Training, error: BaseExc
     verdict = (
         Verdict.SIGNAL if isinstance(error, (KeyboardInterrupt, SystemExit)) or "SIG" in failure.type else Verdict.EXCEPTION
     )
-    of_module = (failure.module, training.type_of(failure.module), failure.direction, "output", 0)
-    place = Place(*of_module, recorded.micro_batch, recorded.step, training.rank, training.world_size)
+    module, tensor = failure.module or "", "" if failure.module is None else "output"
+    type_name = "" if failure.module is None else training.type_of(module)
+    at = (recorded.micro_batch, recorded.step, training.rank, training.world_size)
+    place = Place(module, type_name, failure.direction, tensor, 0, *at)
     calls = recorded.calls
     record = FlightRecord(
         verdict,
@@ -106,7 +108,7 @@ def record_of_failure(recorded: RecordedStep, training: Training, error: BaseExc
 def growth_of(record: FlightRecord, recorded: RecordedStep) -> Growth | None:
     """The largest magnitudes, at the last steps, of the row of a record's place."""
     place = record.place
-    if place is None:
+    if place is None or not place.tensor:
         return None
     if place.tensor in ("loss", "batch"):
         return recorded.growth_of("loss", "loss")

@@ -161,6 +161,34 @@ def test_an_exception_is_recorded(tmp_path, capsys):
     assert str(tmp_path / "flight_record") in capsys.readouterr().err
 
 
+OUTSIDE = {
+    "forward": "- module: code outside all modules\n- batch 1 of step 2\n",
+    "backward": "- module: not known, an exception of the backward pass names none\n- batch 1 of step 2\n",
+}
+
+
+@pytest.mark.parametrize("direction", OUTSIDE)
+def test_an_exception_outside_the_model_is_not_said_to_be_of_the_model(tmp_path, direction):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def broken(grad):
+        raise KeyError("data")
+
+    with pytest.raises(KeyError):
+        with instrument(model, [FlightRecorder()], optimizer=optimizer, folder=tmp_path) as watched:
+            loop(model, watched, optimizer, steps=2)
+            loss = model(torch.rand(8, 3)).sum()
+            if direction == "backward":
+                loss.register_hook(broken)
+                loss.backward()
+            broken(loss)
+    record = read_record(tmp_path / "flight_record")
+    assert record.verdict is Verdict.EXCEPTION and (record.place.module, record.place.type, record.place.tensor) == ("", "", "")
+    assert record.failure.module is None and record.failure.direction == record.place.direction == direction
+    assert OUTSIDE[direction] in (tmp_path / "flight_record" / "record.md").read_text()
+
+
 def test_a_healthy_loop_leaves_nothing(tmp_path):
     model = net()
     plain = net()
