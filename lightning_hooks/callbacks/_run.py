@@ -31,7 +31,7 @@ from lightning_hooks.tensorboard.own_board import OwnBoard, checked_logdir
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._base import HooksCallback
-    from lightning_hooks.callbacks._lightning import Callback, LightningModule, Trainer
+    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
 
 class LightningRun(Run):
@@ -70,7 +70,8 @@ class LightningRun(Run):
         self._is_in_batch = False
         self._open_stages: set[str] = set()
         self._members: list[_Member] = []
-        self._compared: Sequence[object] = ()  # the callbacks of the Trainer when `_absent` was computed
+        self._present: list[_Member] = []  # whose callbacks are in the list of the Trainer
+        self._compared: Sequence[object] = ()  # that list when `_present` was computed; a tuple if it must be computed again
         self._boards: dict[Path, OwnBoard] = {}
         self._capture_folders: set[Path] = set()
 
@@ -95,6 +96,7 @@ class LightningRun(Run):
             leave: a method of the callback that makes it leave the run. A second call does nothing.
         """
         self._members.append(_Member(ref(callback), participants, WeakMethod(leave)))
+        self._compared = ()
         if not self.is_live:
             self._begin()
 
@@ -125,19 +127,21 @@ class LightningRun(Run):
             if method is not None:
                 method(error)
 
-        removed = self._removed_members()
-        for_each(leave, [*(member for member in self._members if member not in removed), *removed])
+        self.note_removed()
+        for_each(leave, [*self._present, *self._removed_members()])
 
     @override
     def leave(self, participants: Iterable[Participant]) -> None:
         """Remove a callback and its participants; when the last callback has left, the run ends."""
         self._members = [member for member in self._members if member.participants is not participants]
+        self._compared = ()
         super().leave(participants)
         if not self._members:
             self.close()
 
     def removed(self) -> list[HooksCallback]:
         """The callbacks that take part although they were removed from the list of the Trainer."""
+        self.note_removed()
         return [callback for member in self._removed_members() if (callback := member.callback()) is not None]
 
     def begin_batch(self, step: int, *, stage: str = "train", reporting: bool = False, announced: bool = False) -> None:
@@ -185,34 +189,27 @@ class LightningRun(Run):
 
     def note_removed(self) -> None:
         """Let the participants of callbacks that were removed from the list of the Trainer act no more; others act again."""
-        listed = self._listed()
+        trainer = self.trainer
+        listed = [] if trainer is None else all_callbacks(trainer)
         if self._compared != listed:
-            self._compared = [*listed]
-            removed = self._removed_members()
+            self._compared, ids = [*listed], set(map(id, listed))
+            self._present = [member for member in self._members if id(member.callback()) in ids]
             for member in self._members:
                 for participant in member.participants:
-                    participant.is_absent = member in removed
+                    participant.is_absent = member not in self._present
 
     def _removed_members(self) -> list[_Member]:
-        listed = set(map(id, self._listed()))
-        return [member for member in self._members if id(member.callback()) not in listed]
-
-    def _listed(self) -> list[Callback]:
-        trainer = self.trainer
-        return [] if trainer is None else all_callbacks(trainer)
+        return [member for member in self._members if member not in self._present]
 
     def is_led_by(self, callback: HooksCallback) -> bool:
         """Whether a callback comes first of those that are in the list of the Trainer: it does the work that is done once."""
+        self.note_removed()
         return bool(self._present) and self._present[0].callback() is callback
 
     def ends_with(self, callback: HooksCallback) -> bool:
         """Whether a callback comes last of those that are in the list of the Trainer."""
+        self.note_removed()
         return bool(self._present) and self._present[-1].callback() is callback
-
-    @property
-    def _present(self) -> list[_Member]:
-        removed = self._removed_members()
-        return [member for member in self._members if member not in removed] if removed else self._members
 
     def logdir_of(self, callback: HooksCallback) -> str | os.PathLike[str] | None:
         """The folder for event files of this package: that of the callback, or else of the first callback that has one."""

@@ -29,8 +29,11 @@ class Demand(EveryN):
         """The demand of an owner at a schedule."""
         return cls(schedule.every, schedule.first, schedule.last, schedule.steps, owner)
 
-    def __hash__(self) -> int:
-        return hash((self.owner, super().__hash__()))
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "_hash", hash((self.owner, self.__dict__["_hash"])))
+
+    __hash__ = EveryN.__hash__  # otherwise the decorator makes one that hashes every field at each call
 
 
 Due = frozenset[EveryN]

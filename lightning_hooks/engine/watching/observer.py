@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from lightning_hooks.engine.participants.actions import AbsentParts, gradient_of
 from lightning_hooks.engine.participants.participant import Participant, PhaseMemo
 from lightning_hooks.engine.participants.shards import tensor_parallel_place
+from lightning_hooks.engine.watching.guard import Guard
 from lightning_hooks.engine.watching.pairs import PairWatch, comparable
 from lightning_hooks.engine.watching.param_reader import ParamReader, TensorRows
 from lightning_hooks.engine.watching.row_fallback import RowFallback
@@ -47,6 +48,8 @@ class Observer(Participant):
     Attributes:
         demands: what is due in the current step.
         due_shares: the schedules of each share that are due in the current step, by its number; only shares with any.
+        guard: surrounds work that runs inside the user's code: an error goes through `on_error` of all shares that are due.
+        failed: whether all owners have failed on this rank.
         held: the rows that only readers of the table demand. Of a sharded tensor, what this rank holds is measured for them,
             and no other rank is waited for.
     """
@@ -63,6 +66,8 @@ class Observer(Participant):
         self.plan = plan
         self.shares = list(shares)
         self.stage = stage
+        self.guard = Guard(self.fail)
+        self.failed = False
         self.due_shares: dict[int, Due] = {}
         readers = {share.part.number for share in self.shares if share.publisher is None}
         self.held = {row.index for row in plan.rows if readers.issuperset(owners_requesting(row))} if readers else set()
@@ -93,14 +98,10 @@ class Observer(Participant):
         self.reads_updates = "after_update" in self._reader.phases
         self.demands: Due = frozenset(plan.schedules)
         self.graph_key: Hashable = self.demands
+        self._demands_of: dict[tuple[Due, ...], Due] = {}
         self._cost = 0.0, 0
         self._write_loss: Callable[[Tensor], None] | None = None
         self._sharded = any(is_sharded(target.value) for target in self.all_targets())
-
-    @property
-    def failed(self) -> bool:
-        """Whether all owners have failed on this rank."""
-        return all(share.failed for share in self.shares)
 
     @property
     def stopped(self) -> bool:
@@ -112,7 +113,10 @@ class Observer(Participant):
             return None
         due = {share.part.number: share.due(step) for share in self.shares}
         self.due_shares = {number: each for number, each in due.items() if each}
-        self.demands = frozenset().union(*(self.shares[number].part.demands(each) for number, each in self.due_shares.items()))
+        key = tuple(due.values())
+        if key not in self._demands_of:
+            self._demands_of[key] = frozenset().union(*(self.shares[n].part.demands(each) for n, each in due.items()))
+        self.demands = self._demands_of[key]
         return self.demands or None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
@@ -207,7 +211,7 @@ class Observer(Participant):
 
     def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         if self._reads:
-            with self.guard():
+            with self.guard:
                 self._reader.copy_parameters(optimizer, self.demands)
 
     def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
@@ -218,7 +222,7 @@ class Observer(Participant):
         # the rows if there was an overflow.
         if memo.scale is not None and memo.found_inf is not None:
             due = self._due_rows("after_update", optimizer)
-            with self.guard():
+            with self.guard:
                 self.table.withdraw([row for each in due for row in each.offsets.rows], memo.found_inf)
 
     @property
@@ -233,7 +237,7 @@ class Observer(Participant):
     def _add_micro_batch(self, row: Row, tensor: Tensor) -> None:
         if self.failed:
             return
-        with self.guard(self._asking(row.index)):
+        with self.guard_of(self._asking(row.index)):
             try:
                 self.pairs.add(row, Measurement(tensor))
             except UnmeasurableError as error:
@@ -254,14 +258,14 @@ class Observer(Participant):
             else:
                 if gradient is not None:
                     gradients[rows[position]] = gradient
-        with self.guard():
+        with self.guard:
             self.pairs.compare(gradients, scale)
 
     def _read(self, phase: str, optimizer: Optimizer, scale: Tensor | None = None, number: int | None = None) -> None:
         """Measure the tensors of parameters that exist in a phase, and set their rows."""
         if not self._reads:
             return
-        with self.guard():
+        with self.guard:
             for row, measurement in self._reader.read(phase, optimizer, self._due_rows(phase, optimizer, number), scale):
                 self.fallback.put(row, measurement)
 
@@ -275,7 +279,7 @@ class Observer(Participant):
         row, fallback = self.plan.loss_row, self.fallback
         if row is None or self.failed or not self.plan.rows[row].due(self.demands):
             return
-        with self.account, self.guard():
+        with self.account, self.guard:
             if self._write_loss is None:
                 self._write_loss = self.table.writer(row, fallback, ())
             cost = fallback.calls, fallback.nanoseconds
@@ -288,17 +292,9 @@ class Observer(Participant):
         if factor is not None:
             self.table.rescale(self.plan.loss_scaled, factor)
 
-    @contextmanager
-    def guard(self, shares: Sequence[Share] | None = None) -> Iterator[None]:
-        """Surrounds work of the observer that runs inside the user's code: an error goes through `on_error`.
-
-        Args:
-            shares: whom an error concerns; all shares that are due by default.
-        """
-        try:
-            yield
-        except Exception as error:
-            self.fail(error, shares)
+    def guard_of(self, shares: Sequence[Share]) -> Guard:
+        """As `guard`; an error concerns these shares."""
+        return Guard(self.fail, shares)
 
     def fail(self, error: Exception, shares: Sequence[Share] | None = None) -> None:
         """Handle an error of this package: raise it, or let the owners whom it concerns stop.
@@ -330,5 +326,6 @@ class Observer(Participant):
         self.fail(error, self._asking(row) or None)
 
     def _note_failures(self) -> None:
+        self.failed = all(share.failed for share in self.shares)
         if self.failed:
             self.fallback.direct = False

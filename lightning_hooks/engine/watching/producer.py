@@ -69,7 +69,7 @@ class Producer:
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Surrounds work at the end of a step: the observer accounts for its time, and `on_error` for an error."""
-        with self.observer.account, self.observer.guard():
+        with self.observer.account, self.observer.guard:
             yield
 
     @property
@@ -166,7 +166,7 @@ class Producer:
         """The facts of this rank, and their checksum."""
         if self._facts is not None:
             # Guard the call: if this rank cannot read its facts, it must still take part in the exchange.
-            with self.observer.guard():
+            with self.observer.guard:
                 return self._facts.of_rank()
         return None, 0
 
@@ -199,7 +199,7 @@ class Producer:
         owners = [self.observer.shares[number] for number in ended.due if not stops[number]]
         for position, share in enumerate(owners):
             try:
-                with self.observer.guard([share]):
+                with self.observer.guard_of([share]):
                     numbers = self._numbers(ended) if numbers is None else numbers
                     self._publish_to(share, numbers, ended, is_last=position == len(owners) - 1)
             except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import compress
 from typing import Any
 
 from lightning_hooks.engine.participants.overhead import Account, Overhead
@@ -65,6 +66,7 @@ class Share:
         self.uncalled_classes: dict[str, str] | None = None
         self.shapes: dict[int, tuple[int, ...]] = {}
         self._intervals = [(each, each) for each in part.plan.schedules]
+        self._due_of: dict[tuple[bool, ...], Due] = {}
         self._focus_until = 0  # the step before which every row is measured
         self._last_asked = -1
 
@@ -79,7 +81,11 @@ class Share:
             return frozenset()
         is_focused = step < self._focus_until
         self._last_asked = step
-        return frozenset(schedule for schedule, widened in self._intervals if is_focused or widened.due(step))
+        chosen = tuple([is_focused or widened.due(step) for _, widened in self._intervals])
+        # Return the same set for the same schedules: a set keeps its hash, and several caches have it as their key.
+        if chosen not in self._due_of:
+            self._due_of[chosen] = frozenset(compress(self.plan.schedules, chosen))
+        return self._due_of[chosen]
 
     def widen(self, factor: int) -> None:
         """From the next step on, make every interval `factor` times as long as its rule says; rows keep their schedules."""
