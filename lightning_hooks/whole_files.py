@@ -46,8 +46,10 @@ def whole_file(path: Path) -> Iterator[Path]:
     """A new empty file beside `path`, for a library to write; it takes the place of `path` at the end of the block.
 
     Raises:
-        OSError: the file cannot be written; as after any error in the block, nothing is left of it.
+        OSError: the file cannot be written, or `path` is a pipe, a device or a link to one, which no file may replace; as after
+            any error in the block, nothing is left of the new file.
     """
+    _refuse_special(path)
     unfinished = create_unfinished(path)
     try:
         # The mode follows from the umask. A library may write another file in place of the empty one, with a mode of its own.
@@ -59,6 +61,15 @@ def whole_file(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
         raise
+
+
+def _refuse_special(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # There is nothing yet, or a link that leads nowhere.
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
 
 
 def create_unfinished(path: Path) -> Path:

@@ -12,10 +12,14 @@ import torch
 
 from lightning_hooks.capture import CaptureWriter
 from lightning_hooks.capture.temporary import TemporaryFolder
+from lightning_hooks.dashboard.report import write_report
 from lightning_hooks.engine.recording.saving import save_batch
 from lightning_hooks.health.journal import Journal
+from lightning_hooks.health.reference.baseline import write_baseline
+from lightning_hooks.health.reference.reference import Reference
 from lightning_hooks.tensorboard.projector import write_projector
 from lightning_hooks.whole_files import create_unfinished, whole_file, write_whole
+from tests.dashboard.runs import write_run
 
 
 def names(folder: Path) -> list[str]:
@@ -68,10 +72,24 @@ def test_a_link_in_the_place_of_the_file_is_replaced(tmp_path: Path) -> None:
     assert other.read_text() == "theirs" and (tmp_path / "x.json").read_text() == "ours"
 
 
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "stdout").symlink_to(os.devnull)
+    for name in ("pipe", "stdout"):
+        with pytest.raises(OSError, match=f"not a regular file: '.*{name}'"):
+            write_whole(tmp_path / name, "ours")
+    assert sorted(names(tmp_path)) == ["pipe", "stdout"]
+
+
 def _capture(folder: Path) -> None:
     with CaptureWriter(folder, batches_per_file=1) as writer:
         writer.add("layer", torch.ones(2, 3), step=0, stage="train", batch_idx=0)
         writer.end_batch()
+
+
+def _report(folder: Path) -> None:
+    write_run(folder, range(2))
+    write_report(folder, folder / "report.html")
 
 
 @pytest.mark.parametrize(
@@ -82,9 +100,11 @@ def _capture(folder: Path) -> None:
         ("batch.json.PID.tmp", lambda folder: save_batch([torch.ones(2)], folder)),
         ("batch.safetensors.PID.tmp", lambda folder: save_batch([torch.ones(2)], folder)),
         (".rank0.tmp/train-rank0-000000.safetensors", _capture),
+        ("report.html", _report),
+        ("baseline.json", lambda folder: write_baseline(Reference(()), folder / "baseline.json")),
     ],
 )
-def test_a_link_that_waits_under_a_name_that_can_be_guessed_is_not_followed(
+def test_a_link_that_waits_under_a_name_that_is_known_is_not_followed(
     tmp_path: Path, name: str, writes: Callable[[Path], object]
 ) -> None:
     other = tmp_path / "other"

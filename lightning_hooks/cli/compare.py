@@ -104,7 +104,10 @@ def baseline(arguments: list[str]) -> None:
         raise RuleError(f"-o: there is no folder {args.out.parent}")
     with progress_bar("Reading good runs"):
         reference = _reference(args.runs)
-    size = write_baseline(reference, args.out)
+    try:
+        size = write_baseline(reference, args.out)
+    except OSError as error:
+        raise RuleError(f"-o: {str(args.out)!r} cannot be written ({error.strerror}); choose another file") from None
     print(f"{printable(str(args.out))}: {len(reference.records)} runs, {reference.rows} rows, {size / 1e3:.0f} kB")
 
 

@@ -25,6 +25,7 @@ from lightning_hooks.dashboard.source import RunSource
 from lightning_hooks.dashboard.tiles import Tile, tile, unit_of
 from lightning_hooks.errors import RuleError
 from lightning_hooks.tensorboard.run_files import runs_below
+from lightning_hooks.whole_files import write_whole
 
 LIMIT: Final = 5_000_000
 """The default limit for the size of a report in bytes."""
@@ -60,7 +61,7 @@ def write_report(
     content = report(run, limit, progress).encode()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(content)
+        write_whole(out, content)
     except OSError as error:
         raise RuleError(f"out: {str(out)!r} cannot be written ({error.strerror}); choose another file with --out") from None
     return len(content)

@@ -112,6 +112,15 @@ def test_bad_input_is_refused(
     assert (code, out) == (2, "") and message in err
 
 
+def test_a_baseline_that_cannot_be_written_is_named(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "baseline.json"
+    path.mkdir()
+    code, out, err = call(capsys, "baseline", runs["good"], "-o", path)
+    assert (code, out) == (2, "") and f"-o: {str(path)!r} cannot be written (" in err and "Traceback" not in err
+
+
 def test_a_run_that_is_compared_live_says_the_same(runs: dict[str, Path], tmp_path: Path) -> None:
     torch.manual_seed(2)
     monitor = HealthMonitor(reference=[runs["good"], runs["other"]], logdir=tmp_path)

@@ -1,5 +1,7 @@
 import base64
+import errno
 import json
+import os
 import re
 import zlib
 
@@ -118,6 +120,20 @@ def test_the_command(tmp_path, capsys):
     assert main(["report", str(tmp_path / "run"), "--out", str(out)]) == 0 and out.stat().st_size == write_report(
         tmp_path / "run", out
     )
+
+
+def test_a_disk_that_fills_leaves_the_report_that_was_there(tmp_path, monkeypatch, capsys):
+    write_run(tmp_path / "run", range(4))
+    out = tmp_path / "report.html"
+    out.write_text("the last one")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert main(["report", str(tmp_path / "run"), "--out", str(out)]) == 2
+    assert "report.html' cannot be written (No space left on device)" in capsys.readouterr().err
+    assert out.read_text() == "the last one" and sorted(each.name for each in tmp_path.iterdir()) == ["report.html", "run"]
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path, capsys):

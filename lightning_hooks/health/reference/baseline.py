@@ -21,6 +21,7 @@ from lightning_hooks.health.reference.traits import Traits
 from lightning_hooks.health.window import Array
 from lightning_hooks.records.facts import Structure
 from lightning_hooks.untrusted import UnreadableError, decompress, read_json
+from lightning_hooks.whole_files import write_whole
 
 FORMAT: Final = "lightning_hooks baseline"
 VERSION: Final = 1
@@ -30,10 +31,15 @@ _BUCKETS: Final = 2 * 65_536  # bytes of each row; a run has fewer buckets, whos
 
 
 def write_baseline(reference: Reference, path: Path) -> int:
-    """Write a reference to a file; returns its size in bytes."""
+    """Write a reference to a file; returns its size in bytes.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     text = json.dumps(to_json(reference), separators=(",", ":"), ensure_ascii=False) + "\n"
-    path.write_text(text, encoding="utf-8")
-    return len(text.encode())
+    content = text.encode()
+    write_whole(path, content)
+    return len(content)
 
 
 def read_baseline(path: Path) -> Reference:
