@@ -42,7 +42,7 @@ class Table:
             this rank holds a whole copy.
         device: the device of the state.
         magnitudes: whether a statistic of the sums of magnitudes or of underflow is requested; if not, the compiled kernel
-            writes NaN for the sums of magnitudes.
+            and the one in Triton write NaN for the sums of magnitudes, and the one in Triton also for underflow.
         tensor_parallel: the index of this rank in its tensor-parallel group, and the size of the group.
         alone: whether the table is not merged over ranks; see `world_size`.
         label: returns the tensor of a row and its module or parameter, for messages.
@@ -192,7 +192,7 @@ class Table:
         device = kernels.on_device(self.state)
         if device is not None and offset is None and row not in self._more_than_moments:
             if self._partial is None:
-                self._partial = device.PartialRows(self.state)
+                self._partial = device.PartialRows(self.state, self.magnitudes)
             return kernels.DirectWriter(self._partial.writer(row * MOMENTS), row, fallback)
         if not self.state.is_cpu or row in self._python_rows:
             return partial(fallback, row)
@@ -237,8 +237,9 @@ class Table:
         if device is not None:
             counted = self._due.of("histogram")
             plain = [i for i, row in enumerate(offsets.rows) if row not in self._more_than_moments and row not in counted]
-            lists = [[each[position] for position in plain] for each in (tensors, subtracted) if each is not None]
-            rest = device.measure_many_into(self.state, [offsets.rows[position] * MOMENTS for position in plain], *lists)
+            chosen, less = ([each[i] for i in plain] if each is not None else None for each in (tensors, subtracted))
+            into = [offsets.rows[position] * MOMENTS for position in plain]
+            rest = device.measure_many_into(self.state, into, chosen, less, self.magnitudes)
             written = set(plain) - {plain[position] for position in rest}
             return [position for position in range(len(offsets.rows)) if position not in written]
         if not self.state.is_cpu or not offsets.is_direct:

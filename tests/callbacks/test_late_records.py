@@ -24,7 +24,7 @@ from lightning_hooks.records import StepView
 from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.kernels import reference
-from lightning_hooks.stats.moments import MOMENTS, merge
+from lightning_hooks.stats.moments import MOMENTS
 from tests import late_copies
 from tests.callbacks.models import Memory, Net, ValNet, assert_clean, data, everything, trainer_of, watch_fit
 
@@ -307,11 +307,10 @@ def test_steps_read_no_number_of_the_device_before_the_next_one_ends(monkeypatch
     class Kernel:
         @staticmethod
         def measure_many_into(
-            out: Tensor, places: list[int], tensors: list[Tensor], before: Any = None, *, merging: bool = False
+            out: Tensor, places: list[int], tensors: list[Tensor], before: Any, magnitudes: bool
         ) -> list[int]:
             for place, tensor, less in zip(places, tensors, before or [0.0] * len(tensors), strict=True):
-                new = reference.measure(tensor - less)
-                out[place : place + MOMENTS] = merge(out[place : place + MOMENTS], new) if merging else new
+                out[place : place + MOMENTS] = reference.measure(tensor - less)
             return []
 
     def mine(tensor: Tensor) -> Tensor:

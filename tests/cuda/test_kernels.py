@@ -21,6 +21,7 @@ CHECKS = (
     "sizes",
     "several_blocks_each",
     "magnitudes",
+    "without_magnitudes",
     "offsets",
     "odd",
     "units",

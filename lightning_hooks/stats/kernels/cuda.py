@@ -62,7 +62,11 @@ def measure_many(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def measure_many_into(
-    out: Tensor, offsets: Sequence[int], tensors: Sequence[Tensor], before: Sequence[Tensor] | None = None
+    out: Tensor,
+    offsets: Sequence[int],
+    tensors: Sequence[Tensor],
+    before: Sequence[Tensor] | None = None,
+    magnitudes: bool = True,
 ) -> list[int]:
     """Write the raw moments of several tensors, or of differences of pairs of tensors, into a tensor.
 
@@ -72,6 +76,7 @@ def measure_many_into(
         tensors: one for each offset.
         before: a tensor to subtract from each of `tensors`, in float32 at least; none by default. No tensor is allocated for a
             difference.
+        magnitudes: whether sums of magnitudes and underflow are measured; if not, they are NaN.
 
     Returns:
         The indices of the tensors that were skipped: other dtypes, subclasses, another device, or a pair that differs in shape
@@ -102,7 +107,7 @@ def measure_many_into(
         of_dtype.less.append(less)
     if lists:
         with _current(out):
-            _measure_lists(out, np.asarray(offsets, dtype=np.int64), list(lists.values()), paired=before is not None)
+            _measure_lists(out, np.asarray(offsets, dtype=np.int64), list(lists.values()), magnitudes, before is not None)
     return skipped
 
 
@@ -114,10 +119,12 @@ class PartialRows:
 
     Args:
         state: contiguous, float64, on a CUDA device. The object writes to this tensor for as long as it exists.
+        magnitudes: as for `measure_many_into`.
     """
 
-    def __init__(self, state: Tensor) -> None:
+    def __init__(self, state: Tensor, magnitudes: bool = True) -> None:
         self._state = state
+        self._magnitudes = magnitudes
         self._device_index = state.get_device()
         self._rows = torch.empty(_CAPACITY, MOMENTS, dtype=torch.float64, device=state.device)
         self._address = self._rows.data_ptr()
@@ -171,7 +178,8 @@ class PartialRows:
         self._waiting, self._used = [], 0
 
     def _load(self, dtype: torch.dtype) -> Launch:
-        launch = self._launches[dtype] = launcher(triton_code.measure_one, self._device_index, CODE=CODES[dtype], **_BLOCKS)
+        constants = {"CODE": CODES[dtype], "MAGNITUDES": self._magnitudes, **_BLOCKS}
+        launch = self._launches[dtype] = launcher(triton_code.measure_one, self._device_index, **constants)
         return launch
 
 
@@ -213,7 +221,7 @@ class _List:
         self.ends = np.cumsum(self.programs)
         self.total = int(self.ends[-1])
 
-    def measure(self, rows: Tensor, begin: int, paired: bool) -> None:
+    def measure(self, rows: Tensor, begin: int, magnitudes: bool, paired: bool) -> None:
         """Write the partial rows into `rows`, from index `begin` on."""
         addresses = np.array([address for address, _, _ in self.found], dtype=np.int64)
         others = np.array([address for address, _, _ in self.less], dtype=np.int64)
@@ -221,17 +229,18 @@ class _List:
         parts = [addresses, self.sizes, self.ends - self.programs, others, tensor_of_program]
         table = to_device(np.concatenate(parts), rows.device)
         integers = (table.data_ptr(), len(addresses), self.steps, rows.data_ptr() + begin * _ROW_BYTES)
-        _launch(triton_code.measure_list, self.total, rows, *integers, CODE=self.code, PAIRED=paired, **_BLOCKS)
+        constants = {"CODE": self.code, "MAGNITUDES": magnitudes, "PAIRED": paired, **_BLOCKS}
+        _launch(triton_code.measure_list, self.total, rows, *integers, **constants)
 
 
-def _measure_lists(out: Tensor, offsets: _Integers, lists: list[_List], *, paired: bool) -> None:
+def _measure_lists(out: Tensor, offsets: _Integers, lists: list[_List], magnitudes: bool, paired: bool) -> None:
     for each in lists:
         each.spread()
     rows = torch.empty(sum(each.total for each in lists) or 1, MOMENTS, dtype=torch.float64, device=out.device)
     firsts, ends, begin = [], [], 0
     for each in lists:
         if each.total:
-            each.measure(rows, begin, paired)
+            each.measure(rows, begin, magnitudes, paired)
         ends.append(begin + each.ends)
         firsts.append(ends[-1] - each.programs)
         begin += each.total

@@ -7,8 +7,8 @@ block and continues in float64, so errors do not grow with the size, and devices
 Lanes meet only at the end of a span: no block waits for all warps. A span is read again in float64, in two passes, if it has
 values that are not finite, or values whose magnitude differs too much from that of its first elements.
 
-An element takes about eleven instructions. A lane of a float32 block takes 64 registers, so a multiprocessor of an H200 can
-keep eight programs. Its launches read float32 as fast as it copies.
+An element takes about nine instructions, and two more if sums of magnitudes and underflow are requested. A lane takes at most
+72 registers, so a multiprocessor of an H200 can keep seven or eight programs.
 """
 
 import triton
@@ -145,6 +145,7 @@ def _span(
     steps,
     target,
     LEAST: tl.constexpr,
+    MAGNITUDES: tl.constexpr,
     PAIRED: tl.constexpr,
     BLOCK: tl.constexpr,
     SMALL: tl.constexpr,
@@ -169,45 +170,66 @@ def _span(
         apart = x * scale - centre
         first += _lane_sums(apart, BLOCK).to(tl.float64)
         second += _lane_sums(apart * apart, BLOCK).to(tl.float64)
-        sizes += _lane_sums(tl.abs(x), BLOCK).to(tl.float64)
         lows = tl.minimum(lows, _lane_min(x, BLOCK))
         highs = tl.maximum(highs, _lane_max(x, BLOCK))
         zeros += _lane_counts(x == 0, BLOCK)
-        small += _lane_counts(tl.abs(x) < LEAST, BLOCK)
+        if MAGNITUDES:
+            sizes += _lane_sums(tl.abs(x), BLOCK).to(tl.float64)
+            small += _lane_counts(tl.abs(x) < LEAST, BLOCK)
     for at in range(whole_end, end, SMALL):
         x = _part(pointer, before, at, end, PAIRED, SMALL)
         inside = at + tl.arange(0, SMALL) < end
         apart = tl.where(inside, x * scale - centre, 0.0)
         first += _lane_sums(apart, SMALL).to(tl.float64)
         second += _lane_sums(apart * apart, SMALL).to(tl.float64)
-        sizes += _lane_sums(tl.abs(x), SMALL).to(tl.float64)
         lows = tl.minimum(lows, _lane_min(tl.where(inside, x, float("inf")), SMALL))
         highs = tl.maximum(highs, _lane_max(tl.where(inside, x, float("-inf")), SMALL))
         zeros += _lane_counts(inside & (x == 0), SMALL)
-        small += _lane_counts(inside & (tl.abs(x) < LEAST), SMALL)
+        if MAGNITUDES:
+            sizes += _lane_sums(tl.abs(x), SMALL).to(tl.float64)
+            small += _lane_counts(inside & (tl.abs(x) < LEAST), SMALL)
 
     low, high = tl.min(lows, axis=0), tl.max(highs, axis=0)
     zero = tl.sum(zeros, axis=0).to(tl.int64)
-    underflow = tl.sum(small, axis=0).to(tl.int64) - zero
-    abs_sum = tl.sum(sizes, axis=0)
     # The greatest magnitude after scaling; negative infinity if all values are NaN.
     near = tl.maximum(-low, high) * scale
     fits = ((near > 1e-12) & (near < 1e12)) | ((low == 0) & (high == 0))
-    if fits & (abs_sum < float("inf")):
+    square = tl.sum(second, axis=0)
+    if MAGNITUDES:
+        abs_sum = tl.sum(sizes, axis=0)
+        underflow = tl.sum(small, axis=0).to(tl.int64) - zero
+        fits = fits & (abs_sum < float("inf"))
+    else:
+        abs_sum = tl.full((), float("nan"), tl.float64)
+        underflow = abs_sum
+        # The squared deviations have a NaN if a value is NaN.
+        fits = fits & (square == square)
+    if fits:
         count = (end - start).to(tl.float64)
         rest = tl.sum(first, axis=0) / count
-        m2 = tl.sum(second, axis=0) - count * rest * rest
+        m2 = square - count * rest * rest
         back = 1.0 / scale.to(tl.float64)
         mean = (centre.to(tl.float64) + rest) * back
         m2 = tl.where(m2 < 0.0, 0.0, m2) * back * back
         none = tl.full((), 0, tl.int64)
         store_row(target, count, mean, m2, abs_sum, low, high, none, zero, none, underflow)
     else:
-        _span_in_float64(pointer, before, end, start, target, zero, underflow, PAIRED, SMALL)
+        _span_in_float64(pointer, before, end, start, target, zero, underflow, MAGNITUDES, PAIRED, SMALL)
 
 
 @triton.jit
-def _span_in_float64(pointer, before, end, start, target, zeros, underflow, PAIRED: tl.constexpr, SMALL: tl.constexpr):
+def _span_in_float64(
+    pointer,
+    before,
+    end,
+    start,
+    target,
+    zeros,
+    underflow,
+    MAGNITUDES: tl.constexpr,
+    PAIRED: tl.constexpr,
+    SMALL: tl.constexpr,
+):
     """As `_span`, for values that are not finite or differ too much: in float64, in two passes, whose sums cannot overflow."""
     count = (end - start).to(tl.float64)
     total = tl.full((), 0.0, tl.float64)
@@ -217,12 +239,15 @@ def _span_in_float64(pointer, before, end, start, target, zeros, underflow, PAIR
         x = _part(pointer, before, at, end, PAIRED, SMALL).to(tl.float64)
         inside = at + tl.arange(0, SMALL) < end
         total += tl.sum(x, axis=0)
-        abs_sum += tl.sum(tl.abs(x), axis=0)
+        if MAGNITUDES:
+            abs_sum += tl.sum(tl.abs(x), axis=0)
         low = tl.minimum(low, tl.min(tl.where(inside, x, float("inf")), axis=0))
         high = tl.maximum(high, tl.max(tl.where(inside, x, float("-inf")), axis=0))
         bits = x.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
         nonfinite += tl.sum((bits >= 0x7FF0000000000000).to(tl.float64), axis=0)
         nans += tl.sum((bits > 0x7FF0000000000000).to(tl.float64), axis=0)
+    if not MAGNITUDES:
+        abs_sum = tl.full((), float("nan"), tl.float64)
     mean = total / count
     m2 = tl.full((), 0.0, tl.float64)
     for at in range(start, end, SMALL):
@@ -232,7 +257,9 @@ def _span_in_float64(pointer, before, end, start, target, zeros, underflow, PAIR
 
 
 @triton.jit(do_not_specialize=["address", "size", "steps", "rows"])
-def measure_one(address, size, steps, rows, CODE: tl.constexpr, BLOCK: tl.constexpr, SMALL: tl.constexpr):
+def measure_one(
+    address, size, steps, rows, CODE: tl.constexpr, MAGNITUDES: tl.constexpr, BLOCK: tl.constexpr, SMALL: tl.constexpr
+):
     """Writes the partial rows of one tensor. One program measures one span.
 
     Args:
@@ -241,6 +268,7 @@ def measure_one(address, size, steps, rows, CODE: tl.constexpr, BLOCK: tl.conste
         steps: the number of blocks in a span.
         rows: the address of float64 [programs, 9], written.
         CODE: the code of the dtype.
+        MAGNITUDES: whether the sum of magnitudes and underflow are measured; if not, they are NaN.
         BLOCK: the number of elements in a block.
         SMALL: the number of elements in a block at the end of a span or in float64.
     """
@@ -248,12 +276,20 @@ def measure_one(address, size, steps, rows, CODE: tl.constexpr, BLOCK: tl.conste
     target = rows.to(tl.pointer_type(tl.float64)) + program * 9
     pointer = _pointer(address, CODE)
     start = program * steps * BLOCK
-    _span(pointer, pointer, size, start, steps, target, _least_normal(CODE, False), False, BLOCK, SMALL)
+    _span(pointer, pointer, size, start, steps, target, _least_normal(CODE, False), MAGNITUDES, False, BLOCK, SMALL)
 
 
 @triton.jit(do_not_specialize=["table", "tensors", "steps", "rows"])
 def measure_list(
-    table, tensors, steps, rows, CODE: tl.constexpr, PAIRED: tl.constexpr, BLOCK: tl.constexpr, SMALL: tl.constexpr
+    table,
+    tensors,
+    steps,
+    rows,
+    CODE: tl.constexpr,
+    MAGNITUDES: tl.constexpr,
+    PAIRED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SMALL: tl.constexpr,
 ):
     """Writes the partial rows of tensors of one dtype, or with `PAIRED` of differences of pairs of tensors with equal layouts.
 
@@ -264,6 +300,7 @@ def measure_list(
         steps: the number of blocks in a span.
         rows: the address of float64 [programs, 9], written.
         CODE: the code of the dtype.
+        MAGNITUDES: as for `measure_one`.
         PAIRED: whether differences are measured.
         BLOCK: the number of elements in a block.
         SMALL: the number of elements in a block at the end of a span or in float64.
@@ -276,4 +313,4 @@ def measure_list(
     start = (program - tl.load(entries + 2 * tensors + tensor)) * steps * BLOCK
     before = _pointer(tl.load(entries + 3 * tensors + tensor), CODE)
     target = rows.to(tl.pointer_type(tl.float64)) + program * 9
-    _span(pointer, before, size, start, steps, target, _least_normal(CODE, PAIRED), PAIRED, BLOCK, SMALL)
+    _span(pointer, before, size, start, steps, target, _least_normal(CODE, PAIRED), MAGNITUDES, PAIRED, BLOCK, SMALL)

@@ -20,8 +20,13 @@ def compiled(kernel, **constants):
     return launching.compiled(kernel, constants, GPUTarget("cuda", capability, 32)).asm
 
 for capability in map(int, sys.argv[1:]):
-    kernels = [compiled(triton_code.measure_one, CODE=code, **cuda._BLOCKS) for code in (0, 1, 2, 3)]
-    kernels += [compiled(triton_code.measure_list, CODE=2, PAIRED=paired, **cuda._BLOCKS) for paired in (False, True)]
+    kernels = [
+        compiled(triton_code.measure_one, CODE=code, MAGNITUDES=magnitudes, **cuda._BLOCKS)
+        for code, magnitudes in ((0, False), (1, False), (2, False), (3, False), (0, True), (2, True))
+    ]
+    kernels += [
+        compiled(triton_code.measure_list, CODE=2, MAGNITUDES=False, PAIRED=paired, **cuda._BLOCKS) for paired in (False, True)
+    ]
     for kernel in kernels:
         assert re.search(r"ld.global\\S*.v[24].b(32|64)", kernel["ptx"]), "no wide loads"
         assert ".local" not in kernel["ptx"], "values left the registers"
@@ -45,7 +50,7 @@ LAUNCH = """
 from triton.backends.compiler import GPUTarget
 from lightning_hooks.stats.kernels import cuda, launching, triton_code
 
-constants = {"CODE": 0, **cuda._BLOCKS}
+constants = {"CODE": 0, "MAGNITUDES": False, **cuda._BLOCKS}
 found = launching.compiled(triton_code.measure_one, constants, GPUTarget("cuda", 80, 32))
 calls = []
 found.module, found._run = "loaded", lambda *args: calls.append(args)  # as if on a device
@@ -77,7 +82,7 @@ def run(*arguments, **env):
     "checks",
     [
         "sizes fuzz",
-        "odd several_blocks_each",
+        "odd several_blocks_each without_magnitudes",
         "magnitudes offsets differences",
         "views lists table partial_rows other_streams step",
         "units units_in_parts units_that_are_not_finite",

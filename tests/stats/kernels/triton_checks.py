@@ -38,6 +38,21 @@ def agrees(tensor, what=""):
     same(got, want, f"{what} {tensor.dtype} {tuple(tensor.shape)}")
 
 
+def agrees_without_magnitudes(tensor, what=""):
+    out = neutral(1, DEVICE)
+    assert cuda.measure_many_into(out, [0], [tensor.to(DEVICE)], magnitudes=False) == []
+    same_without_magnitudes(out[0], reference.measure(tensor), f"{what} {tensor.dtype} {tuple(tensor.shape)}")
+
+
+def same_without_magnitudes(got, want, what):
+    """The columns that are measured without magnitudes agree, and the others are NaN, or 0 of no elements."""
+    got = got.clone()
+    for column in (ABS_SUM, UNDERFLOW):
+        assert got[column].isnan() or want[COUNT] == 0, (what, got)
+        got[column] = want[column]
+    same(got, want, what)
+
+
 def some(values):
     """All values on a GPU, every second one in the interpreter, in which a block takes 20 ms."""
     return values if DEVICE != "cpu" else values[::2]
@@ -136,6 +151,26 @@ def odd():
         bits = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
         agrees(bits, "every pattern")
         agrees(bits[torch.isfinite(bits)], "every number")
+
+
+def without_magnitudes():
+    """What is not finite, and what leaves the range of float32, is found without sums of magnitudes."""
+    for dtype in DTYPES:
+        for size in (0, 1, 9, BLOCK, 2 * BLOCK + 1):
+            agrees_without_magnitudes(normal(size, dtype=dtype) + 3)
+        for kind in ([NAN], [INF], [-INF], [INF, -INF], [NAN, INF, -INF], [-0.0, 0.0]):
+            for place in (0, BLOCK, BLOCK + 40 - len(kind)):
+                tensor = normal(BLOCK + 40, dtype=dtype)
+                tensor[place : place + len(kind)] = torch.tensor(kind, dtype=dtype)
+                agrees_without_magnitudes(tensor, (kind, place))
+            agrees_without_magnitudes(torch.tensor(kind * 9, dtype=dtype), kind)
+        for magnitude in (1e-38, 1e-25, 1e-12, 1e12, 1e20, 3e38):
+            data = torch.linspace(-1, 1, BLOCK + 5, dtype=torch.float64) * magnitude
+            agrees_without_magnitudes(data.to(dtype), magnitude)
+            # The first elements say nothing about the size of the rest.
+            agrees_without_magnitudes(torch.cat([normal(1024), data]).to(dtype), magnitude)
+        least = torch.finfo(dtype).tiny * torch.finfo(dtype).eps
+        agrees_without_magnitudes(torch.tensor([least, 0.0, -least, 1.0] * 50, dtype=dtype), "subnormals")
 
 
 def agrees_in_units(tensor, axis, what=""):
@@ -266,8 +301,10 @@ def differences():
 
 def differs(after, before, want):
     out = neutral(1, DEVICE)
-    assert cuda.measure_many_into(out, [0], on([after]), on([before])) == []
-    same(out[0], want, f"a difference of {after.dtype} {tuple(after.shape)}")
+    what = f"a difference of {after.dtype} {tuple(after.shape)}"
+    for magnitudes, agree in ((True, same), (False, same_without_magnitudes)):
+        assert cuda.measure_many_into(out, [0], on([after]), on([before]), magnitudes) == []
+        agree(out[0], want, what)
 
 
 def fuzz():
@@ -359,7 +396,12 @@ def partial_rows():
     """Those of several calls wait together, and are merged when there is no room for more."""
     cuda._CAPACITY = 6
     seen = [normal(n, dtype=dtype, seed=n) + 2 for n in (30, 3 * BLOCK + 1, 5) for dtype in (torch.float32, torch.bfloat16)]
-    state, counts = neutral(2, DEVICE).flatten(), Counter()
+    state, unsized, counts = neutral(2, DEVICE).flatten(), neutral(2, DEVICE).flatten(), Counter()
+    partial = cuda.PartialRows(unsized, magnitudes=False)
+    for row, step in ((1, 1), (0, 2)):
+        write = partial.writer(9 * row)
+        assert all(write(tensor[::step]) for tensor in on(seen))
+    partial.merge()
     partial = cuda.PartialRows(state)
     with counting(counts):
         writes = [partial.writer(9 * row) for row in (1, 0)]
@@ -376,6 +418,7 @@ def partial_rows():
         for tensor in seen:
             want = merge(want, reference.measure(tensor[::step]))
         same(state.view(2, 9)[row], want, "of several calls")
+        same_without_magnitudes(unsized.view(2, 9)[row], want, "of several calls")
     writes[0](seen[0].to(DEVICE))
     partial.drop()
     before = state.clone()
@@ -418,8 +461,15 @@ def step():
         Watch(params="*", tensors=["param", "grad", "update"], stats=stats),
         Watch(modules="*", select="leaves", tensors=["output", "output_grad"], stats=stats),
     ]
-    found = []
+    found, requested = [], set()
     counts = Counter()
+    launch = cuda._launch
+
+    def noting(*args, **constants):
+        requested.update(value for name, value in constants.items() if name == "MAGNITUDES")
+        launch(*args, **constants)
+
+    cuda._launch = noting
     for serves in (None, cuda):
         kernels.on_device = lambda tensor, serves=serves: serves
         torch.manual_seed(0)
@@ -434,7 +484,9 @@ def step():
                     optimizer.step()
                     found_here = watched.latest
         found.append(found_here)
+    cuda._launch = launch
     assert counts == {"measure_one": 4, "measure_list": 3, "merge_rows": 4}, counts
+    assert requested == {False}, requested
     assert found[0].keys() == found[1].keys() and len(found[0]) > 60
     for tag, value in found[0].items():
         assert math.isclose(found[1][tag], value, rel_tol=1e-5, abs_tol=1e-9), (tag, found[1][tag], value)
@@ -444,6 +496,7 @@ ALL = (
     sizes,
     several_blocks_each,
     magnitudes,
+    without_magnitudes,
     offsets,
     odd,
     units,

@@ -1,0 +1,72 @@
+"""The machine code of the Triton kernels of moments: the instructions of an element, and the parameters of a launch.
+
+No device is needed: Triton compiles for a GPU that is not there, and its wheel has the tool that disassembles.
+"""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+import triton
+from triton.backends.compiler import GPUTarget
+
+from lightning_hooks.stats.kernels import cuda, launching, triton_code
+from lightning_hooks.stats.kernels.triton_code import BFLOAT16, FLOAT16, FLOAT32
+
+CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+ELEMENTS = triton_code.BLOCK // triton_code.LANES.value  # that a lane adds up in a turn of the main loop
+INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(.*?);")
+BACKWARDS = re.compile(r"\bBRA\b.*0x([0-9a-f]+)")
+
+
+def compiled(kernel, capability, tmp_path, monkeypatch, **constants):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    return launching.compiled(kernel, {**constants, **cuda._BLOCKS}, GPUTarget("cuda", capability, 32)).asm
+
+
+def instructions(cubin, tmp_path):
+    """The instructions of a kernel, by address."""
+    path = tmp_path / "kernel.cubin"
+    path.write_bytes(cubin)
+    listing = subprocess.run([CUOBJDUMP, "--dump-sass", path], capture_output=True, text=True, check=True).stdout
+    return {int(address, 16): text for address, text in INSTRUCTION.findall(listing)}
+
+
+def main_loop(found):
+    """The instructions of the largest loop that loads whole vectors without a mask."""
+    loops = []
+    for address, text in found.items():
+        jump = BACKWARDS.search(text)
+        if jump and int(jump.group(1), 16) < address:
+            body = [other for at, other in found.items() if int(jump.group(1), 16) <= at <= address]
+            loops.append([each for each in body if not each.startswith("NOP")])
+    whole = [loop for loop in loops if any(re.match(r"LDG\.E\.128", text) for text in loop)]
+    return max(whole, key=len)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CUOBJDUMP.exists(), reason="Triton's wheel has no cuobjdump")
+@pytest.mark.parametrize("code", [FLOAT32, FLOAT16, BFLOAT16])
+def test_an_element_takes_few_instructions_and_no_memory_of_the_lane(code, tmp_path, monkeypatch):
+    lengths = {}
+    for magnitudes in (False, True):
+        asm = compiled(triton_code.measure_one, 90, tmp_path, monkeypatch, CODE=code, MAGNITUDES=magnitudes)
+        loop = main_loop(instructions(asm["cubin"], tmp_path))
+        assert not [text for text in loop if re.match(r"(@\S+ )?(LDL|STL)\b", text)], "values left the registers"
+        lengths[magnitudes] = len(loop) / ELEMENTS
+    assert lengths[False] <= 9.6 and lengths[False] <= lengths[True] - 2, lengths
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [75, 80, 90])
+def test_parameters_are_integers_of_64_bits_in_the_order_of_the_arguments(capability, tmp_path, monkeypatch):
+    for kernel, constants in ((triton_code.measure_one, {}), (triton_code.measure_list, {"PAIRED": False})):
+        asm = compiled(kernel, capability, tmp_path, monkeypatch, CODE=BFLOAT16, MAGNITUDES=False, **constants)
+        head = asm["ptx"].partition(".entry")[2].partition(")")[0]
+        parameters = re.findall(r"\.param (\S+)", head)
+        # After the four arguments Triton adds pointers to scratch memory, for which a launch passes zeros.
+        assert 4 <= len(parameters) <= 8 and set(parameters) <= {".u64", ".b64"}, head
