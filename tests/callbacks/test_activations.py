@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ from lightning_hooks.transforms import (
 )
 from tests.callbacks._tiny import Keeper, Line, Skip, loader, make
 from tests.callbacks.models import Net, ValNet, data, trainer_of
-from tests.callbacks.test_capture import script
+from tests.conformance._tools import run_ranks
 from tests.versions import reading
 
 
@@ -556,47 +555,12 @@ def test_a_checkpoint_after_another_run_has_the_state_of_the_fit(tmp_path: Path,
     assert drifted(trainer) == 4
 
 
-TWO = """
-import sys, torch
-from lightning.pytorch import Trainer
-from lightning_hooks import ActivationTransforms, Apply, CustomHooks, Hook
-from lightning_hooks.transforms import AddNoise
-from tests.callbacks._tiny import Line
-from tests.callbacks.test_capture import rows
-
-class Ranked(Line):
-    def on_fit_end(self):
-        print(f"rank {self.global_rank} drew {seen} w {self.w}", flush=True)
-
-seen = []
-
-def note(module, args, output):
-    seen.append(round(output.sum().item(), 4))
-
-if __name__ == "__main__":
-    torch.manual_seed(5)
-    callbacks = [
-        ActivationTransforms([Apply(AddNoise(1.0), modules="layer")]),
-        CustomHooks([
-            Hook(note, kind="forward", modules="layer"),
-            Hook("tests.callbacks.hook_calls.double", kind="param_grad", params="*"),
-        ]),
-    ]
-    trainer = Trainer(max_epochs=1, callbacks=callbacks, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-                      accelerator="cpu", devices=2, strategy="ddp", default_root_dir=sys.argv[1])
-    trainer.fit(Ranked(), rows(8))
-"""
-
-
 def test_two_processes_draw_their_own_noise_and_stay_together(tmp_path: Path) -> None:
     """The rows are (i, 0): of step 0 rank 0 has 0 and 2, rank 1 has 1 and 3; of step 1 they have 4, 6 and 5, 7."""
-    done = script(TWO, str(tmp_path), file=tmp_path / "two.py")
-    assert done.returncode == 0, done.stderr
-    found = sorted(re.findall(r"rank (\d) drew \[(.*?)\] w \[(.*?)\]", done.stdout))
-    assert [rank for rank, *_ in found] == ["0", "1"]
-    assert found[0][1] != found[1][1]
+    ranks = [rank["draws_noise"] for rank in run_ranks("tests.callbacks.two_ranks", ["draws_noise"], tmp_path)]
+    assert ranks[0]["drawn"] != ranks[1]["drawn"]
     # The mean of the rows is 1.5, then 5.5; the hook doubles each gradient.
-    assert [w for *_, w in found] == ["-14.0, 0.0"] * 2
+    assert [rank["w"] for rank in ranks] == [[-14.0, 0.0]] * 2
 
 
 # -- match -----------------------------------------------------------------------------------------------------------------

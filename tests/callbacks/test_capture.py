@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,9 +38,8 @@ from tests import forked
 from tests.callbacks._tiny import make
 from tests.callbacks.models import Net, ValNet, adamw, assert_clean, data, trainer_of
 from tests.capture._tools import check_whole
+from tests.conformance._tools import run_ranks
 from tests.versions import reading
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 class Encoder(LightningModule):
@@ -469,19 +466,8 @@ Trainer(max_epochs=9, callbacks=[capture], logger=False, enable_checkpointing=Fa
 """
 
 
-def script(code: str, *arguments: str, file: Path | None = None) -> Any:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
-    environment.pop("LIGHTNING_HOOKS_CONFIG", None)
-    if file is None:
-        return forked.run(["-c", code, *arguments], environment)
-    file.write_text(code)
-    return subprocess.run(
-        [sys.executable, str(file), *arguments], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=120
-    )
-
-
 def test_a_killed_run_leaves_whole_files_and_a_true_index(tmp_path: Path) -> None:
-    done = script(KILLED, str(tmp_path))
+    done = forked.run(["-c", KILLED, str(tmp_path)])
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert check_whole(tmp_path) == 20  # ten batches of two modules; the last one was still in memory
     entries = load_capture(tmp_path)["encoder"]
@@ -489,26 +475,9 @@ def test_a_killed_run_leaves_whole_files_and_a_true_index(tmp_path: Path) -> Non
     assert numbers(entries[9]) == [18, 19]
 
 
-TWO = """
-import sys, torch
-from lightning.pytorch import Trainer
-from lightning_hooks import ActivationCapture
-from tests.callbacks.test_capture import Encoder, rows
-
-if __name__ == "__main__":
-    capture = ActivationCapture("encoder", stages=["train", "predict"], reduce="max", folder=None)
-    trainer = Trainer(max_epochs=1, callbacks=[capture], logger=False, enable_checkpointing=False, enable_progress_bar=False,
-                      accelerator="cpu", devices=2, strategy="ddp_find_unused_parameters_true", default_root_dir=sys.argv[1])
-    model = Encoder()
-    trainer.fit(model, rows(8))
-    trainer.predict(model, rows(10), return_predictions=False)
-"""
-
-
 def test_two_processes_capture_the_samples_of_both(tmp_path: Path) -> None:
-    done = script(TWO, str(tmp_path), file=tmp_path / "two.py")
-    assert done.returncode == 0, done.stderr
-    capture = load_capture(tmp_path / "captures/run_0")
+    assert [rank["captures"] for rank in run_ranks("tests.callbacks.two_ranks", ["captures"], tmp_path)] == [None, None]
+    capture = load_capture(tmp_path / "captures/captures/run_0")
     assert capture.ranks == (0, 1)
     trained = capture["encoder"].where(stage="train")
     assert [sorted(set(trained.where(rank=rank).steps)) for rank in (0, 1)] == [[0, 1], [0, 1]]

@@ -33,6 +33,7 @@ from lightning_hooks.callbacks.environment import (
     callbacks_from_environment,
 )
 from lightning_hooks.transforms import ClipByGlobalNorm, Scale, Zero
+from tests import forked
 from tests.callbacks._tiny import Keeper, Line, loader, make
 from tests.callbacks.models import Gan, data
 
@@ -86,11 +87,6 @@ def written(folder: Path, content: str, name: str = "hooks.yaml") -> Path:
     return path
 
 
-def python(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.run([sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
-
-
 # -- the environment variable ----------------------------------------------------------------------------------------------
 
 
@@ -98,7 +94,7 @@ def python(folder: Path, *arguments: str, **environment: str) -> subprocess.Comp
 def test_an_unchanged_script_gets_the_callbacks(tmp_path: Path, package: str) -> None:
     script = written(tmp_path, SCRIPT.format(package=package), "train.py")
     path = written(tmp_path, HOOKS)
-    done = python(tmp_path, str(script), LIGHTNING_HOOKS_CONFIG=str(path))
+    done = forked.run([str(script)], {**os.environ, VARIABLE: str(path)}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert "OURS StatsMonitor GradientTransforms" in lines
@@ -124,7 +120,8 @@ def test_without_the_variable_nothing_is_loaded(tmp_path: Path) -> None:
         "    assert point.load()() == []\n"
         "print([name for name in ('torch', 'yaml', 'lightning', 'numpy', 'tensorboard') if name in sys.modules])\n"
     )
-    done = python(tmp_path, "-c", code, LIGHTNING_HOOKS_CONFIG="")
+    environment = {**os.environ, VARIABLE: ""}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
     assert done.stdout == "[]\n", done.stderr
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from lightning_hooks import ActivationCapture, CustomHooks, GradientTransforms, StatsMonitor, UnsupportedError
 from lightning_hooks.callbacks import _lightning
 from lightning_hooks.cli.main import main
+from tests import forked
 
 PACKAGES = [
     name
@@ -72,7 +72,7 @@ def test_one_package_is_enough(tmp_path: Path) -> None:
     absent = "pytorch_lightning" if package == "lightning.pytorch" else "lightning"
     (tmp_path / "train.py").write_text(FIT.format(absent=absent, package=package))
     (tmp_path / "config.yaml").write_text(CONFIG % "train")
-    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = forked.run(["train.py"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert {"NORM 5.0", f"FOUND {package}", "RC 0"} <= set(done.stdout.splitlines()), done.stdout
 
@@ -117,7 +117,7 @@ def test_only_the_package_of_the_trainer_is_imported(package: str, order: str, t
     fit = FIT[FIT.index("class Model") :].partition('    print("FOUND"')[0]
     code = "import torch\n" + ORDERS[order].format(package=package) + ALONE.format(package=package, other=other, fit=fit)
     (tmp_path / "train.py").write_text(code)
-    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = forked.run(["train.py"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "NORM 5.0" in done.stdout
 
@@ -132,7 +132,7 @@ def test_a_command_line_knows_the_short_names_of_callbacks_that_were_imported_be
         "print(any(isinstance(each, StatsMonitor) for each in cli.trainer.callbacks))\n"
         f"print(*({set(PACKAGES)} & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = forked.run(["-c", code], cwd=tmp_path)
     assert done.stdout.splitlines()[-2:] == ["True", package], done.stderr
 
 
@@ -149,7 +149,7 @@ def test_a_callback_that_is_made_before_a_lightning_is_imported_is_one_of_each_t
         "    is_overridden = importlib.import_module(f'{name}.utilities.model_helpers').is_overridden\n"
         "    assert is_overridden('on_fit_start', monitor) and not is_overridden('on_sanity_check_start', monitor)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = forked.run(["-c", code])
     assert done.returncode == 0, done.stderr
 
 
@@ -171,7 +171,7 @@ print("NORM", monitor.latest["grad_norm/0.weight"], health.findings, recorder.re
 
 
 def test_a_plain_loop_needs_none() -> None:
-    done = subprocess.run([sys.executable, "-c", PLAIN_LOOP], capture_output=True, text=True, timeout=300)
+    done = forked.run(["-c", PLAIN_LOOP])
     assert done.returncode == 0, done.stderr
     assert done.stdout == "NORM 5.0 [] None\n" and done.stderr.startswith("Healthy: ")
 

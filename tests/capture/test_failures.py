@@ -6,8 +6,6 @@ import errno
 import os
 import random
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -15,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from lightning_hooks.capture import CaptureWriter, load_capture
+from tests import forked
 
 from ._tools import capture_batches, check_whole, records
-
-REPOSITORY = Path(__file__).parents[2]
 
 WRITES_FOREVER = textwrap.dedent(
     """
@@ -49,31 +46,30 @@ FILLS_THE_DISK = textwrap.dedent(
         writer.add("layer", torch.full((100, 100), float(step)), step=step, stage="train", batch_idx=step)
         writer.end_batch()
     writer.close()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)  # standard output is a file too
     print(len(problems), *problems)
     """
 )
 
 
-def start(script: str, *arguments: str, stdin: int | None = None) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", script, *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdin=stdin, stdout=subprocess.PIPE, text=True)
-
-
-def test_a_run_killed_at_any_moment_leaves_whole_files_and_a_true_index(tmp_path: Path) -> None:
+def test_a_run_killed_at_any_moment_leaves_whole_files_and_a_true_index(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     choice = random.Random(0)
     previous_number = 0
     for attempt in range(4):
-        process = start(WRITES_FOREVER, str(tmp_path))
+        said = tmp_path_factory.mktemp("said") / "stdout"
+        process = forked.start(["-c", WRITES_FOREVER, str(tmp_path)], os.environ, said)
         try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "going\n"
+            end = time.monotonic() + 60
+            while not (said.exists() and "going" in said.read_text()):
+                assert process.is_alive() and time.monotonic() < end, said.read_text()
+                time.sleep(0.005)
             time.sleep(choice.uniform(0.0, 0.1))
-            process.send_signal(signal.SIGKILL)
-            assert process.wait(timeout=30) == -signal.SIGKILL
         finally:
             process.kill()
-            process.communicate()
+            process.join()
+        assert process.exitcode == -signal.SIGKILL
         # Each run writes at least two files of two batches of two tensors, and no tensor of an earlier run is lost.
         number = check_whole(tmp_path)
         assert number >= previous_number + 8
@@ -88,11 +84,10 @@ def test_a_run_killed_at_any_moment_leaves_whole_files_and_a_true_index(tmp_path
 
 @pytest.mark.parametrize("limit", [0, 20_000], ids=["nothing fits", "a part fits"])
 def test_a_full_disk_stops_the_capture_with_one_message_and_not_the_run(tmp_path: Path, limit: int) -> None:
-    process = start(FILLS_THE_DISK, str(tmp_path), str(limit))
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert output.startswith(f"1 the capture to {tmp_path} stopped, the run continues: train-rank0-000003.safetensors")
-    assert f"(os error {errno.EFBIG})" in output
+    done = forked.run(["-c", FILLS_THE_DISK, str(tmp_path), str(limit)])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"1 the capture to {tmp_path} stopped, the run continues: train-rank0-000003.safetensors")
+    assert f"(os error {errno.EFBIG})" in done.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "index-rank0.jsonl",
         *(f"train-rank0-00000{number}.safetensors" for number in range(3)),

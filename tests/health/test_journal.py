@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -15,6 +13,7 @@ from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.journal import Journal, read_events, read_findings
 from lightning_hooks.health.rule import Severity, Symptom
 from lightning_hooks.untrusted import read_bytes
+from tests import forked
 
 
 def event(number=1, kind="new", rows=("a",), over=None):
@@ -143,7 +142,7 @@ from tests.health.test_journal import event
 Journal({str(tmp_path)!r}).write([event(), event(2)])
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    assert forked.run(["-c", code]).returncode == -signal.SIGKILL
     assert [each.finding.number for each in read_events(tmp_path)] == [1, 2]
 
 

@@ -1,13 +1,13 @@
 """A file that is appended to belongs to one writer, until it closes the file or its process ends."""
 
 import os
-import subprocess
-import sys
+import signal
 
 import pytest
 
 from lightning_hooks.health import own_file
 from lightning_hooks.health.own_file import close_own, open_own
+from tests import forked
 
 
 def test_each_writer_at_a_time_gets_a_file_of_its_own(tmp_path):
@@ -50,7 +50,7 @@ from lightning_hooks.health.own_file import open_own
 file = open_own(Path({str(tmp_path)!r}) / "a")
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    subprocess.run([sys.executable, "-c", script], check=False)
+    assert forked.run(["-c", script]).returncode == -signal.SIGKILL
     file, number = open_own(tmp_path / "a")
     close_own(file)
     assert number == 1

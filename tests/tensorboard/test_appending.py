@@ -1,9 +1,8 @@
 """Events are in the logger's file when the call returns, in order, and the file stays readable."""
 
 import errno
+import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from lightning_hooks import backends
 from lightning_hooks.tensorboard import appending
 from lightning_hooks.tensorboard.appending import appender
 from lightning_hooks.tensorboard.messages import event_bytes
+from tests import forked
 
 
 def event(step, size=10):
@@ -201,14 +201,17 @@ for step in range(10**9):
 """
 
 
-def test_a_killed_run_loses_nothing_that_was_written(tmp_path):
-    child = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+def test_a_killed_run_loses_nothing_that_was_written(tmp_path, tmp_path_factory):
+    said = tmp_path_factory.mktemp("said") / "stdout"
+    child = forked.start(["-c", KILLED, str(tmp_path)], os.environ, said)
     last = 0
     end = time.monotonic() + 60
-    while last < 200 and time.monotonic() < end:
-        last = int(child.stdout.readline())
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    child.stdout.close()
+    while last < 200 and child.is_alive() and time.monotonic() < end:
+        time.sleep(0.01)
+        whole = said.read_text().rpartition("\n")[0] if said.exists() else ""
+        last = int(whole.rpartition("\n")[2] or 0)
+    child.kill()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL, said.read_text()
     steps = steps_in(tmp_path)
     assert last >= 200 and steps == list(range(len(steps))) and len(steps) > last
