@@ -39,19 +39,19 @@ def compute(stat: str, moments: Numbers) -> Array:
         moments: float64 [..., 9], an array or `SeparateColumns`.
 
     Returns:
-        float64 [...]; NaN for a row without elements, but for `count` its number of elements.
+        float64 [...]; NaN for a row without elements, but for `count` its number of elements. May share the memory of the
+        moments.
 
     Example:
         >>> row = np.array([[4.0, 0.5, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 0.0]])
         >>> compute("zero_fraction", row).tolist(), compute("std", row).tolist()
         ([0.5], [0.5])
     """
-    counts: Array = moments[..., COUNT]
     if stat == "count":
+        counts: Array = moments[..., COUNT]
         return counts
-    values = np.empty_like(counts)  # in the memory layout of the columns
-    _evaluate((stat,), moments, values[None])
-    return values
+    (values,), missing = _evaluate((stat,), moments)
+    return values if missing is None else np.where(missing, np.nan, values)
 
 
 def compute_all(stats: Sequence[str], moments: Array) -> tuple[Array, bool]:
@@ -65,26 +65,27 @@ def compute_all(stats: Sequence[str], moments: Array) -> tuple[Array, bool]:
         The statistics and, last, the number of elements, float64 [len(stats) + 1, rows]; statistics of a row without elements
         are NaN. And whether all rows have elements.
     """
+    values, missing = _evaluate(stats, moments)
     out = np.empty((len(stats) + 1, len(moments)))
+    for i, each in enumerate(values):
+        out[i] = each
+    if missing is not None:
+        out[:-1, missing] = np.nan
     out[-1] = moments[:, COUNT]
-    return out, _evaluate(stats, moments, out[:-1])
+    return out, missing is None
 
 
-def _evaluate(stats: Sequence[str], moments: Numbers, out: Array) -> bool:
-    """Write statistics of many rows to `out` [len(stats), ...]; returns whether all rows have elements.
+def _evaluate(stats: Sequence[str], moments: Numbers) -> tuple[list[Array], NDArray[np.bool_] | None]:
+    """Each statistic of many rows, and which rows have no elements and hence no value; None if all have elements.
 
     Every statistic that follows from moments is computed here, whether they are those of a step, of several steps or of an
     event file.
     """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        for i, stat in enumerate(stats):
-            out[i] = STATISTICS[stat](moments)
+        values = [STATISTICS[stat](moments) for stat in stats]
     # In a step at which an event file does not have a row, the count of the row is NaN, which is not above 0.
-    is_measured = moments[..., COUNT] > 0
-    complete = bool(is_measured.all())
-    if not complete:
-        out[:, ~is_measured] = np.nan
-    return complete
+    have_elements = moments[..., COUNT] > 0
+    return values, None if have_elements.all() else ~have_elements
 
 
 def ratio_of_rows(moments: Array, updates: NDArray[np.intp], params: NDArray[np.intp]) -> Array:
