@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from benchmarks import output
 from benchmarks.blocks import OFF, Layout, compare
-from benchmarks.clock import fit
+from benchmarks.clock import Clock, fit
 from benchmarks.modes import CallbackMode, IdleHooks, Mode, everything, monitor_mode
 from benchmarks.workloads import SIZES, Cycle, Workload
 from lightning_hooks import Apply, GradientTransforms, UnsupportedError, Watch
@@ -152,8 +152,23 @@ def measure(workload: Workload, name: str, layout: Layout, device: str = "cpu") 
         if variant.compiled:
             torch._dynamo.reset()
     base, watched = clock.blocks(OFF), clock.blocks(name, skipped=(single_at, single_at + 1) if variant.single else ())
-    row |= {
-        "step_ms": statistics.median(statistics.median(block) for block in base) * 1e3,
+    row |= figures(clock, name)
+    if variant.single:
+        row.pop("overhead", None)  # of one step in a hundred it is the share of all
+        return {**row, **every_nth(clock.at(name, single_at), clock.at(name, single_at + 1), base, watched)}
+    return {**row, **asdict(compare(watched, base))}
+
+
+def figures(clock: Clock, name: str) -> dict[str, Any]:
+    """What a row says of a mode beside its ratio.
+
+    Args:
+        clock: of the fit.
+        name: of the mode.
+    """
+    layout = clock.layout
+    row: dict[str, Any] = {
+        "step_ms": statistics.median(statistics.median(block) for block in clock.blocks(OFF)) * 1e3,
         "rounds": layout.rounds,
         "steps_in_block": layout.length,
         # What the logger still had to write when the block ended: background work that no step was charged for.
@@ -164,11 +179,9 @@ def measure(workload: Workload, name: str, layout: Layout, device: str = "cpu") 
         for step, value in clock.overhead.items()
         if layout.mode_at(step) == name and layout.index_in_block(step) >= layout.warmup
     ]
-    if reported and not variant.single:  # of one step in a hundred it is the share of all
+    if reported:
         row["overhead"] = statistics.median(reported)
-    if variant.single:
-        return {**row, **every_nth(clock.at(name, single_at), clock.at(name, single_at + 1), base, watched)}
-    return {**row, **asdict(compare(watched, base))}
+    return row
 
 
 def every_nth(single: list[float], after: list[float], base: list[list[float]], idle: list[list[float]]) -> dict[str, Any]:

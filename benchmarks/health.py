@@ -21,13 +21,14 @@ from benchmarks import output, per_workload
 from benchmarks.blocks import OFF, Layout, compare
 from benchmarks.clock import fit
 from benchmarks.mean_steps import row_of
-from benchmarks.modes import EIGHT, everything
+from benchmarks.modes import EIGHT, everything, monitor_mode
 from benchmarks.workloads import SIZES, Workload
 from lightning_hooks import HealthMonitor, StatsMonitor, Watch
 from lightning_hooks.health.reporter import Reporter
 
 _EVERY = 5
 _UNITS_EVERY = 10
+_UNITS_BLOCK = 10  # steps, where blocks are timed
 _WINDOW = 40  # steps; rules on patterns look once in so many
 
 
@@ -97,6 +98,38 @@ def measure_units(workload: Workload, seconds: float) -> dict[str, Any]:
     return _in_windows(workload, "units", StatsMonitor(watch=[*everything(), units]), _UNITS_EVERY, seconds)
 
 
+def measure_units_in_blocks(workload: Workload, seconds: float, device: str) -> dict[str, Any]:
+    """As `measure_units`, where single steps cannot be timed: blocks whose steps all have units, over blocks without.
+
+    The ratio is that of the mean over ten steps, of which one has units. `each` is that of a step with units.
+
+    Args:
+        workload: what is trained.
+        seconds: about how long it may take were no step watched.
+        device: of the fit.
+    """
+    names = ("everything", "units")
+    rounds = max(6, round(seconds * 1e3 / workload.step_ms / (2 * _UNITS_BLOCK)))
+    layout = Layout(names, rounds=rounds, length=_UNITS_BLOCK - 4, warmup=4, lead=0)
+    units = Watch(modules="*", select="leaves", tensors=("output",), stats=EIGHT, units="auto")
+    modes = [
+        monitor_mode(name, rules, layout, prefix=f"{name}/")
+        for name, rules in zip(names, (everything(), [*everything(), units]), strict=True)
+    ]
+    clock = fit(*workload.make(layout.steps, device), layout, modes, options=workload.options, device=device)
+    without, with_units = (clock.blocks(name) for name in names)
+    step = statistics.median(statistics.fmean(block) for block in without)
+    ratio = compare(with_units, without)
+    shared = {key: 1 + (getattr(ratio, key) - 1) / _UNITS_EVERY for key in ("median", "low", "high")}
+    return {
+        **row_of(workload, "units", layout),
+        "step_ms": step * 1e3,
+        "each": ratio.median,
+        "each_ms": ratio.extra_ms,
+        **shared,
+    }
+
+
 def _in_windows(workload: Workload, what: str, monitor: Callback, every: int, seconds: float) -> dict[str, Any]:
     """The row of a workload: the steps at which something is due, and those after them, over the steps between.
 
@@ -152,9 +185,11 @@ def measure(letter: str, what: str, seconds: float, sizes: str = "cpu", device: 
     workload = SIZES[sizes][letter]
     if what == "beside":
         return measure_beside(workload, seconds, device)
-    if device != "cpu":
-        raise ValueError(f"on a device single steps cannot be timed: leave out {what} in --what")
-    return {"alone": measure_alone, "units": measure_units}[what](workload, seconds)
+    if device == "cpu":
+        return {"alone": measure_alone, "units": measure_units}[what](workload, seconds)
+    if what == "units":
+        return measure_units_in_blocks(workload, seconds, device)
+    raise ValueError(f"on a device single steps cannot be timed: leave out {what} in --what")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

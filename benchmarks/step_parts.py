@@ -87,13 +87,14 @@ class MethodClock(Callback):
         return timed
 
 
-def measure(workload: Workload, variant: Variant, steps: int) -> list[dict[str, Any]]:
+def measure(workload: Workload, variant: Variant, steps: int, device: str = "cpu") -> list[dict[str, Any]]:
     """The parts of a step, from one fit.
 
     Args:
         workload: what is trained.
         variant: what the fit is made of.
         steps: that count; as many again by a quarter come before them.
+        device: `cpu` or `cuda`. The time of a device is seen only where the host waits for it.
     """
     lead = max(steps // 4, 3)
     layout = Layout((OFF,), rounds=1, length=steps, lead=lead)
@@ -102,7 +103,8 @@ def measure(workload: Workload, variant: Variant, steps: int) -> list[dict[str, 
     if variant.transforms:
         ours.insert(0, GradientTransforms([Apply(ClipByGlobalNorm(1.0), params="*")]))
     methods = MethodClock(ours)
-    clock = fit(*workload.make(layout.steps), layout, [], always=[methods, *ours])
+    made = workload.make(layout.steps, device)
+    clock = fit(*made, layout, [], always=[methods, *ours], options=workload.options, device=device)
     found: dict[str, tuple[list[float], list[float]]] = {}
     for step in range(lead + layout.warmup, layout.steps - 1):
         whole, parts = clock.ended[step] - clock.begun[step], methods.seconds[step]
@@ -129,10 +131,10 @@ def measure(workload: Workload, variant: Variant, steps: int) -> list[dict[str, 
     return rows
 
 
-def rows_of(letter: str, variant: str, seconds: float, sizes: str) -> list[dict[str, Any]]:
+def rows_of(letter: str, variant: str, seconds: float, sizes: str, device: str) -> list[dict[str, Any]]:
     """The rows of a workload, of a fit of about so many seconds."""
     workload = SIZES[sizes][letter]
-    return measure(workload, VARIANTS[variant], max(round(seconds * 1e3 / workload.step_ms), 20))
+    return measure(workload, VARIANTS[variant], max(round(seconds * 1e3 / workload.step_ms), 20), device)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -142,10 +144,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--workloads", default="A,D")
     parser.add_argument("--seconds", type=float, default=40.0 if output.full() else 8.0)
     parser.add_argument("--sizes", choices=list(SIZES), default="cpu")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     for letter in options.workloads.split(","):
-        rows += output.in_new_process(rows_of, letter, options.variant, options.seconds, options.sizes)
+        made = letter, options.variant, options.seconds, options.sizes, options.device
+        rows += output.in_new_process(rows_of, *made)
     for row in rows:
         print(f"{row['workload']} {row['part']}: {row['watched_us']:.0f} µs, {row['unwatched_us']:.0f} unwatched", flush=True)
     output.write(options.name or "step_parts", rows, options.out)

@@ -258,7 +258,7 @@ def recorder(found: dict[str, Any]) -> str:
             for row in found["rows"]
             if row["what"] == what
         ]
-        parts += [text, table(["workload", "step (ms)", "ratio", "target"], lines)]
+        parts += [text, table(["workload", "step (ms)", "ratio", "target"], lines)] if lines else []
     return "\n\n".join(parts)
 
 

@@ -24,7 +24,7 @@ DTYPES = (torch.bfloat16, torch.float32, torch.float16, torch.float64)
 _CACHE = 256 << 20  # bytes: several times the cache of a device; smaller tensors take turns
 
 
-class _Fallback(kernels.FallbackWriter):
+class Fallback(kernels.FallbackWriter):
     """Takes what the kernel does not measure; nothing here is of that kind."""
 
     def __init__(self, table: Table) -> None:
@@ -39,7 +39,7 @@ def seconds_of(call: Callable[[Tensor], Any], tensors: Sequence[Tensor], tries: 
     """Seconds of the device for one call: the median of several series, each over all tensors and at least ten calls."""
     calls = max(10, len(tensors))
     turns = cycle(tensors)
-    found = []
+    found: list[float] = []
     for _ in range(tries + 1):  # the first compiles, and allocates
         if device == "cuda":
             begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -59,7 +59,7 @@ def seconds_of(call: Callable[[Tensor], Any], tensors: Sequence[Tensor], tries: 
 
 
 def one(size: int, dtype: torch.dtype, tries: int, device: str) -> dict[str, Any]:
-    """A row of the table: bytes read a second of the kernel and of `sum`, bytes read and written of a copy.
+    """A row of the table: bytes read a second of the kernel, without and with magnitudes, and of `sum`, and those of a copy.
 
     Args:
         size: elements.
@@ -70,11 +70,12 @@ def one(size: int, dtype: torch.dtype, tries: int, device: str) -> dict[str, Any
     bytes_read = size * torch.empty(0, dtype=dtype).element_size()
     many = min(max(1, _CACHE // bytes_read), 32) if device == "cuda" else 2
     dense = [torch.randn(size, device=device).to(dtype) for _ in range(many)]
-    table = Table(1, device=device)
-    write = table.writer(0, _Fallback(table))
+    table, sized = (Table(1, device=device, magnitudes=magnitudes) for magnitudes in (False, True))
+    write = table.writer(0, Fallback(table))
     target = torch.empty_like(dense[0])
     calls: dict[str, tuple[Callable[[Tensor], Any], list[Tensor], int]] = {
         "kernel": (write, dense, 1),
+        "magnitudes": (sized.writer(0, Fallback(sized)), dense, 1),
         "sum": (torch.sum, dense, 1),
         "copy": (target.copy_, dense, 2),
     }
@@ -95,8 +96,8 @@ def on_the_host(device: str, sizes: str, seconds: float) -> list[dict[str, Any]]
     """Microseconds that the host takes: one small tensor of a hook, and the parameters of a workload in one call."""
     rows = []
     small = torch.randn(128, 256, device=device)
-    table = Table(1, device=device)
-    write = table.writer(0, _Fallback(table))
+    table = Table(1, device=device, magnitudes=False)
+    write = table.writer(0, Fallback(table))
 
     def flush() -> None:
         table.clear()
@@ -110,7 +111,7 @@ def on_the_host(device: str, sizes: str, seconds: float) -> list[dict[str, Any]]
     rows.append({"what": "a tensor of a module", "tensors": 1, "us": repeat(several, seconds, before=flush).best * 1e4})
     for letter in ("A", "D", "G"):
         parameters = list(SIZES[sizes][letter].net().to(device).parameters())
-        whole = Table(len(parameters), device=device)
+        whole = Table(len(parameters), device=device, magnitudes=False)
         offsets = whole.offsets(range(len(parameters)))
         taken = repeat(lambda: whole.measure_all(offsets, parameters), seconds, before=flush)  # noqa: B023
         rows.append({"what": f"the parameters of {letter}", "tensors": len(parameters), "us": taken.best * 1e6})

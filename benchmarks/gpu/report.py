@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from benchmarks import tables, targets
 from benchmarks.markdown import met, table
@@ -23,11 +23,19 @@ every step: outputs and gradients of all leaf modules, parameters and gradients,
 time of the host, so it does not agree with the ratio here."""
 _HEADINGS = {
     "everything": "Everything, at every step",
+    "in_python": "The same, launched from Python",
     "final": "The same with `update` and `final_grad`",
     "histograms": "Histograms of everything at every step",
     "control": "The control: a callback that does nothing",
     "idle_hooks": "Hooks that do nothing",
 }
+_LAUNCHES = """Microseconds of the host. Tight: in a loop. Cold: from a hook on each leaf module in the forward of D, between
+which torch runs; the median."""
+_HOT = """Microseconds of the device to measure a tensor that the kernel before has just written. One column is with sums of
+magnitudes and underflow. The others are without, divided among at most so many programs of a launch."""
+_UNITS = """*Everything* at every step with the units of all outputs, over everything without units: of a step with units, and
+of the mean of ten steps of which one has units, as a `HealthMonitor` asks for them."""
+_BUSY = (("busy_ms", 1), ("launches", 0))
 _ORIGIN = ("date", "commit", "gpu")
 _FITS = ("G", "A", "B", "C", "D", "control", "final")
 
@@ -39,9 +47,9 @@ def render(folder: Path) -> str:
         folder: of the JSON files; what is not there is said under *Parts*.
     """
     done = read("parts", folder) or {}
-    found = {name: read(name, folder) for name in (*_FITS, "bandwidth", "synchronisations", "peers", "health", "recorder")}
+    found = {name: read(name, folder) for name in (*_FITS, *_TABLES)}
     sections = [_INTRODUCTION.format(folder=f"benchmarks/results/{folder.name}")]
-    environment = next((each["environment"] for each in found.values() if each), {})
+    environment: dict[str, Any] = next((each["environment"] for each in found.values() if each), {})
     sections.append(
         "## Machine and versions\n\n" + table(["", ""], [[f"`{key}`", value] for key, value in environment.items()])
     )
@@ -54,18 +62,43 @@ def render(folder: Path) -> str:
             origins = {name: origin(found[name], environment, _ORIGIN) for name, rows in by_file.items() if rows}
             others = "".join(f"{name}: {text}" for name, text in origins.items() if text)
             sections.append(f"## {heading}\n\n{others}{ratios(chosen, goals, variant)}")
-    tables_of: list[tuple[str, str, Callable[[dict[str, Any]], str]]] = [
-        ("bandwidth", "The kernel beside a copy", _bandwidth),
-        ("synchronisations", "Synchronisations in a step", _synchronisations),
-        ("health", "What the health rules take", tables.health),
-        ("recorder", "What the flight recorder takes", tables.recorder),
-        ("peers", "The peers, in the same fit", peers),
-    ]
-    for name, heading, body in tables_of:
+    for name, (heading, body) in _TABLES.items():
         of_name = found[name]
         if of_name:
             sections.append(f"## {heading}\n\n{origin(of_name, environment, _ORIGIN)}{body(of_name)}")
     return "\n\n".join(sections) + "\n"
+
+
+def _launches(found: dict[str, Any]) -> str:
+    lines = [[row["what"], row["parameters"], f"{row['tight_us']:.2f}", f"{row['cold_us']:.2f}"] for row in found["rows"]]
+    return f"{_LAUNCHES}\n\n{table(['launched by', 'parameters', 'tight (µs)', 'cold (µs)'], lines)}"
+
+
+def _hot(found: dict[str, Any]) -> str:
+    by_size: dict[tuple[str, float], dict[str, float]] = {}
+    for row in found["rows"]:
+        label = "with magnitudes" if row["magnitudes"] else f"{row['programs']} programs"
+        by_size.setdefault((row["dtype"], row["mb"]), {})[label] = row["us"]
+    labels = list(dict.fromkeys(label for each in by_size.values() for label in each))
+    lines = [
+        [dtype, f"{mb:g}", *(f"{each[label]:.1f}" if label in each else "–" for label in labels)]
+        for (dtype, mb), each in by_size.items()
+    ]
+    return f"{_HOT}\n\n{table(['dtype', 'MB', *labels], lines)}"
+
+
+def _units(found: dict[str, Any]) -> str:
+    lines = [
+        [
+            f"{row['workload']}: {row['title']}",
+            f"{row['step_ms']:.1f}",
+            f"{row['each']:.3f}, {row['each_ms']:.1f} ms" if "each" in row else "–",
+            f"{row['median']:.4f} [{row['low']:.4f}, {row['high']:.4f}]",
+            met(row["median"], targets.GPU_HEALTH_BESIDE, interval=(row["low"], row["high"])),
+        ]
+        for row in found["rows"]
+    ]
+    return f"{_UNITS}\n\n{table(['workload', 'step (ms)', 'a step with units', 'mean of ten steps', 'target'], lines)}"
 
 
 def _parts(done: dict[str, Any]) -> str:
@@ -84,9 +117,11 @@ def _bandwidth(found: dict[str, Any]) -> str:
     for row in found["rows"]:
         large = row["mb"] >= targets.GPU_LARGE_MB
         goal = met(round(row["share"], 2), targets.GPU_KERNEL_SHARE, least=True) if large else "–"
-        figures = [f"{row[key]:,.0f}" for key in ("kernel_gb_s", "with_zeros_gb_s", "sum_gb_s", "copy_gb_s")]
+        keys = ("kernel_gb_s", "magnitudes_gb_s", "with_zeros_gb_s", "sum_gb_s", "copy_gb_s")
+        figures = [f"{row[key]:,.0f}" if key in row else "–" for key in keys]
         lines.append([row["dtype"], f"{row['mb']:,.1f}", f"{row['kernel_us']:.1f}", *figures, f"{row['share']:.2f}", goal])
-    columns = ["dtype", "MB", "a tensor (µs)", "read (GB/s)", "half of them zeros", "`sum`", "copy, read and written", "share"]
+    columns = ["dtype", "MB", "a tensor (µs)", "read (GB/s)", "with magnitudes", "half of them zeros"]
+    columns += ["`sum`", "copy, read and written", "share"]
     host = table(["on the host", "tensors", "µs"], [[row["what"], row["tensors"], f"{row['us']:.1f}"] for row in found["host"]])
     return f"{table([*columns, 'target'], lines)}\n\n{host}"
 
@@ -99,4 +134,24 @@ def _synchronisations(found: dict[str, Any]) -> str:
         pairs = [f"{row[f'{name}_with']:g} / {row[f'{name}_without']:g}" for name in names]
         lines.append([row["workload"], *pairs, met(more, 0.0)])
     columns = ["workload", *(f"`{name}`" for name in names), "target, without the last"]
-    return f"With / without watching, median of a step.\n\n{table(columns, lines)}"
+    busy = [
+        [row["workload"], *(f"{row[f'{key}_with']:,.{digits}f} / {row[f'{key}_without']:,.{digits}f}" for key, digits in _BUSY)]
+        for row in found["rows"]
+        if "busy_ms_with" in row
+    ]
+    more = f"\n\n{table(['workload', 'device busy (ms)', 'kernels and copies'], busy)}" if busy else ""
+    return f"With / without watching, median of a step.\n\n{table(columns, lines)}{more}"
+
+
+_TABLES: Final[dict[str, tuple[str, Callable[[dict[str, Any]], str]]]] = {
+    "launches": ("A launch on the host", _launches),
+    "step_parts": ("The parts of a step", tables.step_parts),
+    "bandwidth": ("The kernel beside a copy", _bandwidth),
+    "hot": ("Tensors that have just been written", _hot),
+    "synchronisations": ("Synchronisations in a step", _synchronisations),
+    "units": ("What units take", _units),
+    "health": ("What the diagnosis of the health rules takes", tables.health),
+    "recorder": ("What the flight recorder takes", tables.recorder),
+    "recorder_alone": ("What the flight recorder alone takes", tables.recorder),
+    "peers": ("The peers, in the same fit", peers),
+}

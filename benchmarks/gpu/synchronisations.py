@@ -1,4 +1,4 @@
-"""How often a step waits for the device, watched and unwatched, in one fit.
+"""How often a step waits for the device, and how long the device is busy, watched and unwatched, in one fit.
 
 python -m benchmarks.gpu.synchronisations
 
@@ -39,6 +39,8 @@ class Count(Callback):
         self.device = device
         self.warned: dict[int, Counter[str]] = {}
         self.calls: dict[int, Counter[str]] = {}
+        self.busy: dict[int, list[float]] = {}
+        """Of each profiled step the microseconds of each kernel and copy on the device."""
         self._step = -1
         self._catch: Any = None
         self._caught: list[warnings.WarningMessage] = []
@@ -70,8 +72,9 @@ class Count(Callback):
     def _close(self) -> None:
         if self._profile is not None:
             self._profile.__exit__(None, None, None)
-            names = [event.name for event in self._profile.events()]
-            self.calls[self._step] = Counter(name for name in names if name in _WAITS)
+            events = self._profile.events()
+            self.calls[self._step] = Counter(event.name for event in events if event.name in _WAITS)
+            self.busy[self._step] = [event.time_range.elapsed_us() for event in events if _is_work(event)]
             self._profile = None
         if self._catch is not None:
             if self.device == "cuda":
@@ -80,6 +83,13 @@ class Count(Callback):
             waits = [str(each.message) for each in self._caught if "synchroniz" in str(each.message)]
             self.warned[self._step] = Counter(waits)
             self._catch = None
+
+
+def _is_work(event: Any) -> bool:
+    """Whether an event of the profiler is a kernel or a copy on the device."""
+    # The name of an optimizer's step is also shown on the device, around its kernels.
+    on_device = event.device_type.name == "CUDA"
+    return bool(on_device and not getattr(event, "is_user_annotation", False))
 
 
 def measure(workload: Workload, device: str) -> dict[str, Any]:
@@ -98,6 +108,9 @@ def measure(workload: Workload, device: str) -> dict[str, Any]:
     for name, label in ((OFF, "without"), (_ON, "with")):
         warned = [sum(found.values()) for step, found in count.warned.items() if layout.mode_at(step) == name]
         row[f"debug_mode_{label}"] = statistics.median(warned)
+        work = [found for step, found in count.busy.items() if layout.mode_at(step) == name]
+        row[f"busy_ms_{label}"] = statistics.median(sum(found) for found in work) / 1e3
+        row[f"launches_{label}"] = statistics.median(len(found) for found in work)
         for wait in _WAITS:
             calls = [found[wait] for step, found in count.calls.items() if layout.mode_at(step) == name]
             row[f"{wait}_{label}"] = statistics.median(calls)
