@@ -57,7 +57,12 @@ def test_every_private_name_is_listed_and_every_listed_one_is_tried() -> None:
         assert any(name in looked_up for looked_up in names) or name in LISTED_WITH_ANOTHER, f"nothing tries {name}"
 
 
-ON_CUDA_ONLY = {"CompiledKernel.run, function, packed_metadata", "torch._C._cuda_getCurrentRawStream"}
+ON_CUDA_ONLY = {
+    "CompiledKernel.run, function, packed_metadata",
+    "CompiledKernel.asm, metadata",
+    "cuLaunchKernel, current_work_stream",
+    "torch._C._cuda_getCurrentRawStream",
+}
 LISTED_WITH_ANOTHER = {
     "Tensor._backward_hooks": "Node._register_hook_dict",
     "reset_code": "torch._dynamo.convert_frame.input_codes",

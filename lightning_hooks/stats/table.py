@@ -192,8 +192,9 @@ class Table:
         device = kernels.on_device(self.state)
         if device is not None and offset is None and row not in self._more_than_moments:
             if self._partial is None:
-                self._partial = device.PartialRows(self.state, self.magnitudes)
-            return kernels.DirectWriter(self._partial.writer(row * MOMENTS), row, fallback)
+                self._partial = device.partial_rows(self.state, self.magnitudes)
+            write: Callable[[Tensor], None] = self._partial.row_writer(row, row * MOMENTS, fallback)
+            return write
         if not self.state.is_cpu or row in self._python_rows:
             return partial(fallback, row)
         return kernels.host.writer(self, row, offset, fallback) or partial(fallback, row)
@@ -236,6 +237,9 @@ class Table:
         device = kernels.on_device(self.state)
         if device is not None:
             counted = self._due.of("histogram")
+            if not counted and self._more_than_moments.isdisjoint(offsets.rows):
+                others: list[int] = device.measure_many_into(self.state, offsets.moments, tensors, subtracted, self.magnitudes)
+                return others
             plain = [i for i, row in enumerate(offsets.rows) if row not in self._more_than_moments and row not in counted]
             chosen, less = ([each[i] for i in plain] if each is not None else None for each in (tensors, subtracted))
             into = [offsets.rows[position] * MOMENTS for position in plain]

@@ -1,6 +1,7 @@
 """Every test here is for a CUDA device, and is skipped where there is none.
 
-With LIGHTNING_HOOKS_TEST_DEVICE=cpu they run on the CPU, with copies that come late as from a device: so their code is tried.
+With LIGHTNING_HOOKS_TEST_DEVICE=cpu they run on the CPU, with copies that come late as from a device, and with tables that
+launch kernels on a driver in C: so their code is tried.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from tests import late_copies
+from tests.stats.kernels import stand_in
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +23,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> str:
     wanted = os.environ.get("LIGHTNING_HOOKS_TEST_DEVICE", "cuda")
     if wanted == "cpu":
         late_copies.install(monkeypatch)
+        if stand_in.missing() is None:
+            stand_in.install(monkeypatch)
     elif not torch.cuda.is_available():
         pytest.skip("torch sees no CUDA device")
     return wanted

@@ -12,6 +12,7 @@ from lightning_hooks.stats import kernels
 from lightning_hooks.stats.accumulators import AccumulatorRows
 from lightning_hooks.stats.accumulators.function import FunctionMean
 from lightning_hooks.stats.accumulators.histogram import Histogram
+from lightning_hooks.stats.kernels.writers import DirectWriter
 from lightning_hooks.stats.measurement import Measurement, measure_all
 from lightning_hooks.stats.moments import MOMENTS, merge
 from lightning_hooks.stats.table import Table
@@ -215,7 +216,7 @@ class Kernel:
 
     def __init__(self):
         self.calls = []
-        self.PartialRows = PartialRows
+        self.partial_rows = PartialRows
 
     def measure_many_into(self, out, places, tensors, before, magnitudes):
         self.calls.append(len(tensors))
@@ -243,6 +244,9 @@ class PartialRows:
             return tensor.is_floating_point()
 
         return write
+
+    def row_writer(self, row, offset, fallback):
+        return DirectWriter(self.writer(offset), row, fallback)
 
     def merge(self):
         for offset, tensor in self.waiting:

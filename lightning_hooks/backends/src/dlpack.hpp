@@ -35,7 +35,8 @@ struct DlExchange {
   void* managed_to_object;
   // Fills `out` with pointers that `object` owns. Returns 0, or -1 with a Python error set.
   int (*tensor_from_object)(void* object, DlTensor* out);
-  void* work_stream;
+  // Sets `stream` to the stream on which torch now works on a device. Returns 0, or another number on an error.
+  int (*work_stream)(int device_type, std::int32_t device, void** stream);
 };
 constexpr std::uint32_t kDlMajor = 1;
 constexpr char kDlCapsule[] = "dlpack_exchange_api";

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "device_writer.hpp"
 #include "writer.hpp"
 
 namespace hooks {
@@ -67,11 +68,12 @@ int is_always_shown(PyObject* hook_switch, PyObject* grad) {
 }
 
 // The kinds of readers, the callables that get a tensor. All kinds but `python` are called without the interpreter.
-enum class Reader : char { python, writer, readers };
+enum class Reader : char { python, writer, device_writer, readers };
 PyObject* readers_type = nullptr;
 
 Reader kind_of(PyObject* reader) {
   if (is_writer(reader)) return Reader::writer;
+  if (is_device_writer(reader)) return Reader::device_writer;
   return reinterpret_cast<PyObject*>(Py_TYPE(reader)) == readers_type ? Reader::readers : Reader::python;
 }
 
@@ -87,6 +89,8 @@ bool read(PyObject* reader, Reader kind, PyObject* tensor) {
   switch (kind) {
     case Reader::writer:
       return write(reader, tensor) == 0;
+    case Reader::device_writer:
+      return write_on_device(reader, tensor) == 0;
     case Reader::readers: {
       PyObject* const calls = reinterpret_cast<Readers*>(reader)->calls;
       for (Py_ssize_t i = 0; i < PyTuple_Size(calls); ++i) {

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "blocks.hpp"
+#include "device_tables.hpp"
+#include "device_writer.hpp"
 #include "events.hpp"
 #include "hooks.hpp"
 #include "trail.hpp"
@@ -129,6 +131,9 @@ PyMethodDef methods[] = {
     {"copy_many", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_copy_many)), METH_FASTCALL,
      "Copy tensors into others of the same type and layout; the indices of those not copied here."},
     {"writer", hooks::py_writer, METH_VARARGS, "A function that merges a tensor into a row of a table, directly or through its fallback."},
+    {"device_writer", hooks::py_device_writer, METH_VARARGS, "A function that measures a tensor on a device for a row, directly, in Python or through its fallback."},
+    {"list_tables", hooks::py_list_tables, METH_VARARGS, "The tables with which kernels measure lists of tensors, and merge the partial rows."},
+    {"merge_table", hooks::py_merge_table, METH_O, "The table of `merge_rows` for spans, and the number of its rows."},
     {"record", hooks::py_record, METH_O, "The record of an event file that holds bytes."},
     {"fill_floats", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hooks::py_fill_floats)), METH_FASTCALL,
      "Write numbers into the float fields of a buffer."},
@@ -145,8 +150,8 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The compiled part: 
 }  // namespace
 
 PyMODINIT_FUNC PyInit__native() {
-  PyObject* const module = hooks::make_trail_type() && hooks::make_writer_types() ? PyModule_Create(&definition) : nullptr;
-  if (module && !(PyModule_AddStringConstant(module, "MOMENTS", hooks::kNames) == 0 && hooks::add_trail_type(module) && hooks::add_writer_types(module) && hooks::add_hooks(module))) {
+  PyObject* const module = hooks::make_trail_type() && hooks::make_writer_types() && hooks::make_device_types() ? PyModule_Create(&definition) : nullptr;
+  if (module && !(PyModule_AddStringConstant(module, "MOMENTS", hooks::kNames) == 0 && hooks::add_trail_type(module) && hooks::add_writer_types(module) && hooks::add_device_types(module) && hooks::add_hooks(module))) {
     Py_DECREF(module);
     return nullptr;
   }

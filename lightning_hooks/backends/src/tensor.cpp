@@ -1,6 +1,5 @@
 #include "tensor.hpp"
 
-#include "dlpack.hpp"
 #include "team.hpp"
 
 namespace hooks {
@@ -25,15 +24,27 @@ unsigned threads_for(std::int64_t elements) {
   return known > 1 ? static_cast<unsigned>(known) : 1;
 }
 
-int view_of(PyObject* object, View& view, bool may_be_negated) {
+const DlExchange* exchange_table() { return exchange; }
+
+bool describe(PyObject* object, DlTensor& found) {
   PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(object));
-  if (type != tensor_types[0] && type != tensor_types[1]) return 0;
+  if (type != tensor_types[0] && type != tensor_types[1]) return false;
+  if (exchange->tensor_from_object(object, &found) == 0) return true;
+  // The tensor has no strided memory, because it is sparse or inside a transform of `torch.func`, for example.
+  PyErr_Clear();
+  return false;
+}
+
+int is_negative_view(PyObject* object) {
+  PyObject* const negated = PyObject_CallFunctionObjArgs(is_negated, object, nullptr);
+  const int is_negative = negated ? PyObject_IsTrue(negated) : -1;
+  Py_XDECREF(negated);
+  return is_negative;
+}
+
+int view_of(PyObject* object, View& view, bool may_be_negated) {
   DlTensor found;
-  if (exchange->tensor_from_object(object, &found) != 0) {
-    // The tensor has no strided memory, because it is sparse or inside a transform of `torch.func`, for example.
-    PyErr_Clear();
-    return 0;
-  }
+  if (!describe(object, found)) return 0;
   if (found.device.type != kDlCpu || found.dtype.lanes != 1) return 0;
   const int bits = found.dtype.bits;
   if (found.dtype.code == kDlBFloat && bits == 16) {
@@ -47,12 +58,8 @@ int view_of(PyObject* object, View& view, bool may_be_negated) {
   // The memory may hold the negatives of the elements, which the exchange table does not report. Such a tensor is the imaginary part
   // of a conjugated tensor (`z.conj().imag`), so a contiguous tensor with several elements needs no test.
   if (may_be_negated && (!view.gaps.empty() || view.numel <= 1)) {
-    PyObject* const negated = PyObject_CallFunctionObjArgs(is_negated, object, nullptr);
-    if (negated != Py_False) {
-      Py_XDECREF(negated);
-      return negated ? 0 : -1;
-    }
-    Py_DECREF(negated);
+    const int is_negative = is_negative_view(object);
+    if (is_negative != 0) return is_negative > 0 ? 0 : -1;
   }
   // Autograd represents some zero gradients by tensors without memory.
   if (!found.data && view.numel != 0) return 0;

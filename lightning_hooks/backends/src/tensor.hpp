@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <exception>
 
+#include "dlpack.hpp"
 #include "measure.hpp"
 #include "units.hpp"
 
@@ -28,6 +29,16 @@ int view_of_difference(PyObject* left, PyObject* right, View& view);
 // As `view_of`, with the layout of the units along an axis; a negative axis counts from the end. Returns 0 also if the tensor has no
 // such axis, or if its memory has gaps or repeats elements.
 int view_of_units(PyObject* object, Py_ssize_t axis, View& view, UnitLayout& layout);
+
+// The exchange table of torch, for files that read tensors outside of host memory.
+const DlExchange* exchange_table();
+
+// As `tensor_from_object` of the exchange table, for objects whose type is `Tensor` or `Parameter` itself. Returns false without a
+// Python error for other objects, and for tensors without strided memory.
+bool describe(PyObject* object, DlTensor& found);
+
+// Whether the memory of a tensor holds the negatives of its elements. Returns -1 with a Python error set.
+int is_negative_view(PyObject* object);
 
 // The number of threads to use for this number of elements: at most as many as torch uses, which is one in a DataLoader's worker.
 unsigned threads_for(std::int64_t elements);

@@ -15,17 +15,6 @@ namespace {
 PyObject *writer_type = nullptr, *fallback_type = nullptr;
 PyObject *state_name, *units_name;
 
-// The base class of fallbacks, which take the tensors that writers do not write. Every call of a writer reads `direct`, and a C++
-// field is faster than a Python attribute. `calls` and `nanoseconds` count the tensors that writers wrote and the time that this
-// took. `trail` is a trail that notes what the writers measure, or None, or null.
-struct FallbackWriter {
-  static constexpr int kFields = 1;
-  PyObject_HEAD
-  PyObject* trail;
-  char direct;
-  long long nanoseconds, calls;
-};
-
 struct Writer {
   static constexpr int kFields = 2;
   PyObject_HEAD
@@ -81,6 +70,16 @@ bool write_directly(const Writer* writer, PyObject* tensor) {
 
 }  // namespace
 
+int fall_back(PyObject* fallback, int row, PyObject* tensor) {
+  PyObject* const number = PyLong_FromLong(row);
+  PyObject* const result = number ? PyObject_CallFunctionObjArgs(fallback, number, tensor, nullptr) : nullptr;
+  Py_XDECREF(number);
+  Py_XDECREF(result);
+  return result ? 0 : -1;
+}
+
+PyTypeObject* fallback_writer_type() { return reinterpret_cast<PyTypeObject*>(fallback_type); }
+
 bool is_writer(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == writer_type; }
 
 int write(PyObject* self, PyObject* tensor) {
@@ -88,11 +87,7 @@ int write(PyObject* self, PyObject* tensor) {
   if (write_directly(writer, tensor)) return 0;
   // Clear the error: the fallback measures the same tensor, so the error occurs there again and is handled there.
   PyErr_Clear();
-  PyObject* const row = PyLong_FromLong(writer->row);
-  PyObject* const result = row ? PyObject_CallFunctionObjArgs(writer->fallback, row, tensor, nullptr) : nullptr;
-  Py_XDECREF(row);
-  Py_XDECREF(result);
-  return result ? 0 : -1;
+  return fall_back(writer->fallback, writer->row, tensor);
 }
 
 namespace {

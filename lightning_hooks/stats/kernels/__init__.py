@@ -19,14 +19,12 @@ from torch import Tensor
 from lightning_hooks import backends
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.kernels import no_kernel, reference
-from lightning_hooks.stats.kernels.writers import DirectWriter
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.units import reference as units
 from lightning_hooks.tensor_kinds import held_part
 
 __all__ = [
     "NO_HISTOGRAM",
-    "DirectWriter",
     "FallbackWriter",
     "Trail",
     "are_finite",
@@ -109,7 +107,7 @@ def measure_units(tensor: Tensor, axis: int) -> Tensor:
 
 
 def on_device(tensor: Tensor) -> ModuleType | None:
-    """The module `cuda`, which measures on the device, if it serves for the tensor; else None."""
+    """The module `on_cuda`, which measures on the device, if it serves for the tensor; else None."""
     return _cuda().module if tensor.is_cuda and not torch.compiler.is_compiling() else None
 
 
@@ -147,11 +145,11 @@ def _cuda() -> backends.Decision:
 def _load_triton() -> tuple[ModuleType, str]:
     import triton
 
-    from lightning_hooks.stats.kernels import cuda
+    from lightning_hooks.stats.kernels import on_cuda
 
     # Triton needs a C compiler, and does not support every device. If it does not work on this machine, `attempt` raises.
-    cuda.attempt(torch.device("cuda", torch.cuda.current_device()))
-    return cuda, str(triton.__version__)
+    on_cuda.attempt(torch.device("cuda", torch.cuda.current_device()))
+    return on_cuda, str(triton.__version__)
 
 
 def unpacked(numbers: bytes) -> Tensor:

@@ -23,11 +23,12 @@ from torch import Tensor
 from triton import knobs
 
 from lightning_hooks.stats.host_copy import to_device
-from lightning_hooks.stats.kernels import reference, triton_code, triton_merge
+from lightning_hooks.stats.kernels import FallbackWriter, reference, triton_code, triton_merge
 from lightning_hooks.stats.kernels.addresses import CODES, Found, find
 from lightning_hooks.stats.kernels.launching import Launch, current_stream, launcher
 from lightning_hooks.stats.kernels.triton_code import BLOCK, SMALL_BLOCK
 from lightning_hooks.stats.kernels.triton_merge import CHUNK
+from lightning_hooks.stats.kernels.writers import DirectWriter
 from lightning_hooks.stats.moments import MOMENTS
 
 __all__ = ["PartialRows", "attempt", "measure", "measure_many", "measure_many_into"]
@@ -63,7 +64,7 @@ def measure_many(tensors: Sequence[Tensor]) -> Tensor:
 
 def measure_many_into(
     out: Tensor,
-    offsets: Sequence[int],
+    offsets: Sequence[int] | _Integers,
     tensors: Sequence[Tensor],
     before: Sequence[Tensor] | None = None,
     magnitudes: bool = True,
@@ -177,10 +178,16 @@ class PartialRows:
         """Discard all waiting partial rows."""
         self._waiting, self._used = [], 0
 
+    def row_writer(self, row: int, offset: int, fallback: FallbackWriter) -> Callable[[Tensor], None]:
+        """A function that measures a tensor for a row, or passes the tensor to the fallback."""
+        return DirectWriter(self.writer(offset), row, fallback)
+
     def _load(self, dtype: torch.dtype) -> Launch:
-        constants = {"CODE": CODES[dtype], "MAGNITUDES": self._magnitudes, **_BLOCKS}
-        launch = self._launches[dtype] = launcher(triton_code.measure_one, self._device_index, **constants)
+        launch = self._launches[dtype] = launcher(triton_code.measure_one, self._device_index, **self._constants(dtype))
         return launch
+
+    def _constants(self, dtype: torch.dtype) -> dict[str, Any]:
+        return {"CODE": CODES[dtype], "MAGNITUDES": self._magnitudes, **_BLOCKS}
 
 
 def attempt(device: torch.device) -> None:

@@ -17,6 +17,7 @@ import triton
 from triton import knobs
 
 from lightning_hooks.private import private, tried
+from lightning_hooks.stats.kernels.handles import Handle, handle_of
 from lightning_hooks.stats.kernels.triton_code import WARPS
 
 Launch = Callable[..., None]
@@ -32,18 +33,47 @@ def launcher(kernel: Any, device: int, **constants: Any) -> Launch:
         device: the index of the device.
         constants: the values of the last arguments of the kernel.
     """
-    if not knobs.runtime.interpret:
-        with suppress(Exception):
-            return tried(
-                "CompiledKernel.run, function, packed_metadata",
-                lambda: launch_of(compiled(kernel, constants), tuple(constants.values())),
-                "a launch on a CUDA device takes about 20 µs more",
-            )
+    loaded = _loaded(kernel, device, **constants)
+    if loaded is not None:
+        return loaded[1]
 
     def launch(programs: int, stream: int, *numbers: int) -> None:
         kernel[(programs,)](*numbers, **constants, num_warps=WARPS)
 
     return launch
+
+
+def handle(kernel: Any, device: int, **constants: Any) -> Handle | None:
+    """The kernel of `launcher` as the driver launches it; None if Triton does not tell, or launches it in another way.
+
+    Args:
+        kernel: as for `launcher`.
+        device: the index of the device, which must be the current one.
+        constants: as for `launcher`.
+    """
+    loaded = _loaded(kernel, device, **constants)
+    if loaded is None:
+        return None
+    arguments = len(kernel.arg_names) - len(constants)
+    lost = "Triton launches the kernels for tensors of hooks, which takes about 10 µs more for each"
+    return private("CompiledKernel.asm, metadata", lambda: handle_of(loaded[0], arguments), None, lost)
+
+
+@cache
+def _loaded(kernel: Any, device: int, **constants: Any) -> tuple[Any, Launch] | None:
+    """The compiled kernel, loaded on the current device, and the function that launches it; None to launch as documented."""
+    if not knobs.runtime.interpret:
+        with suppress(Exception):
+            return tried(
+                "CompiledKernel.run, function, packed_metadata",
+                lambda: _load(compiled(kernel, constants), tuple(constants.values())),
+                "a launch on a CUDA device takes about 20 µs more",
+            )
+    return None
+
+
+def _load(compiled_kernel: Any, constants: tuple[Any, ...]) -> tuple[Any, Launch]:
+    return compiled_kernel, launch_of(compiled_kernel, constants)
 
 
 def compiled(kernel: Any, constants: dict[str, Any], target: Any = None) -> Any:

@@ -14,7 +14,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 COMPILE = """
 import re, sys
 from triton.backends.compiler import GPUTarget
-from lightning_hooks.stats.kernels import cuda, launching, triton_code, triton_merge, triton_units
+from lightning_hooks.stats.kernels import cuda, handles, launching, triton_code, triton_merge, triton_units
 
 def compiled(kernel, **constants):
     return launching.compiled(kernel, constants, GPUTarget("cuda", capability, 32)).asm
@@ -33,6 +33,9 @@ for capability in map(int, sys.argv[1:]):
         assert ".ftz" not in kernel["ptx"], "subnormals are flushed"
         assert "convert_layout" not in kernel["ttgir"], "values go from lane to lane"
         assert kernel["cubin"]
+        # C++ passes four numbers of 8 bytes, and four empty pointers, of which the driver reads as many as the kernel has.
+        parameters = handles.parameters_in(kernel["ptx"])
+        assert 4 <= len(parameters) <= 8 and {*parameters} <= {"u64", "b64"}, parameters
     assert compiled(triton_merge.merge_rows, CHUNK=triton_merge.CHUNK)["cubin"]
     for code in (0, 1, 2, 3):
         sizes = {"UNITS": triton_units.COLUMN_UNITS, "ROWS": triton_units.COLUMN_ROWS}
@@ -84,7 +87,7 @@ def run(*arguments, **env):
         "sizes fuzz",
         "odd several_blocks_each without_magnitudes",
         "magnitudes offsets differences",
-        "views lists table partial_rows other_streams step",
+        "views lists table partial_rows other_streams pointers step",
         "units units_in_parts units_that_are_not_finite",
     ],
 )

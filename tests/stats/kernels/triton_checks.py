@@ -5,6 +5,7 @@ Triton decides at its import whether it interprets kernels, so that takes a proc
 TRITON_INTERPRET=1 python -m tests.stats.kernels.triton_checks sizes offsets
 """
 
+import ctypes
 import math
 import sys
 import warnings
@@ -18,7 +19,9 @@ from lightning_hooks import StatsMonitor, Watch, instrument
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.accumulators import AccumulatorRows
 from lightning_hooks.stats.accumulators.histogram import Histogram
-from lightning_hooks.stats.kernels import cuda, cuda_units, reference, triton_code, triton_merge
+from lightning_hooks.stats.kernels import cuda, cuda_units, on_cuda, reference, triton_code, triton_merge
+from lightning_hooks.stats.kernels.driver import Driver
+from lightning_hooks.stats.kernels.queued_rows import QueuedRows
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import merge, neutral
 from lightning_hooks.stats.schema import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS
@@ -366,7 +369,7 @@ def table():
     for tensor in seen:
         want.measuring.add(0, Measurement(tensor))
     want.measuring.put(1, Measurement(seen[2]))
-    kernels.on_device = lambda tensor: cuda
+    kernels.on_device = lambda tensor: on_cuda
     got = Table(4, [AccumulatorRows(Histogram(), (3,))])
     fallback = KeepsAll()
     write = got.writer(0, fallback)
@@ -453,6 +456,51 @@ def other_streams():
     cuda.current_stream, cuda._launch = current, launch
 
 
+def pointers():
+    """C++ launches the kernels of a hook through pointers, here to functions that pass the parameters to the interpreter."""
+    pointer, unsigned = ctypes.c_void_p, ctypes.c_uint
+    spans = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, pointer, *[unsigned] * 7, pointer, ctypes.POINTER(pointer), pointer)
+    def launch(function, x, y, z, threads, threads_y, threads_z, shared, stream, parameters, extra):
+        numbers = [ctypes.c_int64.from_address(parameters[i]).value for i in range(4)]
+        spans.append((stream, numbers[1:3], x))
+        triton_code.measure_one[(x,)](*numbers, **queue._constants(DTYPES[function - 1]))
+        return 0
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(pointer))
+    def context(out):
+        out[0] = 5
+        return 0
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.POINTER(ctypes.c_int))
+    def is_capturing(stream, out):
+        out[0] = 0
+        return 0
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.POINTER(pointer))
+    def stream_of(kind, index, out):
+        out[0] = 11
+        return 0
+
+    limits, cuda._PROGRAMS, cuda._CAPACITY = (cuda._PROGRAMS, cuda._CAPACITY), 3, 100
+    functions = [ctypes.cast(each, pointer).value for each in (launch, context, is_capturing, stream_of)]
+    state = neutral(4, DEVICE).flatten()
+    queue = QueuedRows(state, Driver(*functions, device_type=1))
+    seen = [[] for _ in DTYPES]
+    for code, dtype in enumerate(DTYPES):
+        queue.queue.set_kernel(code, code + 1, 0, 128)
+        for size in (1, 9, 3 * BLOCK, 7 * BLOCK + 5):
+            tensor = normal(size, dtype=dtype) + 3
+            assert queue.launch(9 * code, tensor)
+            seen[code].append(tensor)
+    cuda._PROGRAMS, cuda._CAPACITY = limits
+    assert len(spans) == 16 and spans[-1] == (11, [7 * BLOCK + 5, 3], 3)
+    queue.merge()
+    for code, tensors in enumerate(seen):
+        same(state.view(4, 9)[code], reference.measure(torch.cat(tensors)), "through pointers")
+
+
 def step():
     """A step as on a device: one launch for each tensor of a module, and one that merges them all; one launch, and one that
     merges, for all parameters, for all gradients and for all updates. The first step takes the fallback."""
@@ -470,7 +518,7 @@ def step():
         launch(*args, **constants)
 
     cuda._launch = noting
-    for serves in (None, cuda):
+    for serves in (None, on_cuda):
         kernels.on_device = lambda tensor, serves=serves: serves
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(70, 80), torch.nn.Linear(80, 3))
@@ -509,6 +557,7 @@ ALL = (
     table,
     partial_rows,
     other_streams,
+    pointers,
     step,
 )
 CHECKS = {check.__name__: check for check in ALL}

@@ -1,0 +1,112 @@
+#include "device_writer.hpp"
+
+#include <chrono>
+#include <initializer_list>
+
+#include "device_rows.hpp"
+#include "trail.hpp"
+#include "writer.hpp"
+
+namespace hooks {
+namespace {
+
+PyObject* device_writer_type = nullptr;
+PyObject* note_name = nullptr;
+
+struct DeviceWriter {
+  static constexpr int kFields = 3;
+  PyObject_HEAD
+  PyObject *rows, *python, *fallback;
+  long long offset;
+  int row;
+};
+
+using Clock = std::chrono::steady_clock;
+
+// Calls the function in Python that measures a tensor. Returns 1 if it did, 0 if the fallback must take the tensor, and -1 with a Python
+// error set that is no Exception, such as an interruption.
+int write_in_python(const DeviceWriter* writer, PyObject* tensor) {
+  PyObject* const answer = PyObject_CallFunctionObjArgs(writer->python, tensor, nullptr);
+  const int written = answer ? PyObject_IsTrue(answer) : -1;
+  Py_XDECREF(answer);
+  if (written >= 0) return written;
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+  // Ignore the error: the fallback measures the same tensor, and handles the error there.
+  PyErr_Clear();
+  return 0;
+}
+
+// Notes the row in a trail that keeps only the order of measurements, because the numbers are on the device.
+bool note_order(const FallbackWriter* fallback, int row) {
+  PyObject* const trail = fallback->trail;
+  if (!trail || trail == Py_None || is_trail(trail)) return true;
+  PyObject* const number = PyLong_FromLong(row);
+  PyObject* const result = number ? PyObject_CallMethodObjArgs(trail, note_name, number, nullptr) : nullptr;
+  Py_XDECREF(number);
+  Py_XDECREF(result);
+  return result != nullptr;
+}
+
+PyObject* call(PyObject* self, PyObject* args, PyObject*) {
+  if (PyTuple_Size(args) != 1) return PyErr_Format(PyExc_TypeError, "expected the tensor");
+  if (write_on_device(self, PyTuple_GetItem(args, 0)) != 0) return nullptr;
+  Py_RETURN_NONE;
+}
+
+}  // namespace
+
+bool is_device_writer(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == device_writer_type; }
+
+int write_on_device(PyObject* self, PyObject* tensor) {
+  const DeviceWriter* const writer = reinterpret_cast<DeviceWriter*>(self);
+  FallbackWriter* const fallback = reinterpret_cast<FallbackWriter*>(writer->fallback);
+  if (!fallback->direct) return fall_back(writer->fallback, writer->row, tensor);
+  const auto begun = Clock::now();
+  const int written = launch_on_device(writer->rows, writer->offset, tensor) ? 1 : write_in_python(writer, tensor);
+  if (written < 0) return -1;
+  if (!written) return fall_back(writer->fallback, writer->row, tensor);
+  if (!note_order(fallback, writer->row)) return -1;
+  fallback->nanoseconds += std::chrono::nanoseconds(Clock::now() - begun).count();
+  ++fallback->calls;
+  return 0;
+}
+
+PyObject* py_device_writer(PyObject*, PyObject* args) {
+  PyObject *rows, *python, *fallback;
+  int row;
+  long long offset;
+  if (!PyArg_ParseTuple(args, "O!iLOO!:device_writer", device_rows_type(), &rows, &row, &offset, &python, fallback_writer_type(),
+                        &fallback))
+    return nullptr;
+  auto* const type = reinterpret_cast<PyTypeObject*>(device_writer_type);
+  PyObject* const made = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+  if (!made) return nullptr;
+  DeviceWriter* const writer = reinterpret_cast<DeviceWriter*>(made);
+  for (PyObject* kept : {rows, python, fallback}) Py_INCREF(kept);
+  writer->rows = rows;
+  writer->python = python;
+  writer->fallback = fallback;
+  writer->offset = offset;
+  writer->row = row;
+  return made;
+}
+
+bool make_device_types() {
+  static PyType_Slot slots[] = {{Py_tp_call, slot_of(call)},
+                                {Py_tp_traverse, slot_of(traverse<DeviceWriter>)},
+                                {Py_tp_clear, slot_of(clear<DeviceWriter>)},
+                                {Py_tp_dealloc, slot_of(destroy<DeviceWriter>)},
+                                {0, nullptr}};
+  static PyType_Spec spec = {"lightning_hooks.backends._native.DeviceWriter", sizeof(DeviceWriter), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  note_name = PyUnicode_InternFromString("note");
+  device_writer_type = PyType_FromSpec(&spec);
+  return device_writer_type && make_device_rows_type();
+}
+
+bool add_device_types(PyObject* module) {
+  return PyModule_AddObjectRef(module, "DeviceWriter", device_writer_type) == 0 &&
+         PyModule_AddObjectRef(module, "DeviceRows", reinterpret_cast<PyObject*>(device_rows_type())) == 0;
+}
+
+}  // namespace hooks

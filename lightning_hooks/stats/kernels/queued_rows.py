@@ -1,0 +1,126 @@
+"""Partial rows whose measurements the compiled part launches: between a hook of torch and the driver runs no interpreter.
+
+Tensors that the compiled part rejects are launched from Python: copies, the first tensor of each dtype, and threads without a
+context. They take their partial rows from the same queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_hooks.stats.kernels import FallbackWriter, cuda, driver, triton_code, triton_merge
+from lightning_hooks.stats.kernels.addresses import CODES, find
+from lightning_hooks.stats.kernels.driver import Driver
+from lightning_hooks.stats.kernels.kept_tables import kept_on
+from lightning_hooks.stats.kernels.launching import current_stream, handle
+from lightning_hooks.stats.kernels.triton_code import BLOCK
+
+_SPAN_BYTES = 4 * 8
+
+
+class QueuedRows(cuda.PartialRows):
+    """Partial rows in a queue of the compiled part.
+
+    Args:
+        state: as for `PartialRows`.
+        functions: of the driver that launches the kernels.
+        magnitudes: as for `PartialRows`.
+    """
+
+    def __init__(self, state: Tensor, functions: Driver, magnitudes: bool = True) -> None:
+        super().__init__(state, magnitudes)
+        compiled = driver.native()
+        assert compiled is not None, "there is a driver without the compiled part"
+        self._native = compiled
+        self._kept: list[object] = [self._rows]
+        self._passed: set[torch.dtype] = set()  # the dtypes whose kernel was passed to the compiled part, if there is a handle
+        self.queue = compiled.DeviceRows(
+            self._kept,
+            functions[:4],
+            (functions.device_type, max(self._device_index, 0)),
+            (self._address, cuda._CAPACITY),
+            (BLOCK, cuda._PROGRAMS, cuda._MOST_BLOCKS),
+        )
+
+    def row_writer(self, row: int, offset: int, fallback: FallbackWriter) -> Callable[[Tensor], None]:
+        if not driver.is_used:
+            return super().row_writer(row, offset, fallback)
+        write: Callable[[Tensor], None] = self._native.device_writer(self.queue, row, offset, self.writer(offset), fallback)
+        return write
+
+    def launch(self, offset: int, tensor: Tensor) -> bool:
+        """Launch the measurement of a tensor as a writer does; False if the compiled part rejects the tensor."""
+        launched: bool = self.queue.launch(offset, tensor)
+        return launched
+
+    def writer(self, offset: int) -> Callable[[Tensor], bool]:
+        """As `PartialRows.writer`, for the tensors that the compiled part rejects."""
+
+        def write(tensor: Tensor) -> bool:
+            found = find(tensor, self._device_index)
+            if found is None:
+                return False
+            address, size, _ = found
+            if size == 0:
+                return True
+            if self._device_index >= 0 and torch.cuda.current_device() != self._device_index:
+                return False
+            stream = current_stream(self._device_index)
+            launch = self._launches.get(tensor.dtype) or self._load(tensor.dtype)
+            steps, programs = cuda._spans(size)
+            begin = self._reserve(programs, stream)
+            if begin < 0:
+                return False
+            launched = False
+            try:
+                launch(programs, stream, address, size, steps, self._address + begin * cuda._ROW_BYTES)
+                launched = True
+            finally:
+                self.queue.settle(offset, size, begin, begin + programs, launched)
+            if tensor.dtype not in self._passed:
+                self._pass_kernel(tensor.dtype)
+            return True
+
+        return write
+
+    def _reserve(self, programs: int, stream: int) -> int:
+        """The index of the first reserved partial row; negative if others wait on another stream, or if there is no room."""
+        begin: int = self.queue.reserve(programs, stream)
+        if begin < 0 and self.queue.is_on(stream) and programs <= cuda._CAPACITY:
+            self.merge()
+            begin = self.queue.reserve(programs, stream)
+        return begin
+
+    def merge(self) -> None:
+        spans = self.queue.spans()
+        if not spans:
+            return
+        segments = len(spans) // _SPAN_BYTES
+        with cuda._current(self._state):
+            if driver.is_used:
+                self._merge_from(spans, segments)
+            else:
+                columns = np.frombuffer(spans, dtype=np.int64).reshape(-1, 4).T
+                cuda._merge(self._state, self._rows, *columns, merging=True)
+        # Discard the partial rows only after the merge: if it raised, the next merge takes them.
+        self.queue.drop(segments)
+
+    def _merge_from(self, spans: bytes, segments: int) -> None:
+        table, targets = self._native.merge_table(spans)
+        on_device = kept_on(self._state.device, table)
+        integers = (on_device.data_ptr(), targets, segments, self._address, self._state.data_ptr(), 1)
+        cuda._launch(triton_merge.merge_rows, targets, self._state, *integers, CHUNK=triton_merge.CHUNK)
+
+    def drop(self) -> None:
+        self.queue.drop(self.queue.waiting())
+
+    def _pass_kernel(self, dtype: torch.dtype) -> None:
+        """Let the compiled part launch the kernel for a dtype. Triton has launched it, so this thread has its context."""
+        loaded = handle(triton_code.measure_one, self._device_index, **self._constants(dtype))
+        if loaded is None or self.queue.set_kernel(CODES[dtype], loaded.function, loaded.shared, loaded.threads):
+            self._kept.append(loaded)
+            self._passed.add(dtype)
