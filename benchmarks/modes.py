@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -89,6 +90,31 @@ class CallbackMode(Mode):
         self.start(trainer)
 
 
+class LaunchesFromPython(CallbackMode):
+    """Callbacks whose kernels on a CUDA device are launched from Python, as where nothing is compiled."""
+
+    def start(self, trainer: Trainer) -> None:
+        """Put the callbacks back; the writers of their rows are made in the first block."""
+        super().start(trainer)
+        _launch_from_cpp(False)
+
+    def stop(self, trainer: Trainer) -> None:
+        """Let the other modes launch from C++."""
+        _launch_from_cpp(True)
+
+    def finish(self, trainer: Trainer) -> None:
+        """Put the callbacks back, also if the fit ended within a block."""
+        super().finish(trainer)
+        _launch_from_cpp(True)
+
+
+def _launch_from_cpp(is_used: bool) -> None:
+    if torch.cuda.is_available():
+        from lightning_hooks.stats.kernels import driver
+
+        driver.is_used = is_used
+
+
 class IdleHooks(Mode):
     """Hooks that do nothing, on every leaf module and on the gradient of its result: what torch itself takes to call them."""
 
@@ -123,7 +149,12 @@ def _ignore(grad: Tensor) -> None:
 
 
 def monitor_mode(
-    name: str, rules: list[Watch] | None, layout: Layout, index: int | None = None, **options: Any
+    name: str,
+    rules: list[Watch] | None,
+    layout: Layout,
+    index: int | None = None,
+    kind: type[CallbackMode] = CallbackMode,
+    **options: Any,
 ) -> CallbackMode:
     """A `StatsMonitor` that watches the steps of its own blocks.
 
@@ -132,12 +163,13 @@ def monitor_mode(
         rules: what it watches; None for its default rules.
         layout: of the run.
         index: watch only this step of each block; default all.
+        kind: of the mode.
         options: further ones of the monitor.
     """
     steps = watched_steps(name, layout, index)
     # The default rules draw histograms at every fiftieth step; rules that name histograms draw them at each of their steps.
     limits = {"max_histograms": 10**6, **({} if rules is None else {"histogram_every_n_steps": 1}), **options}
-    return CallbackMode(name, StatsMonitor(watch=rules, every_n_steps=steps, **limits))
+    return kind(name, StatsMonitor(watch=rules, every_n_steps=steps, **limits))
 
 
 def watched_steps(name: str, layout: Layout, index: int | None = None) -> list[int]:
