@@ -69,6 +69,9 @@ def test_each_reason_is_drawn_and_said(browser, logs):
         look(page)
         page.wait_for_selector(".picked >> text=not measured (in no optimizer, so it gets no update)")
         page.goto(f"{where}#view=map&tensor=output&stat=norm&folded=%2B")
+        page.wait_for_function(
+            "() => (({ tensor, gaps }) => tensor === 'output' && gaps)(lightningHooks.views.map.panels[0]?.model ?? {})"
+        )
         drawn(page)
         page.mouse.move(*place(page, "unused", 2))
         page.wait_for_function("() => document.querySelector('.tip').textContent.endsWith('(its module was not called)')")
