@@ -14,7 +14,8 @@
 #   make clean   remove what the targets made
 
 PYTHON ?= python3
-WORKERS ?= 2
+# Tests wait for browsers, for other processes and for the disk: three workers keep two cores busy.
+WORKERS ?= 3
 DEVICE ?= cuda
 # To avoid gigabytes of CUDA packages, add PyTorch's CPU index. pip prefers 2.13.0+cpu there to 2.13.0 on PyPI, which has the rest:
 #   make test PIP_TORCH="--extra-index-url https://download.pytorch.org/whl/cpu"
@@ -29,7 +30,7 @@ PINNED := $(if $(filter 3.11,$(shell $(PYTHON) -c 'import sys; print("%d.%d" % s
 TORCH := $(if $(PINNED),$(shell grep '^torch==' constraints.txt),torch)
 # Tests start hundreds of processes. Each compiles the whole package in 1 s, unless one may keep what it has compiled.
 export PYTHONDONTWRITEBYTECODE :=
-# Each worker has one thread: two workers with two threads each, on two cores, wait for one another most of the time.
+# Each worker has one thread: workers with two threads each, on two cores, wait for one another most of the time.
 # These tests run a second time with what serves where nothing is compiled: plain torch, the general hooks and TensorBoard. The
 # same code serves beside the compiled part too, for what the compiled part declines; so these are the tests that hold how a
 # table, a module's hooks, a trail and an event file are written where nothing else writes them.
