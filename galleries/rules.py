@@ -65,6 +65,11 @@ RECORDS: Final = (
 )
 
 
+def command_of(path: str) -> str:
+    """The command that records the answers of a file anew."""
+    return next(record.command for record in RECORDS if record.path == path)
+
+
 def lines_of(record: Record) -> list[dict[str, Any]]:
     """The answers of this package. Other tools, of which a line names the version, have rules of their own."""
     lines = [json.loads(line) for line in (FOLDER / record.path).read_text(encoding="utf-8").splitlines()]

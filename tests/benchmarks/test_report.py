@@ -157,7 +157,7 @@ def test_the_pictures_are_well_formed_and_hold_the_figures(tmp_path: Path) -> No
 
 def test_the_report_is_that_of_the_recorded_figures() -> None:
     _, path = output_paths(None)
-    assert path.read_text(encoding="utf-8").rstrip() == render().rstrip()
+    assert path.read_text(encoding="utf-8").rstrip() == render().rstrip(), "run: python -m benchmarks.run --only"
 
 
 def test_a_second_machine_has_files_and_a_report_of_its_own_and_no_picture(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import pytest
 from galleries.checks.catalogue import faulty, healthy
 from galleries.checks.peer import fits
 from galleries.checks.table import BEGIN, END, PAGE, held, recorded, replaced, section
+from galleries.rules import command_of
 
 NAMES = {pattern.name for pattern in [*healthy(), *faulty()]}
 
@@ -16,8 +17,8 @@ def test_the_page_is_that_of_the_recorded_results() -> None:
 
 def test_everything_is_recorded() -> None:
     ours, theirs = recorded()
-    assert set(ours) == NAMES
-    assert set(theirs) == NAMES
+    assert set(ours) == NAMES, f"run: {command_of('checks/results.jsonl')}"
+    assert set(theirs) == NAMES, "run: make gallery PEERS=1"
 
 
 def test_the_numbers_are_those_of_the_results() -> None:

@@ -11,6 +11,7 @@ from galleries.health.catalogue import NAMED, faulty, healthy
 from galleries.health.judge import judge
 from galleries.health.table import RESULTS
 from galleries.health.training import Training
+from galleries.rules import command_of
 from galleries.sample import sample
 
 FAULTS = sample(each for each in faulty() if each.name in NAMED)
@@ -39,7 +40,8 @@ def test_the_named_faults_are_in_the_gallery() -> None:
 
 def test_every_training_is_recorded_at_three_seeds_without_an_error() -> None:
     names = [training.name for training in [*healthy(), *faulty()]]
-    assert [(each["name"], each["seed"]) for each in RECORDED] == [(name, seed) for name in names for seed in range(3)]
+    runs = [(name, seed) for name in names for seed in range(3)]
+    assert [(each["name"], each["seed"]) for each in RECORDED] == runs, f"run: {command_of('health/results.jsonl')}"
     assert [each for each in RECORDED if each["error"]] == []
 
 

@@ -7,6 +7,7 @@ import pytest
 from galleries.recorder.catalogue import faulty, healthy
 from galleries.recorder.own import Recorder
 from galleries.recorder.table import PAGE, recorded, replaced, section
+from galleries.rules import command_of
 
 
 def line(name: str, tool: str, right: dict[str, bool], backend: str = "eager", answer: Any = None) -> dict[str, Any]:
@@ -34,13 +35,14 @@ def page() -> str:
 
 def test_the_page_has_the_table_of_the_recorded_results() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert replaced(text, "gallery", section(*recorded())) == text
+    assert replaced(text, "gallery", section(*recorded())) == text, "run: python -m galleries.recorder.table"
 
 
 def test_in_the_record_every_part_of_our_answers_is_right() -> None:
     answers, _ = recorded()
     ours = [each for each in answers if each["tool"] == Recorder.name]
-    assert {each["name"] for each in ours} == {fault.name for fault in [*faulty(), *healthy()]}
+    names = {fault.name for fault in [*faulty(), *healthy()]}
+    assert {each["name"] for each in ours} == names, f"run: {command_of('recorder/results/answers.jsonl')}"
     assert [(each["name"], each["backend"], each["right"]) for each in ours if not all(each["right"].values())] == []
 
 

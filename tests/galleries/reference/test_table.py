@@ -7,13 +7,16 @@ import json
 from galleries.reference.pairs import PAIRS
 from galleries.reference.run import RESULTS
 from galleries.reference.table import PAGE, table, with_table
+from galleries.rules import command_of
 
 
 def test_the_page_has_the_table_of_the_results() -> None:
     results = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
-    assert {(each["name"], each["seed"]) for each in results} == {(pair.name, seed) for pair in PAIRS for seed in range(3)}
+    runs = {(pair.name, seed) for pair in PAIRS for seed in range(3)}
+    command = f"run: {command_of('reference/results.jsonl')}"
+    assert {(each["name"], each["seed"]) for each in results} == runs, command
     page = PAGE.read_text(encoding="utf-8")
-    assert with_table(page, table(results)) == page
+    assert with_table(page, table(results)) == page, "run: python -m galleries.reference.table"
     assert all(each["right"] for each in results)
 
 
