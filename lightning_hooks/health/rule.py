@@ -140,6 +140,8 @@ class HealthRule(Criterion):
         family: one of `FAMILIES`.
         needs: the pairs (tensor, statistic) that `check` reads. An empty tensor stands for a number of the whole step, by its
             tag: `("", "run/grad_norm")`. The loss is always there.
+        obstacles: functions of the evidence, each of which says why the rule cannot run, or None if nothing stands in its way.
+            `can_run` asks them in this order, before `needs`.
         needs_until: the last step at which the rule needs statistics that cost extra, such as `cosine`; None for all steps.
         needs_start: the tensors that must be measured at each of the first 25 steps of a run.
         next_steps: what to try, as imperative sentences.
@@ -169,6 +171,7 @@ class HealthRule(Criterion):
     name: ClassVar[str] = "HealthRule"
     family: ClassVar[str] = "numerics"
     needs: ClassVar[tuple[tuple[str, str], ...]] = ()
+    obstacles: ClassVar[tuple[Callable[[Evidence], str | None], ...]] = ()
     needs_until: ClassVar[int | None] = None
     needs_start: ClassVar[tuple[str, ...]] = ()
     minima: ClassVar[Mapping[str, int]] = {"patience": 1, "warmup": 0, "every_n_steps": 1}
@@ -190,7 +193,14 @@ class HealthRule(Criterion):
         super().__post_init__()
 
     def can_run(self, evidence: Evidence) -> str | None:
-        """Why the rule cannot run with this evidence; None if it can. By default it needs each pair of `needs`."""
+        """Why the rule cannot run with this evidence; None if it can.
+
+        By default it can if none of its obstacles is there, and each pair of `needs` is.
+        """
+        for obstacle in self.obstacles:
+            reason = obstacle(evidence)
+            if reason is not None:
+                return reason
         for tensor, stat in self.needs:
             if not evidence.has(tensor, stat):
                 return missing(evidence, tensor, stat)

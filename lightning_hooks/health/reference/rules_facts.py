@@ -13,7 +13,7 @@ from lightning_hooks.health.reference.rule import IF_MEANT, ReferenceRule, new_f
 from lightning_hooks.health.reference.schedule import Schedule
 from lightning_hooks.health.reference.timeline import Timeline
 from lightning_hooks.health.rule import Severity, Symptom
-from lightning_hooks.health.rules.membership import NO_FACTS
+from lightning_hooks.health.rules.base import no_facts
 from lightning_hooks.records.facts import StepFacts, Structure
 
 _NO_RECORD: Final = "the good run does not say how its steps trained"
@@ -195,7 +195,7 @@ class RecordRule(ReferenceRule):
         if not self._records():
             return _NO_RECORD
         if evidence.facts is None:
-            return NO_FACTS
+            return no_facts(evidence)
         is_alone = evidence.ranks < 2 and not evidence.facts.apart
         return "there is one rank only" if self.compared.needs_ranks and is_alone else None
 

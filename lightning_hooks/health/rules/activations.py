@@ -12,14 +12,14 @@ from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import elements_per_unit, layers_of
 from lightning_hooks.health.roles import Array, Mask, percent, roles_of, stalls
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom, symptoms_where
-from lightning_hooks.health.rules.base import Needs, StructureRule, has_new_values, held_at_measurements
+from lightning_hooks.health.rules.base import Needs, Obstacles, has_new_values, held_at_measurements, no_structure
 
 _SIGMOIDS: Final = ("Sigmoid",)
 _TANHS: Final = ("Tanh",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SaturatedActivation(StructureRule):
+class SaturatedActivation(HealthRule):
     """The mean slope of a sigmoid or tanh is a small share of its largest slope.
 
     The mean slope follows exactly from the output: 1 − y² for tanh, and y − y² for a sigmoid.
@@ -33,6 +33,7 @@ class SaturatedActivation(StructureRule):
     later: float = 0.03
     patience: int = 10
     family: ClassVar[str] = "activations"
+    obstacles: ClassVar[Obstacles] = (no_structure,)
     needs: ClassVar[Needs] = (("output", "mean"), ("output", "rms"), ("output", "min"), ("output", "max"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the scale of the input of the layer before: normalise the data, or put a norm before the activation.",
@@ -81,7 +82,7 @@ def _saturated(slope: float) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConstantOutput(StructureRule):
+class ConstantOutput(HealthRule):
     """The output of a layer is nearly the same for all samples, and the loss does not fall.
 
     While the loss falls, only the last layer is judged, and only if its output varied at first: its representation collapses.
@@ -98,6 +99,7 @@ class ConstantOutput(StructureRule):
     lasting: int = 5
     patience: int = 2
     family: ClassVar[str] = "activations"
+    obstacles: ClassVar[Obstacles] = (no_structure,)
     needs: ClassVar[Needs] = (("output", "unit_variation"), ("output", "count"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the first of the layers: dead or saturated units before it, or an input that is far from 0.",

@@ -1,25 +1,44 @@
-"""What rules on modules and parameters have in common."""
+"""What rules have in common: the obstacles that several of them meet, and patterns that hold for some steps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
 from lightning_hooks.health.evidence import Evidence, Track
-from lightning_hooks.health.roles import NO_STRUCTURE, Mask, roles_of
-from lightning_hooks.health.rule import HealthRule
+from lightning_hooks.health.roles import NO_STRUCTURE, Mask
 
 Needs = tuple[tuple[str, str], ...]
+Obstacles = tuple[Callable[[Evidence], str | None], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StructureRule(HealthRule):
-    """A rule that must know what modules and parameters are for."""
+def no_structure(evidence: Evidence) -> str | None:
+    """An obstacle of a rule that must know what modules and parameters are for."""
+    return NO_STRUCTURE if evidence.structure is None else None
 
-    def can_run(self, evidence: Evidence) -> str | None:
-        return NO_STRUCTURE if roles_of(evidence) is None else super().can_run(evidence)
+
+def no_loss(evidence: Evidence) -> str | None:
+    """An obstacle of a rule on the loss."""
+    return "no row has `loss`" if evidence.loss() is None else None
+
+
+def no_facts(evidence: Evidence) -> str | None:
+    """An obstacle of a rule on modes, optimizers and other facts of a step."""
+    return "it is not known how the steps train" if evidence.facts is None else None
+
+
+def no_optimizer(evidence: Evidence) -> str | None:
+    """An obstacle of a rule on optimizers."""
+    reason = no_facts(evidence)
+    return "no optimizer is known" if evidence.facts is not None and not evidence.facts.optimizers else reason
+
+
+def one_rank(evidence: Evidence) -> str | None:
+    """An obstacle of a rule that compares ranks. If a replica of one rank has differed, the evidence says so."""
+    has_apart = evidence.facts is not None and bool(evidence.facts.apart)
+    return "there is one rank only" if evidence.ranks < 2 and not has_apart else None
 
 
 WITNESS: Final = 32

@@ -11,13 +11,12 @@ import numpy as np
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Mask, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
-from lightning_hooks.health.rules.base import Needs
-from lightning_hooks.health.rules.membership import FactRule
+from lightning_hooks.health.rules.base import Needs, Obstacles, no_optimizer, no_structure
 from lightning_hooks.health.usage import gap_at_end, membership_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class NotCalledAnyMore(FactRule):
+class NotCalledAnyMore(HealthRule):
     """A module with parameters that an optimizer holds ran at every step and runs no longer.
 
     If other modules begin to run at the same time, training has changed to another phase on purpose.
@@ -29,6 +28,10 @@ class NotCalledAnyMore(FactRule):
 
     least: int = 2
     history: int = 30
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
+    obstacles: ClassVar[Obstacles] = (no_optimizer, no_structure)
     needs: ClassVar[Needs] = (("output", "count"),)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the branches of `forward` that depend on the step, the epoch or the data.",
@@ -64,7 +67,7 @@ class NotCalledAnyMore(FactRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeverCalled(FactRule):
+class NeverCalled(HealthRule):
     """A module with parameters that an optimizer holds has never run. An unused head is no fault, so this is information.
 
     A module whose parameters get gradients is used without being called, as the output projection of nn.MultiheadAttention.
@@ -75,6 +78,10 @@ class NeverCalled(FactRule):
 
     severity: Severity = Severity.INFO
     least: int = 5
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
+    obstacles: ClassVar[Obstacles] = (no_optimizer, no_structure)
     needs: ClassVar[Needs] = (("output", "count"), ("grad", "nonfinite"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "If the model should use the module, look for it in `forward`.",

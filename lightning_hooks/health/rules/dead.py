@@ -13,11 +13,11 @@ from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.layers import Layers, elements_per_unit, layers_of, roots_of_fan_in
 from lightning_hooks.health.roles import NO_STRUCTURE, WEIGHTED, Mask, Roles, percent, roles_of, stalls, starts
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom, missing, symptoms_where
-from lightning_hooks.health.rules.base import Needs, StructureRule, has_new_values, held_for_steps
+from lightning_hooks.health.rules.base import Needs, Obstacles, has_new_values, held_for_steps, no_structure
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeadLayer(StructureRule):
+class DeadLayer(HealthRule):
     """Every element of an activation, or of the input of a layer with weights, is 0, and the loss does not fall.
 
     While the loss falls, the layer is off the main path, as the gate of a block that starts at zero.
@@ -31,6 +31,7 @@ class DeadLayer(StructureRule):
     patience: int = 2
     every_n_steps: int = 20
     family: ClassVar[str] = "activations"
+    obstacles: ClassVar[Obstacles] = (no_structure,)
     needs: ClassVar[Needs] = (("output", "zero_fraction"), ("input", "zero_fraction"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the layer before: a large negative bias or a weight of zeros gives zeros only.",
@@ -67,7 +68,7 @@ _OF_ZEROS: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeadUnits(StructureRule):
+class DeadUnits(HealthRule):
     """Units are 0 for all samples of a step, at step after step.
 
     Not judged: rectifiers behind an input that hardly varies or is smaller than the layer's bias, since the sign of a unit is
@@ -93,6 +94,7 @@ class DeadUnits(StructureRule):
     least_signal: float = 2.0
     patience: int = 2
     family: ClassVar[str] = "activations"
+    obstacles: ClassVar[Obstacles] = (no_structure,)
     needs: ClassVar[Needs] = (
         ("output", "dead_units"),
         ("output", "zero_fraction"),

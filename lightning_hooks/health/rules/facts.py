@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import percent
 from lightning_hooks.health.rule import HealthRule, Symptom
-from lightning_hooks.health.rules.membership import NO_FACTS, NO_OPTIMIZER
+from lightning_hooks.health.rules.base import Obstacles, no_facts, no_optimizer
 from lightning_hooks.records.facts import GroupFacts, StepFacts
 
 _DECOUPLED: Final = ("SGD", "AdamW", "Lion", "Adafactor", "Muon", "LAMB", "NAdamW", "StableAdamW")
@@ -17,19 +17,7 @@ _DECOUPLED: Final = ("SGD", "AdamW", "Lion", "Adafactor", "Muon", "LAMB", "NAdam
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OptimizerRule(HealthRule):
-    """A rule on the parameter groups of the optimizers."""
-
-    family: ClassVar[str] = "facts"
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        if evidence.facts is None:
-            return NO_FACTS
-        return None if evidence.facts.optimizers else NO_OPTIMIZER
-
-
-@dataclass(frozen=True, kw_only=True)
-class LearningRateZero(_OptimizerRule):
+class LearningRateZero(HealthRule):
     """The learning rate of a parameter group is 0 long before the training ends.
 
     Args:
@@ -40,6 +28,8 @@ class LearningRateZero(_OptimizerRule):
     patience: int = 2
     warmup: int = 2
     every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
+    obstacles: ClassVar[Obstacles] = (no_optimizer,)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the number of steps that the schedule was given, and at how often it is stepped (interval step or epoch).",
         "If the group is frozen on purpose, call `requires_grad_(False)` on its parameters.",
@@ -80,7 +70,7 @@ def _zero_groups(facts: StepFacts) -> list[tuple[int, int, GroupFacts]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightDecayTooLarge(_OptimizerRule):
+class WeightDecayTooLarge(HealthRule):
     """Weight decay takes a large share of the weights away at each step.
 
     Args:
@@ -90,6 +80,8 @@ class WeightDecayTooLarge(_OptimizerRule):
     most: float = 0.01
     patience: int = 10
     every_n_steps: int = 20
+    family: ClassVar[str] = "facts"
+    obstacles: ClassVar[Obstacles] = (no_optimizer,)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Divide weight_decay by 10: in AdamW and SGD the weights shrink by lr · weight_decay at each step.",
     )
@@ -139,7 +131,7 @@ class ScaleCollapse(HealthRule):
 
     def can_run(self, evidence: Evidence) -> str | None:
         if evidence.facts is None:
-            return NO_FACTS
+            return no_facts(evidence)
         uses_scaler = evidence.facts.precision == "16-mixed" or evidence.facts.loss_scale not in (None, 1.0)
         return None if uses_scaler else "there is no loss scaler"
 

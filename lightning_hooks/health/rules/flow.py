@@ -12,8 +12,7 @@ from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.roles import Mask, aligned, roles_of
 from lightning_hooks.health.rule import HealthRule, Symptom
-from lightning_hooks.health.rules.base import Needs
-from lightning_hooks.health.rules.membership import FactRule
+from lightning_hooks.health.rules.base import Needs, Obstacles, no_optimizer, no_structure
 from lightning_hooks.health.usage import gap_at_end, has_any, is_named_copy, membership_of
 
 _EPS: Final = {"float64": 2.3e-16, "float32": 1.2e-7, "float16": 9.8e-4, "bfloat16": 7.9e-3}
@@ -23,7 +22,7 @@ _COUPLED: Final = ("LBFGS",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoGradient(FactRule):
+class NoGradient(HealthRule):
     """No gradient reaches a parameter that an optimizer holds and whose module runs.
 
     The gradient is missing, or that of a weight is exactly 0 while other parameters of the same optimizer have one. It must
@@ -38,6 +37,9 @@ class NoGradient(FactRule):
     least: int = 2
     least_at_start: int = 5
     history: int = 20
+    patience: int = 1
+    family: ClassVar[str] = "facts"
+    obstacles: ClassVar[Obstacles] = (no_optimizer, no_structure)
     needs: ClassVar[Needs] = (
         ("grad", "nonfinite"),
         ("grad", "abs_max"),
@@ -145,7 +147,7 @@ class NoGradient(FactRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnchangedParameter(FactRule):
+class UnchangedParameter(HealthRule):
     """A parameter with a gradient does not change, while others of the same optimizer do.
 
     Only where the expected change is above what its number format resolves: the learning rate times the largest element of the
@@ -154,6 +156,8 @@ class UnchangedParameter(FactRule):
 
     patience: int = 3
     every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
+    obstacles: ClassVar[Obstacles] = (no_optimizer, no_structure)
     needs: ClassVar[Needs] = (("update", "abs_max"), ("grad", "abs_max"), ("param", "abs_max"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Search for code that restores the weight after the step, or that sets its gradient to 0 before it.",

@@ -11,20 +11,15 @@ import numpy as np
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.roles import Mask, roles_of, steps_lost
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom, missing, symptoms_where
+from lightning_hooks.health.rules.base import Obstacles
 from lightning_hooks.health.rules.spikes import SHORT_HISTORY, Array, caution, six_sigma, spikes
 
 _WHOLE: Final = ("", "run/grad_norm")
-_NO_STRUCTURE: Final = "nobody knows which parameters are weights"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _WeightGradientRule(HealthRule):
-    """A rule on the gradients of weights. A bias in front of a norm has no gradient by mathematics, so only weights count."""
-
-    family: ClassVar[str] = "gradients"
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        return _NO_STRUCTURE if evidence.structure is None else super().can_run(evidence)
+def _no_weights(evidence: Evidence) -> str | None:
+    """An obstacle of a rule on weights. A bias in front of a norm has no gradient by mathematics, so only weights count."""
+    return "nobody knows which parameters are weights" if evidence.structure is None else None
 
 
 def _are_weights(evidence: Evidence, names: tuple[str, ...], without: tuple[str, ...] = ()) -> Mask:
@@ -38,7 +33,7 @@ def _are_weights(evidence: Evidence, names: tuple[str, ...], without: tuple[str,
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientSpike(_WeightGradientRule):
+class GradientSpike(HealthRule):
     """The gradient of a weight jumps at a single step far above all that came before, and comes back within a few steps.
 
     Args:
@@ -51,6 +46,8 @@ class GradientSpike(_WeightGradientRule):
     times: float = 5.0
     settle: int = 2
     patience: int = 1
+    family: ClassVar[str] = "gradients"
+    obstacles: ClassVar[Obstacles] = (_no_weights,)
     needs: ClassVar[tuple[tuple[str, str], ...]] = (("grad", "norm"),)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the batch of this step: labels, missing values, and the scale of its inputs.",
@@ -97,7 +94,7 @@ def _spike_symptom(track: Track, column: int, value: float, at: int, back: int, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplodingGradient(_WeightGradientRule):
+class ExplodingGradient(HealthRule):
     """The gradient of a weight, and the whole gradient, are a large multiple of their early level, and the loss is lost.
 
     The loss must not fall, and must have given back half of what it had gained: a network that leaves the plateau on which it
@@ -111,6 +108,8 @@ class ExplodingGradient(_WeightGradientRule):
     times: float = 50.0
     patience: int = 10
     every_n_steps: int = 20
+    family: ClassVar[str] = "gradients"
+    obstacles: ClassVar[Obstacles] = (_no_weights,)
     needs: ClassVar[tuple[tuple[str, str], ...]] = (("grad", "norm"), _WHOLE)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Clip the norm of the gradient.",
@@ -142,7 +141,7 @@ class ExplodingGradient(_WeightGradientRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VanishingGradient(_WeightGradientRule):
+class VanishingGradient(HealthRule):
     """The gradient of a weight is a tiny share of that of another weight, for long, and the loss does not fall.
 
     A gradient of exactly 0 is no gradient, which another rule tells. Not judged: embeddings, most of whose lines get no
@@ -156,6 +155,8 @@ class VanishingGradient(_WeightGradientRule):
     least: float = 1e-4
     most_growth: float = 10.0
     patience: int = 40
+    family: ClassVar[str] = "gradients"
+    obstacles: ClassVar[Obstacles] = (_no_weights,)
     needs: ClassVar[tuple[tuple[str, str], ...]] = (("grad", "rms"),)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the activations between this weight and the loss: saturated ones let no gradient pass.",

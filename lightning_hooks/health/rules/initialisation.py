@@ -13,7 +13,7 @@ from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.layers import LINK, roots_of_fan_in
 from lightning_hooks.health.roles import WEIGHTED, Array, Mask, Roles, is_weight, roles_of, starts
 from lightning_hooks.health.rule import HealthRule, Symptom, symptoms_where
-from lightning_hooks.health.rules.base import Needs, StructureRule
+from lightning_hooks.health.rules.base import Needs, Obstacles, no_structure
 
 FIRST_STEPS: Final = 3
 """A run that was watched from a later step on says nothing about its start."""
@@ -21,20 +21,14 @@ _USUAL_GAIN: Final = (0.2, 3.0)
 """The root mean square of a weight times the root of its fan-in: 0.58 by default in torch, 1.4 after `kaiming_normal_`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _StartRule(StructureRule):
-    """A rule on the first measurement of each row."""
-
-    family: ClassVar[str] = "activations"
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        if evidence.first_step >= FIRST_STEPS:
-            return f"the run was watched from step {evidence.first_step} on, not from its start"
-        return super().can_run(evidence)
+def _no_start(evidence: Evidence) -> str | None:
+    """An obstacle of a rule on the first measurement of each row."""
+    is_late = evidence.first_step >= FIRST_STEPS
+    return f"the run was watched from step {evidence.first_step} on, not from its start" if is_late else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoorInitialization(_StartRule):
+class PoorInitialization(HealthRule):
     """A layer makes its input far larger at the start, or a row of layers makes it fade or grow by orders of magnitude.
 
     Args:
@@ -48,6 +42,8 @@ class PoorInitialization(_StartRule):
     most_recurrent: float = 10.0
     most_growth: float = 1000.0
     patience: int = 2
+    family: ClassVar[str] = "activations"
+    obstacles: ClassVar[Obstacles] = (_no_start, no_structure)
     needs: ClassVar[Needs] = (("input", "rms"), ("output", "rms"), ("param", "rms"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Use the initialisation that belongs to the activation: `kaiming_normal_` for ReLU, `xavier_uniform_` for tanh.",
@@ -126,7 +122,7 @@ def _reach_text(reach: float) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OddInitialization(_StartRule):
+class OddInitialization(HealthRule):
     """One of several equal layers starts with a weight far larger or smaller than its siblings, or with one number everywhere.
 
     Equal layers have the same class, a weight of the same shape, and names that differ in numbers only.
@@ -139,6 +135,8 @@ class OddInitialization(_StartRule):
     most: float = 2.5
     alike: float = 1.25
     patience: int = 2
+    family: ClassVar[str] = "activations"
+    obstacles: ClassVar[Obstacles] = (_no_start, no_structure)
     needs: ClassVar[Needs] = (("param", "rms"), ("param", "std"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Initialise the layer as its siblings: look for code that changes the weights of single layers.",
@@ -218,7 +216,7 @@ def _one_number(_: float) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputNotNormalised(_StartRule):
+class InputNotNormalised(HealthRule):
     """The input of the first layer is far from mean 0 and standard deviation 1.
 
     Args:
@@ -229,6 +227,8 @@ class InputNotNormalised(_StartRule):
     most: float = 30.0
     most_offset: float = 10.0
     patience: int = 3
+    family: ClassVar[str] = "activations"
+    obstacles: ClassVar[Obstacles] = (_no_start, no_structure)
     needs: ClassVar[Needs] = (("input", "rms"), ("input", "mean"), ("input", "std"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Subtract the mean of each feature of the training data, and divide by its standard deviation.",

@@ -11,19 +11,15 @@ import numpy as np
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.roles import Array
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
-from lightning_hooks.health.rules.base import WITNESS
+from lightning_hooks.health.rules.base import WITNESS, Obstacles, no_loss
 from lightning_hooks.health.rules.spikes import LOCAL, largest_deviation, six_sigma, spikes
 from lightning_hooks.health.witness import falls
 
 
-@dataclass(frozen=True, kw_only=True)
-class _LossRule(HealthRule):
-    """A rule on the loss of each step."""
-
-    family: ClassVar[str] = "loss"
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        return "no row has `loss`" if evidence.loss() is None else super().can_run(evidence)
+def _balanced_losses(evidence: Evidence) -> str | None:
+    """An obstacle: of a GAN, say, the sum of the losses may stay where it is."""
+    facts = evidence.facts
+    return "several optimizers train with losses that may balance" if facts is not None and len(facts.optimizers) > 1 else None
 
 
 def _known(evidence: Evidence) -> tuple[Array, list[int], int]:
@@ -37,7 +33,7 @@ def _known(evidence: Evidence) -> tuple[Array, list[int], int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossSpike(_LossRule):
+class LossSpike(HealthRule):
     """The loss of a single step is far above all that came before, and comes back within a few steps.
 
     The largest deviation of the window counts as usual, so that losses with heavy tails, of games and of policies stay silent.
@@ -55,6 +51,8 @@ class LossSpike(_LossRule):
     settle: int = 2
     patience: int = 1
     every_n_steps: int = 10
+    family: ClassVar[str] = "loss"
+    obstacles: ClassVar[Obstacles] = (no_loss,)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the batch of this step: labels, missing values, and the scale of its inputs.",
         "If spikes become more frequent, lower the learning rate or clip the gradient.",
@@ -90,7 +88,7 @@ class LossSpike(_LossRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossDiverged(_LossRule):
+class LossDiverged(HealthRule):
     """The loss stays far above its start.
 
     A multiple of the *minimum* is no sign of divergence: losses that have nearly reached 0 exceed it at all times.
@@ -107,6 +105,8 @@ class LossDiverged(_LossRule):
     patience: int = 1
     every_n_steps: int = 10
     severity: Severity = Severity.CRITICAL
+    family: ClassVar[str] = "loss"
+    obstacles: ClassVar[Obstacles] = (no_loss,)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Divide the learning rate by 10, or warm it up; clip the norm of the gradient.",
         "If the samples come in a fixed order, shuffle them.",
@@ -132,7 +132,7 @@ class LossDiverged(_LossRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossUnbounded(_LossRule):
+class LossUnbounded(HealthRule):
     """The loss falls without end below 0.
 
     Args:
@@ -145,6 +145,8 @@ class LossUnbounded(_LossRule):
     last: int = 10
     patience: int = 1
     every_n_steps: int = 10
+    family: ClassVar[str] = "loss"
+    obstacles: ClassVar[Obstacles] = (no_loss,)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look whether the sign of the loss is right: a log-likelihood is to be maximised, so its negative is the loss.",
         "Give the loss a lower bound.",
@@ -167,7 +169,7 @@ class LossUnbounded(_LossRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossConstant(_LossRule):
+class LossConstant(HealthRule):
     """The loss has not moved since the training began.
 
     Its median has not fallen from the first to the last quarter, neither by a small share nor by more than its noise, and it
@@ -187,6 +189,8 @@ class LossConstant(_LossRule):
     count: int = 32
     patience: int = 1
     every_n_steps: int = 10
+    family: ClassVar[str] = "loss"
+    obstacles: ClassVar[Obstacles] = (_balanced_losses, no_loss)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Try to overfit a single batch: if the loss of it does not fall, the model or the loss is at fault, not the data.",
         "Look which layers have small updates, no gradient or constant outputs.",
@@ -194,11 +198,6 @@ class LossConstant(_LossRule):
     source: ClassVar[str] = (
         "smdebug LossNotDecreasing (0.1 % in 10 steps) fires on every healthy training; no fall in the first 50 steps: ours"
     )
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        if evidence.facts is not None and len(evidence.facts.optimizers) > 1:
-            return "several optimizers train with losses that may balance"
-        return super().can_run(evidence)
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         values, steps, judged = _known(evidence)

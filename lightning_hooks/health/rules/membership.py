@@ -8,45 +8,25 @@ from typing import ClassVar, Final
 
 from lightning_hooks.errors import counted
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.roles import NO_STRUCTURE, roles_of
+from lightning_hooks.health.roles import roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
-from lightning_hooks.health.rules.base import Needs
+from lightning_hooks.health.rules.base import Needs, Obstacles, no_facts, no_optimizer, no_structure, one_rank
 from lightning_hooks.health.usage import has_any, is_named_copy, membership_of, trainable, unheld
 from lightning_hooks.records.facts import StepFacts, Structure
 
-NO_FACTS: Final = "it is not known how the steps train"
-NO_OPTIMIZER: Final = "no optimizer is known"
-
-
-def why_no_optimizer(evidence: Evidence) -> str | None:
-    """Why a rule on optimizers cannot run; None if it can."""
-    if evidence.facts is None:
-        return NO_FACTS
-    if not evidence.facts.optimizers:
-        return NO_OPTIMIZER
-    return NO_STRUCTURE if evidence.structure is None else None
-
 
 @dataclass(frozen=True, kw_only=True)
-class FactRule(HealthRule):
-    """A rule on the optimizers and their parameters."""
-
-    family: ClassVar[str] = "facts"
-    patience: int = 1
-    every_n_steps: int = 5
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        return why_no_optimizer(evidence) or super().can_run(evidence)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NotInOptimizer(FactRule):
+class NotInOptimizer(HealthRule):
     """A gradient reaches a trainable parameter that no optimizer holds.
 
     The gradient of the module's output is the witness: a target network, which no gradient reaches, is left out on purpose.
     Modules whose names say so (`teacher`, `lpips`, …) are left out too.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
+    obstacles: ClassVar[Obstacles] = (no_optimizer, no_structure)
     needs: ClassVar[Needs] = (("output_grad", "abs_max"),)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Create the optimizer from `self.parameters()`, after the last change of the model.",
@@ -83,7 +63,7 @@ class NotInOptimizer(FactRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrangerInOptimizer(FactRule):
+class StrangerInOptimizer(HealthRule):
     """An optimizer holds parameters that are not in the model.
 
     An optimizer that holds nothing of the model is no fault by itself: it may train the temperature of SAC. It is one if at
@@ -91,6 +71,10 @@ class StrangerInOptimizer(FactRule):
     trained, so only the latter counts there.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
+    obstacles: ClassVar[Obstacles] = (no_optimizer, no_structure)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Create the optimizer after the last change of the model: a layer may have been replaced or copied since.",
         "Assign a layer that belongs to the model as its attribute, so that it is saved and moved with the model.",
@@ -124,8 +108,13 @@ def _strange(number: int, facts: StepFacts, count: int, left: int) -> str:
     return f"{text}, while no optimizer holds {counted(left, 'parameter')} of the model" if left else text
 
 
+def _nothing_frozen(evidence: Evidence) -> str | None:
+    """An obstacle of a rule on frozen parameters."""
+    return "no parameter is frozen" if evidence.facts is not None and not evidence.facts.frozen else None
+
+
 @dataclass(frozen=True, kw_only=True)
-class FrozenMoves(FactRule):
+class FrozenMoves(HealthRule):
     """Code writes to a frozen parameter at step after step, while layers of its kind beside it are trained.
 
     A part of the model that is frozen as a whole may be the average of another part (BYOL, MoCo), and is not judged. A mask or
@@ -134,17 +123,14 @@ class FrozenMoves(FactRule):
 
     severity: Severity = Severity.INFO
     patience: int = 3
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
+    obstacles: ClassVar[Obstacles] = (no_optimizer, no_structure, _nothing_frozen)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Search for code that writes to the weight: `copy_`, `mul_`, `clamp_`, a moving average, tied weights.",
         "Give the optimizer only parameters with `requires_grad=True`, because weight decay may act on the others.",
     )
     source: ClassVar[str] = "a definition; at 3 steps in a row, because code may load weights at single ones"
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        reason = super().can_run(evidence)
-        if reason is None and evidence.facts is not None and not evidence.facts.frozen:
-            return "no parameter is frozen"
-        return reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         roles, structure, last = roles_of(evidence), evidence.structure, evidence.facts
@@ -175,16 +161,12 @@ class ReplicasDiffer(HealthRule):
     patience: int = 1
     every_n_steps: int = 5
     family: ClassVar[str] = "facts"
+    obstacles: ClassVar[Obstacles] = (no_facts, one_rank)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look for a change of weights that only some ranks make, and for branches on the rank in the training step.",
         "Resume from a checkpoint that was saved before the ranks differed.",
     )
     source: ClassVar[str] = "a definition: checksums of parameters must be equal on all ranks"
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        if evidence.facts is None:
-            return NO_FACTS
-        return "there is one rank only" if evidence.ranks < 2 and not evidence.facts.apart else None
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         for step in evidence.new_steps.tolist():

@@ -9,10 +9,9 @@ from typing import ClassVar, Final
 
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import layers_of
-from lightning_hooks.health.roles import NO_STRUCTURE, percent, roles_of
+from lightning_hooks.health.roles import percent, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
-from lightning_hooks.health.rules.base import Needs
-from lightning_hooks.health.rules.membership import NO_FACTS, FactRule
+from lightning_hooks.health.rules.base import Needs, Obstacles, no_facts, no_optimizer, no_structure
 from lightning_hooks.health.usage import is_named_copy, membership_of
 from lightning_hooks.records.facts import ModuleFacts, StepFacts, Structure
 
@@ -20,7 +19,7 @@ _BATCH_NORM: Final = re.compile(r"BatchNorm")
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormStatistics(FactRule):
+class NormStatistics(HealthRule):
     """A batch norm normalises with statistics that are not those of enough data.
 
     It is in evaluation mode although an optimizer trains its own parameters; or it is in training mode and each channel has
@@ -34,6 +33,9 @@ class NormStatistics(FactRule):
     least: float = 4.0
     steps: int = 10
     patience: int = 2
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
+    obstacles: ClassVar[Obstacles] = (no_optimizer, no_structure)
     needs: ClassVar[Needs] = (("output", "count"),)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Call `model.train()` after each evaluation that your code makes inside the training step.",
@@ -42,7 +44,7 @@ class NormStatistics(FactRule):
     source: ClassVar[str] = "evaluation mode: a definition; 4 elements: ours, with 2 only the signs of a difference are left"
 
     def can_run(self, evidence: Evidence) -> str | None:
-        reason = FactRule.can_run(self, evidence)
+        reason = super().can_run(evidence)
         if evidence.structure is not None and not _batch_norms(evidence.structure):
             return "the model has no batch norm"
         return None if reason is not None and "output" in reason else reason
@@ -101,15 +103,11 @@ class EvaluationMode(HealthRule):
     patience: int = 2
     every_n_steps: int = 5
     family: ClassVar[str] = "facts"
+    obstacles: ClassVar[Obstacles] = (no_structure, no_facts)
     next_steps: ClassVar[tuple[str, ...]] = (
         "If the module should act as in training, call `train()` on it after the code that evaluates.",
     )
     source: ClassVar[str] = "a definition: no threshold"
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        if evidence.structure is None:
-            return NO_STRUCTURE
-        return NO_FACTS if evidence.facts is None else None
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         structure = evidence.structure
@@ -127,6 +125,12 @@ class EvaluationMode(HealthRule):
                     )
 
 
+def _no_dropout(evidence: Evidence) -> str | None:
+    """An obstacle of a rule on dropout."""
+    modules = () if evidence.structure is None else evidence.structure.modules
+    return "the model has no dropout" if all(each.drop_rate is None for each in modules) else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class DropoutTooHigh(HealthRule):
     """A module behind the first layer drops nearly all elements, so that hardly anything of its input reaches the loss.
@@ -141,18 +145,12 @@ class DropoutTooHigh(HealthRule):
     patience: int = 2
     every_n_steps: int = 5
     family: ClassVar[str] = "facts"
+    obstacles: ClassVar[Obstacles] = (no_structure, _no_dropout, no_facts)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look whether the number was meant as the share to keep: the argument of `Dropout` is the share to drop.",
         "Begin with 0.1 to 0.5.",
     )
     source: ClassVar[str] = "Srivastava et al. 2014 drop 20 to 50 % of hidden units, and underfit where they drop 90 %"
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        if evidence.structure is None:
-            return NO_STRUCTURE
-        if all(each.drop_rate is None for each in evidence.structure.modules):
-            return "the model has no dropout"
-        return NO_FACTS if evidence.facts is None else None
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         roles, structure = roles_of(evidence), evidence.structure

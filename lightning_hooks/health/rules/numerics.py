@@ -12,14 +12,14 @@ from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Array, Mask, percent, roles_of
 from lightning_hooks.health.rule import HealthRule, Symptom, symptoms_where
-from lightning_hooks.health.rules.base import WITNESS, Needs, StructureRule
+from lightning_hooks.health.rules.base import WITNESS, Needs, Obstacles, no_loss, no_structure
 
 _SMALLEST: Final = 2.0**-14
 """The smallest normal number of float16; smaller ones lose digits, and below 6e-8 they are 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Underflow(StructureRule):
+class Underflow(HealthRule):
     """The whole gradient of a float16 tensor is below the smallest normal number of float16, or is 0 for this reason.
 
     A gradient of exactly 0 counts only where a gradient of another row is below the range and not 0.
@@ -32,6 +32,7 @@ class Underflow(StructureRule):
     patience: int = 10
     every_n_steps: int = 20
     family: ClassVar[str] = "numerics"
+    obstacles: ClassVar[Obstacles] = (no_structure,)
     needs: ClassVar[Needs] = (("grad", "abs_max"),)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Train in bfloat16, whose range is that of float32.",
@@ -77,7 +78,7 @@ def _scales(evidence: Evidence, steps: list[int]) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LostUpdates(StructureRule):
+class LostUpdates(HealthRule):
     """Most elements of a weight stay as they are although they have a gradient, and the loss does not fall.
 
     A training whose loss is below half of its start has learned, and is not judged.
@@ -91,6 +92,7 @@ class LostUpdates(StructureRule):
     warmup: int = 10
     every_n_steps: int = 20
     family: ClassVar[str] = "numerics"
+    obstacles: ClassVar[Obstacles] = (no_loss, no_structure)
     needs: ClassVar[Needs] = (("update", "zero_fraction"), ("grad", "zero_fraction"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Keep the weights in float32 (precision bf16-mixed instead of bf16-true), or round stochastically.",
@@ -99,9 +101,6 @@ class LostUpdates(StructureRule):
     source: ClassVar[str] = (
         "ours: half the elements; in bfloat16 that is usual in healthy training, hence the loss as second witness"
     )
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        return "no row has `loss`" if evidence.loss() is None else super().can_run(evidence)
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         update, grad, roles = evidence.track(*self.needs[0]), evidence.track(*self.needs[1]), roles_of(evidence)

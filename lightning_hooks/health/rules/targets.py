@@ -12,11 +12,11 @@ from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import layers_of
 from lightning_hooks.health.roles import Array, roles_of
 from lightning_hooks.health.rule import HealthRule, Symptom, symptoms_where
-from lightning_hooks.health.rules.base import Needs, StructureRule
+from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_structure
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetsOutOfReach(StructureRule):
+class TargetsOutOfReach(HealthRule):
     """The output of a model is a tiny share of the targets that it is to predict, long after the training began.
 
     The targets follow from the gradient of the last layer's output. Of a mean squared error it is twice the residual divided
@@ -34,14 +34,12 @@ class TargetsOutOfReach(StructureRule):
     patience: int = 10
     every_n_steps: int = 20
     family: ClassVar[str] = "loss"
+    obstacles: ClassVar[Obstacles] = (no_loss, no_structure)
     needs: ClassVar[Needs] = (("output", "rms"), ("output", "count"), ("output_grad", "rms"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Divide the targets by their standard deviation, or let the last layer multiply its output with it.",
     )
     source: ClassVar[str] = "ours: after 40 steps, residuals of healthy trainings are 2.3 times the output at most"
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        return "no row has `loss`" if evidence.loss() is None else super().can_run(evidence)
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         roles, loss = roles_of(evidence), evidence.loss()

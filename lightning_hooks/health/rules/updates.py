@@ -22,25 +22,15 @@ from lightning_hooks.health.roles import (
     steps_lost,
 )
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom, symptoms_where
-from lightning_hooks.health.rules.base import Needs, StructureRule
+from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_structure
 
+_RATIO: Final = (("update", "ratio"), ("param", "rms"))
 _ZERO_START: Final = 1e-3
 """A weight counts as started at zero if its root mean square began below this share of the median weight's."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _UpdateRule(StructureRule):
-    """A rule on the ratio of the update and its weight."""
-
-    family: ClassVar[str] = "updates"
-    needs: ClassVar[Needs] = (("update", "ratio"), ("param", "rms"))
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        return "no row has `loss`" if evidence.loss() is None else super().can_run(evidence)
-
-
-@dataclass(frozen=True, kw_only=True)
-class UpdateTooLarge(_UpdateRule):
+class UpdateTooLarge(HealthRule):
     """Each step changes a weight by a large share of it, and the loss neither falls nor has kept half of what it gained.
 
     An LSTM under SGD with a large rate makes such steps and learns, with stretches in which its loss does not fall.
@@ -53,6 +43,9 @@ class UpdateTooLarge(_UpdateRule):
     patience: int = 10
     warmup: int = 20
     every_n_steps: int = 20
+    family: ClassVar[str] = "updates"
+    obstacles: ClassVar[Obstacles] = (no_loss, no_structure)
+    needs: ClassVar[Needs] = _RATIO
     next_steps: ClassVar[tuple[str, ...]] = (
         "Divide the learning rate of the layer by 10, or warm it up over some hundred steps.",
         "Look at the update ratio over time: a ratio that is large only at the start needs a warm-up, not a lower rate.",
@@ -72,7 +65,7 @@ class UpdateTooLarge(_UpdateRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpdateTooSmall(_UpdateRule):
+class UpdateTooSmall(HealthRule):
     """Steps hardly change a weight from the start on, and the loss does not fall; or far less than another weight.
 
     Args:
@@ -89,6 +82,9 @@ class UpdateTooSmall(_UpdateRule):
     patience: int = 10
     warmup: int = 20
     every_n_steps: int = 20
+    family: ClassVar[str] = "updates"
+    obstacles: ClassVar[Obstacles] = (no_loss, no_structure)
+    needs: ClassVar[Needs] = _RATIO
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the learning rate of the parameter group, and at what the schedule does with it.",
         "Compare `grad` with `final_grad`: clipping may leave almost nothing.",
@@ -129,7 +125,7 @@ def _alone(ratio: float) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightGrowth(StructureRule):
+class WeightGrowth(HealthRule):
     """A weight has grown to a multiple of its start while the other weights have not.
 
     Args:
@@ -144,6 +140,7 @@ class WeightGrowth(StructureRule):
     warmup: int = 25
     every_n_steps: int = 20
     family: ClassVar[str] = "updates"
+    obstacles: ClassVar[Obstacles] = (no_structure,)
     needs: ClassVar[Needs] = (("param", "rms"),)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the learning rate of the layer, and at `update` over time.",
