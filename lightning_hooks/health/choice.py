@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
@@ -85,18 +85,15 @@ def with_changes(item: C, changes: Any, where: str) -> C:
     Raises:
         RuleError: an unknown field, or a value that the criterion refuses.
     """
-    untyped: Any = item
     if isinstance(changes, bool):
-        switched: C = replace(untyped, enabled=changes)
-        return switched
+        return item.with_options({"enabled": changes})
     if not isinstance(changes, Mapping):
         raise RuleError(f"{where} must be a mapping of fields, True or False, got {shown(changes)}")
-    names = [field.name for field in fields(untyped)]
+    names = item.option_names
     for name in changes:
         if name not in names:
             raise RuleError(f"{where}: unknown field {shown(name)}{did_you_mean(name, names)}; there are {', '.join(names)}")
     try:
-        changed: C = replace(untyped, **{"enabled": True, **changes})
+        return item.with_options({"enabled": True, **changes})
     except RuleError as error:
         raise RuleError(f"{where}: {error}") from error
-    return changed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, ClassVar
+from dataclasses import fields, replace
+from typing import Any, ClassVar, Self
 
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.rules.fields import as_count
@@ -43,6 +43,18 @@ class Criterion:
         untyped: Any = self
         for field in fields(untyped):
             self._check_value(field.name, field.type, getattr(self, field.name))
+
+    @property
+    def option_names(self) -> list[str]:
+        """The names of what a user may change: the fields."""
+        untyped: Any = self
+        return [field.name for field in fields(untyped)]
+
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        """A copy in which some options have other values."""
+        untyped: Any = self
+        copy: Self = replace(untyped, **options)
+        return copy
 
     def _check_value(self, field: str, kind: Any, value: Any) -> None:
         where = f"{self.name}.{field}"

@@ -10,6 +10,8 @@ from lightning_hooks.checks.catalogue import DEFAULT_CHECKS
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.choice import Choice, with_changes
 from lightning_hooks.health.criterion import Criterion
+from lightning_hooks.health.reference.reference import Reference
+from lightning_hooks.health.reference.rules import reference_rules
 from lightning_hooks.health.rules import DEFAULT_RULES
 
 
@@ -74,3 +76,13 @@ def test_bad_choices(given, message):
 def test_all_say_where_their_thresholds_are_from_and_what_to_try(each):
     assert each.source and each.next_steps, f"give {each.name} a source and next_steps"
     assert [step for step in each.next_steps if not step.endswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [*DEFAULT_RULES, *DEFAULT_CHECKS, *reference_rules(Reference())],
+    ids=lambda each: f"{type(each).__name__}-{each.name}",
+)
+def test_no_rule_or_check_stands_deeper_than_three_classes(criterion):
+    ours = [kind for kind in type(criterion).__mro__ if kind.__module__.startswith("lightning_hooks.")]
+    assert len(ours) <= 3, "say in `obstacles` or in a table what several rules share, instead of in a base class"

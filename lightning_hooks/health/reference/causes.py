@@ -7,15 +7,15 @@ from typing import Final
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.cause_table import CAUSES
 from lightning_hooks.health.reference.rules import REFERENCE_RULES
-from lightning_hooks.health.reference.rules_numbers import ReferenceNumbers
+from lightning_hooks.health.reference.rules_numbers import NUMBERS
 
 CAUSES_WITH_REFERENCE: Final[tuple[CauseRule, ...]] = (
     *CAUSES,
     CauseRule(
         name="TrainingChanged",
         message="A fact of the training differs from the good run, and numbers have left their bands: since step {step}.",
-        required=(ReferenceNumbers.name,),
-        any_of=tuple(name for name in REFERENCE_RULES if name != ReferenceNumbers.name),
+        required=(NUMBERS.name,),
+        any_of=tuple(name for name in REFERENCE_RULES if name != NUMBERS.name),
         next_steps=(
             "Look at the fact first: the numbers may follow from it.",
             "If the change is meant, accept the findings, or make a new baseline from a run that has it.",

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from lightning_hooks.health.reference.reference import Reference
-from lightning_hooks.health.reference.rule import ReferenceRule
-from lightning_hooks.health.reference.rules_facts import COMPARED_FACTS, RecordRule
-from lightning_hooks.health.reference.rules_numbers import ReferenceNumbers
-from lightning_hooks.health.reference.rules_structure import ReferenceStructure
-from lightning_hooks.health.reference.rules_traits import TRAIT_RULES
+from lightning_hooks.health.reference.rule import Compared, ReferenceRule
+from lightning_hooks.health.reference.rules_facts import FACTS
+from lightning_hooks.health.reference.rules_numbers import NUMBERS
+from lightning_hooks.health.reference.rules_structure import STRUCTURE
+from lightning_hooks.health.reference.rules_traits import TRAITS
+
+COMPARED: Final[tuple[Compared, ...]] = (STRUCTURE, *FACTS, *TRAITS, NUMBERS)
+"""All that is compared with good runs, an entry for each rule, facts first."""
 
 
 def reference_rules(reference: Reference) -> list[ReferenceRule]:
@@ -19,13 +22,8 @@ def reference_rules(reference: Reference) -> list[ReferenceRule]:
         >>> [rule.name for rule in reference_rules(Reference())][:2]
         ['ReferenceStructure', 'ReferenceModes']
     """
-    return [
-        ReferenceStructure(reference=reference),
-        *(RecordRule.of(compared, reference) for compared in COMPARED_FACTS),
-        *(rule(reference=reference) for rule in TRAIT_RULES),
-        ReferenceNumbers(reference=reference),
-    ]
+    return [ReferenceRule.of(compared, reference) for compared in COMPARED]
 
 
-REFERENCE_RULES: Final = tuple(rule.name for rule in reference_rules(Reference()))
+REFERENCE_RULES: Final = tuple(compared.name for compared in COMPARED)
 """The names of the rules that compare with a reference."""

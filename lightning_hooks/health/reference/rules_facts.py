@@ -1,43 +1,40 @@
-"""The rules on facts by step, as a table: what is compared, in which words, and what to try."""
+"""The table of facts by step: what is compared, in which words, and what to try."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Final, Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.reference.record import Names, Record, held_by, rates_of, settings_of
-from lightning_hooks.health.reference.reference import Reference
-from lightning_hooks.health.reference.rule import IF_MEANT, ReferenceRule, new_facts
+from lightning_hooks.health.reference.rule import IF_MEANT, Compared, GoodRuns
 from lightning_hooks.health.reference.schedule import Schedule
 from lightning_hooks.health.reference.timeline import Timeline
 from lightning_hooks.health.rule import Severity, Symptom
-from lightning_hooks.health.rules.base import no_facts
+from lightning_hooks.health.rules.base import no_facts, one_rank
 from lightning_hooks.records.facts import StepFacts, Structure
-
-_NO_RECORD: Final = "the good run does not say how its steps trained"
 
 
 class Comparison(Protocol):
     """One fact that is compared."""
 
-    def differences(self, good: GoodRuns, step: int, facts: StepFacts) -> Iterator[Symptom]:
+    def differences(self, good: Known, step: int, facts: StepFacts) -> Iterator[Symptom]:
         """How the fact differs at a step from that of the good runs."""
 
 
 @dataclass(frozen=True)
-class GoodRuns:
+class Known:
     """What a fact of a step is compared with.
 
     Args:
         records: of the good runs that say how their steps trained.
-        known: the names of the modules and parameters that both models have; None if the good runs do not say it.
+        names: the names of the modules and parameters that both models have; None if the good runs do not say it.
         words: the good runs in words: `in the good run`.
     """
 
     records: Sequence[Record]
-    known: frozenset[str] | None
+    names: frozenset[str] | None
     words: str
 
 
@@ -59,7 +56,7 @@ class NamesCompared:
     gone: str = ""
     is_of_both: bool = True
 
-    def differences(self, good: GoodRuns, step: int, facts: StepFacts) -> Iterator[Symptom]:
+    def differences(self, good: Known, step: int, facts: StepFacts) -> Iterator[Symptom]:
         names = self.now(facts)
         sets = [frozenset(each) for record in good.records for each in self.good(record, step)]
         if names is None or not sets:
@@ -68,7 +65,7 @@ class NamesCompared:
         told = [(name, self.new) for name in names if name not in ever]
         told += [(name, self.gone) for name in sorted(always.difference(names)) if self.gone]
         for name, words in told:
-            if not self.is_of_both or good.known is None or name in good.known:
+            if not self.is_of_both or good.names is None or name in good.names:
                 yield _differs(name, step, words.format(good=good.words))
 
 
@@ -84,7 +81,7 @@ class SettingCompared:
     place: int
     words: str
 
-    def differences(self, good: GoodRuns, step: int, facts: StepFacts) -> Iterator[Symptom]:
+    def differences(self, good: Known, step: int, facts: StepFacts) -> Iterator[Symptom]:
         now = settings_of(facts)[self.place]
         values = sorted({each[self.place] for record in good.records for each in _near(record.settings, record, step)})
         if now and values and "" not in values and now not in values:
@@ -98,7 +95,7 @@ class RatesCompared:
     Where a scheduler sets the rate by a metric, the rate is not compared.
     """
 
-    def differences(self, good: GoodRuns, step: int, facts: StepFacts) -> Iterator[Symptom]:
+    def differences(self, good: Known, step: int, facts: StepFacts) -> Iterator[Symptom]:
         follows_metric = facts.follows_metric or any(record.follows_metric for record in good.records)
         for group, (rate, decay) in rates_of(facts).items():
             if not follows_metric:
@@ -113,7 +110,7 @@ class RatesCompared:
         schedules: Sequence[tuple[Record, Schedule | None]],
         group: str,
         value: float | None,
-        good: GoodRuns,
+        good: Known,
         step: int,
         facts: StepFacts,
     ) -> Iterator[Symptom]:
@@ -151,63 +148,30 @@ def _near(timeline: Timeline[Names], record: Record, step: int) -> set[Names]:
 
 
 @dataclass(frozen=True)
-class ComparedFacts:
-    """An entry of the table: the facts that are compared under the name of one rule.
+class FactsOfSteps:
+    """Some facts, compared at each new step with those of the good runs at that step.
 
     Args:
-        name: of the rule.
         facts: what is compared, in the order in which differences of one step are told.
-        next_steps: as of `HealthRule`.
-        severity: of the findings.
-        needs_ranks: whether the rule can run only if there are several ranks.
     """
 
-    name: str
-    facts: tuple[Comparison, ...] = field(repr=False)
-    next_steps: tuple[str, ...] = field(default=ReferenceRule.next_steps, repr=False)
-    severity: Severity = Severity.WARNING
-    needs_ranks: bool = False
+    facts: tuple[Comparison, ...]
+
+    def __call__(self, good: GoodRuns, evidence: Evidence) -> Iterator[Symptom]:
+        known = Known(good.records, _common_names(good.reference.structure, evidence.structure), good.words)
+        for step in evidence.new_steps.tolist():
+            facts = evidence.facts_at(step)
+            if facts is not None:
+                for compared in self.facts:
+                    yield from compared.differences(known, step, facts)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordRule(ReferenceRule):
-    """A rule that compares how a step trained with how the good runs trained at that step.
+def _obstacle(good: GoodRuns, evidence: Evidence) -> str | None:
+    return no_facts(evidence) if good.records else "the good run does not say how its steps trained"
 
-    Args:
-        compared: the facts.
-    """
 
-    compared: ComparedFacts
-    name: ClassVar[str] = "RecordRule"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # All entries of the table have this class, so the rule has the name and the words of its entry.
-        object.__setattr__(self, "name", self.compared.name)
-        object.__setattr__(self, "next_steps", self.compared.next_steps)
-
-    @classmethod
-    def of(cls, compared: ComparedFacts, reference: Reference) -> RecordRule:
-        """The rule of an entry of the table."""
-        return cls(compared=compared, severity=compared.severity, reference=reference)
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        if not self._records():
-            return _NO_RECORD
-        if evidence.facts is None:
-            return no_facts(evidence)
-        is_alone = evidence.ranks < 2 and not evidence.facts.apart
-        return "there is one rank only" if self.compared.needs_ranks and is_alone else None
-
-    def _records(self) -> list[Record]:
-        """The records of the good runs that say how their steps trained."""
-        return [record for record in self.reference.records if record.frozen.changes]
-
-    def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        good = GoodRuns(self._records(), _common_names(self.reference.structure, evidence.structure), self.good)
-        for step, facts in new_facts(evidence):
-            for compared in self.compared.facts:
-                yield from compared.differences(good, step, facts)
+def _obstacle_of_replicas(good: GoodRuns, evidence: Evidence) -> str | None:
+    return _obstacle(good, evidence) or one_rank(evidence)
 
 
 def _common_names(good: Structure | None, now: Structure | None) -> frozenset[str] | None:
@@ -221,84 +185,86 @@ def _names_of(model: Structure) -> frozenset[str]:
     return frozenset([*(each.name for each in model.modules), *(each.name for each in model.parameters)])
 
 
-COMPARED_FACTS: Final = (
+def _compared(
+    name: str,
+    *facts: Comparison,
+    next_steps: tuple[str, ...] = Compared.next_steps,
+    severity: Severity = Severity.WARNING,
+    obstacle: Callable[[GoodRuns, Evidence], str | None] = _obstacle,
+) -> Compared:
+    return Compared(name, (FactsOfSteps(facts),), obstacle=obstacle, severity=severity, next_steps=next_steps)
+
+
+FACTS: Final = (
     # A module trains or validates in another mode: dropout and batch norms act differently.
-    ComparedFacts(
+    _compared(
         "ReferenceModes",
-        (
-            NamesCompared(
-                lambda record, step: _near(record.evaluating, record, step),
-                lambda facts: sorted(facts.evaluating),
-                new="this module is in evaluation mode, {good} in training mode",
-                gone="this module is in training mode, {good} in evaluation mode",
-            ),
-            NamesCompared(
-                lambda record, step: _near(record.validating, record, step),
-                lambda facts: None if facts.validating is None else sorted(facts.validating),
-                new="in validation this module was in training mode, {good} in evaluation mode",
-                gone="in validation this module was in evaluation mode, {good} in training mode",
-            ),
+        NamesCompared(
+            lambda record, step: _near(record.evaluating, record, step),
+            lambda facts: sorted(facts.evaluating),
+            new="this module is in evaluation mode, {good} in training mode",
+            gone="this module is in training mode, {good} in evaluation mode",
         ),
-        (
+        NamesCompared(
+            lambda record, step: _near(record.validating, record, step),
+            lambda facts: None if facts.validating is None else sorted(facts.validating),
+            new="in validation this module was in training mode, {good} in evaluation mode",
+            gone="in validation this module was in evaluation mode, {good} in training mode",
+        ),
+        next_steps=(
             "Look for calls of `train()` and `eval()`: in callbacks, in `on_validation_start`, in the code that builds the "
             "module.",
             IF_MEANT,
         ),
     ),
     # A parameter is frozen or held by an optimizer, other than in the good run at the same step.
-    ComparedFacts(
+    _compared(
         "ReferenceTrained",
-        (
-            NamesCompared(
-                lambda record, step: _near(record.frozen, record, step),
-                lambda facts: sorted(facts.frozen),
-                new="this parameter is frozen; {good} it was not at this step",
-                gone="this parameter is not frozen; {good} it was at this step",
-            ),
-            NamesCompared(
-                lambda record, step: _near(record.held, record, step),
-                lambda facts: held_by(facts) if facts.optimizers else None,
-                new="this parameter is held by an optimizer, other than {good}",
-                gone="this parameter is held by no optimizer, other than {good}",
-            ),
+        NamesCompared(
+            lambda record, step: _near(record.frozen, record, step),
+            lambda facts: sorted(facts.frozen),
+            new="this parameter is frozen; {good} it was not at this step",
+            gone="this parameter is not frozen; {good} it was at this step",
         ),
-        ("Look where `requires_grad` is set, and which parameters the optimizer is given.", IF_MEANT),
+        NamesCompared(
+            lambda record, step: _near(record.held, record, step),
+            lambda facts: held_by(facts) if facts.optimizers else None,
+            new="this parameter is held by an optimizer, other than {good}",
+            gone="this parameter is held by no optimizer, other than {good}",
+        ),
+        next_steps=("Look where `requires_grad` is set, and which parameters the optimizer is given.", IF_MEANT),
     ),
     # A learning rate or a weight decay is another than in the good run at the same step.
-    ComparedFacts(
+    _compared(
         "ReferenceSchedule",
-        (RatesCompared(),),
-        (
+        RatesCompared(),
+        next_steps=(
             "Look at the scheduler: its interval (step or epoch), its number of steps, and what a checkpoint restores of it.",
             IF_MEANT,
         ),
     ),
     # The class of an optimizer, the precision, or the number of batches in a step is another.
-    ComparedFacts(
+    _compared(
         "ReferenceSettings",
-        (
-            SettingCompared(0, "the precision is"),
-            SettingCompared(1, "the batches in one step of the optimizer are"),
-            SettingCompared(2, "the optimizers are"),
-        ),
+        SettingCompared(0, "the precision is"),
+        SettingCompared(1, "the batches in one step of the optimizer are"),
+        SettingCompared(2, "the optimizers are"),
     ),
     # A parameter differs between ranks, which never did in the good run.
-    ComparedFacts(
+    _compared(
         "ReferenceReplicas",
-        (
-            NamesCompared(
-                lambda record, step: (record.apart,),
-                lambda facts: facts.apart,
-                new="this parameter is not the same on all ranks, as it was {good}",
-                is_of_both=False,
-            ),
+        NamesCompared(
+            lambda record, step: (record.apart,),
+            lambda facts: facts.apart,
+            new="this parameter is not the same on all ranks, as it was {good}",
+            is_of_both=False,
         ),
-        (
+        next_steps=(
             "Look for gradients that are not averaged: `no_sync`, a second backward, parameters that DDP is told to ignore.",
             "Resume from a checkpoint that was saved before the ranks differed.",
         ),
-        Severity.CRITICAL,
-        needs_ranks=True,
+        severity=Severity.CRITICAL,
+        obstacle=_obstacle_of_replicas,
     ),
 )
 """The table of the facts that are compared at each step."""

@@ -1,41 +1,37 @@
-"""The rule that compares the modules and parameters of a model with those of the good run."""
+"""What is compared of the modules and parameters of a model: names, classes, shapes, dtypes, ties."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.reference.rule import ReferenceRule
-from lightning_hooks.health.roles import NO_STRUCTURE
+from lightning_hooks.health.reference.rule import Compared, GoodRuns
 from lightning_hooks.health.rule import Symptom
+from lightning_hooks.health.rules.base import no_structure
 from lightning_hooks.records.facts import ModuleFacts, ParameterFacts, Structure
 
 T = TypeVar("T", ParameterFacts, ModuleFacts)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReferenceStructure(ReferenceRule):
-    """A module or parameter of the model is new, missing, or another than in the good run: its class, shape, dtype, or ties."""
+def _obstacle(good: GoodRuns, evidence: Evidence) -> str | None:
+    if good.reference.structure is None:
+        return "the good run does not say what its model is"
+    return no_structure(evidence)
 
-    def can_run(self, evidence: Evidence) -> str | None:
-        if self.reference.structure is None:
-            return "the good run does not say what its model is"
-        return NO_STRUCTURE if evidence.structure is None else None
 
-    def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        good, structure = self.reference.structure, evidence.structure
-        if good is None or structure is None or not len(evidence.new_steps):
-            return
-        step = int(evidence.new_steps[0])
-        if not _share_names(good, structure):
-            # Otherwise every module and parameter of both models would be a symptom of its own.
-            text = f"no parameter has the name of one {self.good}: that is a run of another model, or all names have changed"
-            yield Symptom("", tensor="", step=step, measured=1.0, threshold=0.0, text=text)
-            return
-        for name, text in _differences(good, structure, self.good):
-            yield Symptom(name, tensor="", step=step, measured=1.0, threshold=0.0, text=text)
+def _structure_differs(good: GoodRuns, evidence: Evidence) -> Iterator[Symptom]:
+    before, now = good.reference.structure, evidence.structure
+    if before is None or now is None or not len(evidence.new_steps):
+        return
+    step = int(evidence.new_steps[0])
+    if not _share_names(before, now):
+        # Otherwise every module and parameter of both models would be a symptom of its own.
+        text = f"no parameter has the name of one {good.words}: that is a run of another model, or all names have changed"
+        yield Symptom("", tensor="", step=step, measured=1.0, threshold=0.0, text=text)
+        return
+    for name, text in _differences(before, now, good.words):
+        yield Symptom(name, tensor="", step=step, measured=1.0, threshold=0.0, text=text)
 
 
 def _share_names(good: Structure, structure: Structure) -> bool:
@@ -92,3 +88,7 @@ def _module_differs(good: ModuleFacts, now: ModuleFacts, where: str) -> str | No
     if good.drop_rate == now.drop_rate or good.drop_rate is None or now.drop_rate is None:
         return None
     return f"this module drops {100 * now.drop_rate:g} % of the elements, {where} {100 * good.drop_rate:g} %"
+
+
+# A module or parameter is new, missing, or another: its class, shape, dtype, or ties.
+STRUCTURE: Final = Compared("ReferenceStructure", (_structure_differs,), obstacle=_obstacle)

@@ -1,325 +1,247 @@
-"""Rules that compare exactly what measurements show: which rows ran, moved and in which format, and whether inputs repeat."""
+"""The table of traits: what measurements show exactly, such as which rows ran, moved and in which format, and in which words.
+
+Rows that a good run lacks, or of which a trait varies there, are not compared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from lightning_hooks.health.evidence import Evidence, Track
-from lightning_hooks.health.reference.rule import IF_MEANT, ReferenceRule, first_run
+from lightning_hooks.health.reference.element_counts import counts_differ
+from lightning_hooks.health.reference.rule import IF_MEANT, Compared, GoodRuns, first_run
 from lightning_hooks.health.reference.trait_learning import moved_at_all, weights_and_updates
-from lightning_hooks.health.reference.traits import (
-    BFLOAT16_DIGITS,
-    FLOAT16_DIGITS,
-    Traits,
-    digits_of,
-    jumps,
-    repeated,
-)
+from lightning_hooks.health.reference.traits import BFLOAT16_DIGITS, FLOAT16_DIGITS, digits_of, jumps, repeated
 from lightning_hooks.health.roles import WEIGHTED, Mask, roles_of
 from lightning_hooks.health.rule import Symptom
-from lightning_hooks.health.rules.base import Needs, held_at_measurements
-from lightning_hooks.health.window import Array
+from lightning_hooks.health.rules.base import held_at_measurements
 
-_NOTHING: Final = Traits()
 _FORMATS: Final = ((BFLOAT16_DIGITS, "bfloat16"), (FLOAT16_DIGITS, "float16"))
+_WEIGHT: Final = ("count", "mean", "std", "norm", "abs_max")
+_INPUT: Final = ("mean", "std", "abs_max")
+_FLOW: Final = (("output", "count"), ("grad", "count"), ("update", "abs_max"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class TraitRule(ReferenceRule):
-    """A rule on the traits of rows. Rows that the good run lacks, or of which a trait varies there, are not compared."""
-
-    def good_traits(self, tensor: str) -> Traits:
-        """The traits that the rows of a tensor have in the good runs."""
-        return self.reference.traits.get(tensor, _NOTHING)
-
-    def compared_steps(self, track: Track) -> Mask:
-        """The new steps of a track that are compared, bool [window]."""
-        new = np.zeros(len(track.steps), dtype=np.bool_)
-        new[track.new] = track.steps[track.new] <= self.reference.last
-        return new
+def _no_flow(good: GoodRuns, evidence: Evidence) -> str | None:
+    return None if any(evidence.has(*need) for need in _FLOW) else "no row has `output`, `grad` or `update`"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReferenceFlow(TraitRule):
-    """A module runs, a parameter gets a gradient, or a weight moves, other than at every step of the good run.
+def _symptoms(
+    track: Track, holds: Mask, measured: NDArray[Any], thresholds: ArrayLike, text: Callable[[int, int], str]
+) -> Iterator[Symptom]:
+    """A symptom for each step and row at which a trait differs.
 
     Args:
-        still: the steps in a row at which a weight that always moved must stand still.
+        track: its steps and rows.
+        holds: whether the trait differs, bool [window, rows].
+        measured: the number of this run, [window, rows].
+        thresholds: the number of the good runs, likewise or anything that broadcasts to it.
+        text: the words, by line and row.
     """
-
-    patience: int = 2
-    still: int = 3
-    needs: ClassVar[Needs] = (("output", "count"), ("grad", "count"), ("update", "abs_max"))
-
-    def can_run(self, evidence: Evidence) -> str | None:
-        if any(evidence.has(*need) for need in self.needs):
-            return None
-        return "no row has `output`, `grad` or `update`"
-
-    def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        words = {"output": ("runs", "does not run"), "grad": ("gets a gradient", "gets no gradient")}
-        for tensor, (present, absent) in words.items():
-            track = evidence.track(tensor, "count")
-            if track is not None:
-                yield from self._presence(track, evidence.are_due(tensor), present, absent)
-        track = evidence.track("update", "abs_max")
-        if track is not None:
-            yield from self._moves(track)
-
-    def _presence(self, track: Track, due: Mask, present: str, absent: str) -> Iterator[Symptom]:
-        traits = self.good_traits(track.tensor).present
-        always = np.array([traits.get(name) is True for name in track.names], dtype=np.bool_)
-        never = np.array([traits.get(name) is False for name in track.names], dtype=np.bool_)
-        measured = track.values > 0
-        lines = self.compared_steps(track)[:, None] & due
-        # A step that measured nothing of the tensor, as one whose backward was skipped, says nothing of single rows.
-        lines = lines & np.any(measured, axis=1, keepdims=True)
-        for line, row in np.argwhere(lines & ((always & ~measured) | (never & measured))).tolist():
-            is_there = bool(measured[line, row])
-            text = f"it {present if is_there else absent}; {self.good} it did {'at no' if is_there else 'at every'} step"
-            yield Symptom(
-                track.names[row],
-                tensor=track.tensor,
-                step=int(track.steps[line]),
-                measured=float(is_there),
-                threshold=float(not is_there),
-                text=text,
-            )
-
-    def _moves(self, track: Track) -> Iterator[Symptom]:
-        traits = self.good_traits("update").moves
-        always = np.array([traits.get(name) is True for name in track.names], dtype=np.bool_)
-        never = np.array([traits.get(name) is False for name in track.names], dtype=np.bool_)
-        moved = moved_at_all(track.values)
-        with np.errstate(invalid="ignore"):
-            stands = held_at_measurements(track, (track.values == 0) & moved & always, self.still)
-            moves = (track.values > 0) & never
-        lines = self.compared_steps(track)[:, None]
-        for line, row in np.argwhere(lines & (stands | moves)).tolist():
-            value = float(track.values[line, row])
-            text = (
-                f"the optimizer moves it; {self.good} it stood still at every step"
-                if moves[line, row]
-                else f"it has stood still for {self.still} steps; {self.good} it moved at every step"
-            )
-            yield Symptom(
-                track.names[row], tensor="update", step=int(track.steps[line]), measured=value, threshold=0.0, text=text
-            )
+    limits = np.broadcast_to(np.asarray(thresholds, dtype=np.float64), holds.shape)
+    for line, row in np.argwhere(holds).tolist():
+        yield Symptom(
+            track.names[row],
+            tensor=track.tensor,
+            step=int(track.steps[line]),
+            measured=float(measured[line, row]),
+            threshold=float(limits[line, row]),
+            text=text(line, row),
+        )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReferenceCalls(TraitRule):
-    """A module gives another number of elements in a step than in the good run: it runs more or less often, or batches differ.
+def _always_and_never(verdicts: Mapping[str, bool | None], names: Sequence[str]) -> tuple[Mask, Mask]:
+    """Which rows have a trait at every step of the good runs, and which at none, each bool [rows]."""
+    always = np.array([verdicts.get(name) is True for name in names], dtype=np.bool_)
+    never = np.array([verdicts.get(name) is False for name in names], dtype=np.bool_)
+    return always, never
 
-    If most modules differ by one factor, it is the batch.
+
+@dataclass(frozen=True)
+class Presence:
+    """Whether the rows of a tensor are measured where they are due.
 
     Args:
-        lasting: the measured steps in a row at which the number differs.
+        tensor: the name of the tensor.
+        present: the words for a row that no good run measured.
+        absent: the words for a row that the good runs measured at every step.
     """
 
-    lasting: int = 3
-    needs: ClassVar[Needs] = (("output", "count"),)
-    source: ClassVar[str] = "exact; at 3 steps in a row, because the last batch of an epoch may be smaller"
+    tensor: str
+    present: str
+    absent: str
 
-    def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        track = evidence.track("output", "count")
+    def __call__(self, good: GoodRuns, evidence: Evidence) -> Iterator[Symptom]:
+        track = evidence.track(self.tensor, "count")
         if track is None:
             return
-        # The count of a row that was not measured is 0.
-        measured = track._replace(values=np.where(track.values > 0, track.values, np.nan))
-        counts = [self.good_traits("output").counts.get(name, ()) for name in track.names]
-        factors = np.array([1 / np.median(known) if known else np.nan for known in counts]) * measured.values
-        lines = np.flatnonzero(self.compared_steps(track)).tolist()
-        if not lines or not _are_odd(measured.values[lines], counts).any():
-            return
-        odd = held_at_measurements(measured, _are_odd(measured.values, counts), self.lasting)
-        for line in lines:
-            if odd[line].any():
-                known = int((np.isfinite(factors[line])).sum())
-                yield from self._odd(measured, line, np.flatnonzero(odd[line]), factors[line], known)
+        always, never = _always_and_never(good.traits(self.tensor).present, track.names)
+        measured = track.values > 0
+        compared = good.compared_steps(track)[:, None] & evidence.are_due(self.tensor)
+        # A step that measured nothing of the tensor, as one whose backward was skipped, says nothing of single rows.
+        compared = compared & np.any(measured, axis=1, keepdims=True)
 
-    def _odd(self, track: Track, line: int, rows: NDArray[np.intp], factors: Array, known: int) -> Iterator[Symptom]:
-        """The symptoms of the odd rows of a step: one for the batch, and one for each row that differs by another factor."""
-        common, step = float(np.median(factors[rows])), int(track.steps[line])
-        is_batch = np.abs(factors[rows] / common - 1) < 0.01
-        if is_batch.sum() <= known / 2:
-            is_batch[:] = False
-        else:
-            since = self._since(track, line, int(rows[is_batch.argmax()]))
-            yield Symptom(
-                "",
-                tensor="",
-                step=step,
-                measured=common,
-                threshold=1.0,
-                text=f"a step has {common:.3g} times as many elements as {self.good}",
-                since=since,
-            )
-        for row in rows[~is_batch].tolist():
-            factor = float(factors[row])
-            text = f"it gives {factor:.3g} times as many elements in a step as {self.good}"
-            yield Symptom(
-                track.names[row],
-                tensor="output",
-                step=step,
-                measured=factor,
-                threshold=1.0,
-                text=text,
-                since=self._since(track, line, row),
-            )
+        def text(line: int, row: int) -> str:
+            is_there = measured[line, row]
+            now, before = (self.present, "at no") if is_there else (self.absent, "at every")
+            return f"it {now}; {good.words} it did {before} step"
 
-    def _since(self, track: Track, line: int, row: int) -> int:
-        """The first of the steps in a row at which a row has been odd, at the least."""
-        measured = np.flatnonzero(np.isfinite(track.values[: line + 1, row]))
-        return int(track.steps[measured[-self.lasting]])
+        yield from _symptoms(track, compared & ((always & ~measured) | (never & measured)), measured, ~measured, text)
 
 
-def _are_odd(values: Array, counts: Sequence[tuple[int, ...]]) -> Mask:
-    """Which rows have a number of elements that they never had in the good run, bool [steps, rows].
+def _moves_differ(good: GoodRuns, evidence: Evidence) -> Iterator[Symptom]:
+    """A weight moves, or stands still for `still` steps, other than at every step of the good runs."""
+    track, still = evidence.track("update", "abs_max"), int(good.tolerances["still"])
+    if track is None:
+        return
+    always, never = _always_and_never(good.traits("update").moves, track.names)
+    moved = moved_at_all(track.values)
+    with np.errstate(invalid="ignore"):
+        stands = held_at_measurements(track, (track.values == 0) & moved & always, still)
+        moves = (track.values > 0) & never
 
-    A row whose numbers of elements the good run does not know is not odd.
-    """
-    most = max(map(len, counts), default=0)
-    allowed = np.full((most, len(counts)), np.nan)
-    for row, known in enumerate(counts):
-        allowed[: len(known), row] = known
-    has_counts = np.isfinite(allowed).any(axis=0)
-    odd: Mask = np.isfinite(values) & has_counts & ~(values[:, None, :] == allowed[None]).any(axis=1)
-    return odd
+    def text(line: int, row: int) -> str:
+        if moves[line, row]:
+            return f"the optimizer moves it; {good.words} it stood still at every step"
+        return f"it has stood still for {still} steps; {good.words} it moved at every step"
+
+    yield from _symptoms(track, good.compared_steps(track)[:, None] & (stands | moves), track.values, 0.0, text)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReferencePrecision(TraitRule):
-    """A layer computes in another number format than in the good run, as the digits of its largest and smallest output show."""
+def _formats_differ(good: GoodRuns, evidence: Evidence) -> Iterator[Symptom]:
+    """A layer computes in another number format, as the digits of its largest and smallest output show."""
+    low, high, roles = evidence.track("output", "min"), evidence.track("output", "max"), roles_of(evidence)
+    if low is None or high is None or roles is None:
+        return
+    lines = np.flatnonzero(good.compared_steps(low))
+    digits = digits_of(low.values[lines], high.values[lines])
+    known = good.traits("output").digits
+    least, most = np.array([known.get(name, (0, 0)) for name in low.names], dtype=np.intp).reshape(-1, 2).T
+    was_short, is_short = most <= FLOAT16_DIGITS, digits <= FLOAT16_DIGITS
+    judged = roles.have_role(low.names, WEIGHTED) & np.array([name in known for name in low.names], dtype=np.bool_)
+    holds = judged & (digits > 0) & ((was_short & ~is_short) | ((least > FLOAT16_DIGITS) & is_short))
 
-    patience: int = 3
-    needs: ClassVar[Needs] = (("output", "min"), ("output", "max"))
-    next_steps: ClassVar[tuple[str, ...]] = (
-        "Look for `autocast(enabled=False)`, `.float()`, or a decorator of `torch.amp` around the layer.",
-        IF_MEANT,
-    )
-    source: ClassVar[str] = "the formats: a bfloat16 has 8 binary digits, a float16 11; a float32 has so few once in 8,000"
+    def text(line: int, row: int) -> str:
+        now, before = int(digits[line, row]), int(most[row])
+        change = f"it is {_format(now)} instead of {_format(before)}"
+        return f"its output needs {now} binary digits, {good.words} {before}: {change}"
 
-    def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        low, high, roles = evidence.track("output", "min"), evidence.track("output", "max"), roles_of(evidence)
-        if low is None or high is None or roles is None:
-            return
-        known = self.good_traits("output").digits
-        chosen = np.flatnonzero(roles.have_role(low.names, WEIGHTED))
-        for line in np.flatnonzero(self.compared_steps(low)).tolist():
-            digits = digits_of(low.values[line], high.values[line])
-            for row in chosen.tolist():
-                name, now = low.names[row], int(digits[row])
-                if name not in known or now == 0:
-                    continue
-                least, most = known[name]
-                good, current = _format(most), _format(now)
-                if (good != "float32" and now > FLOAT16_DIGITS) or (least > FLOAT16_DIGITS and current != "float32"):
-                    text = f"its output needs {now} binary digits, {self.good} {most}: it is {current} instead of {good}"
-                    yield Symptom(
-                        name, tensor="output", step=int(low.steps[line]), measured=float(now), threshold=float(most), text=text
-                    )
+    yield from _symptoms(low._replace(steps=low.steps[lines]), holds, digits, most, text)
 
 
 def _format(digits: int) -> str:
     return next((name for most, name in _FORMATS if digits <= most), "float32")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReferenceWeights(TraitRule):
-    """A weight moved between two steps by far more than its updates explain; in the good run none did.
+def _weights_jump(good: GoodRuns, evidence: Evidence) -> Iterator[Symptom]:
+    """A weight moved between two steps by `times` what its updates explain, or by as much more than it did in the good runs.
 
     Code has written to it: an initialisation that runs again, a checkpoint that was loaded, an average that was copied.
-
-    Args:
-        times: the smallest multiple of the updates that counts.
     """
+    tracks = {stat: evidence.track("param", stat) for stat in _WEIGHT}
+    update, update_max = evidence.track("update", "norm"), evidence.track("update", "abs_max")
+    params = {stat: track for stat, track in tracks.items() if track is not None}
+    if update is None or update_max is None or len(params) < len(tracks) or not len(update.steps[update.new]):
+        return
+    first = max(0, (update.new.start or 0) - 1)
+    of_params = {stat: track.values[first:] for stat, track in params.items()}
+    of_updates = {"norm": update.values[first:], "abs_max": update_max.values[first:]}
+    names = next(iter(params.values())).names
+    found = jumps(update.steps[first:], weights_and_updates(names, of_params, update.names, of_updates))
+    jump = good.traits("update").jump
+    limits = np.array([good.tolerances["times"] * max(1.0, jump.get(name, np.inf)) for name in update.names])
+    with np.errstate(invalid="ignore"):
+        holds = (found.steps <= good.reference.last)[:, None] & (found.multiples > limits)
 
-    times: float = 4.0
-    needs: ClassVar[Needs] = (
-        *(("param", stat) for stat in ("count", "mean", "std", "norm", "abs_max")),
-        *(("update", stat) for stat in ("norm", "abs_max")),
-    )
-    next_steps: ClassVar[tuple[str, ...]] = (
-        "Look for an initialisation that runs after the checkpoint is loaded, and for keys that the checkpoint lacks.",
-        IF_MEANT,
-    )
-    source: ClassVar[str] = "the triangle inequality: a weight moves at most by the sum of its updates; 4 times: ours"
+    def text(line: int, row: int) -> str:
+        explained = f"{found.multiples[line, row]:.3g} times what its updates explain"
+        return f"it moved by at least {explained}, {good.words} by {jump[update.names[row]]:.2g}"
 
-    def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        tracks: Mapping[str, Track | None] = {stat: evidence.track("param", stat) for _, stat in self.needs[:5]}
-        update, update_max = evidence.track("update", "norm"), evidence.track("update", "abs_max")
-        params = {stat: track for stat, track in tracks.items() if track is not None}
-        if update is None or update_max is None or len(params) < len(tracks) or not len(update.steps[update.new]):
-            return
-        first = max(0, (update.new.start or 0) - 1)
-        of_params = {stat: track.values[first:] for stat, track in params.items()}
-        names = next(iter(params.values())).names
-        of_updates = {"norm": update.values[first:], "abs_max": update_max.values[first:]}
-        found = jumps(update.steps[first:], weights_and_updates(names, of_params, update.names, of_updates))
-        good = self.good_traits("update").jump
-        limits = np.array([self.times * max(1.0, good.get(name, np.inf)) for name in update.names])
-        compared = (found.steps <= self.reference.last)[:, None]
-        with np.errstate(invalid="ignore"):
-            above = np.argwhere(compared & (found.multiples > limits)).tolist()
-        for line, row in above:
-            value = float(found.multiples[line, row])
-            text = (
-                f"it moved by at least {value:.3g} times what its updates explain, {self.good} by {good[update.names[row]]:.2g}"
-            )
-            yield Symptom(
-                update.names[row],
-                tensor="update",
-                step=int(found.steps[line]),
-                measured=value,
-                threshold=float(limits[row]),
-                text=text,
-            )
+    yield from _symptoms(update._replace(steps=found.steps), holds, found.multiples, limits, text)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReferenceData(TraitRule):
-    """Steps that follow one another have the same inputs; in the good run they did not."""
-
-    patience: int = 2
-    needs: ClassVar[Needs] = (("input", "mean"), ("input", "std"), ("input", "abs_max"))
-    needs_start: ClassVar[tuple[str, ...]] = ("input",)
-    next_steps: ClassVar[tuple[str, ...]] = (
-        "If workers of the loader read an IterableDataset, let each read its own part (`get_worker_info`).",
-        "Look at the seeds of workers, at the sampler, and at a generator that is created anew for each batch.",
-    )
-
-    def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        tracks = {stat: evidence.track("input", stat) for _, stat in self.needs}
-        known = {stat: track for stat, track in tracks.items() if track is not None}
-        name = first_run(evidence, known["mean"]) if len(known) == len(tracks) else None
-        if name is None:
-            return
-        track = known["mean"]
-        column = track.names.index(name)
-        good = self.good_traits("input").repeats.get(track.names[column])
-        if good != 0.0:
-            return
-        begin = max(0, (track.new.start or 0) - 1)
-        numbers = {stat: each.values[begin:, column : column + 1] for stat, each in known.items()}
-        same, _ = repeated(numbers)
-        later = track.steps[begin + 1 :]
-        same = same[:, 0] & (np.diff(track.steps[begin:]) == 1) & (later <= self.reference.last)
-        for step in later[same].tolist():
-            text = f"its input equals that of the step before; {self.good} no two measured steps had equal inputs"
-            yield Symptom(track.names[column], tensor="", step=int(step), measured=1.0, threshold=0.0, text=text)
+def _inputs_repeat(good: GoodRuns, evidence: Evidence) -> Iterator[Symptom]:
+    """Steps that follow one another have the same inputs; in the good runs they never did."""
+    tracks = {stat: evidence.track("input", stat) for stat in _INPUT}
+    known = {stat: track for stat, track in tracks.items() if track is not None}
+    name = first_run(evidence, known["mean"]) if len(known) == len(tracks) else None
+    if name is None or good.traits("input").repeats.get(name) != 0.0:
+        return
+    track = known["mean"]
+    column, begin = track.names.index(name), max(0, (track.new.start or 0) - 1)
+    same, _ = repeated({stat: each.values[begin:, column : column + 1] for stat, each in known.items()})
+    steps = track.steps[begin + 1 :]
+    holds = same & ((np.diff(track.steps[begin:]) == 1) & (steps <= good.reference.last))[:, None]
+    of_first = track._replace(tensor="", names=(name,), steps=steps)
+    text = f"its input equals that of the step before; {good.words} no two measured steps had equal inputs"
+    yield from _symptoms(of_first, holds, same, 0.0, lambda line, row: text)
 
 
-TRAIT_RULES: tuple[type[ReferenceRule], ...] = (
-    ReferenceFlow,
-    ReferenceCalls,
-    ReferencePrecision,
-    ReferenceWeights,
-    ReferenceData,
+TRAITS: Final = (
+    # A module runs, a parameter gets a gradient, or a weight moves, other than at every step of the good run.
+    Compared(
+        "ReferenceFlow",
+        (
+            Presence("output", "runs", "does not run"),
+            Presence("grad", "gets a gradient", "gets no gradient"),
+            _moves_differ,
+        ),
+        # The steps in a row at which a weight that always moved must stand still.
+        tolerances={"still": 3},
+        patience=2,
+        needs=_FLOW,
+        obstacle=_no_flow,
+    ),
+    # A module gives another number of elements in a step.
+    Compared(
+        "ReferenceCalls",
+        (counts_differ,),
+        # The measured steps in a row at which the number differs.
+        tolerances={"lasting": 3},
+        needs=(("output", "count"),),
+        source="exact; at 3 steps in a row, because the last batch of an epoch may be smaller",
+    ),
+    # A layer computes in another number format.
+    Compared(
+        "ReferencePrecision",
+        (_formats_differ,),
+        patience=3,
+        needs=(("output", "min"), ("output", "max")),
+        next_steps=(
+            "Look for `autocast(enabled=False)`, `.float()`, or a decorator of `torch.amp` around the layer.",
+            IF_MEANT,
+        ),
+        source="the formats: a bfloat16 has 8 binary digits, a float16 11; a float32 has so few once in 8,000",
+    ),
+    # A weight moved between two steps by far more than its updates explain; in the good run none did.
+    Compared(
+        "ReferenceWeights",
+        (_weights_jump,),
+        # The smallest multiple of the updates that counts.
+        tolerances={"times": 4.0},
+        needs=(*(("param", stat) for stat in _WEIGHT), ("update", "norm"), ("update", "abs_max")),
+        next_steps=(
+            "Look for an initialisation that runs after the checkpoint is loaded, and for keys that the checkpoint lacks.",
+            IF_MEANT,
+        ),
+        source="the triangle inequality: a weight moves at most by the sum of its updates; 4 times: ours",
+    ),
+    # Steps that follow one another have the same inputs; in the good run they did not.
+    Compared(
+        "ReferenceData",
+        (_inputs_repeat,),
+        patience=2,
+        needs=tuple(("input", stat) for stat in _INPUT),
+        needs_start=("input",),
+        next_steps=(
+            "If workers of the loader read an IterableDataset, let each read its own part (`get_worker_info`).",
+            "Look at the seeds of workers, at the sampler, and at a generator that is created anew for each batch.",
+        ),
+    ),
 )
-"""The rules on what measurements show exactly."""
+"""The table of the traits that are compared."""

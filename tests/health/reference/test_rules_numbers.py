@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lightning_hooks.health.engine import Diagnosis
-from lightning_hooks.health.reference.rules_numbers import ReferenceNumbers
+from lightning_hooks.health.reference.rule import ReferenceRule
+from lightning_hooks.health.reference.rules_numbers import NUMBERS
 from tests.health.reference.made import compare, reference_of, run_of, said
 
 
@@ -51,7 +52,8 @@ def test_a_single_step_is_no_finding() -> None:
 
 def test_a_larger_tolerance_says_less() -> None:
     for tolerance, count in ((1.0, 1), (3.0, 0)):
-        diagnosis = Diagnosis([ReferenceNumbers(reference=reference_of(0), tolerance=tolerance)], causes=())
+        rule = ReferenceRule.of(NUMBERS, reference_of(0)).with_options({"tolerance": tolerance})
+        diagnosis = Diagnosis([rule], causes=())
         for view in run_of(7, lambda step, t, n: 12.0 if (t, n) == ("output", "two") else 1.0):
             diagnosis.add(view)
         diagnosis.finish()
