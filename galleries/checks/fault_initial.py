@@ -19,8 +19,7 @@ from galleries.checks.parts import (
     fitted,
     images,
     mlp,
-    token_loss,
-    tokens,
+    predicts_tokens,
 )
 
 
@@ -64,9 +63,7 @@ class Tied(Language):
 
 
 def tied() -> Plain:
-    torch.manual_seed(0)
-    sequence = tokens(length=11)
-    return classified(Tied(), sequence[:, :-1], sequence[:, 1:], loss=token_loss)
+    return predicts_tokens(Tied)
 
 
 class DeepTanh(Learner):

@@ -21,7 +21,7 @@ from galleries.checks.parts import (
     images,
     loader,
     mlp,
-    token_loss,
+    predicts_tokens,
     tokens,
     waves,
 )
@@ -90,9 +90,7 @@ def table_ignored() -> Fit:
 
 
 def sees_the_future() -> Plain:
-    torch.manual_seed(0)
-    sequence = tokens(length=11)
-    return classified(SeesTheFuture(), sequence[:, :-1], sequence[:, 1:], loss=token_loss)
+    return predicts_tokens(SeesTheFuture)
 
 
 def pixels_to_255() -> Plain:

@@ -169,6 +169,13 @@ class Language(nn.Module):
         return self.head(self.norm(hidden))
 
 
+def predicts_tokens(make: Callable[[], nn.Module]) -> Plain:
+    """A model, made after the seed, that learns the next token of each position."""
+    torch.manual_seed(0)
+    model, sequence = make(), tokens(length=11)
+    return classified(model, sequence[:, :-1], sequence[:, 1:], loss=token_loss)
+
+
 def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """The cross entropy of every position."""
     return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())

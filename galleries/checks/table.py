@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from galleries import markdown
 from galleries.checks.case import Pattern
 from galleries.checks.catalogue import faulty, healthy
 from galleries.checks.judge import Said, naming
@@ -98,7 +99,7 @@ def bugs_table(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
         named = _named(bug, ours)
         rest = sorted({each.check for each in _alarms(ours[bug.name])} - {each.check for each in named})
         rows.append([bug.name, bug.doc, _shown(named) or "-", ", ".join(rest), _their_cell(bug, theirs)])
-    return _table(["model", "what is wrong", "named by", "also said", "torchtest2"], rows)
+    return markdown.table(["model", "what is wrong", "named by", "also said", "torchtest2"], rows)
 
 
 def healthy_table(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
@@ -111,7 +112,7 @@ def healthy_table(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
             "cannot run" if peer["error"] else "nothing"
         )
         rows.append([model.name, model.doc, said, ", ".join(ours[model.name]["skipped"]), their])
-    return _table(["model", "what it is", "said", "skipped", "torchtest2"], rows)
+    return markdown.table(["model", "what it is", "said", "skipped", "torchtest2"], rows)
 
 
 def _counts(lines: Sequence[dict[str, Any]]) -> str:
@@ -158,11 +159,6 @@ def _shown(said: Sequence[Said]) -> str:
 def _place(rows: Sequence[str]) -> str:
     names = [f"`{row}`" for row in rows if row]
     return f" at {', '.join(names[:2])}{f' and {len(names) - 2} more' if len(names) > 2 else ''}" if names else ""
-
-
-def _table(heads: list[str], rows: Iterable[list[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/').replace(chr(10), ' ') for cell in line)} |" for line in lines)
 
 
 if __name__ == "__main__":

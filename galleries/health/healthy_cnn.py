@@ -6,13 +6,12 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.distributions import Beta
 from torch.nn import functional
 from torch.optim import SGD, RMSprop
 from torch.optim.lr_scheduler import OneCycleLR
 
 from galleries.health.faulty_parts import Convnet, Learner, adamw, images, loader, sgd
-from galleries.health.sound_parts import Classifier, Net
+from galleries.health.sound_parts import Classifier, Mixup, Net
 from galleries.health.training import Case, Training
 
 
@@ -136,19 +135,13 @@ def depthwise(seed: int) -> Case:
     return Case(Depthwise(), loader(*images(), seed=seed))
 
 
-class Mixup(Convnet):
-    """Learns convex combinations of pairs of images and of their labels."""
-
-    def loss(self, batch: Any) -> Tensor:
-        pixels, labels = batch
-        share, order = Beta(0.4, 0.4).sample(), torch.randperm(len(pixels))
-        logits = self(share * pixels + (1 - share) * pixels[order])
-        return share * functional.cross_entropy(logits, labels) + (1 - share) * functional.cross_entropy(logits, labels[order])
+class MixedImages(Mixup, Convnet):
+    """Learns mixed images."""
 
 
 def mixup(seed: int) -> Case:
     torch.manual_seed(seed)
-    return Case(Mixup(sgd(0.05, momentum=0.9, weight_decay=5e-4)), loader(*images(), seed=seed))
+    return Case(MixedImages(sgd(0.05, momentum=0.9, weight_decay=5e-4)), loader(*images(), seed=seed))
 
 
 TRAININGS = [

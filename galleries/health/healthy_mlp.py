@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Beta
 from torch.nn import functional
 from torch.optim import LBFGS
 
 from galleries.health.faulty_parts import Learner, Perceptron, adamw, digits, loader, sgd, stack
-from galleries.health.sound_parts import Classifier, Net, blobs, spirals
+from galleries.health.sound_parts import Classifier, Mixup, Net, blobs, spirals
 from galleries.health.training import Case, Training
 
 
@@ -36,19 +35,13 @@ def gelu(seed: int) -> Case:
     return Case(module, loader(*digits(), seed=seed), {"gradient_clip_val": 1.0})
 
 
-class Mixup(Perceptron):
-    """Learns convex combinations of pairs of samples and of their labels."""
-
-    def loss(self, batch: Any) -> Tensor:
-        inputs, labels = batch
-        share, order = Beta(0.4, 0.4).sample(), torch.randperm(len(inputs))
-        logits = self(share * inputs + (1 - share) * inputs[order])
-        return share * functional.cross_entropy(logits, labels) + (1 - share) * functional.cross_entropy(logits, labels[order])
+class MixedSamples(Mixup, Perceptron):
+    """Learns mixed samples."""
 
 
 def mixup(seed: int) -> Case:
     torch.manual_seed(seed)
-    return Case(Mixup(adamw(1e-3), width=128), loader(*digits(), seed=seed))
+    return Case(MixedSamples(adamw(1e-3), width=128), loader(*digits(), seed=seed))
 
 
 def overfit(seed: int) -> Case:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from galleries import markdown
 from galleries.health.peer_alarms import WORST, alarms, fitting
 from galleries.health.training import Training
 
 Line = dict[str, Any]
-Table = Callable[[list[str], Iterable[list[str]]], str]
 
 ATTACHED = {
     "torchmortem": "`Autopsy(model, optimizer=…)` around the fit and `step(loss=loss.item())` after each step, as in its "
@@ -36,7 +36,7 @@ OWN = ("HealthMonitor alone", "HealthMonitor beside StatsMonitor")
 """Those whose kinds are health rules, which the tables above have."""
 
 
-def section(lines: list[Line], healthy: Sequence[Training], faulty: Sequence[Training], table: Table) -> str:
+def section(lines: list[Line], healthy: Sequence[Training], faulty: Sequence[Training]) -> str:
     """The whole section; empty if nothing is recorded."""
     if not lines:
         return ""
@@ -48,13 +48,13 @@ def section(lines: list[Line], healthy: Sequence[Training], faulty: Sequence[Tra
         [
             "## Beside other packages",
             _introduction(peers, healthy, faulty),
-            _totals(peers, healthy, faulty, table),
+            _totals(peers, healthy, faulty),
             "### What each said of the faults",
             "Alarms that fit the fault; *other* where every alarm was of another kind, `-` where there was none.",
-            _faults(peers, faulty, table),
+            _faults(peers, faulty),
             "### How often each kind was said",
             "The numbers of trainings in which an alarm of the kind was given, at any step.",
-            _kinds({name: lines for name, lines in peers.items() if name not in OWN}, healthy, faulty, table),
+            _kinds({name: lines for name, lines in peers.items() if name not in OWN}, healthy, faulty),
         ]
     )
 
@@ -79,7 +79,7 @@ def _introduction(peers: dict[str, list[Line]], healthy: Sequence[Training], fau
     return "\n\n".join([ran, "\n".join(attached), READING, cost])
 
 
-def _totals(peers: dict[str, list[Line]], healthy: Sequence[Training], faulty: Sequence[Training], table: Table) -> str:
+def _totals(peers: dict[str, list[Line]], healthy: Sequence[Training], faulty: Sequence[Training]) -> str:
     rows = []
     for name, lines in peers.items():
         of = {line["name"]: line for line in lines}
@@ -103,17 +103,17 @@ def _totals(peers: dict[str, list[Line]], healthy: Sequence[Training], faulty: S
         )
     heads = ["package", "faults found", "missed", "any alarm on a fault", "found of what layers cannot show"]
     heads += ["healthy trainings with an alarm", "with one above a warning", "cost", "runs with an error"]
-    return table(heads, rows)
+    return markdown.table(heads, rows)
 
 
-def _faults(peers: dict[str, list[Line]], faulty: Sequence[Training], table: Table) -> str:
+def _faults(peers: dict[str, list[Line]], faulty: Sequence[Training]) -> str:
     of = {(name, line["name"]): line for name, lines in peers.items() for line in lines}
     rows = []
     for training in faulty:
         if any((name, training.name) in of for name in peers):
             cells = [_cell(of.get((name, training.name)), training) for name in peers]
             rows.append([training.name, *cells, "no trace in layers" if _is_invisible(training) else ""])
-    return table(["training", *peers, ""], rows)
+    return markdown.table(["training", *peers, ""], rows)
 
 
 def _cell(line: Line | None, training: Training) -> str:
@@ -123,7 +123,7 @@ def _cell(line: Line | None, training: Training) -> str:
     return ", ".join(kinds) or ("other" if alarms(line) else "-")
 
 
-def _kinds(peers: dict[str, list[Line]], healthy: Sequence[Training], faulty: Sequence[Training], table: Table) -> str:
+def _kinds(peers: dict[str, list[Line]], healthy: Sequence[Training], faulty: Sequence[Training]) -> str:
     trainings = {each.name: each for each in [*healthy, *faulty]}
     rows = []
     for name, lines in peers.items():
@@ -134,7 +134,7 @@ def _kinds(peers: dict[str, list[Line]], healthy: Sequence[Training], faulty: Se
             on["fits"].update({each.kind for each in fitting(line, training)})
         for kind in sorted(on["healthy"] | on["faulty"], key=lambda kind: (-on["healthy"][kind], kind)):
             rows.append([name, kind, *(str(on[column][kind]) for column in ("healthy", "faulty", "fits"))])
-    return table(["package", "kind", "healthy trainings", "trainings with a fault", "of these, where it fits"], rows)
+    return markdown.table(["package", "kind", "healthy trainings", "trainings with a fault", "of these, where it fits"], rows)
 
 
 def _versions(lines: list[Line]) -> str:

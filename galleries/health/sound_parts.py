@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.distributions import Beta
 from torch.nn import functional
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -75,6 +76,16 @@ def warmup_cosine(warmup: int, steps: int) -> Any:
 def warmup(steps: int) -> Any:
     """A rate that rises linearly for some steps and stays."""
     return lambda step: min(1.0, (step + 1) / steps)
+
+
+class Mixup(Learner):
+    """Learns convex combinations of pairs of samples and of their labels."""
+
+    def loss(self, batch: Any) -> Tensor:
+        inputs, labels = batch
+        share, order = Beta(0.4, 0.4).sample(), torch.randperm(len(inputs))
+        logits = self(share * inputs + (1 - share) * inputs[order])
+        return share * functional.cross_entropy(logits, labels) + (1 - share) * functional.cross_entropy(logits, labels[order])
 
 
 class Classifier(Learner):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from galleries import markdown
 from galleries.faults_page import linked
 from galleries.health import peer_table
 from galleries.health.catalogue import faulty, healthy
@@ -62,7 +62,7 @@ def page(results: list[dict[str, Any]], peers: list[dict[str, Any]]) -> str:
         "These faults leave no trace in the numbers of layers, the loss, or the facts of a step. The last column says what "
         "would see them.",
         invisible_table(results),
-        peer_table.section(peers, healthy(), [each for each in faulty() if each.family != "ranks"], _table),
+        peer_table.section(peers, healthy(), [each for each in faulty() if each.family != "ranks"]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -77,7 +77,7 @@ def rules_table() -> str:
         ]
         for rule in sorted(DEFAULT_RULES, key=lambda rule: (rule.family, rule.name))
     ]
-    return _table(["rule", "it says", "severity"], rows)
+    return markdown.table(["rule", "it says", "severity"], rows)
 
 
 def causes_table() -> str:
@@ -92,7 +92,7 @@ def causes_table() -> str:
         ]
         for cause in CAUSES
     ]
-    return _table(["cause", "decisive findings", "supporting", "excluded by", "and only if"], rows)
+    return markdown.table(["cause", "decisive findings", "supporting", "excluded by", "and only if"], rows)
 
 
 def _condition(cause: CauseRule) -> str:
@@ -129,7 +129,7 @@ def healthy_table(results: list[dict[str, Any]]) -> str:
         said = sorted({_shown(finding) for run in runs for finding in _alarms(run)})
         noted = sorted({finding[0] for run in runs for finding in run["findings"] if finding[2] == "info"})
         rows.append([training.name, training.doc, training.half, "; ".join(said) or "nothing", ", ".join(noted)])
-    return _table(["training", "what it is", "half", "said", "noted as `info`"], rows)
+    return markdown.table(["training", "what it is", "half", "said", "noted as `info`"], rows)
 
 
 def faults_table(results: list[dict[str, Any]]) -> str:
@@ -155,7 +155,9 @@ def faults_table(results: list[dict[str, Any]]) -> str:
                 expected.cause or "",
             ]
         )
-    return _table(["training", "what is wrong", "half", "named by", "after", "seeds", "causes told", "right cause"], rows)
+    return markdown.table(
+        ["training", "what is wrong", "half", "named by", "after", "seeds", "causes told", "right cause"], rows
+    )
 
 
 def invisible_table(results: list[dict[str, Any]]) -> str:
@@ -165,7 +167,7 @@ def invisible_table(results: list[dict[str, Any]]) -> str:
         if training.expects is not None and training.expects.kind == "invisible":
             said = sorted({_shown(finding) for run in _runs(results, training) for finding in _alarms(run)})
             rows.append([training.name, training.doc, "; ".join(said[:3]) or "nothing", training.expects.seen_by])
-    return _table(["training", "what is wrong", "said", "what would see it"], rows)
+    return markdown.table(["training", "what is wrong", "said", "what would see it"], rows)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -188,11 +190,6 @@ def _shown(finding: Any) -> str:
 def _first_sentence(rule: HealthRule) -> str:
     """The first line of the docstring of a rule."""
     return (type(rule).__doc__ or "").strip().split("\n\n")[0].replace("\n", " ").strip()
-
-
-def _table(heads: list[str], rows: Iterable[list[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/').replace(chr(10), ' ') for cell in line)} |" for line in lines)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from galleries import markdown
 from galleries.recorder.catalogue import faulty, healthy
 from galleries.recorder.fault import Fault
 from galleries.recorder.samples import samples
@@ -80,7 +81,7 @@ def totals(runs: Sequence[tuple[str, str]], of: dict[Any, Line], costs: Sequence
             cells.append(f"{sum(having)} of {len(having)}")
         alarms = f"{sum(not line['right']['silent'] for line in sound)} of {len(sound)}"
         rows.append([_shown(tool, backend), *cells, alarms, *(_ratios(costs, tool, backend))])
-    return _table(["tool", *PARTS, "false alarms", "cost, small", "cost, ordinary"], rows)
+    return markdown.table(["tool", *PARTS, "false alarms", "cost, small", "cost, ordinary"], rows)
 
 
 def costs_note(costs: Sequence[Line]) -> str:
@@ -101,7 +102,7 @@ def details(runs: Sequence[tuple[str, str]], of: dict[Any, Line], faults: Sequen
     for fault in faults:
         cells = [_cell(of.get((tool, backend, fault.name))) for tool, backend in runs]
         rows.append([fault.name, fault.says, _expected(fault), *cells])
-    return _table(["training", "what happens", "who made it", *(_shown(*run) for run in runs)], rows)
+    return markdown.table(["training", "what happens", "who made it", *(_shown(*run) for run in runs)], rows)
 
 
 def silences(runs: Sequence[tuple[str, str]], of: dict[Any, Line]) -> str:
@@ -111,7 +112,7 @@ def silences(runs: Sequence[tuple[str, str]], of: dict[Any, Line]) -> str:
         lines = [of.get((tool, backend, fault.name)) for tool, backend in runs]
         cells = ["not run" if line is None else "silent" if line["right"]["silent"] else "alarm" for line in lines]
         rows.append([fault.name, fault.says, *cells])
-    return _table(["training", "what happens", *(_shown(*run) for run in runs)], rows)
+    return markdown.table(["training", "what happens", *(_shown(*run) for run in runs)], rows)
 
 
 def _expected(fault: Fault) -> str:
@@ -144,11 +145,6 @@ def _shown(tool: str, backend: str) -> str:
 
 def _lines(path: Path) -> list[Line]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def _table(heads: list[str], rows: Iterable[list[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
 if __name__ == "__main__":

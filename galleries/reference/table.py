@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from galleries import markdown
 from galleries.reference.pairs import PAIRS, Pair
 from galleries.reference.run import RESULTS
 
@@ -33,7 +34,7 @@ def with_table(page: str, text: str) -> str:
 def table(results: Sequence[Mapping[str, Any]]) -> str:
     """One row for each pair."""
     rows = [_row(pair, [each for each in results if each["name"] == pair.name]) for pair in PAIRS]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [_HEADS, ["---"] * len(_HEADS), *rows])
+    return markdown.table(_HEADS, rows)
 
 
 def _row(pair: Pair, runs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,7 +10,6 @@ import pytest
 from galleries.health import peer_callbacks, peer_table, peers
 from galleries.health.catalogue import faulty, healthy
 from galleries.health.peer_alarms import HINTS, KINDS, alarms, fitting
-from galleries.health.table import _table
 from galleries.health.training import Training
 
 TRAININGS = {training.name: training for training in [*healthy(), *faulty()]}
@@ -104,7 +103,7 @@ def page() -> str:
     ]
     own = [line(name, peer="HealthMonitor alone", version="0.1.0") for name in ("nan-planted", "mlp-relu")]
     chosen = [TRAININGS[name] for name in ("nan-planted", "rate-far-too-low", "targets-constant", "layers-of-zeros")]
-    return peer_table.section([*audit, *own], [TRAININGS["mlp-relu"], TRAININGS["mlp-tanh"]], chosen, _table)
+    return peer_table.section([*audit, *own], [TRAININGS["mlp-relu"], TRAININGS["mlp-tanh"]], chosen)
 
 
 def test_the_section_has_a_row_of_totals_for_each_package(page: str) -> None:
@@ -134,11 +133,11 @@ def test_the_section_counts_kinds_of_the_other_packages(page: str) -> None:
 
 def test_a_line_that_was_run_again_replaces_the_one_before() -> None:
     lines = [line("mlp-relu", said("Dead units", "warning")), line("mlp-relu")]
-    assert "| 0 of 1 | 0 of 1 |" in peer_table.section(lines, [TRAININGS["mlp-relu"]], [], _table)
+    assert "| 0 of 1 | 0 of 1 |" in peer_table.section(lines, [TRAININGS["mlp-relu"]], [])
 
 
 def test_nothing_is_written_where_nothing_is_recorded() -> None:
-    assert peer_table.section([], healthy(), faulty(), _table) == ""
+    assert peer_table.section([], healthy(), faulty()) == ""
 
 
 def test_the_third_of_make_test_comes_before_the_other_faults() -> None:
