@@ -96,19 +96,24 @@ class LaunchesFromPython(CallbackMode):
     def start(self, trainer: Trainer) -> None:
         """Put the callbacks back; the writers of their rows are made in the first block."""
         super().start(trainer)
-        _launch_from_cpp(False)
+        launch_from_cpp(False)
 
     def stop(self, trainer: Trainer) -> None:
         """Let the other modes launch from C++."""
-        _launch_from_cpp(True)
+        launch_from_cpp(True)
 
     def finish(self, trainer: Trainer) -> None:
         """Put the callbacks back, also if the fit ended within a block."""
         super().finish(trainer)
-        _launch_from_cpp(True)
+        launch_from_cpp(True)
 
 
-def _launch_from_cpp(is_used: bool) -> None:
+def launch_from_cpp(is_used: bool) -> None:
+    """Whether writers that are made from now on, lists and merges launch kernels on a CUDA device from C++.
+
+    Args:
+        is_used: False for launches from Python.
+    """
     if torch.cuda.is_available():
         from lightning_hooks.stats.kernels import driver
 

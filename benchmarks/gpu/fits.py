@@ -8,74 +8,23 @@ instead of the compiled part.
 
 from __future__ import annotations
 
-import gc
-import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
-
-import torch
-from lightning.pytorch import Trainer
 
 from benchmarks import output
 from benchmarks.alternating import figures, layout_for
 from benchmarks.blocks import OFF, Layout, compare
 from benchmarks.clock import fit
-from benchmarks.modes import CallbackMode, IdleHooks, Mode, everything, monitor_mode
+from benchmarks.modes import IdleHooks, LaunchesFromPython, Mode, everything, monitor_mode
 from benchmarks.workloads import SIZES, Workload
-
-_DRIVER = "lightning_hooks.stats.kernels.driver"
-
-
-class InPython(CallbackMode):
-    """Everything, launched from Python. In the other steps the compiled part launches again.
-
-    Monitors of one trainer share a table, so the table is switched between two blocks.
-    """
-
-    def start(self, trainer: Trainer) -> None:
-        """Take the kernels away from the compiled part, which then passes each tensor to Python."""
-        super().start(trainer)
-        self._switch(in_python=True)
-
-    def stop(self, trainer: Trainer) -> None:
-        """Load the kernels of each table again at its next tensor, which gives them to the compiled part."""
-        super().stop(trainer)
-        self._switch(in_python=False)
-
-    def finish(self, trainer: Trainer) -> None:
-        """Let the compiled part launch again, if the fit ended within a block."""
-        super().finish(trainer)
-        self._switch(in_python=False)
-
-    def _switch(self, in_python: bool) -> None:
-        if not torch.cuda.is_available():
-            return
-        driver: Any = importlib.import_module(_DRIVER)
-        driver.is_used = not in_python
-        for rows in _queues():
-            if in_python:
-                for code in range(4):
-                    rows.queue.set_kernel(code, 0, 0, 0)
-            else:
-                rows._launches.clear()
-
-
-def _queues() -> Iterator[Any]:
-    """The partial rows of all tables that the compiled part launches."""
-    return (each for each in gc.get_objects() if type(each).__name__ == "QueuedRows")
-
-
-def _in_python(name: str, layout: Layout) -> Mode:
-    return InPython(name, *monitor_mode(name, everything(), layout, prefix="in_python/").callbacks)
-
 
 MODES: dict[str, Callable[[str, Layout], Mode]] = {
     "idle_hooks": lambda name, layout: IdleHooks(name),
     "everything": lambda name, layout: monitor_mode(name, everything(), layout),
+    # Monitors of one fit write different tags.
+    "in_python": lambda name, layout: monitor_mode(name, everything(), layout, kind=LaunchesFromPython, prefix="in_python/"),
 }
-if importlib.util.find_spec(_DRIVER):
-    MODES["in_python"] = _in_python
 _LEAST_ROUNDS = 12
 
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from benchmarks import output
 from benchmarks.gpu.bandwidth import Fallback
+from benchmarks.modes import launch_from_cpp
 from benchmarks.workloads import SIZES
 from lightning_hooks.stats.table import Table
 
@@ -141,6 +142,9 @@ def launchers(device: str, folder: Path) -> Iterator[Launcher]:
         yield _bare(library, 26, device)
     if device == "cuda":
         yield _triton(device)
+        launch_from_cpp(False)
+        yield _writer("writer of a table, from Python", device)
+        launch_from_cpp(True)
     yield _writer("writer of a table", device)
 
 
