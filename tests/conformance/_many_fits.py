@@ -1,4 +1,4 @@
-"""Many fits in one process, with every callback of ours; prints what there is of everything after each fifty.
+"""Many fits in one process, with every callback of ours; prints what there is of everything after each thirty.
 
 python -m tests.conformance._many_fits FITS FOLDER
 """
@@ -50,7 +50,7 @@ def main(fits: int, folder: Path, watched: bool = True) -> None:
         trainer_of(root, *ours, logger=TensorBoardLogger(root)).fit(model, batches)
         model.made.clear()
         assert_clean(model)
-        if number % 50 == 0:
+        if number % 30 == 0:
             del ours
             now = {
                 "fits": number,
