@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from lightning_hooks.stats.accumulators import AccumulatorRows
 from lightning_hooks.stats.accumulators.store import PendingNumbers, StoreContext
 from lightning_hooks.stats.due_rows import DueRows
 from lightning_hooks.stats.host_copy import InHostMemory, begin_copy, copy_now, to_device
+from lightning_hooks.stats.kernels.writers import DirectWriter
 from lightning_hooks.stats.merged_state import PendingState
 from lightning_hooks.stats.metrics import MetricRows
 from lightning_hooks.stats.moments import MOMENTS
@@ -191,9 +193,7 @@ class Table:
             return self.stores[name].writer(row, partial(fallback, row), partial(self._unit_writer, row, fallback, offset))
         device = kernels.on_device(self.state)
         if device is not None and offset is None and row not in self._more_than_moments:
-            if self._partial is None:
-                self._partial = device.partial_rows(self.state, self.magnitudes)
-            write: Callable[[Tensor], None] = self._partial.row_writer(row, row * MOMENTS, fallback)
+            write: Callable[[Tensor], None] = self._partial_on(device).row_writer(row, row * MOMENTS, fallback)
             return write
         if not self.state.is_cpu or row in self._python_rows:
             return partial(fallback, row)
@@ -203,6 +203,10 @@ class Table:
         self, row: int, fallback: kernels.FallbackWriter, offset: int | None, axis: int
     ) -> Callable[[Tensor], None] | None:
         """The compiled writer of a row and its units along `axis`; None if Python must measure the row."""
+        device = kernels.on_device(self.state)
+        if device is not None and offset is None and row not in self._more_than_moments:
+            moments = self._partial_on(device).writer(row * MOMENTS)
+            return DirectWriter(kernels.unit_writer(moments, self.units, row, axis), row, fallback)
         if not self.state.is_cpu or row in self._python_rows:
             return None
         write: Callable[[Tensor], None] | None = kernels.host.writer(self, row, offset, fallback, axis)
@@ -311,6 +315,12 @@ class Table:
         """The numbers of the stores, merged over all ranks, by the name of the store. All ranks must call this method."""
         pending = ((store.name, store.exchange()) for store in self.stores.values())
         return {name: numbers for name, numbers in pending if numbers is not None}
+
+    def _partial_on(self, device: ModuleType) -> Any:
+        """The partial rows of this table, on the device that a kernel serves."""
+        if self._partial is None:
+            self._partial = device.partial_rows(self.state, self.magnitudes)
+        return self._partial
 
     def _merge_partial(self) -> None:
         if self._partial is not None:

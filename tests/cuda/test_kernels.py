@@ -27,6 +27,7 @@ CHECKS = (
     "units",
     "units_in_parts",
     "units_that_are_not_finite",
+    "units_of_a_table",
     "views",
     "differences",
     "fuzz",

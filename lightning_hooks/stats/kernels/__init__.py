@@ -7,7 +7,7 @@ nothing is compiled, or Triton does not work. Triton is imported when the first 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
@@ -35,6 +35,7 @@ __all__ = [
     "measure_many",
     "measure_units",
     "on_device",
+    "unit_writer",
     "unpacked",
 ]
 
@@ -104,6 +105,15 @@ def measure_units(tensor: Tensor, axis: int) -> Tensor:
 
         return cuda_units.measure(tensor, axis)
     return units.measure(tensor, axis)
+
+
+def unit_writer(
+    measure_moments: Callable[[Tensor], bool], by_row: Sequence[Tensor | None], row: int, axis: int
+) -> Callable[[Tensor], bool]:
+    """A function that merges a tensor on a device into a row and its units; see `cuda_units.writer`."""
+    from lightning_hooks.stats.kernels import cuda_units
+
+    return cuda_units.writer(measure_moments, by_row, row, axis)
 
 
 def on_device(tensor: Tensor) -> ModuleType | None:

@@ -88,7 +88,7 @@ def run(*arguments, **env):
         "odd several_blocks_each without_magnitudes",
         "magnitudes offsets differences",
         "views lists table partial_rows other_streams pointers step",
-        "units units_in_parts units_that_are_not_finite",
+        "units units_in_parts units_that_are_not_finite units_of_a_table",
     ],
 )
 def test_in_the_interpreter(checks, tmp_path):

@@ -19,7 +19,8 @@ from lightning_hooks import StatsMonitor, Watch, instrument
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.accumulators import AccumulatorRows
 from lightning_hooks.stats.accumulators.histogram import Histogram
-from lightning_hooks.stats.kernels import cuda, cuda_units, on_cuda, reference, triton_code, triton_merge
+from lightning_hooks.stats.accumulators.units import Units
+from lightning_hooks.stats.kernels import cuda, cuda_units, on_cuda, reference, triton_code, triton_merge, triton_units
 from lightning_hooks.stats.kernels.driver import Driver
 from lightning_hooks.stats.kernels.queued_rows import QueuedRows
 from lightning_hooks.stats.measurement import Measurement
@@ -27,6 +28,7 @@ from lightning_hooks.stats.moments import merge, neutral
 from lightning_hooks.stats.schema import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS
 from lightning_hooks.stats.table import Table
 from lightning_hooks.stats.units import reference as units_reference
+from lightning_hooks.stats.units.spec import UnitSpec
 from tests.stats._fallback import KeepsAll
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -333,8 +335,12 @@ class Counting:
 @contextmanager
 def counting(counts):
     """Count the launches of each kernel."""
-    names = ((triton_code, "measure_one"), (triton_code, "measure_list"), (triton_merge, "merge_rows"))
-    plain = [(module, name, getattr(module, name)) for module, name in names]
+    names = {
+        triton_code: ("measure_one", "measure_list"),
+        triton_merge: ("merge_rows",),
+        triton_units: ("measure_columns", "measure_runs", "merge_parts"),
+    }
+    plain = [(module, name, getattr(module, name)) for module, several in names.items() for name in several]
     for module, name, kernel in plain:
         setattr(module, name, Counting(kernel, counts))
     try:
@@ -427,6 +433,67 @@ def partial_rows():
     before = state.clone()
     partial.merge()
     assert state.equal(before)
+
+
+def units_of_a_table():
+    """A tensor from a hook whose row keeps units takes three launches, once the first one has determined the axis."""
+    if DEVICE == "cpu":
+        kernels.on_device = lambda tensor: on_cuda
+    modules = (torch.nn.Linear(1, 1), torch.nn.Conv2d(1, 1, 1), torch.nn.Conv2d(1, 1, 1))
+    kept = AccumulatorRows(Units(), (0, 1, 2), {row: (module, UnitSpec()) for row, module in enumerate(modules)})
+    table = Table(3, [kept], device=DEVICE, magnitudes=False)
+    table.expect({"units": {0, 1, 2}})
+
+    class Adds(KeepsAll):
+        def __call__(self, row, tensor):
+            super().__call__(row, tensor)
+            table.measuring.add(row, Measurement(tensor))
+
+    fallback = Adds()
+    writes = [table.writer(row, fallback, {"units"}) for row in range(3)]
+    seen = [
+        [normal(size, 6, seed=size).relu() for size in (40, 1, 7)],
+        [normal(size, 5, 9, 9, seed=size).to(torch.bfloat16) for size in (2, 3)],
+        [normal(size, 5, 2, 1, seed=size) for size in (2, 3)],
+    ]
+    for write, tensors in zip(writes, seen, strict=True):
+        write(tensors[0].to(DEVICE))
+    assert len(fallback.came) == 3
+    table.clear()
+    counts = Counter()
+    with counting(counts):
+        for write, tensors in zip(writes, seen, strict=True):
+            for tensor in on(tensors):
+                write(tensor)
+    calls = [len(tensors) for tensors in seen]
+    # Short runs are measured as columns and merged twice.
+    assert counts == {
+        "measure_one": sum(calls),
+        "measure_columns": calls[0] + calls[2],
+        "measure_runs": calls[1],
+        "merge_parts": sum(calls) + calls[2],
+    }, counts
+    assert len(fallback.came) == 3
+    writes[0](torch.ones(0, 6, device=DEVICE))
+    for row, tensors in enumerate(seen):
+        want = neutral(1)[0]
+        for tensor in tensors:
+            want = merge(want, reference.measure(tensor))
+        same_without_magnitudes(table.moments[row], want, f"of row {row}")
+        whole = torch.cat(tensors)
+        sizes = units_reference.measure(whole.abs(), 1)
+        wanted = units_reference.measure(whole, 1)
+        assert ((table.units[row].cpu() - wanted).abs() <= 1e-6 * sizes).all(), row
+    others = on([torch.ones(2, 6, dtype=torch.int32), normal(3, 6).to_sparse()])
+    for tensor in others:
+        writes[0](tensor)
+    assert [tensor is other for (_, tensor), other in zip(fallback.came[3:], others, strict=True)] == [True, True]
+    before = table.units[1].clone()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        writes[1](torch.ones(3, 7, device=DEVICE))
+    assert "it had 5 units along dimension 1, and now has 7" in str(caught[-1].message)
+    assert torch.equal(table.units[1][:, :3], before[:, :3])
 
 
 def other_streams():
@@ -550,6 +617,7 @@ ALL = (
     units,
     units_in_parts,
     units_that_are_not_finite,
+    units_of_a_table,
     views,
     differences,
     fuzz,
