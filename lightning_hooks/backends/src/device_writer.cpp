@@ -47,6 +47,20 @@ bool note_order(const FallbackWriter* fallback, int row) {
   return result != nullptr;
 }
 
+// As `write_on_device`.
+int write_row(const DeviceWriter* writer, PyObject* tensor) {
+  FallbackWriter* const fallback = reinterpret_cast<FallbackWriter*>(writer->fallback);
+  if (!fallback->direct) return fall_back(writer->fallback, writer->row, tensor);
+  const auto begun = Clock::now();
+  const int written = launch_on_device(writer->rows, writer->offset, tensor) ? 1 : write_in_python(writer, tensor);
+  if (written < 0) return -1;
+  if (!written) return fall_back(writer->fallback, writer->row, tensor);
+  if (!note_order(fallback, writer->row)) return -1;
+  fallback->nanoseconds += std::chrono::nanoseconds(Clock::now() - begun).count();
+  ++fallback->calls;
+  return 0;
+}
+
 PyObject* call(PyObject* self, PyObject* args, PyObject*) {
   if (PyTuple_Size(args) != 1) return PyErr_Format(PyExc_TypeError, "expected the tensor");
   if (write_on_device(self, PyTuple_GetItem(args, 0)) != 0) return nullptr;
@@ -58,17 +72,11 @@ PyObject* call(PyObject* self, PyObject* args, PyObject*) {
 bool is_device_writer(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == device_writer_type; }
 
 int write_on_device(PyObject* self, PyObject* tensor) {
-  const DeviceWriter* const writer = reinterpret_cast<DeviceWriter*>(self);
-  FallbackWriter* const fallback = reinterpret_cast<FallbackWriter*>(writer->fallback);
-  if (!fallback->direct) return fall_back(writer->fallback, writer->row, tensor);
-  const auto begun = Clock::now();
-  const int written = launch_on_device(writer->rows, writer->offset, tensor) ? 1 : write_in_python(writer, tensor);
-  if (written < 0) return -1;
-  if (!written) return fall_back(writer->fallback, writer->row, tensor);
-  if (!note_order(fallback, writer->row)) return -1;
-  fallback->nanoseconds += std::chrono::nanoseconds(Clock::now() - begun).count();
-  ++fallback->calls;
-  return 0;
+  // Another thread may remove the hook that owns the writer while the interpreter lock is released.
+  Py_INCREF(self);
+  const int result = write_row(reinterpret_cast<DeviceWriter*>(self), tensor);
+  Py_DECREF(self);
+  return result;
 }
 
 PyObject* py_device_writer(PyObject*, PyObject* args) {
