@@ -11,6 +11,20 @@ typedef int Launch(void* function, unsigned grid_x, unsigned grid_y, unsigned gr
 // Takes the place of the driver on a machine without a GPU.
 int launch_nothing(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**) { return 0; }
 
+int some_context(void** context) {
+  static int only;
+  *context = &only;
+  return 0;
+}
+int not_capturing(void*, int* status) {
+  *status = 0;
+  return 0;
+}
+int no_stream(int, std::int32_t, void** stream) {
+  *stream = nullptr;
+  return 0;
+}
+
 // The nanoseconds of some launches of a kernel whose parameters are integers; negative if the driver returns an error. The driver reads
 // as many of `integers` as the kernel has parameters.
 double nanoseconds(Launch* launch, void* function, unsigned threads, unsigned shared, void* stream, std::int64_t* integers, int calls) {

@@ -9,6 +9,7 @@ Between these launches torch runs, so that the caches of the processor hold othe
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import shutil
 import statistics
@@ -119,14 +120,31 @@ def _writer(name: str, device: str) -> Launcher:
     """The writer of a table, which a hook calls."""
     table = Table(1, device=device, magnitudes=False)
     write = table.writer(0, Fallback(table))
+    return Launcher(name, 4, lambda tensor, calls: _seconds(write, tensor, calls), table.clear)
 
-    def seconds(tensor: Tensor, calls: int) -> float:
-        started = time.perf_counter()
-        for _ in range(calls):
-            write(tensor)
-        return time.perf_counter() - started
 
-    return Launcher(name, 4, seconds, table.clear)
+def _compiled_writer(library: Any) -> Launcher | None:
+    """The writer of the compiled part, with tensors in host memory and a driver that launches nothing; None if it is absent."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    from lightning_hooks.stats.kernels.driver import Driver, native
+    from lightning_hooks.stats.kernels.queued_rows import QueuedRows
+
+    if native() is None:
+        return None
+    names = ("launch_nothing", "some_context", "not_capturing", "no_stream")
+    launch, context, capturing, stream = (ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in names)
+    rows = QueuedRows(torch.zeros(9, dtype=torch.float64), Driver(launch, context, capturing, stream, device_type=1))
+    rows.queue.set_kernel(0, 1, 0, 128)
+    write = rows.row_writer(0, 0, Fallback(Table(1)))
+    return Launcher("writer of a table, C++ alone", 4, lambda tensor, calls: _seconds(write, tensor, calls), rows.drop)
+
+
+def _seconds(write: Callable[[Tensor], None], tensor: Tensor, calls: int) -> float:
+    started = time.perf_counter()
+    for _ in range(calls):
+        write(tensor)
+    return time.perf_counter() - started
 
 
 def launchers(device: str, folder: Path) -> Iterator[Launcher]:
@@ -140,6 +158,9 @@ def launchers(device: str, folder: Path) -> Iterator[Launcher]:
     if library is not None:
         yield _bare(library, 4, device)
         yield _bare(library, 26, device)
+    without_device = _compiled_writer(library) if library is not None and device == "cpu" else None
+    if without_device is not None:
+        yield without_device
     if device == "cuda":
         yield _triton(device)
         launch_from_cpp(False)
