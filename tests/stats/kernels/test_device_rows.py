@@ -6,6 +6,8 @@ import gc
 import sys
 import threading
 import weakref
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -278,6 +280,39 @@ def test_what_a_queue_holds_is_freed(device):
     del table, writes
     gc.collect()
     assert queue() is None
+
+
+def test_a_driver_is_compared_with_triton_before_its_first_use(monkeypatch):
+    from lightning_hooks.stats.kernels import driver, on_cuda
+
+    tried = on_cuda.driver_of.__wrapped__
+    device = stand_in.install(monkeypatch)
+
+    @contextmanager
+    def on_stream(stream):
+        before, device.stream = device.stream, stream.cuda_stream
+        yield
+        device.stream = before
+
+    functions = {
+        "device": lambda index: nullcontext(),
+        "stream": on_stream,
+        "Stream": lambda index: SimpleNamespace(cuda_stream=64),
+        "current_stream": lambda index: SimpleNamespace(cuda_stream=device.stream),
+        "get_sync_debug_mode": lambda: 0,
+    }
+    for name, function in functions.items():
+        monkeypatch.setattr(torch.cuda, name, function)
+    monkeypatch.setattr(driver, "cuda_driver", lambda: device.driver)
+    assert tried("cpu") is device.driver
+    silent = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.c_void_p)(lambda *_: 0)
+    of_silent = ctypes.cast(silent, ctypes.c_void_p).value
+    monkeypatch.setattr(driver, "cuda_driver", lambda: device.driver._replace(stream=of_silent))
+    assert tried("cpu") is None  # another stream
+    monkeypatch.setattr(driver, "cuda_driver", lambda: device.driver._replace(launch=stand_in.StandIn("nothing").driver.launch))
+    assert tried("cpu") is None  # other numbers
+    device.context = 0
+    assert tried("cpu") is None  # nothing is launched
 
 
 ACTIONS = st.one_of(
