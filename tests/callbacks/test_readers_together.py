@@ -16,7 +16,7 @@ from lightning_hooks import ActivationCapture, ActivationTransforms, Apply, Cust
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.running.hook_manager import HookManager
 from lightning_hooks.hooks import Action
-from lightning_hooks.stats.table import Table
+from lightning_hooks.stats.row_measuring import RowMeasuring
 from lightning_hooks.stats.units.statistics import NAMES
 from lightning_hooks.transforms import Scale
 from tests.callbacks._tiny import Line, loader, make, scaled
@@ -90,13 +90,13 @@ def fit(root: Path, *callbacks: Any) -> Three:
 def added(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """How often each table was written by Python."""
     calls: Counter[int] = Counter()
-    add = Table.add
+    add = RowMeasuring.add
 
-    def count(table: Table, *args: Any, **options: Any) -> None:
-        calls[id(table)] += 1
-        add(table, *args, **options)
+    def count(measuring: RowMeasuring, *args: Any, **options: Any) -> None:
+        calls[id(measuring)] += 1
+        add(measuring, *args, **options)
 
-    monkeypatch.setattr(Table, "add", count)
+    monkeypatch.setattr(RowMeasuring, "add", count)
     return calls
 
 

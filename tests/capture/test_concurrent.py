@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 
 from lightning_hooks.capture import CaptureWriter, load_capture
 from lightning_hooks.capture.index import read_folder
+from tests import forked
 
 from ._tools import batch, capture_batches, check_whole
-from .test_failures import start
 
 WRITES_A_SHARE = textwrap.dedent(
     """
-    import sys, torch
+    import os, sys, time, torch
     from lightning_hooks.capture import CaptureWriter
-    folder, first = sys.argv[1], int(sys.argv[2])
+    folder, first, go = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     problems = []
     print("ready", flush=True)
-    sys.stdin.readline()
+    while not os.path.exists(go):
+        time.sleep(0.001)
     with CaptureWriter(folder, batches_per_file=2, on_problem=problems.append) as writer:
         for step in range(48):
             writer.add("layer", torch.full((64, 64), float(first + step)), step=step, stage="train", batch_idx=step)
@@ -31,16 +33,19 @@ WRITES_A_SHARE = textwrap.dedent(
 )
 
 
-def test_two_processes_in_one_folder_keep_everything_apart(tmp_path: Path) -> None:
-    processes = [start(WRITES_A_SHARE, str(tmp_path), first, stdin=subprocess.PIPE) for first in ("0", "1000")]
+def test_two_processes_in_one_folder_keep_everything_apart(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("said")
+    said, go = [folder / "first", folder / "second"], folder / "go"
+    starts = zip(("0", "1000"), said, strict=True)
+    processes = [forked.start(["-c", WRITES_A_SHARE, str(tmp_path), first, str(go)], os.environ, out) for first, out in starts]
+    end = time.monotonic() + 60
+    while not all(out.exists() and "ready" in out.read_text() for out in said):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    go.touch()
     for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    assert [process.communicate(timeout=60)[0] for process in processes] == ["[]\n", "[]\n"]
+        process.join(60)
+    assert [out.read_text() for out in said] == ["ready\n[]\n", "ready\n[]\n"]
     assert check_whole(tmp_path) == 96
     entries = load_capture(tmp_path)["layer"]
     assert {info.run for info in entries.infos} == {0, 1}
