@@ -116,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, help=f"of a fit; default {STEPS}, of B, C and D 100 unless FULL=1")
     parser.add_argument("--sizes", choices=list(SIZES), default="cpu")
     options = parser.parse_args(arguments)
+    if options.steps is not None and options.steps <= EARLY:
+        parser.error(f"--steps must be greater than {EARLY}, the first steps that one of the means leaves out")
     rows: list[dict[str, Any]] = []
     for letter in options.workloads.split(","):
         steps = options.steps or (STEPS if letter == "A" or output.full() else 100)

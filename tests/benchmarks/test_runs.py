@@ -58,6 +58,12 @@ def test_whole_fits_have_a_row_for_each_list_of_callbacks() -> None:
     assert all(row["whole"] > 0 and row["mean"] > 0 and row["late"] > 0 for row in rows)
 
 
+def test_whole_fits_are_not_shorter_than_the_steps_that_a_mean_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        whole_fits.main(["--steps", str(whole_fits.EARLY)])
+    assert "--steps must be greater than 50" in capsys.readouterr().err
+
+
 def test_default_histograms_are_drawn_once_in_a_block() -> None:
     layout = histograms.layout_of(1)
     assert histograms.measure_with(TINY, layout)["median"] > 0
