@@ -141,30 +141,34 @@ class PartialRows:
             found = find(tensor, self._device_index)
             if found is None:
                 return False
-            address, size, _ = found
-            if size == 0:
+            if found[1] == 0:
                 return True
             # Triton launches kernels on the current device. If that is not the device of the state, reject the tensor.
             if self._device_index >= 0 and torch.cuda.current_device() != self._device_index:
                 return False
-            stream = current_stream(self._device_index)
-            # Reject a tensor on another stream: a merge there could read partial rows that this stream has not written yet.
-            if self._waiting and stream != self._stream:
-                return False
-            steps, programs = _spans(size)
-            if self._used + programs > _CAPACITY:
-                self.merge()
-                if programs > _CAPACITY:
-                    return False
-            self._stream = stream
-            launch = self._launches.get(tensor.dtype) or self._load(tensor.dtype)
-            begin = self._used
-            launch(programs, stream, address, size, steps, self._address + begin * _ROW_BYTES)
-            self._used = end = begin + programs
-            self._waiting.append((offset, size, begin, end))
-            return True
+            return self._measure(offset, found, tensor.dtype)
 
         return write
+
+    def _measure(self, offset: int, found: Found, dtype: torch.dtype) -> bool:
+        """Launch the measurement of elements that were found on the current device; False if they are rejected."""
+        address, size, _ = found
+        stream = current_stream(self._device_index)
+        # Reject a tensor on another stream: a merge there could read partial rows that this stream has not written yet.
+        if self._waiting and stream != self._stream:
+            return False
+        steps, programs = _spans(size)
+        if self._used + programs > _CAPACITY:
+            self.merge()
+            if programs > _CAPACITY:
+                return False
+        self._stream = stream
+        launch = self._launches.get(dtype) or self._load(dtype)
+        begin = self._used
+        launch(programs, stream, address, size, steps, self._address + begin * _ROW_BYTES)
+        self._used = end = begin + programs
+        self._waiting.append((offset, size, begin, end))
+        return True
 
     def merge(self) -> None:
         """Merge all waiting partial rows into the rows of the state."""

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-CUDA: Final = 2  # of DLPack's types of devices
+CUDA: Final = 2  # the number by which DLPack names CUDA devices
 
 is_used = True
 """Whether kernels are launched without the interpreter. Benchmarks set this to False in some steps to compare the two ways."""

@@ -87,6 +87,7 @@ def _trial(device: int) -> Driver:
     with torch.cuda.device(device), torch.inference_mode(False):
         state = torch.zeros(2, 9, dtype=torch.float64, device=device)
         rows = QueuedRows(state, functions, magnitudes=False)
+        rows._rows.zero_()  # memory that is used again may hold the numbers of an earlier trial
         for stream in (torch.cuda.Stream(device), torch.cuda.current_stream(device)):
             with torch.cuda.stream(stream):
                 if rows.queue.stream() != stream.cuda_stream:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.stats.kernels import FallbackWriter, cuda, driver, triton_code, triton_merge
-from lightning_hooks.stats.kernels.addresses import CODES, find
+from lightning_hooks.stats.kernels.addresses import CODES, Found
 from lightning_hooks.stats.kernels.driver import Driver
 from lightning_hooks.stats.kernels.kept_tables import kept_on
 from lightning_hooks.stats.kernels.launching import current_stream, handle
@@ -57,35 +57,23 @@ class QueuedRows(cuda.PartialRows):
         launched: bool = self.queue.launch(offset, tensor)
         return launched
 
-    def writer(self, offset: int) -> Callable[[Tensor], bool]:
-        """As `PartialRows.writer`, for the tensors that the compiled part rejects."""
-
-        def write(tensor: Tensor) -> bool:
-            found = find(tensor, self._device_index)
-            if found is None:
-                return False
-            address, size, _ = found
-            if size == 0:
-                return True
-            if self._device_index >= 0 and torch.cuda.current_device() != self._device_index:
-                return False
-            stream = current_stream(self._device_index)
-            launch = self._launches.get(tensor.dtype) or self._load(tensor.dtype)
-            steps, programs = cuda._spans(size)
-            begin = self._reserve(programs, stream)
-            if begin < 0:
-                return False
-            launched = False
-            try:
-                launch(programs, stream, address, size, steps, self._address + begin * cuda._ROW_BYTES)
-                launched = True
-            finally:
-                self.queue.settle(offset, size, begin, begin + programs, launched)
-            if tensor.dtype not in self._passed:
-                self._pass_kernel(tensor.dtype)
-            return True
-
-        return write
+    def _measure(self, offset: int, found: Found, dtype: torch.dtype) -> bool:
+        address, size, _ = found
+        stream = current_stream(self._device_index)
+        launch = self._launches.get(dtype) or self._load(dtype)
+        steps, programs = cuda._spans(size)
+        begin = self._reserve(programs, stream)
+        if begin < 0:
+            return False
+        launched = False
+        try:
+            launch(programs, stream, address, size, steps, self._address + begin * cuda._ROW_BYTES)
+            launched = True
+        finally:
+            self.queue.settle(offset, size, begin, begin + programs, launched)
+        if dtype not in self._passed:
+            self._pass_kernel(dtype)
+        return True
 
     def _reserve(self, programs: int, stream: int) -> int:
         """The index of the first reserved partial row; negative if others wait on another stream, or if there is no room."""

@@ -309,7 +309,8 @@ def test_a_driver_is_compared_with_triton_before_its_first_use(monkeypatch):
     of_silent = ctypes.cast(silent, ctypes.c_void_p).value
     monkeypatch.setattr(driver, "cuda_driver", lambda: device.driver._replace(stream=of_silent))
     assert tried("cpu") is None  # another stream
-    monkeypatch.setattr(driver, "cuda_driver", lambda: device.driver._replace(launch=stand_in.StandIn("nothing").driver.launch))
+    measures_nothing = stand_in.StandIn("nothing")  # its function is freed with the object
+    monkeypatch.setattr(driver, "cuda_driver", lambda: device.driver._replace(launch=measures_nothing.driver.launch))
     assert tried("cpu") is None  # other numbers
     device.context = 0
     assert tried("cpu") is None  # nothing is launched
