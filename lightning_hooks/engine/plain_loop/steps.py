@@ -158,6 +158,9 @@ class LoopSteps:
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._hook_manager.phase("after_update", optimizer)
+        # The step of the optimizer has not been made: replays of the graph make it, and call no hooks.
+        if self._producer is not None and self._producer.observer.skips_capture():
+            return
         self._stepped.add(id(optimizer))
         if len(self._stepped) == len(self._optimizers):
             self.end()

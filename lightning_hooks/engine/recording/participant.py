@@ -41,20 +41,24 @@ class RecordingParticipant(Participant):
 
     def look_at_loss(self) -> None:
         """Called when the loss is measured, before its backward."""
-        if not self._share.stopped:
+        if self._looks:
             self._record(self._flight.recorder.look_at_loss(self.loss_scale))
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
-        if not self._share.stopped:
+        if self._looks:
             self._record(self._flight.recorder.look_before_step(self.loss_scale), optimizer)
 
     def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
-        if not self._share.stopped:
+        if self._looks:
             self._record(self._flight.recorder.look_after_update(optimizer, memo), optimizer)
 
     def end_step(self) -> None:
         if not self._share.stopped:
             self._record(self._flight.recorder.end_step(self.loss_scale))
+
+    @property
+    def _looks(self) -> bool:
+        return not self._share.stopped and not self._observer.skips_capture()
 
     def _record(self, found_in: FoundIn | None, optimizer: Optimizer | None = None) -> None:
         if found_in is not None:

@@ -17,7 +17,16 @@ from lightning_hooks.hooks import Action
 from lightning_hooks.rules import parse_tensor
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.rules.schedule import EveryN
-from lightning_hooks.tensor_kinds import TRANSFORMED, first_line, inside_transform, is_dense, kind_of, with_memory
+from lightning_hooks.stats import kernels
+from lightning_hooks.tensor_kinds import (
+    TRANSFORMED,
+    first_line,
+    inside_transform,
+    is_dense,
+    kind_of,
+    with_memory,
+    without_subclass,
+)
 
 Take = Callable[[str, Tensor], None]
 
@@ -51,7 +60,7 @@ class CaptureParticipant(Participant):
         self.schedule = schedule
         self.reduce = reduce
         self.take = take
-        self._unreadable: set[str] = set()
+        self._warned: set[str] = set()
         self.absent = AbsentParts()
 
     def step_key(self, step: int, stage: str) -> Hashable | None:
@@ -81,17 +90,27 @@ class CaptureParticipant(Participant):
                 f"are not those of the step. Exclude {name} from modules, or call the function without the hooks: with "
                 "lightning_hooks.paused(model)"
             )
+        # The code of a tensor subclass may refuse to tell the device.
+        with without_subclass():
+            into_graph = kernels.is_capturing(tensor.device)
+        if into_graph:
+            self._warn_once(
+                "CUDA graph", f"{self.tensor} of {name} is not captured while a CUDA graph is: its replays call no hooks"
+            )
+            return
         try:
             with torch.no_grad():
                 captured = with_memory(self.reduce(tensor.detach()))
         except Exception as error:
             if is_dense(tensor):
                 raise
-            if name not in self._unreadable:
-                self._unreadable.add(name)
-                warnings.warn(
-                    f"{self.tensor} of {name} is not captured: a {kind_of(tensor)} cannot be read: {first_line(error)}",
-                    stacklevel=2,
-                )
+            self._warn_once(
+                name, f"{self.tensor} of {name} is not captured: a {kind_of(tensor)} cannot be read: {first_line(error)}"
+            )
             return
         self.take(name, captured)
+
+    def _warn_once(self, about: str, message: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            warnings.warn(message, stacklevel=3)

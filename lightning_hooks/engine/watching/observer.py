@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -25,6 +26,7 @@ from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import LOSS, Due, Row
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
+from lightning_hooks.stats import kernels
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, blamed
 from lightning_hooks.stats.merged_state import MergedState, PendingState
 from lightning_hooks.stats.processes import world_size
@@ -101,6 +103,7 @@ class Observer(Participant):
         self._demands_of: dict[tuple[Due, ...], Due] = {}
         self._cost = 0.0, 0
         self._write_loss: Callable[[Tensor], None] | None = None
+        self._told_capture = False
         self._sharded = any(is_sharded(target.value) for target in self.all_targets())
 
     @property
@@ -215,7 +218,7 @@ class Observer(Participant):
                 self._reader.copy_parameters(optimizer, self.demands)
 
     def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
-        if memo.skipped:
+        if memo.skipped or self.skips_capture():
             return
         self._read("after_update", optimizer)
         # The loss scaler calls a fused optimizer even after an overflow, which then leaves the parameters as they are. Withdraw
@@ -225,17 +228,30 @@ class Observer(Participant):
             with self.guard:
                 self.table.withdraw([row for each in due for row in each.offsets.rows], memo.found_inf)
 
+    def skips_capture(self) -> bool:
+        """Whether nothing is measured now because a CUDA graph is being captured. Warns the first time."""
+        if not kernels.is_capturing(self.table.state.device):
+            return False
+        if not self._told_capture:
+            self._told_capture = True
+            warnings.warn(
+                "nothing is measured while a CUDA graph is captured, and a replay of the graph calls no hooks: what runs in "
+                "the graph has no values. Leave out the modules that are captured, or train without the graph to watch them",
+                stacklevel=2,
+            )
+        return True
+
     @property
     def _reads(self) -> bool:
-        """Whether the observer reads parameters and their gradients."""
-        return self._sharded or not self.failed
+        """Whether the observer now reads parameters and their gradients."""
+        return (self._sharded or not self.failed) and not self.skips_capture()
 
     def _due_rows(self, phase: str, optimizer: Optimizer, number: int | None = None) -> list[TensorRows]:
         rows = None if number is None else self._owners.turn(number, self.demands)
         return self._reader.due(phase, optimizer, self.demands, number, rows)
 
     def _add_micro_batch(self, row: Row, tensor: Tensor) -> None:
-        if self.failed:
+        if self.failed or self.skips_capture():
             return
         with self.guard_of(self._asking(row.index)):
             try:
@@ -289,7 +305,7 @@ class Observer(Participant):
 
     def scaled_by(self, factor: Tensor | None) -> None:
         """Multiply gradients that were measured under an old loss scale by `factor`, the new scale over the old one."""
-        if factor is not None:
+        if factor is not None and not self.skips_capture():
             self.table.rescale(self.plan.loss_scaled, factor)
 
     def guard_of(self, shares: Sequence[Share]) -> Guard:

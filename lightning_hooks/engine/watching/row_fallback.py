@@ -45,6 +45,8 @@ class RowFallback(FallbackWriter):
     def __call__(self, row: int, tensor: Tensor, /) -> None:
         """Measure a tensor and merge it into a row: the tensor of one of several calls or micro-batches of the step."""
         observer = self._watching
+        if observer.skips_capture():
+            return
         measurement = Measurement(tensor)
         if row in observer.held and is_sharded(tensor):
             measurement = Measurement(held_part(measurement.tensor))

@@ -31,6 +31,7 @@ __all__ = [
     "host",
     "in_use",
     "in_use_on_cuda",
+    "is_capturing",
     "measure",
     "measure_many",
     "measure_units",
@@ -119,6 +120,14 @@ def unit_writer(
 def on_device(tensor: Tensor) -> ModuleType | None:
     """The module `on_cuda`, which measures on the device, if it serves for the tensor; else None."""
     return _cuda().module if tensor.is_cuda and not torch.compiler.is_compiling() else None
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether operations on a device are now captured into a CUDA graph, and run only when the graph is replayed.
+
+    A replay calls no hooks, so what a captured measurement writes would be read at the wrong time or after its memory is freed.
+    """
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def in_use() -> str:

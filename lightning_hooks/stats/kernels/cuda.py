@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from triton import knobs
 
+from lightning_hooks.stats import kernels
 from lightning_hooks.stats.host_copy import to_device
 from lightning_hooks.stats.kernels import FallbackWriter, reference, triton_code, triton_merge
 from lightning_hooks.stats.kernels.addresses import CODES, Found, find
@@ -143,6 +144,8 @@ class PartialRows:
                 return False
             if found[1] == 0:
                 return True
+            if kernels.is_capturing(self._state.device):
+                return False
             # Triton launches kernels on the current device. If that is not the device of the state, reject the tensor.
             if self._device_index >= 0 and torch.cuda.current_device() != self._device_index:
                 return False

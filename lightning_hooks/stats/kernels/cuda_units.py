@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
+from lightning_hooks.stats import kernels
 from lightning_hooks.stats.kernels import triton_units
 from lightning_hooks.stats.kernels.addresses import CODES, Found, find
 from lightning_hooks.stats.kernels.cuda import _current, _launch
@@ -86,7 +87,7 @@ def writer(
     def write(tensor: Tensor) -> bool:
         units = by_row[row]
         found = None if units is None else _find(units, tensor, axis)
-        if units is None or found is None:
+        if units is None or found is None or kernels.is_capturing(units.device):
             return False
         if not found[1]:
             return measure_moments(tensor)

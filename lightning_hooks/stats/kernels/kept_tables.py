@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_hooks.stats import kernels
 from lightning_hooks.stats.host_copy import to_device
 from lightning_hooks.stats.kernels.launching import current_stream
 
@@ -28,15 +29,11 @@ def kept_on(device: torch.device, numbers: bytes) -> Tensor:
     table = _kept.get(key)
     if table is None:
         table = to_device(np.frombuffer(bytearray(numbers), dtype=np.int64), device)
-        if not _is_capturing(device):
+        # While a graph is captured, the copy is not made now, but by replays of the graph.
+        if not kernels.is_capturing(device):
             _kept[key] = table
     else:
         _kept.move_to_end(key)
     while len(_kept) > _MOST:
         _kept.popitem(last=False)
     return table
-
-
-def _is_capturing(device: torch.device) -> bool:
-    """Whether a graph is being captured: the copy is then made by replays of the graph."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

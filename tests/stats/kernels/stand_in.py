@@ -68,7 +68,9 @@ class StandIn:
         self.from_python: list[str] = []
 
     status = property(lambda self: self._of(ctypes.c_int, "status").value, lambda self, v: self._set(ctypes.c_int, "status", v))
-    capturing = property(None, lambda self, v: self._set(ctypes.c_int, "capturing", v))
+    capturing = property(
+        lambda self: self._of(ctypes.c_int, "capturing").value, lambda self, v: self._set(ctypes.c_int, "capturing", v)
+    )
     context = property(None, lambda self, v: self._set(ctypes.c_void_p, "context", v))
     stream = property(
         lambda self: self._of(ctypes.c_void_p, "stream").value or 0, lambda self, v: self._set(ctypes.c_void_p, "stream", v)
@@ -124,6 +126,7 @@ def install(monkeypatch: Any, launches: str = "cuLaunchKernel", through: bool = 
     found = StandIn(launches)
     kept_tables._kept.clear()
     monkeypatch.setattr(kernels, "on_device", lambda tensor: None if torch.compiler.is_compiling() else on_cuda)
+    monkeypatch.setattr(kernels, "is_capturing", lambda device: bool(found.capturing))
     monkeypatch.setattr(cuda, "launcher", found.launcher)
     monkeypatch.setattr(queued_rows, "handle", found.handle)
     monkeypatch.setattr(driver, "is_used", through)

@@ -123,14 +123,13 @@ def test_other_tensors_go_to_the_fallback(device):
     assert len(fallback.came) == len(other) + 2 and table.moments[0, COUNT] == 0
 
 
-@pytest.mark.parametrize("name", ["context", "capturing"])
-def test_a_thread_that_cannot_launch_goes_through_python(device, name):
+def test_a_thread_without_a_context_goes_through_python(device):
     table, writes, fallback = ready()
     device.from_python.clear()
-    setattr(device, name, 1)
+    device.context = 1
     writes[0](torch.ones(3))
     assert device.from_python == ["measure_one"] and fallback.came == []
-    setattr(device, name, {"context": device.own_context, "capturing": 0}[name])
+    device.context = device.own_context
     writes[0](torch.ones(5))
     assert device.from_python == ["measure_one"] and table.moments[0, COUNT] == 8
 
@@ -420,6 +419,38 @@ def test_a_fit_has_the_numbers_of_the_other_ways(monkeypatch):
         assert step.keys() == other.keys()
         for tag, value in step.items():
             assert value == pytest.approx(other[tag], rel=1e-5, abs=1e-7), tag
+
+
+@pytest.mark.parametrize("through", [True, False])
+def test_nothing_is_launched_while_a_graph_is_captured(monkeypatch, through):
+    device = stand_in.install(monkeypatch, through=through)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rules = [
+        Watch(modules="*", tensors=["output", "output_grad"], stats=["mean", "std", "dead_units"]),
+        Watch(params="*", tensors=["param", "grad", "update"], stats=["std", "cosine"]),
+    ]
+
+    def train(part):
+        loss = model[part](normal(4, 6)).square().sum()
+        loss.backward()
+        return loss
+
+    views = []
+    with instrument(model, [StatsMonitor(rules)], optimizer=optimizer) as watched:
+        for step in range(5):
+            whole = slice(0, 3)
+            if step == 3:
+                device.capturing, launched = 1, device.launches
+                with pytest.warns(UserWarning, match="nothing is measured while a CUDA graph is captured") as told:
+                    watched.note_loss(train(whole))
+                    optimizer.step()
+                device.capturing = 0
+                assert len(told) == 1 and device.launches == launched
+            watched.note_loss(train(whole))
+            optimizer.step()
+            views.append(dict(watched.latest))
+    assert [view.keys() == views[1].keys() for view in views[2:]] == [True] * 3
 
 
 def frames(run):

@@ -1,0 +1,79 @@
+"""CUDA graphs around watched modules: a captured graph has no measurement in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lightning_hooks import StatsMonitor, Watch, instrument
+from lightning_hooks.callbacks import ActivationCapture
+
+pytestmark = pytest.mark.cuda
+RULES = [
+    Watch(modules="*", tensors=["output", "output_grad"], stats=["mean", "std", "norm"]),
+    Watch(params="*", tensors=["grad", "update"], stats="norm"),
+]
+
+
+@pytest.fixture(autouse=True)
+def on_a_device(device: str) -> None:
+    if device == "cpu":
+        pytest.skip("through a driver in C: tests/stats/kernels/test_device_rows.py")
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).cuda()
+
+
+def step(model: nn.Module, x: Tensor) -> None:
+    model.zero_grad()
+    model(x).square().sum().backward()
+
+
+def test_a_graph_that_is_captured_in_a_watched_step_has_no_measurement(tmp_path: Path) -> None:
+    x = torch.randn(4, 6, device="cuda")
+    views, gradients = [], []
+    for captures in (False, True):
+        model, graph, stream = network(), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        capture = ActivationCapture("0", every_n_steps=1, folder=tmp_path / str(captures))
+        with instrument(model, [StatsMonitor(RULES), capture], optimizer=optimizer) as watched:
+            for number in range(4):
+                if captures and number == 2:
+                    stream.wait_stream(torch.cuda.current_stream())
+                    with (
+                        pytest.warns(UserWarning, match="a CUDA graph is"),
+                        torch.cuda.graph(graph, stream=stream),
+                    ):
+                        step(model, x)
+                    graph.replay()
+                    torch.cuda.current_stream().synchronize()
+                step(model, x)
+                optimizer.step()
+                views.append({tag: value for tag, value in watched.latest.items() if not tag.startswith("run/")})
+        graph.replay()  # after the tables are gone
+        torch.cuda.synchronize()
+        gradients.append([parameter.detach().clone() for parameter in model.parameters()])
+    assert views[:4] == views[4:] and "output_norm/0" in views[0]
+    assert all(map(torch.equal, *gradients))
+
+
+def test_a_callable_that_replays_graphs_is_watched_from_outside() -> None:
+    x = torch.randn(4, 6, device="cuda")
+    views = []
+    for graphed in (False, True):
+        model = network()
+        if graphed:
+            model[0] = torch.cuda.make_graphed_callables(model[0], (x.clone().requires_grad_(),))  # type: ignore[assignment]
+        with instrument(model, [StatsMonitor(RULES[:1])]) as watched:
+            for _ in range(3):
+                step(model, x.clone().requires_grad_())
+                watched.step()
+            views.append(watched.latest)
+    for tag, value in views[0].items():
+        if not tag.startswith("run/"):
+            assert views[1][tag] == pytest.approx(value, rel=1e-5), tag
