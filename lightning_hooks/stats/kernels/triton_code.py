@@ -314,3 +314,53 @@ def measure_list(
     before = _pointer(tl.load(entries + 3 * tensors + tensor), CODE)
     target = rows.to(tl.pointer_type(tl.float64)) + program * 9
     _span(pointer, before, size, start, steps, target, _least_normal(CODE, PAIRED), MAGNITUDES, PAIRED, BLOCK, SMALL)
+
+
+@triton.jit
+def _choose(program, e0, e1, e2, e3, e4, e5, e6, v0, v1, v2, v3, v4, v5, v6, v7):
+    """The value of the tensor that a program measures."""
+    late = tl.where(program < e4, v4, tl.where(program < e5, v5, tl.where(program < e6, v6, v7)))
+    return tl.where(program < e0, v0, tl.where(program < e1, v1, tl.where(program < e2, v2, tl.where(program < e3, v3, late))))
+
+
+@triton.jit(do_not_specialize=[*(f"{letter}{i}" for letter in "ane" for i in range(8 - (letter == "e"))), "rows"])
+def measure_eight(
+    a0, a1, a2, a3, a4, a5, a6, a7,
+    n0, n1, n2, n3, n4, n5, n6, n7,
+    e0, e1, e2, e3, e4, e5, e6,
+    rows,
+    CODE: tl.constexpr,
+    MAGNITUDES: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    MOST_BLOCKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SMALL: tl.constexpr,
+):  # fmt: skip
+    """Writes the partial rows of up to eight tensors of one dtype, with the same bits as `measure_one` for each of them.
+
+    The partial rows of one tensor follow those of the previous one. The arguments are integers, so no table is copied to the
+    device.
+
+    Args:
+        a0, a1, a2, a3, a4, a5, a6, a7: the addresses of the first elements, multiples of 16.
+        n0, n1, n2, n3, n4, n5, n6, n7: the numbers of elements.
+        e0, e1, e2, e3, e4, e5, e6: the first program after those of each tensor but the last. If there are fewer tensors, the
+            others end where the last one ends.
+        rows: the address of float64 [programs, 9], written.
+        CODE: the code of the dtype.
+        MAGNITUDES: as for `measure_one`.
+        PROGRAMS: the most programs of a tensor whose spans do not have MOST_BLOCKS blocks.
+        MOST_BLOCKS: the most blocks of a span.
+        BLOCK: the number of elements in a block.
+        SMALL: the number of elements in a block at the end of a span or in float64.
+    """
+    program = tl.program_id(0).to(tl.int64)
+    address = _choose(program, e0, e1, e2, e3, e4, e5, e6, a0, a1, a2, a3, a4, a5, a6, a7)
+    size = _choose(program, e0, e1, e2, e3, e4, e5, e6, n0, n1, n2, n3, n4, n5, n6, n7)
+    first = _choose(program, e0, e1, e2, e3, e4, e5, e6, 0 * e0, e0, e1, e2, e3, e4, e5, e6)
+    blocks = (size + BLOCK - 1) // BLOCK
+    steps = tl.minimum(tl.maximum((blocks + PROGRAMS - 1) // PROGRAMS, 1), MOST_BLOCKS)
+    start = (program - first) * steps * BLOCK
+    target = rows.to(tl.pointer_type(tl.float64)) + program * 9
+    pointer = _pointer(address, CODE)
+    _span(pointer, pointer, size, start, steps, target, _least_normal(CODE, False), MAGNITUDES, False, BLOCK, SMALL)

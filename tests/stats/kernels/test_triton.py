@@ -27,15 +27,18 @@ for capability in map(int, sys.argv[1:]):
     kernels += [
         compiled(triton_code.measure_list, CODE=2, MAGNITUDES=False, PAIRED=paired, **cuda._BLOCKS) for paired in (False, True)
     ]
-    for kernel in kernels:
+    eight = [
+        compiled(triton_code.measure_eight, CODE=code, MAGNITUDES=False, **cuda._DIVISION, **cuda._BLOCKS) for code in (0, 2, 3)
+    ]
+    for kernel in kernels + eight:
         assert re.search(r"ld.global\\S*.v[24].b(32|64)", kernel["ptx"]), "no wide loads"
         assert ".local" not in kernel["ptx"], "values left the registers"
         assert ".ftz" not in kernel["ptx"], "subnormals are flushed"
         assert "convert_layout" not in kernel["ttgir"], "values go from lane to lane"
         assert kernel["cubin"]
-        # C++ passes four numbers of 8 bytes, and four empty pointers, of which the driver reads as many as the kernel has.
-        parameters = handles.parameters_in(kernel["ptx"])
-        assert 4 <= len(parameters) <= 8 and {*parameters} <= {"u64", "b64"}, parameters
+        # C++ passes numbers of 8 bytes, and four empty pointers, of which the driver reads as many as the kernel has.
+        parameters, arguments = handles.parameters_in(kernel["ptx"]), 24 if kernel in eight else 4
+        assert arguments <= len(parameters) <= arguments + 4 and {*parameters} <= {"u64", "b64"}, parameters
     assert compiled(triton_merge.merge_rows, CHUNK=triton_merge.CHUNK)["cubin"]
     for code in (0, 1, 2, 3):
         sizes = {"UNITS": triton_units.COLUMN_UNITS, "ROWS": triton_units.COLUMN_ROWS}
@@ -88,6 +91,7 @@ def run(*arguments, **env):
         "odd several_blocks_each without_magnitudes",
         "magnitudes offsets differences",
         "views lists table partial_rows other_streams pointers step",
+        "eight eight_of_several_blocks",
         "units units_in_parts units_that_are_not_finite units_of_a_table",
     ],
 )

@@ -498,6 +498,41 @@ def units_of_a_table():
     assert torch.equal(table.units[1][:, :3], before[:, :3])
 
 
+def eight():
+    """Tensors of one launch have the same bits as with a launch for each, also fewer than eight, and some without elements."""
+    sizes = [5, BLOCK, 0, 3 * BLOCK + 1, 1, 7 * BLOCK, 2 * BLOCK, 999]
+    for code, dtype in enumerate(DTYPES):
+        for many, magnitudes in ((8, False), (3, True), (1, False)):
+            tensors = on([normal(size, dtype=dtype, seed=i) * 3 + 1 for i, size in enumerate(sizes[:many])])
+            tensors[0][-1] = NAN if magnitudes else INF
+            constants = {"CODE": code, "MAGNITUDES": magnitudes, **cuda._BLOCKS}
+            spread = [cuda._spans(tensor.numel()) for tensor in tensors]
+            ends = np.cumsum([programs for _, programs in spread]).tolist()
+            rows = torch.full((2, ends[-1], 9), -1.0, dtype=torch.float64, device=DEVICE)
+            for tensor, (steps, programs), end in zip(tensors, spread, ends, strict=True):
+                if programs:
+                    place = rows[0, end - programs :].data_ptr()
+                    triton_code.measure_one[(programs,)](
+                        tensor.data_ptr(), tensor.numel(), steps, place, **constants, num_warps=4
+                    )
+            nothing = [0] * (8 - many)
+            numbers = [*(tensor.data_ptr() for tensor in tensors), *nothing, *(tensor.numel() for tensor in tensors), *nothing]
+            numbers += [*ends, *(ends[-1] for _ in nothing)][:7]
+            launch = triton_code.measure_eight[(ends[-1],)]
+            launch(*numbers, rows[1].data_ptr(), **cuda._DIVISION, **constants, num_warps=4)
+            bits = rows.view(torch.int64)
+            assert bits[0].equal(bits[1]) and rows[0, :, COUNT].sum() == sum(tensor.numel() for tensor in tensors), dtype
+
+
+def eight_of_several_blocks():
+    """A tensor that a launch with others divides into spans of several blocks."""
+    limits, cuda._PROGRAMS = cuda._PROGRAMS, 2
+    division, cuda._DIVISION = cuda._DIVISION, {"PROGRAMS": 2, "MOST_BLOCKS": 3}
+    most, cuda._MOST_BLOCKS = cuda._MOST_BLOCKS, 3
+    eight()
+    cuda._PROGRAMS, cuda._DIVISION, cuda._MOST_BLOCKS = limits, division, most
+
+
 def other_streams():
     """What waits on one stream is not merged on another, not even where there is no room for more."""
     cuda._CAPACITY = 6
@@ -627,6 +662,8 @@ ALL = (
     table,
     partial_rows,
     other_streams,
+    eight,
+    eight_of_several_blocks,
     pointers,
     step,
 )
