@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -29,6 +31,7 @@ from lightning_hooks.transforms import ClipByGlobalNorm
 from tests.callbacks.models import Memory, Net, ValNet, adamw, data, plain_sgd, trainer_of
 from tests.conformance._tools import everything, same_weights, three_runs
 from tests.cuda._strict import Strict, batches_on
+from tests.stats.kernels import stand_in
 
 pytestmark = pytest.mark.cuda
 
@@ -127,6 +130,57 @@ def test_watching_waits_for_nothing_in_a_loop(device: str, without_waiting: Call
                 train()
         found = watched.latest
     assert found["output_norm/0"] > 0 and found["update_norm/0.weight"] > 0
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts the launches from Python, by the name of the kernel; stays empty if Triton is not installed."""
+    counts: Counter[str] = Counter()
+    if importlib.util.find_spec("triton") is None:
+        return counts
+    from lightning_hooks.stats.kernels import cuda
+
+    launch = cuda._launch
+
+    def counting(kernel: Any, *args: Any, **constants: Any) -> None:
+        counts[kernel.fn.__name__] += 1
+        launch(kernel, *args, **constants)
+
+    monkeypatch.setattr(cuda, "_launch", counting)
+    return counts
+
+
+def test_all_gradients_are_compared_in_one_launch(
+    device: str, without_waiting: Callable[[], AbstractContextManager[None]], launched: Counter[str]
+) -> None:
+    model = nn.Sequential(nn.Linear(6, 300), nn.GELU(), nn.Linear(300, 3), nn.PReLU(3)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    steps = [torch.randn(8, 6, device=device) for _ in range(5)]
+    gradients: list[dict[str, Tensor]] = []
+
+    def train(x: Tensor) -> None:
+        optimizer.zero_grad()
+        for part in x.chunk(2):  # two micro-batches
+            model(part).square().mean().backward()
+        found = {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+        gradients.append(found)
+        optimizer.step()
+
+    rule = Watch(params="*", tensors="grad", stats=["cosine", "norm"])
+    with instrument(model, [StatsMonitor([rule])], optimizer=optimizer) as watched:
+        for x in steps[:3]:
+            train(x)
+        launched.clear()
+        with without_waiting():
+            for x in steps[3:]:
+                train(x)
+        found = watched.latest
+    if stand_in.missing() is None:
+        assert launched == {"compare_list": 2, "merge_products": 2, "measure_list": 2, "merge_rows": 2}
+    for name, now in gradients[-1].items():
+        x, y = now.double().flatten(), gradients[-2][name].double().flatten()
+        cosine = torch.dot(x, y) / (torch.dot(x, x) * torch.dot(y, y)).sqrt()
+        assert found[f"grad_cosine/{name}"] == pytest.approx(cosine.item(), rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("compiled", [False, True])

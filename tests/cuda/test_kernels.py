@@ -32,6 +32,7 @@ CHECKS = (
     "differences",
     "fuzz",
     "lists",
+    "comparisons",
     "partial_rows",
 )
 

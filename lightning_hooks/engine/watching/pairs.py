@@ -117,10 +117,7 @@ class PairWatch:
         if not both:
             return
         rows, new, old = (list(each) for each in zip(*both, strict=True))
-        state, left = self.table.state, list(range(len(rows)))
-        if state.is_cpu:
-            left = kernels.host.compare_many(state, self.table.sections.starts("pairs", rows), new, old)
-        for position in left:
+        for position in kernels.compare_many(self.table.state, self.table.sections.starts("pairs", rows), new, old):
             self._compare_in_torch(rows[position], new[position], old[position])
 
     def _compare_in_torch(self, row: int, now: Tensor, before: Tensor) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_hooks import backends
@@ -28,6 +29,7 @@ __all__ = [
     "FallbackWriter",
     "Trail",
     "are_finite",
+    "compare_many",
     "host",
     "in_use",
     "in_use_on_cuda",
@@ -78,6 +80,23 @@ def measure_many(several: Sequence[Tensor]) -> Tensor:
         moments: Tensor = _other_kernel(several[0]).measure_many(several)
         return moments
     return torch.stack([measure(tensor) for tensor in several])
+
+
+def compare_many(state: Tensor, firsts: NDArray[np.int64], tensors: Sequence[Tensor], others: Sequence[Tensor]) -> list[int]:
+    """Write the sums of the products, of the squares of the second and of the squares of the first tensor of pairs.
+
+    Args:
+        state: float64, contiguous; written.
+        firsts: the index in `state` at which the three sums of each pair begin.
+        tensors: the first tensor of each pair.
+        others: the second ones.
+
+    Returns:
+        The positions of the pairs that were skipped, because no kernel compares them.
+    """
+    kernel = on_device(state) or (host if state.is_cpu else no_kernel)
+    skipped: list[int] = kernel.compare_many(state, firsts, tensors, others)
+    return skipped
 
 
 def are_finite(several: Sequence[Tensor]) -> bool:

@@ -1,4 +1,4 @@
-"""The measurement of moments on a CUDA device: by the compiled part where it works, else by Triton alone.
+"""Moments and comparisons of tensors on a CUDA device: by the compiled part where it works, else by Triton alone.
 
 Importing this module raises where Triton is not installed.
 """
@@ -20,10 +20,10 @@ from lightning_hooks.private import tried
 from lightning_hooks.stats.kernels import cuda, driver
 from lightning_hooks.stats.kernels.cuda import attempt, measure, measure_many
 from lightning_hooks.stats.kernels.driver import Driver
-from lightning_hooks.stats.kernels.listed import measure_listed
+from lightning_hooks.stats.kernels.listed import compare_many, measure_listed
 from lightning_hooks.stats.kernels.queued_rows import QueuedRows
 
-__all__ = ["attempt", "driver_of", "measure", "measure_many", "measure_many_into", "partial_rows"]
+__all__ = ["attempt", "compare_many", "driver_of", "measure", "measure_many", "measure_many_into", "partial_rows"]
 
 _LOST: Final = "Triton launches the kernels for tensors of hooks, which takes about 10 µs more for each"
 

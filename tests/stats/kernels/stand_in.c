@@ -5,7 +5,7 @@ The names of the functions are those of CUDA's driver. The variables say what th
 #include <stdint.h>
 #include <string.h>
 
-enum { LIST = 8, PAIRED = 16, MERGE = 32, BLOCK = 4096 };
+enum { LIST = 8, PAIRED = 16, MERGE = 32, COMPARE = 64, BLOCK = 4096 };
 
 int status = 0;        /* of launches; if it is not 0, nothing is launched */
 int capturing = 0;     /* what cuStreamIsCapturing tells */
@@ -111,6 +111,34 @@ static void merge_rows(unsigned programs, const int64_t *p) {
   }
 }
 
+static void compare_list(int code, unsigned programs, const int64_t *p) {
+  const int64_t *table = (const int64_t *)p[0], many = p[1];
+  for (int64_t i = 0; i < programs; ++i) {
+    const int64_t tensor = table[4 * many + i], size = table[many + tensor];
+    const int64_t begin = (i - table[2 * many + tensor]) * p[2] * BLOCK, end = begin + p[2] * BLOCK;
+    double *sums = (double *)p[3] + 3 * i;
+    memset(sums, 0, 3 * sizeof *sums);
+    for (int64_t at = begin; at < (end < size ? end : size); ++at) {
+      const double x = element((const char *)table[tensor], at, code), y = element((const char *)table[3 * many + tensor], at, code);
+      sums[0] += x * y;
+      sums[1] += y * y;
+      sums[2] += x * x;
+    }
+  }
+}
+
+static void merge_products(unsigned programs, const int64_t *p) {
+  const int64_t *table = (const int64_t *)p[0], targets = p[1], segments = p[2];
+  const int64_t *starts = table + 3 * targets + 1;
+  for (int64_t i = 0; i < programs; ++i) {
+    double *sums = (double *)p[4] + table[i];
+    memset(sums, 0, 3 * sizeof *sums);
+    for (int64_t s = table[2 * targets + i]; s < table[2 * targets + i + 1]; ++s) {
+      for (int64_t at = 3 * starts[s]; at < 3 * starts[segments + s]; ++at) sums[at % 3] += ((const double *)p[3])[at];
+    }
+  }
+}
+
 int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z,
                    unsigned shared, void *on, void **parameters, void **extra) {
   int64_t p[8];
@@ -120,7 +148,9 @@ int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned 
   for (int i = 0; i < given; ++i) p[i] = *(const int64_t *)parameters[i];
   ++launches;
   last_stream = on;
-  if (kernel & MERGE) {
+  if (kernel & COMPARE) {
+    kernel & MERGE ? merge_products(x, p) : compare_list(kernel & 3, x, p);
+  } else if (kernel & MERGE) {
     merge_rows(x, p);
   } else if (kernel & LIST) {
     measure_list(kernel & 3, kernel & PAIRED, x, p);

@@ -16,7 +16,7 @@ import torch
 
 from lightning_hooks.stats import kernels
 
-LIST, PAIRED, MERGE = 8, 16, 32
+LIST, PAIRED, MERGE, COMPARE = 8, 16, 32, 64
 
 
 def missing() -> str | None:
@@ -110,6 +110,7 @@ class StandIn:
     def function(kernel: Any, CODE: int = 0, PAIRED: bool = False, **constants: Any) -> int:
         """The handle of a kernel."""
         kinds = {"measure_one": 0, "measure_list": LIST, "merge_rows": MERGE}
+        kinds |= {"compare_list": COMPARE, "merge_products": COMPARE + MERGE}
         return 1 + kinds[_name(kernel)] + CODE + (16 if PAIRED else 0)
 
 

@@ -249,6 +249,23 @@ def test_lists_have_the_tables_that_python_makes(device, monkeypatch, pairs):
     assert found[0][1] == found[1][1] == [0] and torch.equal(found[0][2], found[1][2])
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_pairs_are_compared_as_in_host_memory(device, dtype):
+    news = [normal(n, dtype=dtype, seed=n) for n in (0, 1, 999, 4096, 70_000)] + [normal(9, 7, dtype=dtype).t()]
+    olds = [normal(n, dtype=dtype, seed=n + 1) for n in (0, 1, 999, 4096, 70_000)] + [normal(9, 7, dtype=dtype, seed=1).t()]
+    other = torch.float64 if dtype is torch.float32 else torch.float32
+    wrong = [(torch.arange(3),) * 2, (news[2], news[3]), (news[2], news[2].to(other)), (news[5], news[5].t())]
+    news, olds = news + [new for new, _ in wrong], olds + [old for _, old in wrong]
+    firsts = 2 + 3 * np.arange(len(news))[::-1]
+    found = []
+    for compare in (kernels.compare_many, kernels.host.compare_many):
+        state = torch.full((3 * len(news) + 2,), -7.0, dtype=torch.float64)
+        found.append((state, compare(state, firsts, news, olds)))
+    assert found[0][1] == found[1][1] == [6, 7, 8, 9]
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-12, atol=1e-12)
+    assert device.from_python == ["compare_list", "merge_products"]
+
+
 def test_tables_are_copied_once(device, monkeypatch):
     from lightning_hooks.stats.kernels import kept_tables
 

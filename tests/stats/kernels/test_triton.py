@@ -14,7 +14,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 COMPILE = """
 import re, sys
 from triton.backends.compiler import GPUTarget
-from lightning_hooks.stats.kernels import cuda, handles, launching, triton_code, triton_merge, triton_units
+from lightning_hooks.stats.kernels import cuda, handles, launching, triton_code, triton_merge, triton_pairs, triton_units
 
 def compiled(kernel, **constants):
     return launching.compiled(kernel, constants, GPUTarget("cuda", capability, 32)).asm
@@ -27,6 +27,7 @@ for capability in map(int, sys.argv[1:]):
     kernels += [
         compiled(triton_code.measure_list, CODE=2, MAGNITUDES=False, PAIRED=paired, **cuda._BLOCKS) for paired in (False, True)
     ]
+    kernels += [compiled(triton_pairs.compare_list, CODE=code, **cuda._BLOCKS) for code in (0, 1, 2, 3)]
     eight = [
         compiled(triton_code.measure_eight, CODE=code, MAGNITUDES=False, **cuda._DIVISION, **cuda._BLOCKS) for code in (0, 2, 3)
     ]
@@ -40,6 +41,7 @@ for capability in map(int, sys.argv[1:]):
         parameters, arguments = handles.parameters_in(kernel["ptx"]), 24 if kernel in eight else 4
         assert arguments <= len(parameters) <= arguments + 4 and {*parameters} <= {"u64", "b64"}, parameters
     assert compiled(triton_merge.merge_rows, CHUNK=triton_merge.CHUNK)["cubin"]
+    assert compiled(triton_pairs.merge_products, CHUNK=triton_pairs.CHUNK)["cubin"]
     for code in (0, 1, 2, 3):
         sizes = {"UNITS": triton_units.COLUMN_UNITS, "ROWS": triton_units.COLUMN_ROWS}
         kernel = compiled(triton_units.measure_columns, CODE=code, **sizes)
@@ -90,7 +92,7 @@ def run(*arguments, **env):
         "sizes fuzz",
         "odd several_blocks_each without_magnitudes",
         "magnitudes offsets differences",
-        "views lists table partial_rows other_streams pointers step",
+        "views lists comparisons table partial_rows other_streams pointers step",
         "eight eight_of_several_blocks",
         "units units_in_parts units_that_are_not_finite units_of_a_table",
     ],

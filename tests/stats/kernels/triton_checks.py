@@ -10,7 +10,7 @@ import math
 import sys
 import warnings
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -20,7 +20,16 @@ from lightning_hooks.stats import kernels
 from lightning_hooks.stats.accumulators import AccumulatorRows
 from lightning_hooks.stats.accumulators.histogram import Histogram
 from lightning_hooks.stats.accumulators.units import Units
-from lightning_hooks.stats.kernels import cuda, cuda_units, on_cuda, reference, triton_code, triton_merge, triton_units
+from lightning_hooks.stats.kernels import (
+    cuda,
+    cuda_units,
+    on_cuda,
+    reference,
+    triton_code,
+    triton_merge,
+    triton_pairs,
+    triton_units,
+)
 from lightning_hooks.stats.kernels.driver import Driver
 from lightning_hooks.stats.kernels.queued_rows import QueuedRows
 from lightning_hooks.stats.measurement import Measurement
@@ -338,6 +347,7 @@ def counting(counts):
     names = {
         triton_code: ("measure_one", "measure_list"),
         triton_merge: ("merge_rows",),
+        triton_pairs: ("compare_list", "merge_products"),
         triton_units: ("measure_columns", "measure_runs", "merge_parts"),
     }
     plain = [(module, name, getattr(module, name)) for module, several in names.items() for name in several]
@@ -366,6 +376,36 @@ def lists():
     out, (eighth, whole, ninth) = neutral(4, DEVICE), on([tensors[8], torch.arange(3), tensors[9]])
     assert cuda.measure_many_into(out, [18, 0, 27], [eighth, whole, ninth]) == [1]
     assert out[:2].equal(neutral(2, DEVICE)) and out[2].equal(cuda.measure(eighth)) and out[3].equal(cuda.measure(ninth))
+
+
+def comparisons():
+    """Sums of products and of squares of pairs of all dtypes, each in one launch, and one that adds up: the same bits again."""
+    cuda._PROGRAMS = 7
+    sizes = (0, 1, 999, BLOCK, 3 * BLOCK + 5, 17 * BLOCK + 1025)
+    news = [normal(n, dtype=dtype, seed=n) for n in sizes for dtype in DTYPES] + [normal(30, 40).t()]
+    news += [torch.tensor([1.0, odd] * 600) for odd in (NAN, INF, 1e-42, 3e38)]
+    olds = [tensor.clone() / 3 + 1 for tensor in news]
+    state, counts = torch.full((3 * len(news) + 5,), -7.0, dtype=torch.float64, device=DEVICE), Counter()
+    firsts = 1 + 3 * np.arange(len(news) + 1)[::-1]
+    others = torch.ones(3), torch.ones(2, 2)  # of other shapes
+    given = on([*news, others[0]]), on([*olds, others[1]])
+    with counting(counts) if DEVICE == "cpu" else nullcontext():
+        assert on_cuda.compare_many(state, firsts, *given) == [len(news)]
+    assert DEVICE != "cpu" or counts == {"compare_list": len(DTYPES), "merge_products": 1}, counts
+    again = torch.full_like(state, -7.0)
+    on_cuda.compare_many(again, firsts, *given)
+    assert torch.equal(again.view(torch.int64), state.view(torch.int64))
+    assert state.cpu()[[0, 1, 2, 3, -1]].tolist() == [-7.0] * 5
+    exact = torch.zeros_like(state, device="cpu")
+    if DEVICE == "cpu":
+        assert kernels.host.compare_many(exact, firsts[:-1], news, olds) == []
+    for first, new, old in zip(firsts.tolist(), news, olds, strict=False):
+        x, y = new.flatten().double(), old.flatten().double()
+        want = [torch.dot(x, y), torch.dot(y, y), torch.dot(x, x)]
+        for place, slack in enumerate(((x * y).abs().sum(), want[1], want[2])):
+            near(state[first + place].cpu(), want[place], 1e-13 * slack, f"{new.dtype} {tuple(new.shape)}")
+            if DEVICE == "cpu":
+                near(state[first + place], exact[first + place], 1e-13 * slack, "the compiled kernel")
 
 
 def table():
@@ -659,6 +699,7 @@ ALL = (
     differences,
     fuzz,
     lists,
+    comparisons,
     table,
     partial_rows,
     other_streams,
