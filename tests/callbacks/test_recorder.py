@@ -269,7 +269,7 @@ class Blocks(LightningModule):
 def record_late(monkeypatch):
     """Stand in for a device: Python writes every row, and its copies are read later."""
     late_copies.install(monkeypatch)
-    monkeypatch.setattr("lightning_hooks.engine.recording.late_recorder.begin_copy", late_copies.LateCopy)
+    monkeypatch.setattr("lightning_hooks.engine.recording.step_numbers.begin_copy", late_copies.LateCopy)
     monkeypatch.setattr(RowFallback, "note_order", lambda self: None)
     monkeypatch.setattr(_recording, "recorder_for", lambda observer, share, last, device: LateRecorder(observer, share, last))
 

@@ -11,7 +11,6 @@ namespace hooks {
 namespace {
 
 PyObject* device_writer_type = nullptr;
-PyObject* note_name = nullptr;
 
 struct DeviceWriter {
   static constexpr int kFields = 3;
@@ -36,17 +35,6 @@ int write_in_python(const DeviceWriter* writer, PyObject* tensor) {
   return 0;
 }
 
-// Notes the row in a trail that keeps only the order of measurements, because the numbers are on the device.
-bool note_order(const FallbackWriter* fallback, int row) {
-  PyObject* const trail = fallback->trail;
-  if (!trail || trail == Py_None || is_trail(trail)) return true;
-  PyObject* const number = PyLong_FromLong(row);
-  PyObject* const result = number ? PyObject_CallMethodObjArgs(trail, note_name, number, nullptr) : nullptr;
-  Py_XDECREF(number);
-  Py_XDECREF(result);
-  return result != nullptr;
-}
-
 // As `write_on_device`.
 int write_row(const DeviceWriter* writer, PyObject* tensor) {
   FallbackWriter* const fallback = reinterpret_cast<FallbackWriter*>(writer->fallback);
@@ -55,7 +43,7 @@ int write_row(const DeviceWriter* writer, PyObject* tensor) {
   const int written = launch_on_device(writer->rows, writer->offset, tensor) ? 1 : write_in_python(writer, tensor);
   if (written < 0) return -1;
   if (!written) return fall_back(writer->fallback, writer->row, tensor);
-  if (!note_order(fallback, writer->row)) return -1;
+  if (fallback->trail && is_trail(fallback->trail)) note_order(fallback->trail, writer->row);
   fallback->nanoseconds += std::chrono::nanoseconds(Clock::now() - begun).count();
   ++fallback->calls;
   return 0;
@@ -107,7 +95,6 @@ bool make_device_types() {
                                 {0, nullptr}};
   static PyType_Spec spec = {"lightning_hooks.backends._native.DeviceWriter", sizeof(DeviceWriter), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
-  note_name = PyUnicode_InternFromString("note");
   device_writer_type = PyType_FromSpec(&spec);
   return device_writer_type && make_device_rows_type();
 }

@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 namespace hooks {
 namespace {
 
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 PyObject* trail_type = nullptr;
 
 // Python reads the entries as records of these five fields; see stats/schema.py (TRAIL_ENTRY).
@@ -67,10 +69,11 @@ void destroy_trail(PyObject* self) {
   Py_DECREF(type);
 }
 
-// Arguments: the row, the smallest and the largest element, the number of elements that are not finite, and the smallest magnitude.
+// Arguments: the row, the smallest and the largest element, the number of elements that are not finite, and the smallest magnitude. All
+// but the row are optional.
 PyObject* py_note(PyObject* self, PyObject* args) {
-  Entry entry;
-  if (!PyArg_ParseTuple(args, "ddddd:note", &entry.row, &entry.minimum, &entry.maximum, &entry.nonfinite, &entry.abs_min)) return nullptr;
+  Entry entry = {0, kUnknown, kUnknown, kUnknown, kUnknown};
+  if (!PyArg_ParseTuple(args, "d|dddd:note", &entry.row, &entry.minimum, &entry.maximum, &entry.nonfinite, &entry.abs_min)) return nullptr;
   add(trail_of(self), entry);
   Py_RETURN_NONE;
 }
@@ -92,6 +95,10 @@ PyObject* py_entries(PyObject* self, PyObject* args) {
 
 void note(PyObject* trail, int row, const RowMoments& measured) {
   add(trail_of(trail), {static_cast<double>(row), measured.min, measured.max, measured.nonfinite, measured.abs_min});
+}
+
+void note_order(PyObject* trail, int row) {
+  add(trail_of(trail), {static_cast<double>(row), kUnknown, kUnknown, kUnknown, kUnknown});
 }
 
 bool is_trail(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == trail_type; }

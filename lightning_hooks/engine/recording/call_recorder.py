@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-import numpy as np
 from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.participant import PhaseMemo
 from lightning_hooks.engine.recording.batch_marks import BatchMarks
 from lightning_hooks.engine.recording.extremes import Extremes
-from lightning_hooks.engine.recording.recorded_rows import Array, have_infinite_only, have_nonfinite, rows_by_tensor
+from lightning_hooks.engine.recording.recorded_rows import Array, have_infinite_only, have_nonfinite, rows_by_tensor, trail_of
 from lightning_hooks.engine.recording.recorded_step import RecordedStep
 from lightning_hooks.engine.recording.recorder import FoundIn
 from lightning_hooks.engine.watching.observer import Observer
@@ -20,10 +17,6 @@ from lightning_hooks.plan.rows import LOSS
 from lightning_hooks.recorder.calls import Calls
 from lightning_hooks.recorder.overflows import Overflows
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.kernels.trail import Order
-
-_CAPACITY: Final = 1 << 16
-"""The measurements that a trail keeps: 2 MB."""
 
 
 class CallRecorder:
@@ -45,12 +38,7 @@ class CallRecorder:
         self._observer, self._plan, self._rows = observer, share.plan, share.part.rows
         self._extremes = Extremes(share.plan, last)
         self._overflows = Overflows()
-        numbers = np.full(len(observer.plan.rows), -1, np.int32)
-        numbers[self._rows] = np.arange(len(self._rows))
-        # Recorders of one observer have the same rows, and share a trail.
-        trail = observer.fallback.trail
-        self.trail = kernels.Trail(_CAPACITY, numbers.tobytes()) if trail is None or isinstance(trail, Order) else trail
-        observer.fallback.trail = self.trail
+        self.trail = trail_of(observer, self._rows)
         self._finite_until: int | None = None
         self._bad_before = 0  # bad measurements before the step began
         self._has_overflowed = False

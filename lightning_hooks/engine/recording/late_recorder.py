@@ -6,26 +6,24 @@ from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
-from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.participant import PhaseMemo
 from lightning_hooks.engine.recording.batch_marks import BatchMarks
 from lightning_hooks.engine.recording.extremes import Extremes
-from lightning_hooks.engine.recording.recorded_rows import Array, have_infinite_only, have_nonfinite, rows_by_tensor
+from lightning_hooks.engine.recording.recorded_rows import Array, have_infinite_only, have_nonfinite, rows_by_tensor, trail_of
 from lightning_hooks.engine.recording.recorded_step import RecordedStep
 from lightning_hooks.engine.recording.recorder import FoundIn
+from lightning_hooks.engine.recording.step_numbers import StepNumbers
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.plan.rows import LOSS
 from lightning_hooks.recorder.calls import Calls, Mark
 from lightning_hooks.recorder.overflows import Overflows
-from lightning_hooks.stats.host_copy import HostCopy, begin_copy, to_device
-from lightning_hooks.stats.kernels.trail import Order
+from lightning_hooks.stats.host_copy import HostCopy
+from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import MAX, MIN, NONFINITE, TRAIL_ENTRY
-from lightning_hooks.tensor_kinds import held_part
 
 
 class _EndedStep(NamedTuple):
@@ -33,14 +31,14 @@ class _EndedStep(NamedTuple):
 
     Args:
         step: the step.
-        copy: the moments of all rows, the largest magnitude of a parameter after the update, and the loss scale.
-        order: the rows in the order in which they were measured.
+        copy: the numbers of the step.
+        trail: the measurements of the step without their numbers, as packed `TRAIL_ENTRY`.
         micro_batch: the number of the last batch of the step.
     """
 
     step: int
     copy: HostCopy
-    order: tuple[int, ...]
+    trail: bytes
     micro_batch: int
 
 
@@ -62,15 +60,13 @@ class LateRecorder:
         self._observer, self._plan, self._rows = observer, share.plan, share.part.rows
         self._extremes = Extremes(share.plan, last)
         self._overflows = Overflows()
-        trail = observer.fallback.trail
-        self._order = trail if isinstance(trail, Order) else Order(share.part.row_of)
-        observer.fallback.trail = self._order
+        self._trail = trail_of(observer, self._rows)
+        self._begun = self._trail.count  # the measurements before the step began
+        self._numbers = StepNumbers(self._rows)
         self._rows_by_tensor = rows_by_tensor(share.plan)
         self._finite_until: int | None = None
-        self._largest: Tensor | None = None
         self._ended_step: _EndedStep | None = None
         self._bad_step: tuple[_EndedStep, Array] | None = None
-        self._index: Tensor | None = None
 
     @property
     def step(self) -> int:
@@ -81,23 +77,19 @@ class LateRecorder:
         names = [(row.name, row.tensor) for row in self._plan.rows]
         if self._bad_step is None:
             # The numbers of the step under way are on the device.
-            moments, no_calls = np.zeros((len(self._plan.rows), self._columns)), Calls(b"", 0, (), names)
+            moments, no_calls = np.zeros((len(self._plan.rows), MOMENTS)), Calls(b"", 0, (), names)
             return RecordedStep(self.marks.step, self.marks.micro_batch, self._plan, moments, no_calls, *known)
         ended, moments = self._bad_step
         calls = _calls_of(ended, moments, names)
         return RecordedStep(ended.step, ended.micro_batch, self._plan, moments, calls, *known)
 
-    @property
-    def _columns(self) -> int:
-        return int(self._observer.table.moments.shape[1])
-
     def begin_step(self, step: int) -> None:
         self.marks.step = step
-        self._order.rows.clear()
-        self._largest = None
+        self._begun = self._trail.count
+        self._numbers.begin_step()
 
     def begin_batch(self) -> None:
-        self.marks.begin_batch(len(self._order.rows))
+        self.marks.begin_batch(self._trail.count - self._begun)
 
     def look_at_loss(self, scale: Tensor | None) -> FoundIn | None:
         return None
@@ -106,24 +98,13 @@ class LateRecorder:
         return None
 
     def look_after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> FoundIn | None:
-        held = [held_part(each.detach()) for group in optimizer.param_groups for each in group["params"]]
-        # A shard may be empty, and torch computes no largest magnitude of an empty tensor.
-        parameters = [each for each in held if each.numel()]
-        if parameters:
-            largest = get_total_norm(parameters, float("inf")).double()
-            self._largest = largest if self._largest is None else torch.maximum(self._largest, largest)
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        self._numbers.measure(self._observer.table, parameters)
         return None
 
     def end_step(self, scale: Tensor | None) -> FoundIn | None:
-        table = self._observer.table.moments
-        if self._index is None:
-            self._index = to_device(self._rows.tolist(), table.device)
-        moments = table.index_select(0, self._index)
-        one = torch.ones((), dtype=torch.float64, device=moments.device)
-        largest = one if self._largest is None else self._largest.to(moments.device)
-        known = one * torch.nan if scale is None else scale.to(moments.device, torch.float64).reshape(())
-        copy = begin_copy(torch.cat([moments.flatten(), largest.reshape(1), known.reshape(1)]))
-        ended = _EndedStep(self.marks.step, copy, tuple(self._order.rows), self.marks.micro_batch)
+        copy = self._numbers.copied(self._observer.table, scale)
+        ended = _EndedStep(self.marks.step, copy, self._trail.entries(self._begun), self.marks.micro_batch)
         previous, self._ended_step = self._ended_step, ended
         return None if previous is None else self._look(previous)
 
@@ -132,24 +113,21 @@ class LateRecorder:
         return None if ended is None else self._look(ended)
 
     def _look(self, ended: _EndedStep) -> FoundIn | None:
-        numbers = np.array(ended.copy.wait(), dtype=np.float64)
-        largest, scale = float(numbers[-2]), float(numbers[-1])
-        moments = numbers[:-2].reshape(-1, self._columns)
+        moments, has_bad_parameter, scale = self._numbers.figures(ended.copy.wait())
         self._bad_step = ended, moments
-        is_scaled = not np.isnan(scale)
         loss = self._rows_by_tensor.get(LOSS)
         has_bad_loss = have_nonfinite(moments, loss)
         has_bad_gradient = have_nonfinite(moments, self._rows_by_tensor.get("grad"))
         is_infinite = loss is not None and have_infinite_only(moments, loss)
-        may_overflow = is_scaled and not (has_bad_loss and not is_infinite) and not self._overflows.is_fault(scale)
+        may_overflow = scale is not None and not (has_bad_loss and not is_infinite) and not self._overflows.is_fault(scale)
         if has_bad_loss and not may_overflow:
             return "loss"
         if has_bad_gradient and not may_overflow:
             return "gradients"
-        if not np.isfinite(largest) and not (has_bad_loss or has_bad_gradient):
+        if has_bad_parameter and not (has_bad_loss or has_bad_gradient):
             return "parameters"
         self._bad_step = None
-        if is_scaled and not (has_bad_loss or has_bad_gradient):
+        if scale is not None and not (has_bad_loss or has_bad_gradient):
             self._overflows.note_good(scale)
         self._finite_until = ended.step
         if not (may_overflow and (has_bad_loss or has_bad_gradient)):
@@ -160,7 +138,7 @@ class LateRecorder:
 
 def _calls_of(ended: _EndedStep, moments: Array, names: list[tuple[str, str]]) -> Calls:
     """The calls of a step, each row once."""
-    calls = Counter(ended.order)
+    calls = Counter(np.frombuffer(ended.trail, TRAIL_ENTRY)["row"].astype(int).tolist())
     entries = [(row, moments[row, MIN], moments[row, MAX], moments[row, NONFINITE], np.nan) for row in calls]
     joined = {row for row, count in calls.items() if count > 1}
     mark = Mark(0, ended.step, ended.micro_batch)

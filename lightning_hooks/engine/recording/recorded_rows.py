@@ -8,15 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.schedule import EveryN
+from lightning_hooks.stats import kernels
 from lightning_hooks.stats.schema import MAX, MIN, NONFINITE
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.intp]
 _STATS: Final = ("abs_max", "nonfinite")
+_CAPACITY: Final = 1 << 16
+"""The measurements that a trail keeps: 2 MB."""
 
 
 def plan_of(model: nn.Module, label: str = "") -> Plan:
@@ -38,6 +42,20 @@ def rows_by_tensor(plan: Plan) -> dict[str, Rows]:
     """The numbers of the rows of each tensor, such as `output`."""
     tensors = [row.tensor for row in plan.rows]
     return {name: np.flatnonzero([tensor == name for tensor in tensors]) for name in set(tensors)}
+
+
+def trail_of(observer: Observer, rows: Rows) -> kernels.Trail:
+    """The trail of an observer. Recorders of one observer have the same rows, and share a trail.
+
+    Args:
+        observer: measures the rows; gets a new trail if it has none.
+        rows: the rows of the recorder in the table of the observer.
+    """
+    if observer.fallback.trail is None:
+        numbers = np.full(len(observer.plan.rows), -1, np.int32)
+        numbers[rows] = np.arange(len(rows))
+        observer.fallback.trail = kernels.Trail(_CAPACITY, numbers.tobytes())
+    return observer.fallback.trail
 
 
 def have_nonfinite(moments: Array, rows: Rows | None) -> bool:

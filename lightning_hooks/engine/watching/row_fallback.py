@@ -14,7 +14,6 @@ from torch import Tensor
 from lightning_hooks.plan.plan import LOSS_SCALED
 from lightning_hooks.plan.rows import LOSS, Due
 from lightning_hooks.stats.kernels import FallbackWriter
-from lightning_hooks.stats.kernels.trail import Order
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, UnscaledMeasurement
 from lightning_hooks.stats.schema import MAX, MIN, NONFINITE
 from lightning_hooks.tensor_kinds import TRANSFORMED, held_part, inside_transform, is_sharded
@@ -114,9 +113,13 @@ class RowFallback(FallbackWriter):
             observer.table.measuring.add(row, measurement)
 
     def _note(self, row: int, measurement: Measurement) -> None:
-        if isinstance(self.trail, Order):
+        if self.trail is None:
+            return
+        if not self._watching.table.state.is_cpu:
+            # The numbers stay on the device, so note only that the row was measured.
             self.trail.note(row)
-        if self.trail is None or isinstance(self.trail, Order) or measurement.tensor.is_cuda:
+            return
+        if measurement.tensor.is_cuda:
             return
         with suppress(UnmeasurableError, RuntimeError):  # `_write` has warned of it
             moments = measurement.moments.tolist()

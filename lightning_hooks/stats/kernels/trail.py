@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Mapping
 from itertools import islice
+from math import nan
 from struct import pack
 
 
@@ -37,8 +37,8 @@ class Trail:
         self._ring: deque[bytes] = deque(maxlen=capacity)
         self._numbers = None if numbers is None else array("i", numbers)
 
-    def note(self, row: int, minimum: float, maximum: float, nonfinite: float, abs_min: float) -> None:
-        """Add a measurement.
+    def note(self, row: int, minimum: float = nan, maximum: float = nan, nonfinite: float = nan, abs_min: float = nan) -> None:
+        """Add a measurement; without numbers if these stay on a device.
 
         Args:
             row: the index of the row.
@@ -59,24 +59,3 @@ class Trail:
         """The entries from a number on that are still kept, the earliest first, as packed `schema.TRAIL_ENTRY`."""
         oldest = self.count - len(self._ring)
         return b"".join(islice(self._ring, max(first - oldest, 0), None))
-
-
-class Order:
-    """The order of measurements whose numbers stay on a device.
-
-    Args:
-        numbers: by row of the table, the row in the order; rows that are not in it are not noted.
-
-    Attributes:
-        rows: the rows in the order in which they were measured.
-    """
-
-    def __init__(self, numbers: Mapping[int, int]) -> None:
-        self.rows: list[int] = []
-        self._numbers = numbers
-
-    def note(self, row: int) -> None:
-        """Add a measurement of a row of the table."""
-        number = self._numbers.get(row)
-        if number is not None:
-            self.rows.append(number)

@@ -7,7 +7,7 @@ from time import perf_counter_ns
 
 from torch import Tensor
 
-from lightning_hooks.stats.kernels.trail import Order, Trail
+from lightning_hooks.stats.kernels.trail import Trail
 
 
 class FallbackWriter:
@@ -17,13 +17,13 @@ class FallbackWriter:
     if writing raised. The writer counts its direct writes in the fallback.
 
     Attributes:
-        trail: notes what writers write directly, or only in which order; None for no trail.
+        trail: notes what writers write directly, on a device only in which order; None for no trail.
         direct: whether writers write directly; read at every call.
         calls: the number of direct writes.
         nanoseconds: the duration of all direct writes.
     """
 
-    trail: Trail | Order | None = None
+    trail: Trail | None = None
     direct: bool = False
     nanoseconds: int = 0
     calls: int = 0
@@ -61,7 +61,7 @@ class DirectWriter:
         if not written:
             fallback(self.row, tensor)
             return
-        if isinstance(fallback.trail, Order):
+        if fallback.trail is not None:
             fallback.trail.note(self.row)
         fallback.nanoseconds += perf_counter_ns() - begun
         fallback.calls += 1

@@ -19,9 +19,8 @@ from torch import nn
 from lightning_hooks import StatsMonitor, Watch, instrument
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.kernels import reference
-from lightning_hooks.stats.kernels.trail import Order
 from lightning_hooks.stats.measurement import Measurement
-from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN, NONFINITE
+from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN, NONFINITE, TRAIL_ENTRY
 from lightning_hooks.stats.table import Table
 from tests.stats._fallback import KeepsAll
 from tests.stats.kernels import stand_in
@@ -200,10 +199,12 @@ def test_threads_launch_at_once(device):
 
 def test_the_order_of_calls_is_noted(device):
     table, writes, fallback = ready()
-    fallback.trail = Order({0: 10, 1: 11})
+    fallback.trail = kernels.Trail(10, np.array([10, 11], np.int32).tobytes())
     for row in (1, 0, 1):
         writes[row](torch.ones(3))
-    assert fallback.trail.rows == [11, 10, 11]
+    entries = np.frombuffer(fallback.trail.entries(0), TRAIL_ENTRY)
+    assert entries["row"].tolist() == [11, 10, 11] and fallback.trail.bad == 0
+    assert all(np.isnan(entries[name]).all() for name in ("minimum", "maximum", "nonfinite", "abs_min"))
 
 
 def test_an_interruption_in_python_is_not_ignored(device, monkeypatch):
