@@ -14,7 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_hooks import FlightRecorder, HealthMonitor, StatsMonitor
+from lightning_hooks import FlightRecorder, HealthMonitor, StatsMonitor, Watch
 from lightning_hooks.callbacks import _recording
 from lightning_hooks.engine.recording.late_recorder import LateRecorder
 from lightning_hooks.engine.recording.saving import load_batch, load_generators, load_weights
@@ -104,6 +104,48 @@ def test_the_operation_is_named_at_once(tmp_path, capsys):
     shown = " ".join(capsys.readouterr().err.split())
     assert "In the forward pass of step 5, log_of (Log) gave the first number that is not finite." in shown
     assert str(recorder.folder / "record.md") in shown
+
+
+class SetsOneElement(torch.optim.SGD):
+    """Steps, and sets an element of the last parameter at `BAD_STEP`."""
+
+    def __init__(self, parameters, element):
+        super().__init__(parameters, lr=1e-3)
+        self.element, self.count = element, count()
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = super().step(closure)
+        if next(self.count) == BAD_STEP:
+            self.param_groups[0]["params"][-1].view(-1)[0] = self.element
+        return loss
+
+
+BESIDE = {
+    "alone": (),
+    "every change is measured": ({"tensors": ("update",)},),
+    "changes are measured at other steps": ({"tensors": ("update",), "every_n_steps": 4},),
+    "other changes are measured": ({"params": "*.weight", "tensors": ("update",)},),
+}
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["trained", "some frozen"])
+@pytest.mark.parametrize("element", [math.nan, -math.inf, 3e38])
+@pytest.mark.parametrize("beside", BESIDE.values(), ids=BESIDE)
+def test_a_parameter_that_an_update_spoils_is_named_at_once(beside, element, frozen, tmp_path):
+    model, recorder = made(is_sick=False), FlightRecorder()
+    model.head.bias.data[0] = -3e38 if element == 3e38 else 0.0
+    # The loss has no part of the head, so that no number but the parameter's tells of it.
+    model.training_step = lambda batch, batch_idx: model.body(batch[0]).pow(2).mean()
+    model.body[0].bias.requires_grad_(not frozen)
+    model.configure_optimizers = lambda: SetsOneElement(model.parameters(), element)
+    fit(model, *(StatsMonitor([Watch(**{"params": "*", **each})]) for each in beside), recorder, folder=tmp_path)
+    if element == 3e38:
+        # The change of the bias is too large for float32, but the bias is not.
+        assert recorder.record is None
+    else:
+        assert (recorder.record.verdict, recorder.record.step) == (Verdict.UPDATE, BAD_STEP)
+        assert "head.bias" in recorder.record.message
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a monitor"])

@@ -86,7 +86,12 @@ class CallRecorder:
         self.marks.updates += 1
         if memo.skipped or self._has_overflowed:
             return None
-        if not kernels.are_finite([each for group in optimizer.param_groups for each in group["params"]]):
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        # A finite change shows that the parameter is finite, before and after. Not every change that is not finite shows that
+        # it is not: the difference of two large numbers may overflow.
+        changes = self._observer.rows_of_changes(parameters)
+        is_known = changes is not None and not have_nonfinite(self._table, changes)
+        if not is_known and not kernels.are_finite(parameters):
             return "parameters"
         self._finite_until = self.marks.step
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -58,7 +59,7 @@ def trail_of(observer: Observer, rows: Rows) -> kernels.Trail:
     return observer.fallback.trail
 
 
-def have_nonfinite(moments: Array, rows: Rows | None) -> bool:
+def have_nonfinite(moments: Array, rows: Rows | Sequence[int] | None) -> bool:
     """Whether a row has a number that is not finite.
 
     Args:

@@ -17,7 +17,7 @@ from lightning_hooks.engine.participants.participant import Participant, PhaseMe
 from lightning_hooks.engine.participants.shards import tensor_parallel_place
 from lightning_hooks.engine.watching.guard import Guard
 from lightning_hooks.engine.watching.pairs import PairWatch, comparable
-from lightning_hooks.engine.watching.param_reader import ParamReader, TensorRows
+from lightning_hooks.engine.watching.param_reader import ParamReader, TensorRows, are_same
 from lightning_hooks.engine.watching.row_fallback import RowFallback
 from lightning_hooks.engine.watching.row_owners import RowOwners, owners_requesting
 from lightning_hooks.engine.watching.share import Share
@@ -227,6 +227,11 @@ class Observer(Participant):
             due = self._due_rows("after_update", optimizer)
             with self.guard:
                 self.table.withdraw([row for each in due for row in each.offsets.rows], memo.found_inf)
+
+    def rows_of_changes(self, parameters: Sequence[Tensor]) -> Sequence[int] | None:
+        """The rows with the changes of exactly these parameters in the last update; None if not all were measured."""
+        changes = self._reader.changes
+        return changes.offsets.rows if changes is not None and are_same(changes.parameters, parameters) else None
 
     def skips_capture(self) -> bool:
         """Whether nothing is measured now because a CUDA graph is being captured. Warns the first time."""

@@ -47,12 +47,16 @@ class TensorRows(NamedTuple):
 
 
 class ParamReader:
-    """Reads tensors of an optimizer's parameters into the rows of a table; `phases` are those in which anything is read.
+    """Reads tensors of an optimizer's parameters into the rows of a table.
 
     Args:
         plan: the rows.
         table: is written.
         held: the rows of which, for a sharded tensor, what this rank holds is read, without waiting for another rank.
+
+    Attributes:
+        phases: those in which anything is read.
+        changes: the changes of the last update that the kernel wrote as a whole; None if it did not.
     """
 
     def __init__(self, plan: Plan, table: Table, held: Collection[int] = ()) -> None:
@@ -68,6 +72,7 @@ class ParamReader:
         # By phase, turn, demands and first parameter: the optimizer's parameters at the last lookup, and their rows.
         self._cached: dict[tuple[str, int | None, Due, nn.Parameter], tuple[list[nn.Parameter], list[TensorRows]]] = {}
         self._snapshots = Snapshots()
+        self.changes: TensorRows | None = None
         self._before: WeakKeyDictionary[Optimizer, tuple[list[nn.Parameter], list[Tensor]]] = WeakKeyDictionary()
         self._warned_of: set[str] = set()  # the tensors, such as `state.exp_avg`, whose absence was warned of
 
@@ -75,6 +80,7 @@ class ParamReader:
         """Free the copies, and look up the rows again in the next step: parameters may have been replaced."""
         self._cached.clear()
         self._snapshots = Snapshots()
+        self.changes = None
         self._before.clear()
 
     def updates_of(self, param: int) -> Sequence[int]:
@@ -100,7 +106,7 @@ class ParamReader:
             return []
         key = (phase, turn, schedules, parameters[0])
         cached, due = self._cached.get(key, ([], []))
-        if not _are_same(cached, parameters):
+        if not are_same(cached, parameters):
             chosen = None if rows is None else frozenset(rows)
             tensors = [tensor for tensor, kind in self._kinds.items() if kind.phase == phase]
             due = [each for tensor in tensors for each in self._find(parameters, schedules, tensor, chosen)]
@@ -109,6 +115,7 @@ class ParamReader:
 
     def copy_parameters(self, optimizer: Optimizer, schedules: Due) -> None:
         """Keep the values of the parameters whose change is read in `after_update`."""
+        self.changes = None
         due = self.due("after_update", optimizer, schedules)
         parameters = [parameter for rows in due if rows.kind.is_change for parameter in rows.parameters]
         # Skip lazy parameters, which have no value before the first step.
@@ -162,7 +169,7 @@ class ParamReader:
     def _read_changes(self, due: TensorRows, optimizer: Optimizer) -> Unwritten:
         """Set rows to the differences between parameters and their copies; the kernel subtracts while measuring, if it can."""
         parameters, copies = self._before.get(optimizer, ([], []))
-        rows, is_complete = due.offsets.rows, _are_same(parameters, due.parameters)
+        rows, is_complete = due.offsets.rows, are_same(parameters, due.parameters)
         if not is_complete:
             row_of = dict(zip(due.parameters, rows, strict=True))
             # Skip a parameter that was copied before the step of the optimizer, and was frozen or removed during the step.
@@ -171,6 +178,7 @@ class ParamReader:
             rows = [row_of[parameter] for parameter in parameters]
         left = self._table.measure_all(due.offsets if is_complete else rows, parameters, copies)
         if not left:
+            self.changes = due if is_complete and not due.sharded else None
             return []
         with torch.no_grad():
             found = [(rows[i], due.kind.value(optimizer, parameters[i], copies[i], "")) for i in left]
@@ -224,5 +232,6 @@ class ParamReader:
             warnings.warn(f"{resolved.where}.{error}", stacklevel=2)
 
 
-def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+def are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether two sequences hold the same objects in the same order."""
     return len(some) == len(others) and all(map(is_, some, others))
