@@ -18,19 +18,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
-from weakref import WeakValueDictionary
+from typing import Any, Final
+from weakref import ReferenceType, ref
 
 import torch
 import torch._dynamo
 from torch import Tensor, nn
 
 from lightning_hooks.hooks.action import Action, ModuleActions
-from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook, is_recomputation
+from lightning_hooks.hooks.autograd import names
+from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook
 from lightning_hooks.hooks.gradients import OutputGradients
 from lightning_hooks.hooks.handles import Handles, OurHook
 from lightning_hooks.hooks.parts import Arguments, part_at, steps_of
-from lightning_hooks.hooks.switch import HookSwitch
+from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
 from lightning_hooks.nested.rebuilding import map_tensors
 from lightning_hooks.nested.tensors import tensors_in
 from lightning_hooks.private import private
@@ -41,13 +42,18 @@ _LISTS = ("input", "output", *_GRADIENTS)
 
 _LIBRARY = torch.library.Library("lightning_hooks", "DEF")
 # `read` is declared to change the mark, so that the compiler does not drop, repeat or reorder it.
-_LIBRARY.define("read(Tensor x, Tensor(a!) mark) -> ()")
-_LIBRARY.define("read_without_gradients(Tensor x, Tensor(a!) mark) -> ()")
-_LIBRARY.define("read_grad(Tensor grad, Tensor mark) -> Tensor")
-_LIBRARY.define("change_grad(Tensor grad, Tensor mark) -> Tensor")
+_SCHEMAS: Final = (
+    "read(Tensor x, Tensor(a!) mark) -> ()",
+    "read_without_gradients(Tensor x, Tensor(a!) mark) -> ()",
+    "read_grad(Tensor grad, Tensor mark) -> Tensor",
+    "change_grad(Tensor grad, Tensor mark) -> Tensor",
+)
+for _schema in _SCHEMAS:
+    # A replay of a CUDA graph would not call the actions. By this tag the compiler leaves the operation out of CUDA graphs.
+    _LIBRARY.define(_schema, tags=(torch.Tag.cudagraph_unsafe,))
 
 _NUMBERS = itertools.count()
-_MARKS: WeakValueDictionary[int, Mark] = WeakValueDictionary()
+_MARKS: dict[int, ReferenceType[Mark]] = {}
 """The marks of this process by their numbers, because an operation in a compiled graph is given only a number."""
 
 
@@ -69,7 +75,9 @@ class Mark:
 
     def __post_init__(self) -> None:
         number = next(_NUMBERS)
-        _MARKS[number] = self
+        # Not a `WeakValueDictionary`, whose `get` is a function in Python: each read tensor looks its mark up.
+        _MARKS[number] = ref(self, lambda _: _MARKS.pop(number, None))
+        self.is_gradient = self.name in _GRADIENTS
         self.tensor = torch.tensor(number, device="cpu")
         self.probe = torch.zeros(1, requires_grad=True, device="cpu")
 
@@ -77,17 +85,22 @@ class Mark:
         """Call the actions, and return the tensor that the last change returned."""
         at_module = self.hooks.actions
         at_module.called.add(id(at_module.module))
+        switch = self.hooks.switch
         for action in self.actions:
-            if not self._acts(action, tensor):
+            if self.is_gradient:
+                # While every backward pass is that of the loss, do not ask the switch, which takes two frames of Python.
+                is_of_loss = switch.only_loss and action.backward is BackwardPass.LOSS
+                if not is_of_loss and not switch.lets_through(action.backward, tensor):
+                    continue
+            elif not action.recomputed and names.graph_task_id() != -1:  # as `is_recomputation`, without its frame
                 continue
             changed = action.call(tensor)
             tensor = changed if action.changes and changed is not None else tensor
         return tensor
 
-    def _acts(self, action: Action, tensor: Tensor) -> bool:
-        if self.name in _GRADIENTS:
-            return self.hooks.switch.lets_through(action.backward, tensor)
-        return action.recomputed or not is_recomputation()
+
+def _no_mark() -> None:
+    """Replaces the reference to a mark that is gone."""
 
 
 class GradientOf(torch.autograd.Function):
@@ -110,33 +123,28 @@ class GradientOf(torch.autograd.Function):
         return grad, torch.ops.lightning_hooks.read_grad(grad, mark), None, None
 
 
-def _active_mark(number: Tensor) -> Mark | None:
-    mark = _MARKS.get(int(number))
-    return mark if mark is not None and mark.hooks.switch.is_on else None
-
-
 def _read(x: Tensor, number: Tensor) -> None:
-    mark = _active_mark(number)
-    if mark is not None:
+    mark = _MARKS.get(int(number), _no_mark)()
+    if mark is not None and mark.hooks.switch.is_on:
         mark.run(x)
 
 
 def _read_without_gradients(x: Tensor, number: Tensor) -> None:
-    mark = _active_mark(number)
-    if mark is not None and not mark.hooks.switch.leaves_out(has_gradients=False):
+    mark = _MARKS.get(int(number), _no_mark)()
+    if mark is not None and mark.hooks.switch.is_on and not mark.hooks.switch.leaves_out(has_gradients=False):
         mark.run(x)
 
 
 def _read_grad(grad: Tensor, number: Tensor) -> Tensor:
-    mark = _active_mark(number)
-    if mark is not None:
+    mark = _MARKS.get(int(number), _no_mark)()
+    if mark is not None and mark.hooks.switch.is_on:
         mark.run(grad)
     return torch.zeros(1, device=number.device)
 
 
 def _change_grad(grad: Tensor, number: Tensor) -> Tensor:
-    mark = _active_mark(number)
-    result = grad if mark is None else mark.run(grad)
+    mark = _MARKS.get(int(number), _no_mark)()
+    result = mark.run(grad) if mark is not None and mark.hooks.switch.is_on else grad
     # Copy the result, because its strides must be those that `register_fake` promises to the compiler.
     return torch.empty_like(grad).copy_(result)
 

@@ -471,15 +471,15 @@ def test_nothing_is_launched_while_a_graph_is_captured(monkeypatch, through):
     assert [view.keys() == views[1].keys() for view in views[2:]] == [True] * 3
 
 
-def frames(run):
-    """The frames of Python in a call."""
+def frames(run, where=""):
+    """The frames of Python in a call, in files whose path contains `where`."""
     calls = []
-    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code) if event == "call" else None)
     try:
         run()
     finally:
         sys.setprofile(None)
-    return len(calls)
+    return sum(where in code.co_filename for code in calls)
 
 
 def idle(module, args, output):
@@ -506,3 +506,23 @@ def test_a_gradient_takes_no_frame_of_python_and_an_output_two(monkeypatch):
         counts[layers] = backward, of_forward - frames(forward)
     assert counts[9][0] == counts[2][0]  # so no gradient takes any
     assert counts[9][1] - counts[2][1] == 7 * (2 - 1)  # an idle hook is one
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_a_tensor_in_a_compiled_module_takes_two_frames(monkeypatch):
+    device = stand_in.install(monkeypatch, "nothing")
+    rule = Watch(modules="*", select="leaves", tensors=["output", "output_grad"], stats=["mean", "std"])
+    x, counts = normal(4, 6).requires_grad_(), {}
+    for layers in (2, 5):
+        model = torch.compile(nn.Sequential(*(nn.Linear(6, 6) for _ in range(layers))), backend="aot_eager", fullgraph=True)
+        with instrument(model, [StatsMonitor([rule])]) as watched:
+            for _ in range(2):
+                model(x).square().sum().backward()
+                watched.step()
+            before, loss = device.launches, model(x).square().sum()
+            backward = frames(loss.backward, "lightning_hooks/hooks")
+            assert device.launches - before == 2 * layers
+            counts[layers] = frames(functools.partial(model, x), "lightning_hooks/hooks"), backward
+        torch._dynamo.reset()
+    # An operation of torch in Python, and what it calls. Beside them torch has one frame.
+    assert [many - few for few, many in zip(counts[2], counts[5], strict=True)] == [3 * 2, 3 * 2]
