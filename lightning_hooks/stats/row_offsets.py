@@ -40,3 +40,28 @@ class RowOffsets(NamedTuple):
             return RowOffsets(rows, moments, None, is_direct)
         of_all = [kernels.NO_HISTOGRAM if offset is None else offset for offset in histograms]
         return RowOffsets(rows, moments, np.array(of_all, dtype=np.int64), is_direct)
+
+    @staticmethod
+    def joined(several: Sequence[RowOffsets]) -> RowOffsets:
+        """The offsets of the rows of several lists, one list after the other.
+
+        Args:
+            several: at least one.
+
+        Example:
+            >>> lists = [RowOffsets.of([0, 2], [None, None], True), RowOffsets.of([1], [90], True)]
+            >>> RowOffsets.joined(lists).rows, RowOffsets.joined(lists).histograms.tolist()
+            ([0, 2, 1], [-1, -1, 90])
+        """
+        if len(several) == 1:
+            return several[0]
+        histograms = [
+            np.full(len(each.rows), kernels.NO_HISTOGRAM, dtype=np.int64) if each.histograms is None else each.histograms
+            for each in several
+        ]
+        return RowOffsets(
+            [row for each in several for row in each.rows],
+            np.concatenate([each.moments for each in several]),
+            None if all(each.histograms is None for each in several) else np.concatenate(histograms),
+            all(each.is_direct for each in several),
+        )

@@ -1,4 +1,7 @@
-"""Reads tensors of an optimizer's parameters (`param`, `grad`, `update`, …) into rows: one call of the kernel for each kind."""
+"""Reads tensors of an optimizer's parameters (`param`, `grad`, `update`, …) into rows.
+
+One call of the kernel reads all tensors that exist in a phase, and a second one those that are differences.
+"""
 
 from __future__ import annotations
 
@@ -140,14 +143,27 @@ class ParamReader:
             RuleError: a strict rule names a tensor of the optimizer's state that the optimizer does not have.
         """
         unwritten: Unwritten = []
+        together: list[tuple[RowOffsets, list[Tensor]]] = []
         for due in rows:
-            unwritten += self._read_changes(due, optimizer) if due.kind.is_change else self._read_values(due, optimizer, scale)
+            if due.kind.is_change:
+                unwritten += self._read_changes(due, optimizer)
+                continue
+            offsets, tensors = self._values(due, optimizer)
+            if scale is not None and due.kind.scaled:
+                unwritten += self._put(offsets.rows, [UnscaledMeasurement(each, scale) for each in measure_all(tensors)])
+            elif offsets.is_direct:
+                together.append((offsets, tensors))
+            else:
+                unwritten += self._measure([(offsets, tensors)])
+        # Parameters and gradients exist at the same time, so one call of the kernel measures both.
+        unwritten += self._measure(together)
         if phase == "after_update":
             self._before.pop(optimizer, None)
         return unwritten
 
-    def _read_values(self, due: TensorRows, optimizer: Optimizer, scale: Tensor | None) -> Unwritten:
-        values = self._values(due, optimizer)
+    def _values(self, due: TensorRows, optimizer: Optimizer) -> tuple[RowOffsets, list[Tensor]]:
+        """The tensors of rows, and the offsets of the rows of which there is a tensor now."""
+        values = self._look_up(due, optimizer)
         for i in due.sharded:
             value = values[i]
             # Every rank holds a scalar such as Adam's `step` for the whole parameter: do not add it up over ranks.
@@ -159,12 +175,19 @@ class ParamReader:
             if value is not None and indices[i] in self._held:
                 values[i] = held_part(value)
         tensors = [value for value in values if value is not None]
-        is_complete = len(tensors) == len(values)
-        rows = indices if is_complete else [row for row, value in zip(indices, values, strict=True) if value is not None]
-        if scale is not None and due.kind.scaled:
-            return self._put(rows, [UnscaledMeasurement(each, scale) for each in measure_all(tensors)])
-        left = self._table.measure_all(due.offsets if is_complete else rows, tensors)
-        return self._put([rows[i] for i in left], measure_all([tensors[i] for i in left])) if left else []
+        if len(tensors) == len(values):
+            return due.offsets, tensors
+        rows = [row for row, value in zip(indices, values, strict=True) if value is not None]
+        return self._table.offsets(rows), tensors
+
+    def _measure(self, lists: Sequence[tuple[RowOffsets, list[Tensor]]]) -> Unwritten:
+        """Set the rows of several lists in one call of the kernel."""
+        if not lists:
+            return []
+        offsets = RowOffsets.joined([each for each, _ in lists])
+        tensors = [tensor for _, several in lists for tensor in several]
+        left = self._table.measure_all(offsets, tensors)
+        return self._put([offsets.rows[i] for i in left], measure_all([tensors[i] for i in left])) if left else []
 
     def _read_changes(self, due: TensorRows, optimizer: Optimizer) -> Unwritten:
         """Set rows to the differences between parameters and their copies; the kernel subtracts while measuring, if it can."""
@@ -185,7 +208,7 @@ class ParamReader:
         changes = [held_part(change) if row in self._held else change for row, change in found if change is not None]
         return self._put([rows[i] for i in left], measure_all(changes))
 
-    def _values(self, due: TensorRows, optimizer: Optimizer) -> list[Tensor | None]:
+    def _look_up(self, due: TensorRows, optimizer: Optimizer) -> list[Tensor | None]:
         value, key = due.kind.value, due.tensor.partition(".")[2]
         values: list[Tensor | None] = []
         for parameter in due.parameters:

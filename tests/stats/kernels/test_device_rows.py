@@ -423,6 +423,27 @@ def fit(steps=4):
     return found, [parameter.detach() for parameter in model.parameters()]
 
 
+def test_parameters_and_gradients_are_measured_in_one_launch_for_each_dtype(device):
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    rule = Watch(params="*", tensors=["param", "grad", "state.exp_avg", "state.exp_avg_sq"], stats=["norm", "max"])
+    with instrument(model, [StatsMonitor([rule])], optimizer=optimizer) as watched:
+        for step in range(3):
+            device.from_python.clear()
+            optimizer.zero_grad()
+            loss = model(normal(4, 6, seed=step)).square().sum()
+            (loss if step else model.one(normal(4, 6)).sum()).backward()  # the first step has no gradients of the other layers
+            found = {name: (p.detach().clone(), p.grad) for name, p in model.named_parameters()}
+            optimizer.step()
+            values = watched.latest
+            for name, (parameter, gradient) in found.items():
+                assert values[f"param_norm/{name}"] == pytest.approx(parameter.double().norm().item(), rel=1e-6)
+                assert (f"grad_max/{name}" in values) == (gradient is not None)
+                if gradient is not None:
+                    assert values[f"grad_max/{name}"] == gradient.max().item()
+    assert device.from_python == ["measure_list", "measure_list", "merge_rows"] * 2
+
+
 def test_a_fit_has_the_numbers_of_the_other_ways(monkeypatch):
     plain, weights = fit()
     ways = []
