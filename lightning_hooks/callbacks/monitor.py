@@ -39,7 +39,7 @@ class StatsMonitor(HooksCallback):
             statistics are skipped; default 500. The global numbers (`run/…`) are not counted.
         max_histograms: the same for histograms, which are added up; default 100.
         histogram_every_n_steps: the least number of steps between two histograms of a row in TensorBoard, and the interval at
-            which rules without `stats` measure histograms (except on CUDA, where counting takes longer); default 50.
+            which rules without `stats` measure histograms (on a GPU only if Triton works there); default 50.
         prefix: the text before the tags of scalars, histograms and texts; default `watch/`, below which your own charts are not
             buried. `latest`, tables and step views never have it; of several monitors, `read_run` finds one by it.
         loggers: which loggers of the Trainer are written to: `all` (default), `tensorboard`, names of their classes, or a list

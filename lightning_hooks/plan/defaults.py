@@ -7,6 +7,7 @@ from typing import Final
 from torch import nn
 
 from lightning_hooks.rules import Watch
+from lightning_hooks.stats import kernels
 
 DEFAULT_WATCH: Final = (
     Watch(modules="*", select="layers", tensors=("output", "output_grad"), strict=False),
@@ -15,12 +16,12 @@ DEFAULT_WATCH: Final = (
 
 
 def draws_by_default(model: nn.Module) -> bool:
-    """Whether rules without `stats` measure histograms of this model: all its parameters are in host memory.
+    """Whether rules without `stats` measure histograms of this model: a kernel counts them where its parameters are.
 
-    No kernel counts histograms on a CUDA device. There plain torch counts them, which takes many launches for each tensor.
+    On a CUDA device without Triton, and on other devices, plain torch counts, which takes many launches for each tensor.
 
     Example:
         >>> draws_by_default(nn.Linear(2, 1))
         True
     """
-    return all(parameter.device.type == "cpu" for parameter in model.parameters())
+    return all(parameter.device.type == "cpu" or kernels.on_device(parameter) is not None for parameter in model.parameters())

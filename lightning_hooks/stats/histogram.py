@@ -60,15 +60,16 @@ def _counts(flat: Tensor) -> Tensor:
     return torch.zeros(BUCKETS, dtype=torch.float64, device=flat.device).index_add_(0, index, weights)
 
 
-def shift(counts: Tensor, octaves: int) -> Tensor:
-    """The histogram after all elements were multiplied by 2**octaves: counts move by whole buckets.
+def shift(counts: Tensor, factor: Tensor | float) -> Tensor:
+    """The histogram after all elements were multiplied by a factor: counts move by whole buckets.
 
     Args:
         counts: float64 [..., BUCKETS].
-        octaves: positive or negative.
+        factor: a power of two; a tensor of one element is not copied to the host, which would wait for its device.
     """
-    if octaves == 0:
-        return counts
+    octaves = (
+        torch.as_tensor(factor, dtype=torch.float64).to(counts.device, non_blocking=True).reshape(()).log2().round().long()
+    )
     steps = torch.arange(-_SIDE, _SIDE + 1, device=counts.device)
     moved = steps.sign() * (steps.abs() + octaves).clamp(0, _SIDE)
     return torch.zeros_like(counts).index_add_(-1, moved + _SIDE, counts)

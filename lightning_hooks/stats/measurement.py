@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.histogram import BUCKETS, histogram
+from lightning_hooks.stats.histogram import BUCKETS
 from lightning_hooks.stats.moments import merge, rescale, zeros_row
 from lightning_hooks.stats.units.schema import COLUMNS
 from lightning_hooks.stats.units.schema import rescale as rescale_units
@@ -223,6 +223,6 @@ def _moments_of(dense: Tensor, zeros: int) -> Tensor:
 
 
 def _histogram_of(dense: Tensor, zeros: int) -> Tensor:
-    counts = histogram(dense)
+    counts = kernels.histogram(dense)
     counts[BUCKETS // 2] += zeros
     return counts

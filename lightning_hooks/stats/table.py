@@ -88,9 +88,6 @@ class Table:
         self.metrics = MetricRows(metrics, range(rows) if alone else copied, device)
         self.sections = Sections(rows, kept, owners)
         self._due = DueRows(self.sections)
-        # Rows that the CUDA kernel never writes, because it writes moments only and these rows always keep other numbers too.
-        always_more = [each.rows for each in kept if is_measured(each) and not each.accumulator.on_request]
-        self._more_than_moments = {*self.metrics.rows}.union(*always_more)
         # Only Python measures the rows of an accumulator that is not compiled. Sums over pairs do not count: the monitor writes
         # them, so a compiled writer still serves their rows.
         not_compiled = [each.rows for each in kept if is_measured(each) and not each.accumulator.compiled]
@@ -192,7 +189,9 @@ class Table:
         for name in self.stores.keys() & (on_request or ()):
             return self.stores[name].writer(row, partial(fallback, row), partial(self._unit_writer, row, fallback, offset))
         device = kernels.on_device(self.state)
-        if device is not None and offset is None and row not in self._more_than_moments:
+        if device is not None and row not in self._python_rows:
+            if offset is not None:
+                return DirectWriter(self._device_writer(device, row, offset), row, fallback)
             write: Callable[[Tensor], None] = self._partial_on(device).row_writer(row, row * MOMENTS, fallback)
             return write
         if not self.state.is_cpu or row in self._python_rows:
@@ -204,12 +203,20 @@ class Table:
     ) -> Callable[[Tensor], None] | None:
         """The compiled writer of a row and its units along `axis`; None if Python must measure the row."""
         device = kernels.on_device(self.state)
-        if device is not None and offset is None and row not in self._more_than_moments:
-            moments = self._partial_on(device).writer(row * MOMENTS)
-            return DirectWriter(kernels.unit_writer(moments, self.units, row, axis), row, fallback)
+        if device is not None and row not in self._python_rows:
+            write_row = self._device_writer(device, row, offset)
+            return DirectWriter(kernels.unit_writer(write_row, self.units, row, axis), row, fallback)
         if not self.state.is_cpu or row in self._python_rows:
             return None
         write: Callable[[Tensor], None] | None = kernels.host.writer(self, row, offset, fallback, axis)
+        return write
+
+    def _device_writer(self, device: ModuleType, row: int, offset: int | None) -> Callable[[Tensor], bool]:
+        """A function that merges a tensor into the moments of a row, and into its histogram, which begins at an offset."""
+        moments: Callable[[Tensor], bool] = self._partial_on(device).direct_writer(row * MOMENTS)
+        if offset is None:
+            return moments
+        write: Callable[[Tensor], bool] = device.counting_writer(moments, self.state, offset)
         return write
 
     def offsets(self, rows: Sequence[int], counted: Collection[int] | None = None) -> RowOffsets:
@@ -240,22 +247,37 @@ class Table:
         offsets = rows if isinstance(rows, RowOffsets) else self.offsets(rows)
         device = kernels.on_device(self.state)
         if device is not None:
-            counted = self._due.of("histogram")
-            if not counted and self._more_than_moments.isdisjoint(offsets.rows):
-                others: list[int] = device.measure_many_into(self.state, offsets.moments, tensors, subtracted, self.magnitudes)
-                return others
-            plain = [i for i, row in enumerate(offsets.rows) if row not in self._more_than_moments and row not in counted]
-            chosen, less = ([each[i] for i in plain] if each is not None else None for each in (tensors, subtracted))
-            into = [offsets.rows[position] * MOMENTS for position in plain]
-            rest = device.measure_many_into(self.state, into, chosen, less, self.magnitudes)
-            written = set(plain) - {plain[position] for position in rest}
-            return [position for position in range(len(offsets.rows)) if position not in written]
+            return self._measure_all_on(device, offsets, tensors, subtracted)
         if not self.state.is_cpu or not offsets.is_direct:
             return list(range(len(offsets.rows)))
         skipped: list[int] = kernels.host.measure_many_into(
             self.state, offsets.moments, tensors, subtracted, offsets.histograms, self.magnitudes
         )
         return skipped
+
+    def _measure_all_on(
+        self, device: ModuleType, offsets: RowOffsets, tensors: Sequence[Tensor], subtracted: Sequence[Tensor] | None
+    ) -> list[int]:
+        """`measure_all` on a device that a kernel serves."""
+        if offsets.is_direct and offsets.histograms is None:
+            skipped: list[int] = device.measure_many_into(self.state, offsets.moments, tensors, subtracted, self.magnitudes)
+            return skipped
+
+        def chosen(positions: Sequence[int]) -> tuple[Sequence[Tensor], Sequence[Tensor] | None]:
+            if len(positions) == len(tensors):
+                return tensors, subtracted
+            less = None if subtracted is None else [subtracted[position] for position in positions]
+            return [tensors[position] for position in positions], less
+
+        positions = [i for i, row in enumerate(offsets.rows) if row not in self._python_rows]
+        left = set(range(len(offsets.rows))).difference(positions)
+        rest = device.measure_many_into(self.state, offsets.moments[positions], *chosen(positions), self.magnitudes)
+        left.update(positions[i] for i in rest)
+        if offsets.histograms is not None:
+            counted = [i for i in positions if i not in left and offsets.histograms[i] != kernels.NO_HISTOGRAM]
+            rest = device.count_many_into(self.state, offsets.histograms[counted], *chosen(counted))
+            left.update(counted[i] for i in rest)
+        return sorted(left)
 
     def withdraw(self, rows: Sequence[int], unless_zero: Tensor) -> None:
         """Reset rows to the numbers of no elements if a scalar is not 0, because the optimizer skipped its step.
@@ -277,7 +299,7 @@ class Table:
     def rescale(self, rows: Sequence[int], factor: Tensor) -> None:
         """Rescale rows as if their tensors had been multiplied by a factor, because the loss scale changed within the step.
 
-        Sums over pairs of gradients are rescaled for every row. If some of `rows` keep histograms, this waits for the device.
+        Sums over pairs of gradients are rescaled for every row.
 
         Args:
             rows: the indices of rows whose tensors the loss scale multiplies.

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
+from torch import nn
 
 from lightning_hooks import StatsMonitor, Watch, instrument, read_run
+from lightning_hooks.plan.defaults import draws_by_default
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.stats.schema import COUNT
-from tests.callbacks.models import Net, ValNet, data, trainer_of
+from tests.callbacks.models import Net, ValNet, adamw, data, trainer_of
+from tests.stats.kernels import stand_in
 
 OUTPUTS = ("body.0", "body.1", "body.2", "body.3")
 
@@ -56,6 +59,38 @@ def test_rules_without_statistics_measure_histograms_at_an_interval(tmp_path: Pa
                 assert measured > 0 and in_histogram == (measured if is_due else 0.0), (view.step, tensor, name)
         assert view.stat("output", "p50").measured.all() == is_due
     assert steps_drawn(board.log_dir, "output", "body.0") == steps_drawn(board.log_dir, "update", "body.0.bias") == [2, 5]
+
+
+@pytest.mark.skipif(stand_in.missing() is not None, reason=str(stand_in.missing()))
+@pytest.mark.parametrize("through", [True, False], ids=["by C++", "by Triton"])
+def test_a_device_counts_what_the_cpu_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: bool) -> None:
+    rules = [
+        Watch(modules="*", select="layers", tensors=("output", "output_grad", "input")),
+        Watch(modules="body.2", tensors="output", stats="dead_units", every_n_steps=3),
+        Watch(params="*", tensors=("param", "grad", "update")),
+        Watch(params="body.0.*", tensors="state.exp_avg", stats="p90"),
+    ]
+
+    def counts() -> list[Any]:
+        torch.manual_seed(0)
+        monitor = StatsMonitor(rules, histogram_every_n_steps=3)
+        options = {"logger": TensorBoardLogger(tmp_path), "accumulate_grad_batches": 2, "max_epochs": 2}
+        views = views_of(tmp_path, Net(adamw, dropout=0.0), monitor, **options)
+        rows = np.flatnonzero(views[0].rows.kept["histogram"].have)
+        return [(view.step, view.histogram(rows)) for view in views]
+
+    want = counts()
+    device = stand_in.install(monkeypatch, through=through)
+    got = counts()
+    assert "count_list" in device.from_python and "count_one" in device.from_python
+    assert [step for step, _ in got] == [step for step, _ in want] and len(want) == 6
+    for (step, here), (_, there) in zip(want, got, strict=True):
+        assert np.array_equal(here, there) and (here.sum() > want[0][1].sum()) == (step in (2, 5)), step
+
+
+def test_rules_without_statistics_measure_no_histograms_where_no_kernel_counts() -> None:
+    on_meta = nn.Linear(2, 3, device="meta")
+    assert draws_by_default(nn.Linear(2, 3)) and not draws_by_default(on_meta)
 
 
 def test_of_a_list_of_steps_those_that_are_far_enough_apart_measure_histograms(tmp_path: Path) -> None:

@@ -19,6 +19,10 @@ from tests.stats._fallback import KeepsAll
 pytestmark = pytest.mark.cuda
 CHECKS = (
     "sizes",
+    "counted",
+    "counted_at_random",
+    "counted_in_lists",
+    "counted_in_a_table",
     "several_blocks_each",
     "magnitudes",
     "without_magnitudes",
@@ -47,14 +51,16 @@ def test_triton_serves(device):
 def test_numbers(device, check, monkeypatch):
     if device == "cpu":
         pytest.skip("in the interpreter: tests/stats/kernels/test_triton.py")
+    if check == "counted_at_random":
+        pytest.importorskip("hypothesis")
     from lightning_hooks.stats.kernels import cuda, cuda_units
-    from tests.stats.kernels import triton_checks
+    from tests.stats.kernels import count_checks, triton_checks
 
     monkeypatch.setattr(triton_checks, "DEVICE", device)
     for module, name in ((cuda, "_PROGRAMS"), (cuda, "_CAPACITY"), (cuda_units, "_PROGRAMS")):  # some checks change them
         monkeypatch.setattr(module, name, getattr(module, name))
     with np.errstate(all="ignore"):
-        triton_checks.CHECKS[check]()
+        (triton_checks.CHECKS | count_checks.CHECKS)[check]()
 
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -152,12 +158,41 @@ def test_hooks_lists_and_copies_wait_for_nothing(device, without_waiting):
     torch.testing.assert_close(moments[0], many.cpu()[2], rtol=2e-6, atol=1e-6)
 
 
-def test_a_histogram_waits_for_nothing(device, without_waiting):
+@pytest.mark.parametrize("count", [histogram, kernels.histogram], ids=["by torch", "by a kernel"])
+def test_a_histogram_waits_for_nothing(device, without_waiting, count):
     tensor = torch.randn(5000, device=device)
-    histogram(tensor)
+    count(tensor)
     with without_waiting():
-        found = histogram(tensor)
+        found = count(tensor)
     assert torch.equal(found.cpu(), histogram(tensor.cpu()))
+
+
+def test_histograms_of_hooks_and_lists_are_those_of_the_cpu_and_wait_for_nothing(device, without_waiting):
+    sizes = (1, 4096, 100_003) if device == "cpu" else (1, 4096, 100_003, 40_000_001)
+    tensors = [(torch.randn(n, device=device) * 3).to(dtype).relu_() for n in sizes for dtype in DTYPES]
+    before = [tensor.roll(1) for tensor in tensors]
+    many = len(tensors)
+    table = Table(3 * many, [AccumulatorRows(Histogram(), tuple(range(3 * many)))], device=device)
+    fallback = KeepsAll()
+    writes = [table.writer(row, fallback) for row in range(many)]
+
+    def step():
+        table.clear()
+        for write, tensor in zip(writes, tensors, strict=True):
+            write(tensor)
+            write(tensor)
+        return table.measure_all(range(many, 2 * many), tensors) + table.measure_all(range(2 * many, 3 * many), tensors, before)
+
+    step()  # compiles
+    with without_waiting():
+        left = step()
+    assert left == [] and fallback.came == []
+    for row, (tensor, other) in enumerate(zip(tensors, before, strict=True)):
+        want, wide = histogram(tensor.cpu()), torch.promote_types(tensor.dtype, torch.float32)
+        assert torch.equal(table.numbers("histogram", row).cpu(), 2 * want), (tensor.dtype, len(tensor))
+        assert torch.equal(table.numbers("histogram", many + row).cpu(), want), (tensor.dtype, len(tensor))
+        change = histogram(tensor.cpu().to(wide) - other.cpu())
+        assert torch.equal(table.numbers("histogram", 2 * many + row).cpu(), change), (tensor.dtype, len(tensor))
 
 
 def test_tensors_of_a_module_come_on_several_streams(device):
@@ -193,13 +228,18 @@ def test_a_copy_is_what_was_there_when_it_was_requested(device, without_waiting)
 
 def test_rows_that_a_scaler_withdraws_and_rescales(device, without_waiting):
     tensors = [torch.randn(50, device=device) for _ in range(2)]
-    table = Table(2, device=device)
-    write = table.writer(1, KeepsAll())
+    table = Table(2, [AccumulatorRows(Histogram(), (0, 1))], device=device)
+    fallback = KeepsAll()
+    write = table.writer(1, fallback)
+    write(tensors[1])  # compiles
+    table.clear()
     found_inf, factor = torch.ones(1, device=device), torch.tensor(0.5, device=device)
     table.measure_all([0], tensors[:1])
     with without_waiting():
         write(tensors[1])
         table.rescale([1], factor)
         table.withdraw([0], found_inf)
-    assert table.moments[0, 0] == 0
+    assert table.moments[0, 0] == 0 and fallback.came == []
+    assert torch.equal(table.numbers("histogram", 1).cpu(), histogram(tensors[1].cpu() / 2))
+    assert not table.numbers("histogram", 0).any()
     torch.testing.assert_close(table.moments[1].cpu(), reference.measure(tensors[1].cpu() / 2), rtol=2e-6, atol=1e-6)

@@ -16,8 +16,8 @@ def test_shifting_counts_what_the_scaled_elements_would_give():
     for octaves in range(-300, 301):
         wanted = torch.stack([histogram(row * 2.0**octaves) for row in rows])
         wanted[0, BUCKETS // 2] += 5.0
-        assert torch.equal(shift(counts, octaves), wanted), octaves
-        assert torch.equal(shift(counts[1], octaves), wanted[1]), octaves
+        assert torch.equal(shift(counts, 2.0**octaves), wanted), octaves
+        assert torch.equal(shift(counts[1], torch.tensor([2.0**octaves], dtype=torch.float64)), wanted[1]), octaves
     assert torch.equal(counts, kept)
 
 

@@ -215,7 +215,7 @@ class Kernel:
     """Counts its calls. Skips integer tensors, as the kernels do."""
 
     def __init__(self):
-        self.calls = []
+        self.calls, self.counted = [], []
         self.partial_rows = PartialRows
 
     def measure_many_into(self, out, places, tensors, before, magnitudes):
@@ -225,6 +225,12 @@ class Kernel:
             if tensor.is_floating_point():
                 out[place : place + MOMENTS] = Measurement(tensor - other).moments
         return [position for position, tensor in enumerate(tensors) if not tensor.is_floating_point()]
+
+    def count_many_into(self, out, places, tensors, before):
+        self.counted.append(len(tensors))
+        for place, tensor in zip(places, tensors, strict=True):
+            out[place : place + HISTOGRAM.width] = Measurement(tensor).histogram
+        return [position for position, tensor in enumerate(tensors) if len(tensor) == 9]
 
 
 class PartialRows:
@@ -267,10 +273,13 @@ def kernel(monkeypatch):
 
 @needs_native
 def test_rows_with_more_than_moments_are_skipped_and_the_others_go_in_one_call(kernel):
-    table = Table(4, [AccumulatorRows(HISTOGRAM, (1,))])
+    own = AccumulatorRows(FunctionMean("largest", user_statistic(largest, "stats")), (1,))
+    table = Table(4, [own, AccumulatorRows(HISTOGRAM, (1, 2, 3))])
     tensors = [torch.ones(5), torch.ones(6), torch.arange(7), torch.ones(8)]
     assert table.measure_all([3, 1, 2, 0], tensors) == [1, 2]
     assert kernel.calls == [3] and table.moments[:, 0].tolist() == [8.0, 0.0, 0.0, 5.0]
+    assert kernel.counted == [1] and table.numbers("histogram", 3).sum() == 5
+    assert table.measure_all([3, 2], [torch.ones(9), torch.ones(8)]) == [0]
 
 
 @needs_native

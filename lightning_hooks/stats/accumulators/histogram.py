@@ -50,8 +50,8 @@ class Histogram(Accumulator):
         return how.total(values)
 
     def rescale(self, values: Tensor, factor: Tensor | float) -> Tensor:
-        """See `Accumulator`; waits for the device. The factor must be a power of two: counts move by whole buckets."""
-        return shift(values, round(float(np.log2(float(factor)))))
+        """See `Accumulator`. The factor must be a power of two: counts move by whole buckets."""
+        return shift(values, factor)
 
     def compute(self, stat: str, states: RowStates) -> NDArray[np.float64]:
         """See `Accumulator`, for quantiles.

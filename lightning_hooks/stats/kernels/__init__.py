@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_hooks import backends
+from lightning_hooks.stats import histogram as histograms
 from lightning_hooks.stats import schema
 from lightning_hooks.stats.kernels import no_kernel, reference
 from lightning_hooks.stats.moments import MOMENTS
@@ -30,6 +31,7 @@ __all__ = [
     "Trail",
     "are_finite",
     "compare_many",
+    "histogram",
     "host",
     "in_use",
     "in_use_on_cuda",
@@ -116,6 +118,18 @@ def are_finite(several: Sequence[Tensor]) -> bool:
     # Plain torch reads the others; detach them, or autograd would record that.
     others = (measure(tensor.detach())[schema.NONFINITE] for tensor, row in zip(several, packed, strict=True) if row is None)
     return not (rows[:, schema.NONFINITE] > 0).any() and not any(bool(nonfinite > 0) for nonfinite in others)
+
+
+def histogram(tensor: Tensor) -> Tensor:
+    """The histogram of a real and dense tensor, float64 [BUCKETS] on its device, for tensors that `host` does not count.
+
+    Example:
+        >>> histogram(torch.tensor([0, 3])).sum().item()
+        2.0
+    """
+    kernel = on_device(tensor)
+    counts: Tensor | None = None if kernel is None else kernel.count(tensor)
+    return histograms.histogram(tensor) if counts is None else counts
 
 
 def measure_units(tensor: Tensor, axis: int) -> Tensor:

@@ -86,8 +86,17 @@ def measure_many_into(
         The indices of the tensors that were skipped: other dtypes, subclasses, another device, or a pair that differs in shape
         or dtype.
     """
+    lists, skipped = lists_of(out, tensors, before)
+    if lists:
+        with _current(out):
+            _measure_lists(out, np.asarray(offsets, dtype=np.int64), lists, magnitudes, before is not None)
+    return skipped
+
+
+def lists_of(out: Tensor, tensors: Sequence[Tensor], before: Sequence[Tensor] | None) -> tuple[list[TensorList], list[int]]:
+    """The tensors on the device of `out` as a list for each dtype, and the positions of those that no kernel measures."""
     device = out.get_device()
-    lists: dict[torch.dtype, _List] = {}
+    lists: dict[torch.dtype, TensorList] = {}
     skipped: list[int] = []
     for position, tensor in enumerate(tensors):
         other = None
@@ -105,14 +114,11 @@ def measure_many_into(
             continue
         of_dtype = lists.get(tensor.dtype)
         if of_dtype is None:
-            of_dtype = lists[tensor.dtype] = _List(CODES[tensor.dtype])
+            of_dtype = lists[tensor.dtype] = TensorList(CODES[tensor.dtype])
         of_dtype.positions.append(position)
         of_dtype.found.append(found)
         of_dtype.less.append(less)
-    if lists:
-        with _current(out):
-            _measure_lists(out, np.asarray(offsets, dtype=np.int64), list(lists.values()), magnitudes, before is not None)
-    return skipped
+    return list(lists.values()), skipped
 
 
 class PartialRows:
@@ -187,6 +193,10 @@ class PartialRows:
         """Discard all waiting partial rows."""
         self._waiting, self._used = [], 0
 
+    def direct_writer(self, offset: int) -> Callable[[Tensor], bool]:
+        """As `writer`, but launched by the compiled part if that works."""
+        return self.writer(offset)
+
     def row_writer(self, row: int, offset: int, fallback: FallbackWriter) -> Callable[[Tensor], None]:
         """A function that measures a tensor for a row, or passes the tensor to the fallback."""
         return DirectWriter(self.writer(offset), row, fallback)
@@ -218,8 +228,17 @@ def _spans(size: int) -> tuple[int, int]:
     return steps, -(-blocks // steps)
 
 
-class _List:
-    """A list of tensors of one dtype, which one launch measures."""
+class TensorList:
+    """A list of tensors of one dtype, which one launch measures; see `lists_of`.
+
+    Args:
+        code: of the dtype.
+
+    Attributes:
+        positions: of the tensors among those that were given.
+        steps: the number of blocks in a span.
+        total: the number of programs.
+    """
 
     def __init__(self, code: int) -> None:
         self.code = code
@@ -237,19 +256,23 @@ class _List:
         self.ends = np.cumsum(self.programs)
         self.total = int(self.ends[-1])
 
-    def measure(self, rows: Tensor, begin: int, magnitudes: bool, paired: bool) -> None:
-        """Write the partial rows into `rows`, from index `begin` on."""
+    def table(self) -> tuple[list[_Integers], _Integers]:
+        """Addresses, sizes, first programs and addresses of the subtracted tensors; then the tensor of each program."""
         addresses = np.array([address for address, _, _ in self.found], dtype=np.int64)
         others = np.array([address for address, _, _ in self.less], dtype=np.int64)
         tensor_of_program = np.repeat(np.arange(len(addresses)), self.programs)
-        parts = [addresses, self.sizes, self.ends - self.programs, others, tensor_of_program]
-        table = to_device(np.concatenate(parts), rows.device)
-        integers = (table.data_ptr(), len(addresses), self.steps, rows.data_ptr() + begin * _ROW_BYTES)
+        return [addresses, self.sizes, self.ends - self.programs, others], tensor_of_program
+
+    def measure(self, rows: Tensor, begin: int, magnitudes: bool, paired: bool) -> None:
+        """Write the partial rows into `rows`, from index `begin` on."""
+        of_tensors, of_programs = self.table()
+        table = to_device(np.concatenate([*of_tensors, of_programs]), rows.device)
+        integers = (table.data_ptr(), len(self.sizes), self.steps, rows.data_ptr() + begin * _ROW_BYTES)
         constants = {"CODE": self.code, "MAGNITUDES": magnitudes, "PAIRED": paired, **_BLOCKS}
         _launch(triton_code.measure_list, self.total, rows, *integers, **constants)
 
 
-def _measure_lists(out: Tensor, offsets: _Integers, lists: list[_List], magnitudes: bool, paired: bool) -> None:
+def _measure_lists(out: Tensor, offsets: _Integers, lists: list[TensorList], magnitudes: bool, paired: bool) -> None:
     for each in lists:
         each.spread()
     rows = torch.empty(sum(each.total for each in lists) or 1, MOMENTS, dtype=torch.float64, device=out.device)

@@ -1,4 +1,4 @@
-"""Moments and comparisons of tensors on a CUDA device: by the compiled part where it works, else by Triton alone.
+"""Moments, histograms and comparisons of tensors on a CUDA device: by the compiled part where it works, else by Triton alone.
 
 Importing this module raises where Triton is not installed.
 """
@@ -19,11 +19,24 @@ from triton import knobs
 from lightning_hooks.private import tried
 from lightning_hooks.stats.kernels import cuda, driver
 from lightning_hooks.stats.kernels.cuda import attempt, measure, measure_many
+from lightning_hooks.stats.kernels.cuda_counts import count, count_many_into
+from lightning_hooks.stats.kernels.cuda_counts import writer as counting_writer
 from lightning_hooks.stats.kernels.driver import Driver
 from lightning_hooks.stats.kernels.listed import compare_many, measure_listed
 from lightning_hooks.stats.kernels.queued_rows import QueuedRows
 
-__all__ = ["attempt", "compare_many", "driver_of", "measure", "measure_many", "measure_many_into", "partial_rows"]
+__all__ = [
+    "attempt",
+    "compare_many",
+    "count",
+    "count_many_into",
+    "counting_writer",
+    "driver_of",
+    "measure",
+    "measure_many",
+    "measure_many_into",
+    "partial_rows",
+]
 
 _LOST: Final = "Triton launches the kernels for tensors of hooks, which takes about 10 µs more for each"
 

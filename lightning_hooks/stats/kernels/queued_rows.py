@@ -46,6 +46,12 @@ class QueuedRows(cuda.PartialRows):
             (BLOCK, cuda._PROGRAMS, cuda._MOST_BLOCKS),
         )
 
+    def direct_writer(self, offset: int) -> Callable[[Tensor], bool]:
+        in_python = self.writer(offset)
+        if not driver.is_used:
+            return in_python
+        return lambda tensor: self.launch(offset, tensor) or in_python(tensor)
+
     def row_writer(self, row: int, offset: int, fallback: FallbackWriter) -> Callable[[Tensor], None]:
         if not driver.is_used:
             return super().row_writer(row, offset, fallback)

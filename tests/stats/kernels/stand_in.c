@@ -5,7 +5,7 @@ The names of the functions are those of CUDA's driver. The variables say what th
 #include <stdint.h>
 #include <string.h>
 
-enum { LIST = 8, PAIRED = 16, MERGE = 32, COMPARE = 64, BLOCK = 4096 };
+enum { LIST = 8, PAIRED = 16, MERGE = 32, COMPARE = 64, COUNT = 256, CLEAR = 512, BLOCK = 4096 };
 
 int status = 0;        /* of launches; if it is not 0, nothing is launched */
 int capturing = 0;     /* what cuStreamIsCapturing tells */
@@ -139,16 +139,58 @@ static void merge_products(unsigned programs, const int64_t *p) {
   }
 }
 
+/* The bucket of a number that is finite; see stats/histogram.py. */
+static int bucket(double x) {
+  int exponent;
+  frexp(x, &exponent);
+  if (x == 0 || exponent < -125) return 254;
+  if (exponent > 128) exponent = 128;
+  return 254 + (x < 0 ? -1 : 1) * (exponent + 126);
+}
+
+static void count_span(const char *data, const char *before, int code, int64_t begin, int64_t end, double *counts) {
+  for (int64_t i = begin; i < end; ++i) {
+    const double x = element(data, i, code), less = before ? element(before, i, code) : 0;
+    const double apart = !before ? x : code == 3 ? x - less : (float)x - (float)less;
+    if (isfinite(apart)) ++counts[bucket(apart)];
+  }
+}
+
+static void count_one(int code, unsigned programs, const int64_t *p) {
+  for (int64_t i = 0; i < programs; ++i) {
+    const int64_t begin = i * p[2] * BLOCK, end = begin + p[2] * BLOCK;
+    count_span((const char *)p[0], 0, code, begin, end < p[1] ? end : p[1], (double *)p[3]);
+  }
+}
+
+static void count_list(int code, int paired, unsigned programs, const int64_t *p) {
+  const int64_t *table = (const int64_t *)p[0], many = p[1];
+  for (int64_t i = 0; i < programs; ++i) {
+    const int64_t tensor = table[5 * many + i], size = table[many + tensor];
+    const int64_t begin = (i - table[2 * many + tensor]) * p[2] * BLOCK, end = begin + p[2] * BLOCK;
+    count_span((const char *)table[tensor], paired ? (const char *)table[3 * many + tensor] : 0, code, begin,
+               end < size ? end : size, (double *)p[3] + table[4 * many + tensor]);
+  }
+}
+
+static void clear_counts(unsigned programs, const int64_t *p) {
+  for (int64_t i = 0; i < programs; ++i) memset((double *)p[1] + ((const int64_t *)p[0])[i], 0, 509 * sizeof(double));
+}
+
 int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z,
                    unsigned shared, void *on, void **parameters, void **extra) {
   int64_t p[8];
-  const int kernel = (int)(intptr_t)function - 1, given = kernel & MERGE ? 6 : 8;
+  const int kernel = (int)(intptr_t)function - 1, given = kernel & (MERGE | CLEAR) ? 6 : 8;
   if (status) return status;
   if (y != 1 || z != 1 || threads != 128 || threads_y != 1 || threads_z != 1 || extra) return 1;
   for (int i = 0; i < given; ++i) p[i] = *(const int64_t *)parameters[i];
   ++launches;
   last_stream = on;
-  if (kernel & COMPARE) {
+  if (kernel & CLEAR) {
+    clear_counts(x, p);
+  } else if (kernel & COUNT) {
+    kernel & LIST ? count_list(kernel & 3, kernel & PAIRED, x, p) : count_one(kernel & 3, x, p);
+  } else if (kernel & COMPARE) {
     kernel & MERGE ? merge_products(x, p) : compare_list(kernel & 3, x, p);
   } else if (kernel & MERGE) {
     merge_rows(x, p);

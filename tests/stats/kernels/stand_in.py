@@ -16,7 +16,7 @@ import torch
 
 from lightning_hooks.stats import kernels
 
-LIST, PAIRED, MERGE, COMPARE = 8, 16, 32, 64
+LIST, PAIRED, MERGE, COMPARE, COUNT, CLEAR = 8, 16, 32, 64, 256, 512
 
 
 def missing() -> str | None:
@@ -110,6 +110,7 @@ class StandIn:
     def function(kernel: Any, CODE: int = 0, PAIRED: bool = False, **constants: Any) -> int:
         """The handle of a kernel."""
         kinds = {"measure_one": 0, "measure_list": LIST, "merge_rows": MERGE}
+        kinds |= {"count_one": COUNT, "count_list": COUNT + LIST, "clear_counts": CLEAR}
         kinds |= {"compare_list": COMPARE, "merge_products": COMPARE + MERGE}
         return 1 + kinds[_name(kernel)] + CODE + (16 if PAIRED else 0)
 
@@ -122,17 +123,18 @@ def install(monkeypatch: Any, launches: str = "cuLaunchKernel", through: bool = 
         launches: as for `StandIn`.
         through: whether C++ launches kernels; if not, Python launches all.
     """
-    from lightning_hooks.stats.kernels import cuda, driver, kept_tables, on_cuda, queued_rows
+    from lightning_hooks.stats.kernels import cuda, cuda_counts, driver, kept_tables, on_cuda, queued_rows
 
     found = StandIn(launches)
     kept_tables._kept.clear()
     monkeypatch.setattr(kernels, "on_device", lambda tensor: None if torch.compiler.is_compiling() else on_cuda)
     monkeypatch.setattr(kernels, "is_capturing", lambda device: bool(found.capturing))
-    monkeypatch.setattr(cuda, "launcher", found.launcher)
+    for module in (cuda, cuda_counts):
+        monkeypatch.setattr(module, "launcher", found.launcher)
     monkeypatch.setattr(queued_rows, "handle", found.handle)
     monkeypatch.setattr(driver, "is_used", through)
     monkeypatch.setattr(on_cuda, "driver_of", lambda device: found.driver)
-    for module in (cuda, kept_tables, queued_rows):
+    for module in (cuda, cuda_counts, kept_tables, queued_rows):
         monkeypatch.setattr(module, "current_stream", lambda device: found.stream)
     return found
 

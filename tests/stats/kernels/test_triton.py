@@ -14,7 +14,8 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 COMPILE = """
 import re, sys
 from triton.backends.compiler import GPUTarget
-from lightning_hooks.stats.kernels import cuda, handles, launching, triton_code, triton_merge, triton_pairs, triton_units
+from lightning_hooks.stats.kernels import cuda, handles, launching, triton_code, triton_counts, triton_merge, triton_pairs
+from lightning_hooks.stats.kernels import triton_units
 
 def compiled(kernel, **constants):
     return launching.compiled(kernel, constants, GPUTarget("cuda", capability, 32)).asm
@@ -40,6 +41,13 @@ for capability in map(int, sys.argv[1:]):
         # C++ passes numbers of 8 bytes, and four empty pointers, of which the driver reads as many as the kernel has.
         parameters, arguments = handles.parameters_in(kernel["ptx"]), 24 if kernel in eight else 4
         assert arguments <= len(parameters) <= arguments + 4 and {*parameters} <= {"u64", "b64"}, parameters
+    for code in (0, 1, 2, 3):
+        kernel = compiled(triton_counts.count_one, CODE=code, **cuda._BLOCKS)
+        assert re.search(r"ld.global\\S*.v[24].b(32|64)", kernel["ptx"]), "no wide loads"
+        assert ".local" not in kernel["ptx"] and ".ftz" not in kernel["ptx"]
+        assert kernel["cubin"]
+    assert compiled(triton_counts.count_list, CODE=2, PAIRED=True, **cuda._BLOCKS)["cubin"]
+    assert compiled(triton_counts.clear_counts, BUCKETS=512)["cubin"]
     assert compiled(triton_merge.merge_rows, CHUNK=triton_merge.CHUNK)["cubin"]
     assert compiled(triton_pairs.merge_products, CHUNK=triton_pairs.CHUNK)["cubin"]
     for code in (0, 1, 2, 3):
@@ -89,6 +97,8 @@ def run(*arguments, **env):
 @pytest.mark.parametrize(
     "checks",
     [
+        "counted",
+        "counted_at_random counted_in_lists counted_in_a_table",
         "sizes fuzz",
         "odd several_blocks_each without_magnitudes",
         "magnitudes offsets differences",
@@ -98,7 +108,7 @@ def run(*arguments, **env):
     ],
 )
 def test_in_the_interpreter(checks, tmp_path):
-    script = "tests.stats.kernels.triton_checks"
+    script = "tests.stats.kernels." + ("count_checks" if checks.startswith("counted") else "triton_checks")
     done = run("-m", script, *checks.split(), TRITON_INTERPRET="1", TRITON_CACHE_DIR=str(tmp_path))
     assert done.stdout.splitlines() == [f"{check} agrees" for check in checks.split()], done.stderr
 

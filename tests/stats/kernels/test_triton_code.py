@@ -14,7 +14,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import triton
 from triton.backends.compiler import GPUTarget
 
-from lightning_hooks.stats.kernels import cuda, launching, triton_code
+from lightning_hooks.stats.kernels import cuda, launching, triton_code, triton_counts
 from lightning_hooks.stats.kernels.triton_code import BFLOAT16, FLOAT16, FLOAT32
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -65,6 +65,18 @@ def test_an_element_takes_few_instructions_and_no_memory_of_the_lane(code, tmp_p
         lengths[name] = len(loop) / ELEMENTS
     assert lengths["plain"] <= 9.6 and lengths["plain"] <= lengths["magnitudes"] - 2, lengths
     assert lengths["eight"] <= lengths["plain"] + 0.1, lengths
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CUOBJDUMP.exists(), reason="Triton's wheel has no cuobjdump")
+@pytest.mark.parametrize("code", [FLOAT32, FLOAT16, BFLOAT16])
+def test_a_block_with_few_powers_of_two_is_counted_in_half_as_many_instructions(code, tmp_path, monkeypatch):
+    asm = compiled(triton_counts.count_one, 90, tmp_path, monkeypatch, CODE=code)
+    loop = main_loop(instructions(asm["cubin"], tmp_path))
+    assert not [text for text in loop if re.match(r"(@\S+ )?(LDL|STL)\b", text)], "values left the registers"
+    # The last jump in the loop, but for the one back to its beginning, skips the counting in all buckets.
+    few = max(place for place, text in enumerate(loop[:-1]) if re.search(r"\bBRA\b", text))
+    assert few / ELEMENTS <= 50 and few <= len(loop) / 2, (few / ELEMENTS, len(loop) / ELEMENTS)
 
 
 @pytest.mark.slow
