@@ -18,13 +18,12 @@ from tests.stats.kernels import stand_in
 
 
 @pytest.fixture(autouse=True)
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def device(monkeypatch: pytest.MonkeyPatch) -> str:
     """`cuda`, or `cpu` where that is asked for."""
     wanted = os.environ.get("LIGHTNING_HOOKS_TEST_DEVICE", "cuda")
     if wanted == "cpu":
         late_copies.install(monkeypatch)
-        # The driver in C has no kernels for units.
-        if stand_in.missing() is None and not getattr(request.module, "MEASURES_UNITS", False):
+        if stand_in.missing() is None:
             stand_in.install(monkeypatch)
     elif not torch.cuda.is_available():
         pytest.skip("torch sees no CUDA device")

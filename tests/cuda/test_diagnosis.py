@@ -33,7 +33,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:matched modules were not called"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
-MEASURES_UNITS = True
 BAD_STEP = 5
 MODULE = "tests.cuda.test_diagnosis.Logs"
 

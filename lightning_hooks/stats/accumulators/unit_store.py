@@ -81,18 +81,23 @@ class UnitStore:
         # Rows whose units are not measured any more, for example because two tensors had different numbers of units.
         self._skipped: set[int] = set()
         self._columns, self._context = columns, context
+        # The memory of all tensors in `by_row`, in the order of `rows`; None after one of them was replaced.
+        self._flat: Tensor | None = None
 
     def clear(self) -> None:
         """See `Store`."""
-        for row in self.due:
+        if not self.due:
+            return
+        # Units of rows that are not due are never read before they are cleared, so one fill clears all rows.
+        if self._flat is None:
+            self._put_together()
+        elif self._flat.is_cpu:
+            self._flat.numpy().fill(0.0)  # a sixth of the time of `zero_`
+        else:
+            self._flat.zero_()
+        for row in self._skipped:
             units = self.by_row[row]
-            if units is None:
-                continue
-            if units.is_cpu:
-                units.numpy().fill(0.0)  # a sixth of the time of `zero_`
-            else:
-                units.zero_()
-            if row in self._skipped:
+            if units is not None:
                 units[:, ZEROS] = _SKIPPED
 
     def writer(self, row: int, fallback: Write, compiled_writer: Callable[[int], Write | None]) -> Write:
@@ -118,7 +123,7 @@ class UnitStore:
             return
         units = self.by_row[row]
         if units is None:
-            units = self.by_row[row] = torch.zeros(len(new), COLUMNS, dtype=torch.float64, device=self._context.device)
+            units = self._make(row, len(new))
         if len(units) != len(new):
             self._skip(row, f"it had {len(units)} units along dimension {axis}, and now has {len(new)}")
             return
@@ -140,10 +145,27 @@ class UnitStore:
             self._agree([row for row in due if row not in self._agreed])
         held = {row: units for row in due if (units := self.by_row[row]) is not None}
         sizes = {row: len(units) for row, units in held.items()}
-        flat = torch.cat([*held.values()]) if held else torch.zeros(0, COLUMNS, dtype=torch.float64)
+        if self._flat is not None and not self._flat.is_cpu and sum(sizes.values()) == len(self._flat):
+            # A copy from a device is made before later work on the stream, so the next step may write into the same memory.
+            flat = self._flat
+        else:
+            flat = torch.cat([*held.values()]) if held else torch.zeros(0, COLUMNS, dtype=torch.float64)
         if world_size(self._context.alone) > 1:
             flat = _merge_ranks(flat)
         return PendingUnits(self, sizes, begin_copy(flat))
+
+    def _make(self, row: int, size: int) -> Tensor:
+        """Give a row new units of no elements."""
+        self._flat = None
+        units = self.by_row[row] = _zeros(size, self._context.device)
+        return units
+
+    def _put_together(self) -> None:
+        """Give all rows that have units new ones, which lie one after the other."""
+        sizes = {row: len(units) for row in self.rows if (units := self.by_row[row]) is not None}
+        self._flat = _zeros(sum(sizes.values()), self._context.device)
+        for row, units in zip(sizes, self._flat.split([*sizes.values()]), strict=True):
+            self.by_row[row] = units
 
     def _axis(self, row: int, shape: tuple[int, ...]) -> int | None:
         """The dimension of the units of a row, which its first tensor determines; None if this tensor has no such dimension."""
@@ -193,7 +215,7 @@ class UnitStore:
             if size != -negated and row not in self._skipped:
                 self._skip(row, f"on one rank it has {size} units, on another {-negated}")
             if self.by_row[row] is None or len(self.by_row[row]) != size:  # type: ignore[arg-type]
-                units = self.by_row[row] = torch.zeros(size, COLUMNS, dtype=torch.float64, device=self._context.device)
+                units = self._make(row, size)
                 units[:, ZEROS] = _SKIPPED if row in self._skipped else 0.0
             self._agreed.add(row)
 
@@ -255,6 +277,12 @@ class PendingUnits:
                 alike.setdefault((size, self._store._specs[row].heads), []).append((row, start))
             start += size
         return {key: tuple(np.array(each, dtype=np.int64).T) for key, each in alike.items()}
+
+
+def _zeros(units: int, device: Any) -> Tensor:
+    # A validation may run in inference mode, whose tensors cannot be written to outside of it.
+    with torch.inference_mode(False):
+        return torch.zeros(units, COLUMNS, dtype=torch.float64, device=device)
 
 
 def _vectors(units: Array, elements: float) -> dict[str, Array]:

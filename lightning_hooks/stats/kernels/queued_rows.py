@@ -7,6 +7,7 @@ context. They take their partial rows from the same queue.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -50,7 +51,8 @@ class QueuedRows(cuda.PartialRows):
         in_python = self.writer(offset)
         if not driver.is_used:
             return in_python
-        return lambda tensor: self.launch(offset, tensor) or in_python(tensor)
+        launch = partial(self.queue.launch, offset)
+        return lambda tensor: launch(tensor) or in_python(tensor)
 
     def row_writer(self, row: int, offset: int, fallback: FallbackWriter) -> Callable[[Tensor], None]:
         if not driver.is_used:

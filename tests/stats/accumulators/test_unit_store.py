@@ -95,3 +95,31 @@ def test_heads_that_do_not_divide_the_units_are_refused():
         RuleError, match="heads=3: the 4 units of output of layer 0 do not form so many groups of equal size; choose a"
     ):
         stored([made(6, 4)], [UnitSpec(heads=3)])
+
+
+def test_one_fill_clears_all_rows():
+    rows, context = (0, 2, 3), StoreContext("cpu", True, LABEL, 1)
+    store = UnitStore(rows, {row: (nn.Linear(1, 1), UnitSpec()) for row in rows}, 1 + len(NAMES), context)
+    store.clear()  # nothing is due, and there are no units yet
+    store.due = {0, 2}
+    store.clear()
+    for row, units in ((0, 4), (2, 6)):
+        store.add(row, Measurement(torch.ones(5, units)))
+    with pytest.warns(UserWarning, match="it had 4 units along dimension 1, and now has 5"):
+        store.add(0, Measurement(torch.ones(5, 5)))
+    for _ in range(2):
+        store.clear()
+        kept = [units for units in store.by_row if units is not None]
+        assert len({units.untyped_storage()._cdata for units in kept}) == 1 and [len(units) for units in kept] == [4, 6]
+        store.add(2, Measurement(torch.ones(5, 6)))
+    assert store.by_row[0].tolist() == [[0.0, 0.0, 0.0, -np.inf]] * 4
+    assert store.by_row[2].tolist() == [[5.0, 5.0, 1.0, 0.0]] * 6
+    store.due = {3}
+    store.clear()
+    store.add(3, Measurement(torch.ones(5, 2)))  # a new row, after which all are put together again
+    store.due = {2, 3}
+    store.clear()
+    assert len({units.untyped_storage()._cdata for units in store.by_row if units is not None}) == 1
+    store.add(3, Measurement(torch.full((5, 2), 2.0)))
+    assert store.by_row[2].count_nonzero() == 0
+    assert store.exchange().finish(np.ones((4, 9)), 1.0, ()).numbers[:, 0].tolist() == [0.0, 6.0, 2.0]

@@ -5,7 +5,8 @@ The names of the functions are those of CUDA's driver. The variables say what th
 #include <stdint.h>
 #include <string.h>
 
-enum { LIST = 8, PAIRED = 16, MERGE = 32, COMPARE = 64, COUNT = 256, CLEAR = 512, BLOCK = 4096 };
+enum { LIST = 8, PAIRED = 16, MERGE = 32, COMPARE = 64, UNITS = 128, COUNT = 256, CLEAR = 512, BLOCK = 4096 };
+enum { COLUMN_UNITS = 128, COLUMN_ROWS = 32, RUN_BLOCK = 1024 };
 
 int status = 0;        /* of launches; if it is not 0, nothing is launched */
 int capturing = 0;     /* what cuStreamIsCapturing tells */
@@ -177,6 +178,51 @@ static void clear_counts(unsigned programs, const int64_t *p) {
   for (int64_t i = 0; i < programs; ++i) memset((double *)p[1] + ((const int64_t *)p[0])[i], 0, 509 * sizeof(double));
 }
 
+static void add_unit(double *unit, double x) {
+  unit[0] += x;
+  unit[1] += x * x;
+  unit[2] = isnan(unit[2]) || isnan(x) ? NAN : fmax(unit[2], fabs(x));
+  unit[3] += x == 0;
+}
+
+static void measure_columns(int code, unsigned programs, const int64_t *p) {
+  const int64_t outer = p[1], units = p[2], blocks = (units + COLUMN_UNITS - 1) / COLUMN_UNITS;
+  for (int64_t part = 0; part < programs / blocks; ++part) {
+    const int64_t begin = part * p[3] * COLUMN_ROWS, end = begin + p[3] * COLUMN_ROWS;
+    double *out = (double *)p[4] + 4 * part * units;
+    memset(out, 0, 32 * units);
+    for (int64_t row = begin; row < (end < outer ? end : outer); ++row) {
+      for (int64_t unit = 0; unit < units; ++unit) add_unit(out + 4 * unit, element((const char *)p[0], row * units + unit, code));
+    }
+  }
+}
+
+static void measure_runs(int code, unsigned programs, const int64_t *p) {
+  const int64_t size = p[1] * p[3], units = p[2], inner = p[3];
+  for (int64_t i = 0; i < programs; ++i) {
+    const int64_t begin = i / units * p[4] * RUN_BLOCK, end = begin + p[4] * RUN_BLOCK;
+    double *out = (double *)p[5] + 4 * i;
+    memset(out, 0, 32);
+    for (int64_t at = begin; at < (end < size ? end : size); ++at) {
+      add_unit(out, element((const char *)p[0], at / inner * units * inner + i % units * inner + at % inner, code));
+    }
+  }
+}
+
+static void merge_parts(const int64_t *p) {
+  const int64_t many = p[1], units = p[2];
+  double *out = (double *)p[3];
+  if (!p[4]) memset(out, 0, 32 * units);
+  for (int64_t i = 0; i < many * units; ++i) {
+    const double *part = (const double *)p[0] + 4 * i;
+    double *unit = out + 4 * (i % units);
+    unit[0] += part[0];
+    unit[1] += part[1];
+    unit[2] = isnan(unit[2]) || isnan(part[2]) ? NAN : fmax(unit[2], part[2]);
+    unit[3] += part[3];
+  }
+}
+
 int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z,
                    unsigned shared, void *on, void **parameters, void **extra) {
   int64_t p[8];
@@ -190,6 +236,8 @@ int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned 
     clear_counts(x, p);
   } else if (kernel & COUNT) {
     kernel & LIST ? count_list(kernel & 3, kernel & PAIRED, x, p) : count_one(kernel & 3, x, p);
+  } else if (kernel & UNITS) {
+    kernel & MERGE ? merge_parts(p) : kernel & LIST ? measure_runs(kernel & 3, x, p) : measure_columns(kernel & 3, x, p);
   } else if (kernel & COMPARE) {
     kernel & MERGE ? merge_products(x, p) : compare_list(kernel & 3, x, p);
   } else if (kernel & MERGE) {

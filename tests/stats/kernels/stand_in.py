@@ -16,7 +16,7 @@ import torch
 
 from lightning_hooks.stats import kernels
 
-LIST, PAIRED, MERGE, COMPARE, COUNT, CLEAR = 8, 16, 32, 64, 256, 512
+LIST, PAIRED, MERGE, COMPARE, UNITS, COUNT, CLEAR = 8, 16, 32, 64, 128, 256, 512
 
 
 def missing() -> str | None:
@@ -112,6 +112,7 @@ class StandIn:
         kinds = {"measure_one": 0, "measure_list": LIST, "merge_rows": MERGE}
         kinds |= {"count_one": COUNT, "count_list": COUNT + LIST, "clear_counts": CLEAR}
         kinds |= {"compare_list": COMPARE, "merge_products": COMPARE + MERGE}
+        kinds |= {"measure_columns": UNITS, "measure_runs": UNITS + LIST, "merge_parts": UNITS + MERGE}
         return 1 + kinds[_name(kernel)] + CODE + (16 if PAIRED else 0)
 
 

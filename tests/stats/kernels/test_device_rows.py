@@ -547,3 +547,22 @@ def test_a_tensor_in_a_compiled_module_takes_two_frames(monkeypatch):
         torch._dynamo.reset()
     # An operation of torch in Python, and what it calls. Beside them torch has one frame.
     assert [many - few for few, many in zip(counts[2], counts[5], strict=True)] == [3 * 2, 3 * 2]
+
+
+def test_a_tensor_with_units_takes_three_launches_and_few_frames_of_python(monkeypatch):
+    device = stand_in.install(monkeypatch, "nothing")
+    x, counts = normal(4, 6), {}
+    rule = Watch(
+        modules="*", select="leaves", tensors="output", stats=["mean", "std", "dead_units"], units="auto", every_n_steps=1
+    )
+    for layers in (2, 9):
+        model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(layers)))
+        with instrument(model, [StatsMonitor([rule])]) as watched:
+            for _ in range(3):
+                model(x).square().sum().backward()
+                watched.step()
+            model(x)  # begins the step
+            before = device.launches
+            counts[layers] = frames(functools.partial(model, x), "lightning_hooks/stats")
+            assert device.launches - before == 3 * layers
+    assert counts[9] - counts[2] <= 7 * 12
