@@ -9,8 +9,13 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.proxy_tensor import make_fx
+
+
+class _Done(Exception):
+    """The code is written."""
 
 
 def code_for_cuda(function: Callable[..., Any], *given: Tensor) -> str:
@@ -20,41 +25,71 @@ def code_for_cuda(function: Callable[..., Any], *given: Tensor) -> str:
         function: as autograd leaves it, such as the forward of a module without gradients.
         given: its arguments in host memory. They count as tensors on a device, except for marks.
     """
-    from torch._inductor import config, debug
-    from torch._inductor.decomposition import select_decomp_table
+    from torch._guards import TracingContext, tracing
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx
     from torch._inductor.graph import GraphLowering
     from torch._inductor.runtime.hints import DeviceProperties
-    from torch._inductor.virtualized import V
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
 
-    mode = FakeTensorMode()
+    mode, codes = FakeTensorMode(), []
     with mode:
         fakes = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu" if is_mark(x) else "cuda") for x in given]
-        graph = make_fx(function, select_decomp_table(), tracing_mode="fake")(*fakes)
+        graph = make_fx(function, tracing_mode="fake")(*fakes)
+
+    def stop(lowering: Any) -> None:
+        code = lowering.codegen()[0]
+        codes.append(str(getattr(code, "value", code)))
+        raise _Done
+
+    def copy(self: Tensor, other: Tensor, non_blocking: bool = False) -> Any:
+        return torch.ops.aten.copy_.default(self, other)  # without a guard for the device
+
     h100 = DeviceProperties(
         type="cuda", index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536,
         max_threads_per_multi_processor=2048, warp_size=32,
     )  # fmt: skip
-    properties = mock.Mock(major=9, minor=0, multi_processor_count=132, warp_size=32)
+    answers: dict[str, Any] = {
+        "torch.cuda.is_available": True,
+        "torch.cuda.current_device": 0,
+        "torch.cuda.device_count": 1,
+        "torch.cuda.synchronize": None,
+        "torch.cuda.get_device_capability": (9, 0),
+        "torch.cuda.get_device_properties": mock.Mock(major=9, minor=0, multi_processor_count=132, warp_size=32),
+        "torch.cuda.get_rng_state": torch.zeros(16, dtype=torch.uint8),
+        "torch.cuda.set_rng_state": None,
+        "torch.cuda._exchange_device": 0,
+        "torch.cuda._maybe_exchange_device": 0,
+        "torch.utils._triton.triton_hash_with_backend": "fake",
+        # Patterns of attention are traced on the device.
+        "torch._inductor.fx_passes.joint_graph.lazy_init": None,
+        "torch._inductor.fx_passes.post_grad.lazy_init": None,
+    }
+    device = mock.Mock(get_current_target=lambda: GPUTarget("cuda", 90, 32))
     with ExitStack() as stack:
-        for name, value in {
-            "torch.cuda.is_available": True,
-            "torch.cuda.current_device": 0,
-            "torch.cuda.device_count": 1,
-            "torch.cuda.get_device_capability": (9, 0),
-            "torch.cuda.get_device_properties": properties,
-            "torch.utils._triton.triton_hash_with_backend": "fake",
-        }.items():
-            stack.enter_context(mock.patch(name, lambda *_, value=value: value))
-        stack.enter_context(mock.patch.object(DeviceProperties, "create", lambda _: h100))
-        stack.enter_context(config.patch({"triton.cudagraphs": True, "graph_partition": True}))
-        stack.enter_context(mode)
-        lowering = GraphLowering(graph, example_inputs=fakes)
-        stack.enter_context(V.set_fake_mode(mode))
-        stack.enter_context(V.set_graph_handler(lowering))
-        stack.enter_context(V.set_debug_handler(debug.DebugContext()))
-        lowering.run(*fakes)
-        code: Any = lowering.codegen()[0]
-    return str(getattr(code, "value", code))
+        for name, value in answers.items():
+            stack.enter_context(mock.patch(name, lambda *_, value=value, **options: value))
+        replaced: list[tuple[Any, str, Any]] = [
+            (driver, "_default", device),
+            (driver, "_active", device),
+            (DeviceProperties, "create", lambda _: h100),
+            (GraphLowering, "compile_to_module", stop),
+            (FunctionalTensor, "copy_", copy),
+            (FakeTensor, "copy_", copy),
+        ]
+        for owner, name, value in replaced:
+            stack.enter_context(mock.patch.object(owner, name, value, create=True))
+        options = {"triton.cudagraphs": True, "graph_partition": True, "fx_graph_cache": False, "compile_threads": 1}
+        stack.enter_context(config.patch(options))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(tracing(TracingContext(mode)))
+        try:
+            compile_fx(graph, fakes)
+        except Exception:
+            if not codes:
+                raise
+    return codes[0]
 
 
 def is_mark(tensor: Tensor) -> bool:

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from lightning_hooks import StatsMonitor, Watch, instrument
 from lightning_hooks.callbacks import ActivationCapture
+from lightning_hooks.stats.kernels import reference
+from lightning_hooks.stats.moments import neutral
+from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN
 
 pytestmark = pytest.mark.cuda
 RULES = [
@@ -77,3 +80,34 @@ def test_a_callable_that_replays_graphs_is_watched_from_outside() -> None:
     for tag, value in views[0].items():
         if not tag.startswith("run/"):
             assert views[1][tag] == pytest.approx(value, rel=1e-5), tag
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_operations_in_compiled_code_measure_in_every_replay() -> None:
+    from lightning_hooks.stats.kernels import in_graphs
+
+    def compute(x: Tensor, place: Tensor) -> Tensor:
+        y = torch.relu(x) + 1
+        in_graphs.measure(y, place, False)
+        return torch.sin(y)
+
+    state, place = neutral(2, "cuda"), in_graphs.new_place(torch.device("cuda"))
+    address = state.data_ptr() + 72
+    compiled = torch.compile(compute, mode="reduce-overhead", fullgraph=True)
+    for number in range(6):
+        state.copy_(neutral(2, "cuda"))
+        # In one step there is no row: what the step before measured must not be taken for a number of this one.
+        in_graphs.set_places([place], [0 if number == 4 else address])
+        inputs = [torch.randn(300, 40, device="cuda") + number for _ in range(2)]
+        for x in inputs:
+            torch.compiler.cudagraph_mark_step_begin()
+            torch.testing.assert_close(compiled(x, place), torch.sin(torch.relu(x) + 1))
+        want = reference.measure(torch.cat([torch.relu(x) + 1 for x in inputs]).cpu())
+        got = state.cpu()
+        assert got[0, COUNT] == 0 and place.tolist() == ([0, 0] if number == 4 else [address, 2])
+        if number == 4:
+            assert got[1, COUNT] == 0
+        else:
+            columns = [COUNT, MEAN, M2, MIN, MAX]
+            torch.testing.assert_close(got[1, columns], want[columns], rtol=2e-6, atol=1e-6)
+    torch._dynamo.reset()

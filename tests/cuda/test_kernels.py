@@ -38,6 +38,7 @@ CHECKS = (
     "lists",
     "comparisons",
     "partial_rows",
+    "places",
 )
 
 

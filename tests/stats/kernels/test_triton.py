@@ -102,7 +102,7 @@ def run(*arguments, **env):
         "sizes fuzz",
         "odd several_blocks_each without_magnitudes",
         "magnitudes offsets differences",
-        "views lists comparisons table partial_rows other_streams pointers step",
+        "views lists comparisons table partial_rows other_streams pointers step places",
         "eight eight_of_several_blocks",
         "units units_in_parts units_that_are_not_finite units_of_a_table",
     ],

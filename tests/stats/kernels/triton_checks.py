@@ -23,6 +23,7 @@ from lightning_hooks.stats.accumulators.units import Units
 from lightning_hooks.stats.kernels import (
     cuda,
     cuda_units,
+    in_graphs,
     on_cuda,
     reference,
     triton_code,
@@ -647,6 +648,28 @@ def pointers():
         same(state.view(4, 9)[code], reference.measure(torch.cat(tensors)), "through pointers")
 
 
+def places():
+    """Measurements go into the row at a place, and nowhere while there is none."""
+    for dtype in DTYPES:
+        tensors = on([normal(5000, dtype=dtype), normal(40, 30, dtype=dtype).t(), normal(3, dtype=dtype)])
+        state, place = neutral(3, DEVICE), in_graphs.new_place(torch.device(DEVICE))
+        for tensor in tensors:
+            in_graphs.measure(tensor, place, True)
+            assert in_graphs.measure_grad(tensor, place, True).tolist() == [0.0]
+        assert torch.equal(state, neutral(3, DEVICE)) and place.tolist() == [0, 0]
+        address = state.data_ptr() + 72
+        in_graphs.set_places([place], [address])
+        for tensor in tensors[:2]:
+            in_graphs.measure(tensor, place, True)
+        in_graphs.measure_grad(tensors[2], place, True)
+        assert place.tolist() == [address, 2]
+        same(state[1], reference.measure(torch.cat([tensor.cpu().flatten() for tensor in tensors])), f"at a place {dtype}")
+        assert state[::2, COUNT].tolist() == [0, 0]
+        in_graphs.measure(tensors[0][:0], place, True)
+        in_graphs.set_places([place], [0])
+        assert place.tolist() == [0, 0]
+
+
 def step():
     """A step as on a device: one launch for each tensor of a module, and one that merges them all; one launch, and one that
     merges, for all parameters and gradients, and the same for all updates. The first step takes the fallback."""
@@ -709,6 +732,7 @@ ALL = (
     eight_of_several_blocks,
     pointers,
     step,
+    places,
 )
 CHECKS = {check.__name__: check for check in ALL}
 
