@@ -85,6 +85,7 @@ def parts(device: str, folder: Path, logs: Path) -> list[Part]:
         by_workload("units", 75, "health", "D,A", "--what", "units"),
         by_workload("step_parts", 30, "step_parts", "D"),
         by_workload("recorder", 65, "recorder", "D,A", "--what", "beside"),
+        by_workload("histograms", 75, "histograms", "D,A"),
         Part("bandwidth", ["-m", "benchmarks.gpu.bandwidth", *plain], 35),
         Part("synchronisations", ["-m", "benchmarks.gpu.synchronisations", *plain], 75),
         by_workload("health", 60, "health", "D,A,G", "--what", "beside"),

@@ -18,6 +18,8 @@ import torch
 
 from benchmarks import output
 from benchmarks.gpu.bandwidth import Fallback
+from lightning_hooks.stats.accumulators import AccumulatorRows
+from lightning_hooks.stats.accumulators.histogram import Histogram
 from lightning_hooks.stats.table import Table
 
 MEGABYTES = (4, 8, 16, 32, 64)
@@ -70,7 +72,9 @@ def _dividing(programs: int, device: str) -> Iterator[None]:
         yield
 
 
-def one(megabytes: float, dtype: torch.dtype, magnitudes: bool, programs: int, tries: int, device: str) -> dict[str, Any]:
+def one(
+    megabytes: float, dtype: torch.dtype, magnitudes: bool, programs: int, tries: int, device: str, counted: bool = False
+) -> dict[str, Any]:
     """A row of the table: microseconds to measure a tensor that has just been written.
 
     Args:
@@ -80,16 +84,18 @@ def one(megabytes: float, dtype: torch.dtype, magnitudes: bool, programs: int, t
         programs: among which a tensor is divided.
         tries: series of calls.
         device: `cpu` or `cuda`.
+        counted: whether a histogram is counted too. The tensors then hold normal random numbers, which span many buckets.
     """
     size = round(megabytes * 1e6) // torch.empty(0, dtype=dtype).element_size()
     tensors = [torch.randn(size, device=device).to(dtype) for _ in range(3)]
     turns = cycle(tensors)
     with _dividing(programs, device):
-        table = Table(1, device=device, magnitudes=magnitudes)
+        kept = [AccumulatorRows(Histogram(), (0,))] if counted else []
+        table = Table(1, kept, device=device, magnitudes=magnitudes)
         write = table.writer(0, Fallback(table))
 
         def filled() -> torch.Tensor:
-            return next(turns).fill_(1.5)
+            return next(turns).neg_() if counted else next(turns).fill_(1.5)
 
         both = seconds_of(lambda: write(filled()), tries, device, table.clear)
     alone = seconds_of(filled, tries, device, table.clear)
@@ -99,6 +105,7 @@ def one(megabytes: float, dtype: torch.dtype, magnitudes: bool, programs: int, t
         "mb": megabytes,
         "magnitudes": magnitudes,
         "programs": programs,
+        "counted": counted,
         "write_us": alone * 1e6,
         "us": taken * 1e6,
         "gb_s": megabytes / 1e3 / taken if taken > 0 else 0.0,
@@ -116,11 +123,17 @@ def main(arguments: list[str] | None = None) -> None:
     rows: list[dict[str, Any]] = []
     for dtype in DTYPES:
         for megabytes in MEGABYTES if is_cuda else (0.1, 0.2):
-            for magnitudes, programs in ((True, PROGRAMS[-1]), *product([False], several)):
-                rows.append(one(megabytes, dtype, magnitudes, programs, options.tries if is_cuda else 1, options.device))
-                row = rows[-1]
+            for magnitudes, programs, counted in (
+                (True, PROGRAMS[-1], False),
+                *product([False], several, [False]),
+                (False, PROGRAMS[-1], True),
+            ):
+                tries = options.tries if is_cuda else 1
+                row = one(megabytes, dtype, magnitudes, programs, tries, options.device, counted)
+                rows.append(row)
                 print(
-                    f"{row['dtype']} {row['mb']} MB, {'with' if magnitudes else 'without'} magnitudes, {programs} programs: "
+                    f"{row['dtype']} {row['mb']} MB, {'with' if magnitudes else 'without'} magnitudes, "
+                    f"{programs} programs{', counted' if counted else ''}: "
                     f"{row['us']:.1f} µs, {row['gb_s']:.0f} GB/s",
                     flush=True,
                 )

@@ -32,7 +32,8 @@ _HEADINGS = {
 _LAUNCHES = """Microseconds of the host. Tight: in a loop. Cold: from a hook on each leaf module in the forward of D, between
 which torch runs; the median."""
 _HOT = """Microseconds of the device to measure a tensor that the kernel before has just written. One column is with sums of
-magnitudes and underflow. The others are without, divided among at most so many programs of a launch."""
+magnitudes and underflow, one with a launch more, which counts the histogram. The others are without, divided among at most so
+many programs of a launch."""
 _UNITS = """*Everything* at every step with the units of all outputs, over everything without units: of a step with units, and
 of the mean of ten steps of which one has units, as a `HealthMonitor` asks for them."""
 _BUSY = (("busy_ms", 1), ("launches", 0))
@@ -78,6 +79,7 @@ def _hot(found: dict[str, Any]) -> str:
     by_size: dict[tuple[str, float], dict[str, float]] = {}
     for row in found["rows"]:
         label = "with magnitudes" if row["magnitudes"] else f"{row['programs']} programs"
+        label = "with a histogram" if row.get("counted") else label
         by_size.setdefault((row["dtype"], row["mb"]), {})[label] = row["us"]
     labels = list(dict.fromkeys(label for each in by_size.values() for label in each))
     lines = [
@@ -151,6 +153,7 @@ _TABLES: Final[dict[str, tuple[str, Callable[[dict[str, Any]], str]]]] = {
     "synchronisations": ("Synchronisations in a step", _synchronisations),
     "units": ("What units take", _units),
     "health": ("What the diagnosis of the health rules takes", tables.health),
+    "histograms": ("What the default histograms take", tables.histograms),
     "recorder": ("What the flight recorder takes", tables.recorder),
     "recorder_alone": ("What the flight recorder alone takes", tables.recorder),
     "peers": ("The peers, in the same fit", peers),
