@@ -132,7 +132,10 @@ BESIDE = {
 @pytest.mark.parametrize("frozen", [False, True], ids=["trained", "some frozen"])
 @pytest.mark.parametrize("element", [math.nan, -math.inf, 3e38])
 @pytest.mark.parametrize("beside", BESIDE.values(), ids=BESIDE)
-def test_a_parameter_that_an_update_spoils_is_named_at_once(beside, element, frozen, tmp_path):
+@pytest.mark.parametrize("is_late", [False, True], ids=["in host memory", "on a device"])
+def test_a_parameter_that_an_update_spoils_is_named(is_late, beside, element, frozen, tmp_path, monkeypatch):
+    if is_late:
+        record_late(monkeypatch)
     model, recorder = made(is_sick=False), FlightRecorder()
     model.head.bias.data[0] = -3e38 if element == 3e38 else 0.0
     # The loss has no part of the head, so that no number but the parameter's tells of it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +16,13 @@ from lightning_hooks.engine.recording.extremes import Extremes
 from lightning_hooks.engine.recording.recorded_rows import Array, have_infinite_only, have_nonfinite, rows_by_tensor, trail_of
 from lightning_hooks.engine.recording.recorded_step import RecordedStep
 from lightning_hooks.engine.recording.recorder import FoundIn
-from lightning_hooks.engine.recording.step_numbers import StepNumbers
+from lightning_hooks.engine.recording.step_numbers import PendingFigures, StepNumbers
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.plan.rows import LOSS
 from lightning_hooks.recorder.calls import Calls, Mark
 from lightning_hooks.recorder.overflows import Overflows
-from lightning_hooks.stats.host_copy import HostCopy
+from lightning_hooks.stats import kernels
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import MAX, MIN, NONFINITE, TRAIL_ENTRY
 
@@ -31,13 +32,15 @@ class _EndedStep(NamedTuple):
 
     Args:
         step: the step.
-        copy: the numbers of the step.
+        figures: the numbers of the step.
+        parameters: those of which only changes are among the numbers.
         trail: the measurements of the step without their numbers, as packed `TRAIL_ENTRY`.
         micro_batch: the number of the last batch of the step.
     """
 
     step: int
-    copy: HostCopy
+    figures: PendingFigures
+    parameters: Sequence[Tensor]
     trail: bytes
     micro_batch: int
 
@@ -63,6 +66,7 @@ class LateRecorder:
         self._trail = trail_of(observer, self._rows)
         self._begun = self._trail.count  # the measurements before the step began
         self._numbers = StepNumbers(self._rows)
+        self._changed: list[Tensor] = []  # the parameters whose changes are taken in this step
         self._rows_by_tensor = rows_by_tensor(share.plan)
         self._finite_until: int | None = None
         self._ended_step: _EndedStep | None = None
@@ -87,6 +91,7 @@ class LateRecorder:
         self.marks.step = step
         self._begun = self._trail.count
         self._numbers.begin_step()
+        self._changed = []
 
     def begin_batch(self) -> None:
         self.marks.begin_batch(self._trail.count - self._begun)
@@ -99,12 +104,18 @@ class LateRecorder:
 
     def look_after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> FoundIn | None:
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        self._numbers.measure(self._observer.table, parameters)
+        changes = self._observer.rows_of_changes(parameters)
+        if changes is None:
+            self._numbers.measure(self._observer.table, parameters)
+        else:
+            self._numbers.take_changes(self._observer.table, changes)
+            self._changed += parameters
         return None
 
     def end_step(self, scale: Tensor | None) -> FoundIn | None:
-        copy = self._numbers.copied(self._observer.table, scale)
-        ended = _EndedStep(self.marks.step, copy, self._trail.entries(self._begun), self.marks.micro_batch)
+        figures = self._numbers.copied(self._observer.table, scale)
+        trail = self._trail.entries(self._begun)
+        ended = _EndedStep(self.marks.step, figures, self._changed, trail, self.marks.micro_batch)
         previous, self._ended_step = self._ended_step, ended
         return None if previous is None else self._look(previous)
 
@@ -113,7 +124,7 @@ class LateRecorder:
         return None if ended is None else self._look(ended)
 
     def _look(self, ended: _EndedStep) -> FoundIn | None:
-        moments, has_bad_parameter, scale = self._numbers.figures(ended.copy.wait())
+        moments, has_bad_parameter, has_bad_change, scale = ended.figures.wait()
         self._bad_step = ended, moments
         loss = self._rows_by_tensor.get(LOSS)
         has_bad_loss = have_nonfinite(moments, loss)
@@ -124,8 +135,10 @@ class LateRecorder:
             return "loss"
         if has_bad_gradient and not may_overflow:
             return "gradients"
-        if has_bad_parameter and not (has_bad_loss or has_bad_gradient):
-            return "parameters"
+        if not (has_bad_loss or has_bad_gradient):
+            # A parameter that was not finite after its update is not finite now.
+            if has_bad_parameter or (has_bad_change and not kernels.are_finite(ended.parameters)):
+                return "parameters"
         self._bad_step = None
         if scale is not None and not (has_bad_loss or has_bad_gradient):
             self._overflows.note_good(scale)

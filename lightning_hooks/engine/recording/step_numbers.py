@@ -27,19 +27,47 @@ class StepFigures(NamedTuple):
     Args:
         moments: of the rows of the recorder, float64 [rows, 9].
         has_bad_parameter: whether a parameter was not finite after an update.
+        has_bad_change: whether the change of a parameter was not finite, which the parameter itself may be nevertheless: the
+            difference of two large numbers may overflow.
         scale: the loss scale; None without one.
     """
 
     moments: Array
     has_bad_parameter: bool
+    has_bad_change: bool
     scale: float | None
+
+
+class PendingFigures(NamedTuple):
+    """The numbers of a step that has ended, on their way to the host.
+
+    Args:
+        copy: of the block.
+        rows: the number of rows of the recorder.
+        changes: the positions, among the parameters of the block, of those whose changes were taken.
+    """
+
+    copy: HostCopy
+    rows: int
+    changes: Sequence[int]
+
+    def wait(self) -> StepFigures:
+        """The numbers. Waits for the device if the copy is not complete."""
+        numbers, many = self.copy.wait(), self.rows * MOMENTS
+        largest, scale = numbers[many : many + _OTHERS].tolist()
+        is_bad = numbers[many + _OTHERS :].reshape(-1, MOMENTS)[:, NONFINITE] > 0
+        has_bad_change = bool(is_bad[self.changes].any())
+        is_bad[self.changes] = False
+        moments = np.array(numbers[:many]).reshape(-1, MOMENTS)
+        # A loss scale is never 0, which the block holds if there is none.
+        return StepFigures(moments, bool(is_bad.any()) or not np.isfinite(largest), has_bad_change, scale or None)
 
 
 class StepNumbers:
     """Collects the numbers of a step on the device of a table, without waiting for the device.
 
     The block holds the moments of the rows, the largest magnitude of the parameters that no kernel measures, the loss scale,
-    and the moments of all other parameters.
+    and the moments of all other parameters, or of their changes.
 
     Args:
         rows: the rows of the recorder in the table.
@@ -47,20 +75,22 @@ class StepNumbers:
     Example:
         >>> table, numbers = Table(1), StepNumbers(np.array([0]))
         >>> numbers.measure(table, [torch.tensor([1.0, torch.inf])])
-        >>> numbers.figures(numbers.copied(table, None).wait()).has_bad_parameter
+        >>> numbers.copied(table, None).wait().has_bad_parameter
         True
     """
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._index: Tensor | None = None
+        self._index_of_changes: tuple[Sequence[int], Tensor] | None = None
         self._room = 0  # the parameters that fit into the block
+        self._changes: list[int] = []
         self._block: Tensor | None = None
         self._measured = 0
         self._largest: Tensor | None = None
 
     def begin_step(self) -> None:
-        self._block, self._measured, self._largest = None, 0, None
+        self._block, self._measured, self._largest, self._changes = None, 0, None, []
 
     def measure(self, table: Table, parameters: Sequence[Tensor]) -> None:
         """Measure the parameters of an optimizer after its update, with one launch for each dtype, and one that merges.
@@ -81,7 +111,20 @@ class StepNumbers:
             largest = get_total_norm(others, float("inf")).double()
             self._largest = largest if self._largest is None else torch.maximum(self._largest, largest)
 
-    def copied(self, table: Table, scale: Tensor | None) -> HostCopy:
+    def take_changes(self, table: Table, rows: Sequence[int]) -> None:
+        """Take the changes of the parameters of an optimizer from a table in which they are measured already.
+
+        Args:
+            table: holds the changes.
+            rows: of the changes in the table; the same object in most steps.
+        """
+        if self._index_of_changes is None or self._index_of_changes[0] is not rows:
+            self._index_of_changes = rows, to_device(rows, table.state.device)
+        out = self._next(table, len(rows))[1]
+        torch.index_select(table.moments, 0, self._index_of_changes[1], out=out.view(-1, MOMENTS))
+        self._changes += range(self._measured - len(rows), self._measured)
+
+    def copied(self, table: Table, scale: Tensor | None) -> PendingFigures:
         """Request the copy of the block when a step has ended.
 
         Args:
@@ -95,32 +138,24 @@ class StepNumbers:
         for position, number in enumerate((self._largest, scale)):
             if number is not None:
                 block[many + position].copy_(number.reshape(()), non_blocking=True)
-        return begin_copy(block)
-
-    def figures(self, numbers: Array) -> StepFigures:
-        """The numbers of a step.
-
-        Args:
-            numbers: what `copied` has copied.
-        """
-        many = len(self._rows) * MOMENTS
-        largest, scale = numbers[many : many + _OTHERS].tolist()
-        nonfinite = numbers[many + _OTHERS :].reshape(-1, MOMENTS)[:, NONFINITE]
-        is_bad = bool((nonfinite > 0).any()) or not np.isfinite(largest)
-        # A loss scale is never 0, which the block holds if there is none.
-        return StepFigures(np.array(numbers[:many]).reshape(-1, MOMENTS), is_bad, scale or None)
+        return PendingFigures(begin_copy(block), len(self._rows), self._changes)
 
     def _measure(self, table: Table, tensors: Sequence[Tensor]) -> list[int]:
         """Measure tensors on the device of a table. Returns the positions of those that no kernel measures."""
         kernel = kernels.on_device(table.state)
         if kernel is None:
             return list(range(len(tensors)))
-        block = self._with_room(table, len(tensors))
-        first = len(self._rows) * MOMENTS + _OTHERS + self._measured * MOMENTS
+        first, _ = self._next(table, len(tensors))
         offsets = np.arange(first, first + len(tensors) * MOMENTS, MOMENTS)
-        left: list[int] = kernel.measure_many_into(block, offsets, tensors, magnitudes=False)
-        self._measured += len(tensors)
+        left: list[int] = kernel.measure_many_into(self._block, offsets, tensors, magnitudes=False)
         return left
+
+    def _next(self, table: Table, many: int) -> tuple[int, Tensor]:
+        """Where the block holds the next parameters: the index of their first number, and a view of their numbers."""
+        block = self._with_room(table, many)
+        first = len(self._rows) * MOMENTS + _OTHERS + self._measured * MOMENTS
+        self._measured += many
+        return first, block[first : first + many * MOMENTS]
 
     def _with_room(self, table: Table, more: int) -> Tensor:
         """The block of the step, with room for more parameters. Blocks of later steps are as large from the beginning."""

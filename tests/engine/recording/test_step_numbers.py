@@ -24,7 +24,7 @@ def device(request, monkeypatch):
 
 
 def figures(numbers, table, scale=None):
-    return numbers.figures(numbers.copied(table, scale).wait())
+    return numbers.copied(table, scale).wait()
 
 
 def test_the_rows_of_the_recorder_and_the_loss_scale_are_copied(device):
@@ -60,7 +60,21 @@ def test_a_copy_keeps_its_numbers_while_the_next_step_is_measured(device):
         numbers.begin_step()
         numbers.measure(table, [weight])
         copies.append(numbers.copied(table, None))
-    assert [numbers.figures(each.wait()).has_bad_parameter for each in copies] == [False, True, False]
+    assert [each.wait().has_bad_parameter for each in copies] == [False, True, False]
+
+
+def test_changes_are_taken_from_the_table_beside_parameters_that_are_measured(device):
+    table, numbers = Table(4), StepNumbers(np.array([0]))
+    rows = [3, 1]
+    for bad_change, bad_parameter in ((False, False), (True, False), (False, True), (True, True)):
+        table.clear()
+        numbers.begin_step()
+        table.measuring.put(3, Measurement(torch.tensor([1.0, INF if bad_change else 2.0])))
+        table.measuring.put(1, Measurement(torch.tensor([1.0])))
+        numbers.take_changes(table, rows)
+        numbers.measure(table, [nn.Parameter(torch.tensor([NAN if bad_parameter else 1.0]))])
+        found = figures(numbers, table)
+        assert (found.has_bad_change, found.has_bad_parameter) == (bad_change, bad_parameter)
 
 
 def test_all_parameters_of_a_dtype_take_one_launch_and_one_that_merges(device):
