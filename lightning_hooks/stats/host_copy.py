@@ -20,6 +20,10 @@ class HostCopy(Protocol):
     def ready(self) -> bool:
         """Whether `wait` returns without waiting for a device."""
 
+    @property
+    def has_arrived(self) -> bool:
+        """Whether the copy is complete by now."""
+
     def wait(self) -> Array:
         """The copy. Waits for the device if the copy is not complete."""
 
@@ -27,7 +31,7 @@ class HostCopy(Protocol):
 class InHostMemory:
     """An array that is in host memory already, so it is not copied."""
 
-    ready = True
+    ready = has_arrived = True
 
     def __init__(self, array: Array) -> None:
         self._array = array
@@ -51,6 +55,10 @@ class PinnedCopy:
         self._copy.copy_(tensor, non_blocking=True)
         self._done = torch.cuda.Event()
         self._done.record(torch.cuda.current_stream(tensor.device))
+
+    @property
+    def has_arrived(self) -> bool:
+        return bool(self._done.query())
 
     def wait(self) -> Array:
         self._done.synchronize()

@@ -244,6 +244,7 @@ class Table:
         Returns:
             The positions in `rows` that were skipped and need `RowMeasuring.put`.
         """
+        self.flush()
         offsets = rows if isinstance(rows, RowOffsets) else self.offsets(rows)
         device = kernels.on_device(self.state)
         if device is not None:
@@ -288,6 +289,7 @@ class Table:
             rows: the indices of the rows.
             unless_zero: a scalar that is at least 0, on any device, for example the number of infinite gradients.
         """
+        self.flush()
         device = self.state.device
         is_withdrawn = unless_zero.to(device, non_blocking=True) > 0
         for section, (each, array) in enumerate(zip(self._due.sections.kept, self._due.arrays(self.state), strict=True)):
@@ -341,8 +343,13 @@ class Table:
     def _partial_on(self, device: ModuleType) -> Any:
         """The partial rows of this table, on the device that a kernel serves."""
         if self._partial is None:
-            self._partial = device.partial_rows(self.state, self.magnitudes)
+            self._partial = device.partial_rows(self.state, self.magnitudes, self._label)
         return self._partial
+
+    def flush(self) -> None:
+        """Measure the tensors of hooks that a device has not measured yet, and release them."""
+        if self._partial is not None:
+            self._partial.flush()
 
     def _merge_partial(self) -> None:
         if self._partial is not None:

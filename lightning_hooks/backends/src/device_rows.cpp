@@ -7,6 +7,7 @@
 #include <exception>
 #include <vector>
 
+#include "device_late.hpp"
 #include "hooks.hpp"
 #include "row.hpp"
 
@@ -15,30 +16,6 @@ namespace {
 
 PyObject* rows_type = nullptr;
 
-// The kernel that measures one tensor of a type, in the context in which it was loaded.
-struct Kernel {
-  void *function = nullptr, *context = nullptr;
-  unsigned shared = 0, threads = 0;
-};
-
-// The partial rows of one tensor: the offset of its row in the state, its number of elements, the first partial row, and the end.
-struct Span {
-  std::int64_t offset, size, first, end;
-};
-
-// All partial rows between two merges are written on one stream, because a merge on that stream follows them.
-struct Queue {
-  Driver driver;
-  Device device;
-  std::int64_t address, capacity;           // of the partial rows
-  std::int64_t block, programs, most_blocks;  // how a tensor is divided into spans; see cuda.py
-  Kernel kernels[kDeviceCodes];
-  std::vector<Span> spans;
-  std::int64_t used = 0;
-  void* stream = nullptr;
-  int launching = 0;  // the number of threads that are launching: their partial rows are reserved, but not among the spans
-};
-
 struct DeviceRows {
   static constexpr int kFields = 1;
   PyObject_HEAD
@@ -46,71 +23,36 @@ struct DeviceRows {
   Queue* queue;
 };
 
-Queue& queue_of(PyObject* self) { return *reinterpret_cast<DeviceRows*>(self)->queue; }
-
-std::int64_t divided_up(std::int64_t number, std::int64_t by) { return (number + by - 1) / by; }
-
-// Reserves partial rows for a tensor. Returns the index of the first, or -1 if there is no room or others wait on another stream.
-std::int64_t reserve(Queue& queue, std::int64_t programs, void* stream) {
-  const bool is_empty = queue.spans.empty() && queue.launching == 0;
-  if ((!is_empty && stream != queue.stream) || programs > queue.capacity - queue.used) return -1;
-  queue.spans.reserve(queue.spans.size() + static_cast<std::size_t>(queue.launching) + 1);
-  queue.stream = stream;
-  ++queue.launching;
-  const std::int64_t begin = queue.used;
-  queue.used += programs;
-  return begin;
+// Measures a tensor at once, with the kernel for its type. Returns the first partial row, or -1 if nothing was launched.
+std::int64_t launch(Queue& queue, std::int64_t offset, const DeviceTensor& tensor, std::int64_t programs, void* stream) {
+  const std::int64_t first = reserve(queue, programs, stream);
+  if (first < 0) return -1;
+  std::int64_t numbers[4 + kScratch] = {tensor.address, tensor.size, steps_of(queue.spread, tensor.size),
+                                        queue.address + first * static_cast<std::int64_t>(kMomentBytes)};
+  const bool is_launched = call_driver(queue, queue.kernels[tensor.code], programs, stream, numbers, 4 + kScratch);
+  settle(queue, first, first + programs, is_launched);
+  if (!is_launched) return -1;
+  queue.spans.push_back({offset, tensor.size, first, first + programs});
+  return first;
 }
 
-// Ends a reservation: adds the span, or frees the partial rows if nothing was launched.
-void settle(Queue& queue, const Span& span, bool is_launched) {
-  --queue.launching;
-  if (is_launched) {
-    queue.spans.push_back(span);
-  } else if (queue.used == span.end) {
-    queue.used = span.first;
-  }
-}
-
-// Whether the kernel can be launched now by this thread; sets `stream`. A kernel is launched in the current context, and a thread of
-// autograd may have none. A launch into a graph that is being captured would not run.
-bool is_ready(const Queue& queue, const Kernel& kernel, void** stream) {
-  void* context = nullptr;
-  int status = 0;
-  if (queue.driver.context(&context) != 0 || context != kernel.context) return false;
-  if (queue.driver.stream(queue.device.type, queue.device.index, stream) != 0) return false;
-  return queue.driver.is_capturing(*stream, &status) == 0 && status == 0;
-}
-
-// Calls the driver with the parameters of `measure_one`, which are int64 numbers. Triton appends pointers to scratch memory, which these
-// kernels do not use: the driver reads as many parameters as the kernel has.
-int call_driver(const Driver& driver, const Kernel& kernel, std::int64_t programs, void* stream, std::int64_t address,
-                std::int64_t size, std::int64_t steps, std::int64_t rows) {
-  std::int64_t numbers[] = {address, size, steps, rows, 0, 0, 0, 0};
-  void* parameters[sizeof numbers / sizeof *numbers];
-  for (std::size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i) parameters[i] = &numbers[i];
-  return driver.launch(kernel.function, static_cast<unsigned>(programs), 1, 1, kernel.threads, 1, 1, kernel.shared, stream,
-                       parameters, nullptr);
-}
-
-bool launch(Queue& queue, std::int64_t offset, const DeviceTensor& tensor) {
-  if (tensor.size == 0) return true;
-  // Copy the kernel, because other threads may change the queue while the interpreter lock is released.
-  const Kernel kernel = queue.kernels[tensor.code];
+// As `launch_on_device`, for a tensor with elements.
+int take(Queue& queue, PyObject* writer, std::int64_t offset, PyObject* tensor, Moment moment, const DeviceTensor& found) {
+  const Kernel& kernel = queue.kernels[found.code];
   void* stream = nullptr;
-  if (!kernel.function || !is_ready(queue, kernel, &stream)) return false;
-  const std::int64_t blocks = divided_up(tensor.size, queue.block);
-  const std::int64_t steps = std::min(std::max<std::int64_t>(1, divided_up(blocks, queue.programs)), queue.most_blocks);
-  const std::int64_t programs = divided_up(blocks, steps);
-  const std::int64_t begin = reserve(queue, programs, stream);
-  if (begin < 0) return false;
-  const std::int64_t rows = queue.address + begin * static_cast<std::int64_t>(kMomentBytes);
-  // The driver waits if its queue is full, and the device may then wait for a thread that needs the interpreter lock.
-  PyThreadState* const released = PyEval_SaveThread();
-  const int status = call_driver(queue.driver, kernel, programs, stream, tensor.address, tensor.size, steps, rows);
-  PyEval_RestoreThread(released);
-  settle(queue, {offset, tensor.size, begin, begin + programs}, status == 0);
-  return status == 0;
+  if (!kernel.function || queue.driver.stream(queue.device.type, queue.device.index, &stream) != 0) return 0;
+  if (!is_ready(queue, kernel.context, stream)) return 0;
+  const int taken = take_late(queue, writer, tensor, moment, offset, found, stream);
+  if (taken != 0) return taken;
+  if (precedes(queue, moment, offset) && !flush_late(queue)) return -1;
+  const std::int64_t programs = programs_of(queue.spread, found.size);
+  const std::int64_t first = launch(queue, offset, found, programs, stream);
+  if (first < 0) return 0;
+  try {
+    try_late(queue, writer, tensor, moment, offset, found, first, programs);
+  } catch (const std::exception&) {  // no memory for the trial, which another tensor of the row may have
+  }
+  return 1;
 }
 
 // Arguments: what to keep alive; the addresses of the functions of `Driver`, 0 for the stream of the exchange table; the type and the
@@ -120,7 +62,8 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject* kept;
   unsigned long long launch_at, context_at, capturing_at, stream_at;
   Device device;
-  long long address, capacity, block, programs, most_blocks;
+  long long address, capacity;
+  long long block, programs, most_blocks;
   if (!PyArg_ParseTuple(args, "O(KKKK)(ii)(LL)(LLL):DeviceRows", &kept, &launch_at, &context_at, &capturing_at, &stream_at,
                         &device.type, &device.index, &address, &capacity, &block, &programs, &most_blocks))
     return nullptr;
@@ -139,8 +82,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   Py_INCREF(kept);
   reinterpret_cast<DeviceRows*>(self)->kept = kept;
   try {
-    reinterpret_cast<DeviceRows*>(self)->queue =
-        new Queue{driver, device, address, capacity, block, programs, most_blocks, {}, {}, 0, nullptr, 0};
+    reinterpret_cast<DeviceRows*>(self)->queue = new Queue{driver, device, address, capacity, {block, programs, most_blocks}};
   } catch (const std::exception&) {
     Py_DECREF(self);
     return PyErr_NoMemory();
@@ -148,24 +90,43 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   return self;
 }
 
+int traverse_rows(PyObject* self, visitproc visit, void* arg) {
+  Queue* const queue = reinterpret_cast<DeviceRows*>(self)->queue;
+  const int visited = queue ? traverse_late(*queue, visit, arg) : 0;
+  return visited ? visited : traverse<DeviceRows>(self, visit, arg);
+}
+
+int clear_rows(PyObject* self) {
+  Queue* const queue = reinterpret_cast<DeviceRows*>(self)->queue;
+  if (queue) forget_late(*queue);
+  return clear<DeviceRows>(self);
+}
+
 void destroy_rows(PyObject* self) {
-  delete reinterpret_cast<DeviceRows*>(self)->queue;
+  PyObject_GC_UnTrack(self);
+  Queue* const queue = reinterpret_cast<DeviceRows*>(self)->queue;
+  if (queue) forget_late(*queue);
+  delete queue;
   destroy<DeviceRows>(self);
 }
 
-// Arguments: the code of a type; the function, the bytes of shared memory and the threads of the kernel for this type, which was loaded
-// in the current context. Returns False if this thread has no context.
-PyObject* py_set_kernel(PyObject* self, PyObject* args) {
+PyObject* set_kernel(Queue& queue, Kernel* kernels, PyObject* args) {
   int code;
   unsigned long long function;
   Kernel kernel;
-  if (!PyArg_ParseTuple(args, "iKII:set_kernel", &code, &function, &kernel.shared, &kernel.threads)) return nullptr;
+  if (!PyArg_ParseTuple(args, "iKII", &code, &function, &kernel.shared, &kernel.threads)) return nullptr;
   if (code < 0 || code >= kDeviceCodes) return PyErr_Format(PyExc_ValueError, "no type has the code %d", code);
-  Queue& queue = queue_of(self);
   if (queue.driver.context(&kernel.context) != 0 || !kernel.context) Py_RETURN_FALSE;
   kernel.function = reinterpret_cast<void*>(static_cast<std::uintptr_t>(function));
-  queue.kernels[code] = kernel;
+  kernels[code] = kernel;
   Py_RETURN_TRUE;
+}
+
+// Arguments: the code of a type; the function, the bytes of shared memory and the threads of the kernel for this type, which was loaded
+// in the current context. Return False if this thread has no context.
+PyObject* py_set_kernel(PyObject* self, PyObject* args) { return set_kernel(queue_of(self), queue_of(self).kernels, args); }
+PyObject* py_set_kernel_of_eight(PyObject* self, PyObject* args) {
+  return set_kernel(queue_of(self), queue_of(self).kernels_of_eight, args);
 }
 
 // Arguments: the offset of the row, and the tensor. Returns whether the measurement was launched.
@@ -173,7 +134,8 @@ PyObject* py_launch(PyObject* self, PyObject* args) {
   long long offset;
   PyObject* tensor;
   if (!PyArg_ParseTuple(args, "LO:launch", &offset, &tensor)) return nullptr;
-  return PyBool_FromLong(launch_on_device(self, offset, tensor));
+  const int launched = launch_on_device(self, nullptr, offset, tensor, Moment::at_once);
+  return launched < 0 ? nullptr : PyBool_FromLong(launched);
 }
 
 // Arguments: the number of partial rows, and the stream. `settle` must follow, unless this returns -1.
@@ -193,7 +155,8 @@ PyObject* py_settle(PyObject* self, PyObject* args) {
   long long offset, size, first, end;
   int is_launched;
   if (!PyArg_ParseTuple(args, "LLLLp:settle", &offset, &size, &first, &end, &is_launched)) return nullptr;
-  settle(queue_of(self), {offset, size, first, end}, is_launched != 0);
+  settle(queue_of(self), first, end, is_launched != 0);
+  if (is_launched) queue_of(self).spans.push_back({offset, size, first, end});
   Py_RETURN_NONE;
 }
 
@@ -224,6 +187,9 @@ PyObject* py_is_on(PyObject* self, PyObject* stream) {
   return PyBool_FromLong(queue_of(self).stream == given);
 }
 
+// Returns the stream on which the spans that wait were written.
+PyObject* py_written_on(PyObject* self, PyObject*) { return PyLong_FromVoidPtr(queue_of(self).stream); }
+
 // Returns the stream on which torch now works on the device.
 PyObject* py_stream(PyObject* self, PyObject*) {
   const Queue& queue = queue_of(self);
@@ -237,13 +203,16 @@ PyObject* py_stream(PyObject* self, PyObject*) {
 
 }  // namespace
 
-bool launch_on_device(PyObject* rows, std::int64_t offset, PyObject* tensor) {
+Queue& queue_of(PyObject* rows) { return *reinterpret_cast<DeviceRows*>(rows)->queue; }
+
+int launch_on_device(PyObject* rows, PyObject* writer, std::int64_t offset, PyObject* tensor, Moment moment) {
   Queue& queue = queue_of(rows);
   DeviceTensor found;
   try {
-    return find_on_device(tensor, queue.device, found) && launch(queue, offset, found);
+    if (!find_on_device(tensor, queue.device, found)) return 0;
+    return found.size == 0 ? 1 : take(queue, writer, offset, tensor, moment, found);
   } catch (const std::exception&) {
-    return false;  // no memory for a span: nothing was launched
+    return 0;  // no memory for a span: nothing was launched
   }
 }
 
@@ -252,6 +221,13 @@ PyTypeObject* device_rows_type() { return reinterpret_cast<PyTypeObject*>(rows_t
 bool make_device_rows_type() {
   static PyMethodDef rows_methods[] = {
       {"set_kernel", py_set_kernel, METH_VARARGS, "Set the kernel for a type of elements; False if this thread has no context."},
+      {"set_kernel_of_eight", py_set_kernel_of_eight, METH_VARARGS, "As `set_kernel`, for the kernel that measures eight tensors."},
+      {"set_late", py_set_late, METH_VARARGS, "Set whether gradients, and whether outputs, are measured late."},
+      {"late", py_late, METH_NOARGS, "The number of tensors that are to be measured later."},
+      {"flush", py_flush, METH_NOARGS, "Measure the tensors that were to be measured later."},
+      {"trials", py_trials, METH_NOARGS, "Remove the trials, as packed int64 [trials, 4]; their rows are not tried again."},
+      {"decide", py_decide, METH_VARARGS, "Set whether the tensors of a row that was tried are measured late."},
+      {"forget", py_forget, METH_NOARGS, "Release the tensors that were to be measured later."},
       {"launch", py_launch, METH_VARARGS, "Launch the measurement of a tensor; False if Python must take the tensor."},
       {"reserve", py_reserve, METH_VARARGS, "Reserve partial rows on a stream, for a launch from Python; -1 if that is not possible."},
       {"settle", py_settle, METH_VARARGS, "Add the span of a reservation, or free its partial rows."},
@@ -259,18 +235,19 @@ bool make_device_rows_type() {
       {"drop", py_drop, METH_O, "Discard the first spans."},
       {"waiting", py_waiting, METH_NOARGS, "The number of spans that wait."},
       {"is_on", py_is_on, METH_O, "Whether the spans that wait were written on a stream."},
+      {"written_on", py_written_on, METH_NOARGS, "The stream on which the spans that wait were written."},
       {"stream", py_stream, METH_NOARGS, "The stream on which torch now works on the device."},
       {nullptr, nullptr, 0, nullptr}};
   static PyType_Slot slots[] = {{Py_tp_new, slot_of(make)},
-                                {Py_tp_traverse, slot_of(traverse<DeviceRows>)},
-                                {Py_tp_clear, slot_of(clear<DeviceRows>)},
+                                {Py_tp_traverse, slot_of(traverse_rows)},
+                                {Py_tp_clear, slot_of(clear_rows)},
                                 {Py_tp_dealloc, slot_of(destroy_rows)},
                                 {Py_tp_methods, rows_methods},
                                 {0, nullptr}};
   static PyType_Spec spec = {"lightning_hooks.backends._native.DeviceRows", sizeof(DeviceRows), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
   rows_type = PyType_FromSpec(&spec);
-  return rows_type != nullptr;
+  return rows_type && make_late_names();
 }
 
 }  // namespace hooks

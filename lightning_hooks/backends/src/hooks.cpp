@@ -85,17 +85,17 @@ struct Readers {
 };
 
 // Passes a tensor to a reader. Returns false with a Python error set.
-bool read(PyObject* reader, Reader kind, PyObject* tensor) {
+bool read(PyObject* reader, Reader kind, PyObject* tensor, Moment moment) {
   switch (kind) {
     case Reader::writer:
       return write(reader, tensor) == 0;
     case Reader::device_writer:
-      return write_on_device(reader, tensor) == 0;
+      return write_on_device(reader, tensor, moment) == 0;
     case Reader::readers: {
       PyObject* const calls = reinterpret_cast<Readers*>(reader)->calls;
       for (Py_ssize_t i = 0; i < PyTuple_Size(calls); ++i) {
         PyObject* const each = PyTuple_GetItem(calls, i);
-        if (!read(each, kind_of(each), tensor)) return false;
+        if (!read(each, kind_of(each), tensor, moment)) return false;
       }
       return true;
     }
@@ -118,7 +118,7 @@ int initialize_readers(PyObject* self, PyObject* args, PyObject* kwargs) {
 
 PyObject* readers_call(PyObject* self, PyObject* args, PyObject*) {
   if (PyTuple_Size(args) != 1) return PyErr_Format(PyExc_TypeError, "expected the tensor");
-  if (!read(self, Reader::readers, PyTuple_GetItem(args, 0))) return nullptr;
+  if (!read(self, Reader::readers, PyTuple_GetItem(args, 0), Moment::at_once)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -159,7 +159,7 @@ PyObject* grad_reader_call(PyObject* self, PyObject* args, PyObject*) {
   if (grad == Py_None) Py_RETURN_NONE;
   int shown = is_in_loss_backward(hook->hook_switch);
   if (shown == 0) shown = is_always_shown(hook->hook_switch, grad);
-  if (shown < 0 || (shown && !read(hook->read, hook->kind, grad))) return nullptr;
+  if (shown < 0 || (shown && !read(hook->read, hook->kind, grad, Moment::gradient))) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -237,7 +237,7 @@ bool read_output(const Plain* hook, PyObject* module, PyObject* args, PyObject* 
   if (hook->read != Py_None) {
     // A forward inside a backward pass is a recomputation of activation checkpointing: do not read the output twice.
     const int inside = in_backward();
-    if (inside < 0 || (!inside && !read(hook->read, hook->kind, output))) return false;
+    if (inside < 0 || (!inside && !read(hook->read, hook->kind, output, Moment::output))) return false;
   }
   if (hook->grad == Py_None) return true;
   const int takes = takes_gradient(hook, args, output);

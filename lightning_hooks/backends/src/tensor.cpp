@@ -35,6 +35,8 @@ bool describe(PyObject* object, DlTensor& found) {
   return false;
 }
 
+bool is_parameter(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == tensor_types[1]; }
+
 int is_negative_view(PyObject* object) {
   PyObject* const negated = PyObject_CallFunctionObjArgs(is_negated, object, nullptr);
   const int is_negative = negated ? PyObject_IsTrue(negated) : -1;

@@ -37,6 +37,8 @@ const DlExchange* exchange_table();
 // Python error for other objects, and for tensors without strided memory.
 bool describe(PyObject* object, DlTensor& found);
 
+bool is_parameter(PyObject* object);
+
 // Whether the memory of a tensor holds the negatives of its elements. Returns -1 with a Python error set.
 int is_negative_view(PyObject* object);
 

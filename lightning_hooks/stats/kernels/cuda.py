@@ -41,8 +41,6 @@ _PROGRAMS: Final = 1024
 # the span if the span is short.
 _MOST_BLOCKS: Final = 16
 _CAPACITY: Final = 1 << 16  # partial rows that can wait for a merge: 4.7 MB
-# What `measure_eight` needs to divide a tensor into the same spans as one that is measured alone.
-_DIVISION: Final = {"PROGRAMS": _PROGRAMS, "MOST_BLOCKS": _MOST_BLOCKS}
 _BLOCKS: Final = {"BLOCK": BLOCK, "SMALL": SMALL_BLOCK}
 _ROW_BYTES: Final = 8 * MOMENTS
 _Integers: TypeAlias = NDArray[np.int64]
@@ -180,6 +178,9 @@ class PartialRows:
         self._used = end = begin + programs
         self._waiting.append((offset, size, begin, end))
         return True
+
+    def flush(self) -> None:
+        """Measure the tensors of hooks that are not measured yet."""
 
     def merge(self) -> None:
         """Merge all waiting partial rows into the rows of the state."""

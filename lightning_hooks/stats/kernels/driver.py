@@ -19,6 +19,11 @@ CUDA: Final = 2  # the number by which DLPack names CUDA devices
 is_used = True
 """Whether kernels are launched without the interpreter. Benchmarks set this to False in some steps to compare the two ways."""
 
+gradients_are_late = True
+"""Whether gradients of outputs may be measured up to eight hooks later, several in one launch. Read when a step begins."""
+outputs_are_late = False
+"""As `gradients_are_late`, for outputs."""
+
 
 class Driver(NamedTuple):
     """The addresses of functions of the driver.

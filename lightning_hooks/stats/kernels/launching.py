@@ -7,8 +7,8 @@ interpreter, or with a version of Triton that compiles in another way), the kern
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -102,6 +102,24 @@ def launch_of(compiled_kernel: Any, constants: tuple[Any, ...]) -> Launch:
 def current_stream(device: int) -> int:
     """The handle of the current stream of a device, as Triton takes it; 0 for a negative index, which stands for no device."""
     return 0 if device < 0 else _stream_of()(device)
+
+
+@contextmanager
+def after(stream: int, device: int) -> Iterator[None]:
+    """A context whose work on the current stream runs after all work on another stream so far, and before all later work there.
+
+    Args:
+        stream: the handle of the other stream.
+        device: the index of the device of both; a negative one stands for no device.
+    """
+    if device < 0 or current_stream(device) == stream:
+        yield
+        return
+    current = torch.cuda.current_stream(device)
+    other = torch.cuda.ExternalStream(stream, device) if stream else torch.cuda.default_stream(device)
+    current.wait_stream(other)
+    yield
+    other.wait_stream(current)
 
 
 @cache

@@ -5,7 +5,7 @@ Importing this module raises where Triton is not installed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Final
@@ -58,10 +58,16 @@ def measure_many_into(
     return [left[position] for position in rest]
 
 
-def partial_rows(state: Tensor, magnitudes: bool = True) -> cuda.PartialRows:
-    """The partial rows of a state on a CUDA device, which the compiled part launches if that works on the device."""
+def partial_rows(state: Tensor, magnitudes: bool, label: Callable[[int], str]) -> cuda.PartialRows:
+    """The partial rows of a state on a CUDA device, which the compiled part launches if that works on the device.
+
+    Args:
+        state: as for `PartialRows`.
+        magnitudes: as for `PartialRows`.
+        label: as for `QueuedRows`.
+    """
     found = driver_of(state.get_device()) if driver.is_used else None
-    return cuda.PartialRows(state, magnitudes) if found is None else QueuedRows(state, found, magnitudes)
+    return cuda.PartialRows(state, magnitudes) if found is None else QueuedRows(state, found, magnitudes, label)
 
 
 @cache

@@ -5,7 +5,7 @@ The names of the functions are those of CUDA's driver. The variables say what th
 #include <stdint.h>
 #include <string.h>
 
-enum { LIST = 8, PAIRED = 16, MERGE = 32, COMPARE = 64, UNITS = 128, COUNT = 256, CLEAR = 512, BLOCK = 4096 };
+enum { LIST = 8, PAIRED = 16, MERGE = 32, COMPARE = 64, UNITS = 128, COUNT = 256, CLEAR = 512, EIGHT = 1024, BLOCK = 4096 };
 enum { COLUMN_UNITS = 128, COLUMN_ROWS = 32, RUN_BLOCK = 1024 };
 
 int status = 0;        /* of launches; if it is not 0, nothing is launched */
@@ -73,6 +73,21 @@ static void measure_one(int code, unsigned programs, const int64_t *p) {
   for (int64_t i = 0; i < programs; ++i) {
     const int64_t begin = i * p[2] * BLOCK, end = begin + p[2] * BLOCK;
     span((const char *)p[0], 0, code, begin, end < p[1] ? end : p[1], (double *)p[3] + 9 * i);
+  }
+}
+
+/* As of `measure_eight` with the constants of cuda.py. */
+static int64_t steps_of(int64_t size) {
+  const int64_t blocks = (size + BLOCK - 1) / BLOCK, steps = (blocks + 1023) / 1024;
+  return steps < 1 ? 1 : steps > 16 ? 16 : steps;
+}
+
+static void measure_eight(int code, unsigned programs, const int64_t *p) {
+  for (int64_t i = 0; i < programs; ++i) {
+    int64_t which = 0, first = 0;
+    while (which < 7 && i >= p[16 + which]) first = p[16 + which++];
+    const int64_t size = p[8 + which], length = steps_of(size) * BLOCK, begin = (i - first) * length, end = begin + length;
+    span((const char *)p[which], 0, code, begin, end < size ? end : size, (double *)p[23] + 9 * i);
   }
 }
 
@@ -225,8 +240,8 @@ static void merge_parts(const int64_t *p) {
 
 int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z,
                    unsigned shared, void *on, void **parameters, void **extra) {
-  int64_t p[8];
-  const int kernel = (int)(intptr_t)function - 1, given = kernel & (MERGE | CLEAR) ? 6 : 8;
+  int64_t p[28];
+  const int kernel = (int)(intptr_t)function - 1, given = kernel & EIGHT ? 28 : kernel & (MERGE | CLEAR) ? 6 : 8;
   if (status) return status;
   if (y != 1 || z != 1 || threads != 128 || threads_y != 1 || threads_z != 1 || extra) return 1;
   for (int i = 0; i < given; ++i) p[i] = *(const int64_t *)parameters[i];
@@ -242,6 +257,8 @@ int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned 
     kernel & MERGE ? merge_products(x, p) : compare_list(kernel & 3, x, p);
   } else if (kernel & MERGE) {
     merge_rows(x, p);
+  } else if (kernel & EIGHT) {
+    measure_eight(kernel & 3, x, p);
   } else if (kernel & LIST) {
     measure_list(kernel & 3, kernel & PAIRED, x, p);
   } else {

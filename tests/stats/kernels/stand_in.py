@@ -16,7 +16,7 @@ import torch
 
 from lightning_hooks.stats import kernels
 
-LIST, PAIRED, MERGE, COMPARE, UNITS, COUNT, CLEAR = 8, 16, 32, 64, 128, 256, 512
+LIST, PAIRED, MERGE, COMPARE, UNITS, COUNT, CLEAR, EIGHT = 8, 16, 32, 64, 128, 256, 512, 1024
 
 
 def missing() -> str | None:
@@ -109,20 +109,23 @@ class StandIn:
     @staticmethod
     def function(kernel: Any, CODE: int = 0, PAIRED: bool = False, **constants: Any) -> int:
         """The handle of a kernel."""
-        kinds = {"measure_one": 0, "measure_list": LIST, "merge_rows": MERGE}
+        kinds = {"measure_one": 0, "measure_list": LIST, "measure_eight": EIGHT, "merge_rows": MERGE}
         kinds |= {"count_one": COUNT, "count_list": COUNT + LIST, "clear_counts": CLEAR}
         kinds |= {"compare_list": COMPARE, "merge_products": COMPARE + MERGE}
         kinds |= {"measure_columns": UNITS, "measure_runs": UNITS + LIST, "merge_parts": UNITS + MERGE}
         return 1 + kinds[_name(kernel)] + CODE + (16 if PAIRED else 0)
 
 
-def install(monkeypatch: Any, launches: str = "cuLaunchKernel", through: bool = True) -> StandIn:
+def install(
+    monkeypatch: Any, launches: str = "cuLaunchKernel", through: bool = True, late: tuple[bool, bool] = (True, False)
+) -> StandIn:
     """Make tables in host memory measure as on a device.
 
     Args:
         monkeypatch: of pytest.
         launches: as for `StandIn`.
         through: whether C++ launches kernels; if not, Python launches all.
+        late: whether gradients, and whether outputs, may be measured late.
     """
     from lightning_hooks.stats.kernels import cuda, cuda_counts, driver, kept_tables, on_cuda, queued_rows
 
@@ -134,6 +137,8 @@ def install(monkeypatch: Any, launches: str = "cuLaunchKernel", through: bool = 
         monkeypatch.setattr(module, "launcher", found.launcher)
     monkeypatch.setattr(queued_rows, "handle", found.handle)
     monkeypatch.setattr(driver, "is_used", through)
+    monkeypatch.setattr(driver, "gradients_are_late", late[0])
+    monkeypatch.setattr(driver, "outputs_are_late", late[1])
     monkeypatch.setattr(on_cuda, "driver_of", lambda device: found.driver)
     for module in (cuda, cuda_counts, kept_tables, queued_rows):
         monkeypatch.setattr(module, "current_stream", lambda device: found.stream)

@@ -449,7 +449,7 @@ def test_a_fit_has_the_numbers_of_the_other_ways(monkeypatch):
     ways = []
     for through in (True, False):
         with monkeypatch.context() as patch:
-            device = stand_in.install(patch, through=through)
+            device = stand_in.install(patch, through=through, late=(False, False))
             found, same_weights = fit()
             ways.append((found, device.from_python.count("measure_one"), device.launches))
             assert all(map(torch.equal, weights, same_weights))
@@ -507,20 +507,21 @@ def idle(module, args, output):
     """Is called after a module."""
 
 
-def test_a_gradient_takes_no_frame_of_python_and_an_output_two(monkeypatch):
-    device = stand_in.install(monkeypatch, "nothing")
+@pytest.mark.parametrize("late", [False, True])
+def test_a_gradient_takes_no_frame_of_python_and_an_output_two(monkeypatch, late):
+    device = stand_in.install(monkeypatch, late=(late, late))
     x, counts = normal(4, 6).requires_grad_(), {}
     rule = Watch(modules="*", select="leaves", tensors=["output", "output_grad"], stats=["mean", "std"])
     for layers in (2, 9):
         model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(layers)))
         forward = functools.partial(model, x)
         with instrument(model, [StatsMonitor([rule])]) as watched:
-            for _ in range(2):
+            for _ in range(4):
                 model(x).square().sum().backward()
                 watched.step()
             before, loss = device.launches, model(x).square().sum()
             backward = frames(loss.backward)
-            assert device.launches - before == 2 * layers
+            assert device.launches - before == ({2: 1, 9: 3}[layers] if late else 2 * layers)
             of_forward = frames(forward)
         for module in model:
             module.register_forward_hook(idle)

@@ -29,9 +29,8 @@ for capability in map(int, sys.argv[1:]):
         compiled(triton_code.measure_list, CODE=2, MAGNITUDES=False, PAIRED=paired, **cuda._BLOCKS) for paired in (False, True)
     ]
     kernels += [compiled(triton_pairs.compare_list, CODE=code, **cuda._BLOCKS) for code in (0, 1, 2, 3)]
-    eight = [
-        compiled(triton_code.measure_eight, CODE=code, MAGNITUDES=False, **cuda._DIVISION, **cuda._BLOCKS) for code in (0, 2, 3)
-    ]
+    constants = {"MAGNITUDES": False, "PROGRAMS": cuda._PROGRAMS, "MOST_BLOCKS": cuda._MOST_BLOCKS, **cuda._BLOCKS}
+    eight = [compiled(triton_code.measure_eight, CODE=code, **constants) for code in (0, 2, 3)]
     for kernel in kernels + eight:
         assert re.search(r"ld.global\\S*.v[24].b(32|64)", kernel["ptx"]), "no wide loads"
         assert ".local" not in kernel["ptx"], "values left the registers"

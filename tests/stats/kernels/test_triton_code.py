@@ -19,6 +19,7 @@ from lightning_hooks.stats.kernels.triton_code import BFLOAT16, FLOAT16, FLOAT32
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 ELEMENTS = triton_code.BLOCK // triton_code.LANES.value  # that a lane adds up in a turn of the main loop
+DIVISION = {"PROGRAMS": cuda._PROGRAMS, "MOST_BLOCKS": cuda._MOST_BLOCKS}
 INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(.*?);")
 BACKWARDS = re.compile(r"\bBRA\b.*0x([0-9a-f]+)")
 
@@ -55,7 +56,7 @@ def test_an_element_takes_few_instructions_and_no_memory_of_the_lane(code, tmp_p
     kernels = {
         "plain": (triton_code.measure_one, {"MAGNITUDES": False}),
         "magnitudes": (triton_code.measure_one, {"MAGNITUDES": True}),
-        "eight": (triton_code.measure_eight, {"MAGNITUDES": False, **cuda._DIVISION}),
+        "eight": (triton_code.measure_eight, {"MAGNITUDES": False, **DIVISION}),
     }
     lengths = {}
     for name, (kernel, constants) in kernels.items():
@@ -85,7 +86,7 @@ def test_parameters_are_integers_of_64_bits_in_the_order_of_the_arguments(capabi
     kernels = (
         (triton_code.measure_one, 4, {}),
         (triton_code.measure_list, 4, {"PAIRED": False}),
-        (triton_code.measure_eight, 24, cuda._DIVISION),
+        (triton_code.measure_eight, 24, DIVISION),
     )
     for kernel, arguments, constants in kernels:
         asm = compiled(kernel, capability, tmp_path, monkeypatch, CODE=BFLOAT16, MAGNITUDES=False, **constants)

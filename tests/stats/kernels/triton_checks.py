@@ -562,7 +562,9 @@ def eight():
             numbers = [*(tensor.data_ptr() for tensor in tensors), *nothing, *(tensor.numel() for tensor in tensors), *nothing]
             numbers += [*ends, *(ends[-1] for _ in nothing)][:7]
             launch = triton_code.measure_eight[(ends[-1],)]
-            launch(*numbers, rows[1].data_ptr(), **cuda._DIVISION, **constants, num_warps=4)
+            launch(
+                *numbers, rows[1].data_ptr(), PROGRAMS=cuda._PROGRAMS, MOST_BLOCKS=cuda._MOST_BLOCKS, **constants, num_warps=4
+            )
             bits = rows.view(torch.int64)
             assert bits[0].equal(bits[1]) and rows[0, :, COUNT].sum() == sum(tensor.numel() for tensor in tensors), dtype
 
@@ -570,10 +572,9 @@ def eight():
 def eight_of_several_blocks():
     """A tensor that a launch with others divides into spans of several blocks."""
     limits, cuda._PROGRAMS = cuda._PROGRAMS, 2
-    division, cuda._DIVISION = cuda._DIVISION, {"PROGRAMS": 2, "MOST_BLOCKS": 3}
     most, cuda._MOST_BLOCKS = cuda._MOST_BLOCKS, 3
     eight()
-    cuda._PROGRAMS, cuda._DIVISION, cuda._MOST_BLOCKS = limits, division, most
+    cuda._PROGRAMS, cuda._MOST_BLOCKS = limits, most
 
 
 def other_streams():
