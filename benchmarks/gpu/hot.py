@@ -24,7 +24,7 @@ from lightning_hooks.stats.table import Table
 
 MEGABYTES = (4, 8, 16, 32, 64)
 DTYPES = (torch.bfloat16, torch.float32)
-PROGRAMS = (264, 528, 1024)  # of a launch; the last is what the package takes
+PROGRAMS = (None, 264, 528, 1024)  # of a launch; None for as many as the package takes for the size
 _CALLS = 40  # of a series; as many launches fit into the queue of a device and into the partial rows of a table
 _SLEEP = 4_000_000  # cycles, about 2 ms, in which the host prepares a series
 
@@ -61,19 +61,26 @@ def seconds_of(call: Callable[[], Any], tries: int, device: str, clear: Callable
 
 
 @contextmanager
-def _dividing(programs: int, device: str) -> Iterator[None]:
-    """Divide tensors among so many programs of a launch."""
-    if device == "cpu":
+def _dividing(programs: int | None, device: str) -> Iterator[None]:
+    """Divide tensors among so many programs of a launch, of up to 32 blocks each; None to do as the package does."""
+    if device == "cpu" or programs is None:
         yield
         return
     from lightning_hooks.stats.kernels import cuda
 
-    with patch.object(cuda, "_PROGRAMS", programs):
+    # The package takes half of these programs while a span has at most half of these blocks.
+    with patch.multiple(cuda, _PROGRAMS=2 * programs, _MOST_BLOCKS=64):
         yield
 
 
 def one(
-    megabytes: float, dtype: torch.dtype, magnitudes: bool, programs: int, tries: int, device: str, counted: bool = False
+    megabytes: float,
+    dtype: torch.dtype,
+    magnitudes: bool,
+    programs: int | None,
+    tries: int,
+    device: str,
+    counted: bool = False,
 ) -> dict[str, Any]:
     """A row of the table: microseconds to measure a tensor that has just been written.
 
@@ -81,7 +88,7 @@ def one(
         megabytes: the size of the tensor.
         dtype: of the tensor.
         magnitudes: whether sums of magnitudes and underflow are measured.
-        programs: among which a tensor is divided.
+        programs: among which a tensor is divided; None for as many as the package takes.
         tries: series of calls.
         device: `cpu` or `cuda`.
         counted: whether a histogram is counted too. The tensors then hold normal random numbers, which span many buckets.
@@ -119,21 +126,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tries", type=int, default=9)
     options = parser.parse_args(arguments)
     is_cuda = options.device == "cuda"
-    several = PROGRAMS if is_cuda else PROGRAMS[-1:]
+    several = PROGRAMS if is_cuda else PROGRAMS[:1]
     rows: list[dict[str, Any]] = []
     for dtype in DTYPES:
         for megabytes in MEGABYTES if is_cuda else (0.1, 0.2):
             for magnitudes, programs, counted in (
-                (True, PROGRAMS[-1], False),
+                (True, None, False),
                 *product([False], several, [False]),
-                (False, PROGRAMS[-1], True),
+                (False, None, True),
             ):
                 tries = options.tries if is_cuda else 1
                 row = one(megabytes, dtype, magnitudes, programs, tries, options.device, counted)
                 rows.append(row)
                 print(
                     f"{row['dtype']} {row['mb']} MB, {'with' if magnitudes else 'without'} magnitudes, "
-                    f"{programs} programs{', counted' if counted else ''}: "
+                    f"{programs or 'usual'} programs{', counted' if counted else ''}: "
                     f"{row['us']:.1f} µs, {row['gb_s']:.0f} GB/s",
                     flush=True,
                 )

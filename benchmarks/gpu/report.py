@@ -78,8 +78,8 @@ def _launches(found: dict[str, Any]) -> str:
 def _hot(found: dict[str, Any]) -> str:
     by_size: dict[tuple[str, float], dict[str, float]] = {}
     for row in found["rows"]:
-        label = "with magnitudes" if row["magnitudes"] else f"{row['programs']} programs"
-        label = "with a histogram" if row.get("counted") else label
+        programs = "as the package does" if row["programs"] is None else f"{row['programs']} programs"
+        label = "with magnitudes" if row["magnitudes"] else "with a histogram" if row.get("counted") else programs
         by_size.setdefault((row["dtype"], row["mb"]), {})[label] = row["us"]
     labels = list(dict.fromkeys(label for each in by_size.values() for label in each))
     lines = [

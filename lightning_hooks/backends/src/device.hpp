@@ -31,6 +31,10 @@ struct DeviceTensor {
 };
 constexpr int kDeviceCodes = 4;  // float32, float16, bfloat16, float64
 
+// Returns the number of blocks in a span, if there are so many blocks in all. Arguments: the number of blocks, the programs of a launch, and
+// the most blocks of a span. See `_steps` in cuda.py.
+std::int64_t blocks_of_span(std::int64_t blocks, std::int64_t programs, std::int64_t most_blocks);
+
 // Looks up the elements of a tensor. Returns false without a Python error if Python must look at the tensor: another device or type,
 // a subclass, gaps between elements, an address that is no multiple of 16, or no memory.
 bool find_on_device(PyObject* object, const Device& device, DeviceTensor& out);

@@ -1,7 +1,5 @@
 #include "device_queue.hpp"
 
-#include <algorithm>
-
 namespace hooks {
 namespace {
 
@@ -12,8 +10,7 @@ std::int64_t divided_up(std::int64_t number, std::int64_t by) { return (number +
 }  // namespace
 
 std::int64_t steps_of(const Spread& spread, std::int64_t size) {
-  const std::int64_t blocks = divided_up(size, spread.block);
-  return std::min(std::max<std::int64_t>(1, divided_up(blocks, spread.programs)), spread.most_blocks);
+  return blocks_of_span(divided_up(size, spread.block), spread.programs, spread.most_blocks);
 }
 
 std::int64_t programs_of(const Spread& spread, std::int64_t size) {

@@ -76,7 +76,7 @@ std::int64_t blocks_of(std::int64_t size, std::int64_t block) { return (size + b
 Numbers fill_list_table(List& list, const Division& division, std::int64_t first_row, Numbers& spans) {
   std::int64_t blocks = 0;
   for (const std::int64_t size : list.sizes) blocks += blocks_of(size, division.block);
-  list.steps = std::min<std::int64_t>(std::max<std::int64_t>(1, blocks_of(blocks, division.programs)), division.most_blocks);
+  list.steps = blocks_of_span(blocks, division.programs, division.most_blocks);
   Numbers firsts, tensor_of_program;
   for (std::size_t i = 0; i < list.sizes.size(); ++i) {
     const std::int64_t programs = blocks_of(blocks_of(list.sizes[i], division.block), list.steps);

@@ -359,7 +359,9 @@ def measure_eight(
     size = _choose(program, e0, e1, e2, e3, e4, e5, e6, n0, n1, n2, n3, n4, n5, n6, n7)
     first = _choose(program, e0, e1, e2, e3, e4, e5, e6, 0 * e0, e0, e1, e2, e3, e4, e5, e6)
     blocks = (size + BLOCK - 1) // BLOCK
-    steps = tl.minimum(tl.maximum((blocks + PROGRAMS - 1) // PROGRAMS, 1), MOST_BLOCKS)
+    few = (blocks + (PROGRAMS + 1) // 2 - 1) // ((PROGRAMS + 1) // 2)
+    many = tl.minimum((blocks + PROGRAMS - 1) // PROGRAMS, MOST_BLOCKS)
+    steps = tl.where(few > MOST_BLOCKS // 2, many, tl.maximum(few, 1))
     start = (program - first) * steps * BLOCK
     target = rows.to(tl.pointer_type(tl.float64)) + program * 9
     pointer = _pointer(address, CODE)

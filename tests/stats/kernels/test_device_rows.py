@@ -92,6 +92,26 @@ def test_a_tensor_is_divided_as_from_python(device, size):
     assert found[0] == found[1] and found[0][0][0][3] <= 1024
 
 
+@pytest.mark.parametrize(
+    ("blocks", "programs"),
+    [(1, 1), (4, 4), (5, 3), (8, 4), (9, 3), (32, 4), (33, 7), (40, 8), (64, 8), (65, 8), (128, 8), (129, 9), (1000, 63)],
+)
+def test_half_of_the_programs_measure_up_to_eight_blocks_each(device, monkeypatch, blocks, programs):
+    from lightning_hooks.stats.kernels import cuda, on_cuda
+
+    monkeypatch.setattr(cuda, "_PROGRAMS", 8)
+    assert cuda._spans(blocks * 4096)[1] == cuda._spans(blocks * 4096 - 4095)[1] == programs
+    table, writes, _ = ready()
+    table._partial.queue.drop(9)
+    tensor = torch.ones(blocks * 4096 - 7)
+    writes[0](tensor)
+    assert np.frombuffer(table._partial.queue.spans(), dtype=np.int64)[3] == programs
+    launched = []
+    monkeypatch.setattr(cuda, "_launch", lambda kernel, programs, *_, **constants: launched.append(programs))
+    on_cuda.measure_many_into(table.state, [0], [tensor])
+    assert launched == [programs, 1]  # the second launch merges
+
+
 def test_tensors_that_need_a_copy_are_launched_from_python(device):
     table, writes, fallback = ready()
     grid = normal(40, 30)
