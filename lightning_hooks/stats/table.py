@@ -213,10 +213,9 @@ class Table:
 
     def _device_writer(self, device: ModuleType, row: int, offset: int | None) -> Callable[[Tensor], bool]:
         """A function that merges a tensor into the moments of a row, and into its histogram, which begins at an offset."""
-        moments: Callable[[Tensor], bool] = self._partial_on(device).direct_writer(row * MOMENTS)
-        if offset is None:
-            return moments
-        write: Callable[[Tensor], bool] = device.counting_writer(moments, self.state, offset)
+        partial_rows, at = self._partial_on(device), row * MOMENTS
+        write: Callable[[Tensor], bool]
+        write = partial_rows.direct_writer(at) if offset is None else partial_rows.counting_writer(at, offset)
         return write
 
     def offsets(self, rows: Sequence[int], counted: Collection[int] | None = None) -> RowOffsets:

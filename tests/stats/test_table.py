@@ -238,7 +238,7 @@ class PartialRows:
 
     fails = False
 
-    def __init__(self, state, magnitudes):
+    def __init__(self, state, magnitudes, label):
         self.state, self.waiting = state, []
 
     def writer(self, offset):
@@ -253,6 +253,9 @@ class PartialRows:
 
     def row_writer(self, row, offset, fallback):
         return DirectWriter(self.writer(offset), row, fallback)
+
+    def flush(self):
+        """Every tensor is measured at once."""
 
     def merge(self):
         for offset, tensor in self.waiting:

@@ -65,7 +65,7 @@ struct Queue {
   Device device;
   std::int64_t address, capacity;  // of the partial rows
   Spread spread;
-  Kernel kernels[kDeviceCodes], kernels_of_eight[kDeviceCodes];
+  Kernel kernels[kDeviceCodes], kernels_of_eight[kDeviceCodes], counters[kDeviceCodes];
   std::vector<Span> spans;
   std::int64_t used = 0;
   void* stream = nullptr;

@@ -23,13 +23,20 @@ struct DeviceRows {
   Queue* queue;
 };
 
-// Measures a tensor at once, with the kernel for its type. Returns the first partial row, or -1 if nothing was launched.
-std::int64_t launch(Queue& queue, std::int64_t offset, const DeviceTensor& tensor, std::int64_t programs, void* stream) {
+// Measures a tensor at once, with the kernel for its type, and counts its elements into the histogram at an address, 0 for none. Returns
+// the first partial row, or -1 if Python must measure the tensor.
+std::int64_t launch(Queue& queue, std::int64_t offset, const DeviceTensor& tensor, std::int64_t programs, void* stream,
+                    std::int64_t histogram = 0) {
   const std::int64_t first = reserve(queue, programs, stream);
   if (first < 0) return -1;
   std::int64_t numbers[4 + kScratch] = {tensor.address, tensor.size, steps_of(queue.spread, tensor.size),
                                         queue.address + first * static_cast<std::int64_t>(kMomentBytes)};
-  const bool is_launched = call_driver(queue, queue.kernels[tensor.code], programs, stream, numbers, 4 + kScratch);
+  bool is_launched = call_driver(queue, queue.kernels[tensor.code], programs, stream, numbers, 4 + kScratch);
+  if (is_launched && histogram) {
+    // The parameters of `count_one` differ from those of `measure_one` in the last. If this launch fails, nobody reads the partial rows.
+    numbers[3] = histogram;
+    is_launched = call_driver(queue, queue.counters[tensor.code], programs, stream, numbers, 4 + kScratch);
+  }
   settle(queue, first, first + programs, is_launched);
   if (!is_launched) return -1;
   queue.spans.push_back({offset, tensor.size, first, first + programs});
@@ -53,6 +60,20 @@ int take(Queue& queue, PyObject* writer, std::int64_t offset, PyObject* tensor, 
   } catch (const std::exception&) {  // no memory for the trial, which another tensor of the row may have
   }
   return 1;
+}
+
+// As `launch_on_device`, for a tensor whose elements are also counted. Such a tensor is never measured late.
+int take_counted(Queue& queue, std::int64_t offset, std::int64_t histogram, PyObject* tensor) {
+  DeviceTensor found;
+  if (!find_on_device(tensor, queue.device, found)) return 0;
+  if (found.size == 0) return 1;
+  const Kernel &kernel = queue.kernels[found.code], &counter = queue.counters[found.code];
+  void* stream = nullptr;
+  if (!kernel.function || !counter.function || counter.context != kernel.context) return 0;
+  if (queue.driver.stream(queue.device.type, queue.device.index, &stream) != 0) return 0;
+  if (!is_ready(queue, kernel.context, stream)) return 0;
+  if (precedes(queue, Moment::at_once, offset) && !flush_late(queue)) return -1;
+  return launch(queue, offset, found, programs_of(queue.spread, found.size), stream, histogram) >= 0 ? 1 : 0;
 }
 
 // Arguments: what to keep alive; the addresses of the functions of `Driver`, 0 for the stream of the exchange table; the type and the
@@ -128,6 +149,7 @@ PyObject* py_set_kernel(PyObject* self, PyObject* args) { return set_kernel(queu
 PyObject* py_set_kernel_of_eight(PyObject* self, PyObject* args) {
   return set_kernel(queue_of(self), queue_of(self).kernels_of_eight, args);
 }
+PyObject* py_set_counter(PyObject* self, PyObject* args) { return set_kernel(queue_of(self), queue_of(self).counters, args); }
 
 // Arguments: the offset of the row, and the tensor. Returns whether the measurement was launched.
 PyObject* py_launch(PyObject* self, PyObject* args) {
@@ -135,6 +157,19 @@ PyObject* py_launch(PyObject* self, PyObject* args) {
   PyObject* tensor;
   if (!PyArg_ParseTuple(args, "LO:launch", &offset, &tensor)) return nullptr;
   const int launched = launch_on_device(self, nullptr, offset, tensor, Moment::at_once);
+  return launched < 0 ? nullptr : PyBool_FromLong(launched);
+}
+
+// Arguments: the offset of the row, the address of its histogram, and the tensor. Returns whether both launches succeeded.
+PyObject* py_launch_counted(PyObject* self, PyObject* args) {
+  long long offset, histogram;
+  PyObject* tensor;
+  if (!PyArg_ParseTuple(args, "LLO:launch_counted", &offset, &histogram, &tensor)) return nullptr;
+  int launched = 0;
+  try {
+    launched = take_counted(queue_of(self), offset, histogram, tensor);
+  } catch (const std::exception&) {  // no memory for a span: nothing was launched
+  }
   return launched < 0 ? nullptr : PyBool_FromLong(launched);
 }
 
@@ -222,6 +257,8 @@ bool make_device_rows_type() {
   static PyMethodDef rows_methods[] = {
       {"set_kernel", py_set_kernel, METH_VARARGS, "Set the kernel for a type of elements; False if this thread has no context."},
       {"set_kernel_of_eight", py_set_kernel_of_eight, METH_VARARGS, "As `set_kernel`, for the kernel that measures eight tensors."},
+      {"set_counter", py_set_counter, METH_VARARGS, "As `set_kernel`, for the kernel that counts the elements of a tensor."},
+      {"launch_counted", py_launch_counted, METH_VARARGS, "As `launch`, for a tensor that is also counted into a histogram."},
       {"set_late", py_set_late, METH_VARARGS, "Set whether gradients, and whether outputs, are measured late."},
       {"late", py_late, METH_NOARGS, "The number of tensors that are to be measured later."},
       {"flush", py_flush, METH_NOARGS, "Measure the tensors that were to be measured later."},

@@ -198,6 +198,12 @@ class PartialRows:
         """As `writer`, but launched by the compiled part if that works."""
         return self.writer(offset)
 
+    def counting_writer(self, offset: int, histogram: int) -> Callable[[Tensor], bool]:
+        """A function that merges a tensor into a row and its histogram, each at an offset of the state, or returns False."""
+        from lightning_hooks.stats.kernels import cuda_counts
+
+        return cuda_counts.writer(self.direct_writer(offset), self._state, histogram)
+
     def row_writer(self, row: int, offset: int, fallback: FallbackWriter) -> Callable[[Tensor], None]:
         """A function that measures a tensor for a row, or passes the tensor to the fallback."""
         return DirectWriter(self.writer(offset), row, fallback)

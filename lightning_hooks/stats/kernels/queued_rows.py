@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.stats.host_copy import to_device
-from lightning_hooks.stats.kernels import FallbackWriter, cuda, driver, triton_code, triton_merge
+from lightning_hooks.stats.kernels import FallbackWriter, cuda, driver, triton_code, triton_counts, triton_merge
 from lightning_hooks.stats.kernels.addresses import CODES, Found
 from lightning_hooks.stats.kernels.driver import Driver
 from lightning_hooks.stats.kernels.kept_tables import kept_on
@@ -57,6 +57,7 @@ class QueuedRows(cuda.PartialRows):
             (self._address, cuda._CAPACITY),
             (BLOCK, *self._division.values()),
         )
+        self._counted: set[torch.dtype] = set()  # the dtypes whose counting kernel was passed, if there is a handle
         self._label = label
         self._late = LateRows(self.queue, self._rows)
         self._overwritten: set[int] = set()  # the offsets of the rows that have no value in this step
@@ -67,6 +68,23 @@ class QueuedRows(cuda.PartialRows):
             return in_python
         launch = partial(self.queue.launch, offset)
         return lambda tensor: launch(tensor) or in_python(tensor)
+
+    def counting_writer(self, offset: int, histogram: int) -> Callable[[Tensor], bool]:
+        in_python = super().counting_writer(offset, histogram)
+        if not driver.is_used:
+            return in_python
+        address = self._state.data_ptr() + histogram * self._state.element_size()
+        launch = partial(self.queue.launch_counted, offset, address)
+
+        def write(tensor: Tensor) -> bool:
+            if launch(tensor):
+                return True
+            is_written = in_python(tensor)
+            if is_written and tensor.dtype in self._passed and tensor.dtype not in self._counted:
+                self._pass_counter(tensor.dtype)
+            return is_written
+
+        return write
 
     def row_writer(self, row: int, offset: int, fallback: FallbackWriter) -> Callable[[Tensor], None]:
         if not driver.is_used:
@@ -167,3 +185,11 @@ class QueuedRows(cuda.PartialRows):
         if of_eight is not None:
             self.queue.set_kernel_of_eight(CODES[dtype], *of_eight[:3])
         self._kept += [loaded, of_eight]
+
+    def _pass_counter(self, dtype: torch.dtype) -> None:
+        """As `_pass_kernel`, for the kernel that counts."""
+        with cuda._current(self._state):
+            loaded = handle(triton_counts.count_one, self._device_index, CODE=CODES[dtype], **cuda._BLOCKS)
+        if loaded is None or self.queue.set_counter(CODES[dtype], *loaded[:3]):
+            self._kept.append(loaded)
+            self._counted.add(dtype)

@@ -18,7 +18,10 @@ from torch import nn
 
 from lightning_hooks import StatsMonitor, Watch, instrument
 from lightning_hooks.stats import kernels
-from lightning_hooks.stats.kernels import reference
+from lightning_hooks.stats.accumulators import AccumulatorRows
+from lightning_hooks.stats.accumulators.histogram import Histogram
+from lightning_hooks.stats.histogram import histogram
+from lightning_hooks.stats.kernels import cuda_counts, reference
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN, NONFINITE, TRAIL_ENTRY
 from lightning_hooks.stats.table import Table
@@ -215,6 +218,41 @@ def test_threads_launch_at_once(device):
     assert fallback.calls == 1201
     for row in range(4):
         same(table.moments[row], [tensors[row]] * 300)
+
+
+def counting(dtype=torch.float32):
+    """A table with a histogram whose kernels for a dtype are loaded, with the writer of its row and its fallback."""
+    table, fallback = Table(2, [AccumulatorRows(Histogram(), (1,))]), KeepsAll()
+    write = table.writer(1, fallback)
+    write(torch.ones(4, dtype=dtype))  # from Python, which loads the kernels
+    table.clear()
+    return table, write, fallback
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_tensor_that_is_counted_is_launched_twice_from_cpp(device, dtype):
+    table, write, fallback = counting(dtype)
+    tensors = [normal(*shape, dtype=dtype) for shape in ((), (7, 5), (70_000,))]
+    device.from_python.clear()
+    before = device.launches
+    for tensor in (*tensors, torch.ones(0, dtype=dtype)):
+        write(tensor)
+    assert device.from_python == [] and device.launches - before == 6 and fallback.came == []
+    write(tensors[2][::2])
+    assert device.from_python == ["count_one"]  # of a copy
+    everything = torch.cat([*(tensor.flatten() for tensor in tensors), tensors[2][::2]])
+    same(table.moments[1], [everything])
+    assert torch.equal(table.numbers("histogram", 1), histogram(everything))
+
+
+def test_nothing_of_a_tensor_is_merged_if_it_cannot_be_counted(device, monkeypatch):
+    table, write, fallback = counting()
+    # The driver launches no kernel with so many threads; the moments were launched before.
+    table._partial.queue.set_counter(0, 1, 0, 129)
+    monkeypatch.setattr(cuda_counts, "find", lambda *_: None)
+    write(torch.ones(8))
+    assert [tensor.numel() for _, tensor in fallback.came] == [8]
+    assert table.moments[1, COUNT] == 0 and not table.numbers("histogram", 1).any()
 
 
 def test_the_order_of_calls_is_noted(device):
