@@ -23,7 +23,7 @@ from benchmarks.blocks import OFF, Layout
 from benchmarks.clock import fit
 from benchmarks.modes import everything
 from benchmarks.workloads import SIZES, Workload
-from lightning_hooks import Apply, GradientTransforms, StatsMonitor
+from lightning_hooks import Apply, GradientTransforms, StatsMonitor, Watch
 from lightning_hooks.transforms import ClipByGlobalNorm
 
 _METHODS = ("on_train_batch_start", "on_before_optimizer_step", "on_train_batch_end")
@@ -41,13 +41,20 @@ class Variant:
         every: the interval of watched steps.
         transforms: whether a `GradientTransforms` with `ClipByGlobalNorm` on all parameters acts in every step; it reports
             where the monitor watches.
+        compares: whether gradients are compared with those of the previous watched step.
     """
 
     every: int = 2
     transforms: bool = False
+    compares: bool = False
 
 
-VARIANTS = {"everything": Variant(), "reports": Variant(transforms=True), "unwatched": Variant(every=100)}
+VARIANTS = {
+    "everything": Variant(),
+    "compared": Variant(compares=True),
+    "reports": Variant(transforms=True),
+    "unwatched": Variant(every=100),
+}
 
 
 class MethodClock(Callback):
@@ -99,7 +106,8 @@ def measure(workload: Workload, variant: Variant, steps: int, device: str = "cpu
     lead = max(steps // 4, 3)
     layout = Layout((OFF,), rounds=1, length=steps, lead=lead)
     watched = {*range(variant.every - 1, layout.steps, variant.every)}
-    ours: list[Callback] = [StatsMonitor(watch=everything(), every_n_steps=variant.every)]
+    rules = [*everything(), Watch(params="*", tensors="grad", stats="cosine")] if variant.compares else everything()
+    ours: list[Callback] = [StatsMonitor(watch=rules, every_n_steps=variant.every)]
     if variant.transforms:
         ours.insert(0, GradientTransforms([Apply(ClipByGlobalNorm(1.0), params="*")]))
     methods = MethodClock(ours)

@@ -34,6 +34,8 @@ which torch runs; the median."""
 _HOT = """Microseconds of the device to measure a tensor that the kernel before has just written. One column is with sums of
 magnitudes and underflow, one with a launch more, which counts the histogram. The others are without, divided among at most so
 many programs of a launch."""
+_LISTS = """Microseconds of a call that measures or compares many tensors, and of a hook on a row with units. MB are those that
+are read. Where torch compares, the device waits for the host."""
 _UNITS = """*Everything* at every step with the units of all outputs, over everything without units: of a step with units, and
 of the mean of ten steps of which one has units, as a `HealthMonitor` asks for them."""
 _BUSY = (("busy_ms", 1), ("launches", 0))
@@ -87,6 +89,15 @@ def _hot(found: dict[str, Any]) -> str:
         for (dtype, mb), each in by_size.items()
     ]
     return f"{_HOT}\n\n{table(['dtype', 'MB', *labels], lines)}"
+
+
+def _lists(found: dict[str, Any]) -> str:
+    lines = []
+    for row in found["rows"]:
+        times = (f"{row[key]:,.1f}" if row[key] is not None else "–" for key in ("host_us", "device_us"))
+        lines.append([row["workload"], row["what"], row["tensors"], f"{row['mb']:,.1f}", row["launches"], *times])
+    columns = ["workload", "what", "tensors", "MB", "launches from Python", "host (µs)", "device (µs)"]
+    return f"{_LISTS}\n\n{table(columns, lines)}"
 
 
 def _units(found: dict[str, Any]) -> str:
@@ -150,6 +161,8 @@ _TABLES: Final[dict[str, tuple[str, Callable[[dict[str, Any]], str]]]] = {
     "step_parts": ("The parts of a step", tables.step_parts),
     "bandwidth": ("The kernel beside a copy", _bandwidth),
     "hot": ("Tensors that have just been written", _hot),
+    "lists": ("Lists of tensors", _lists),
+    "step_parts_compared": ("The parts of a step in which gradients are compared", tables.step_parts),
     "synchronisations": ("Synchronisations in a step", _synchronisations),
     "units": ("What units take", _units),
     "health": ("What the diagnosis of the health rules takes", tables.health),

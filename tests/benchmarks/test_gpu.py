@@ -155,14 +155,17 @@ def test_the_tables_of_launches_of_tensors_just_written_and_of_units(tmp_path: P
         "high": 1.2,
     }
     output.write("units", [row], tmp_path)
+    compared = {"workload": "D", "what": "gradients compared", "tensors": 581, "mb": 1234.5, "launches": 3, "host_us": 99.25}
+    output.write("lists", [{**compared, "device_us": 345.67}, {**compared, "device_us": None}], tmp_path)
     report = render(tmp_path)
+    assert "| D | gradients compared | 581 | 1,234.5 | 3 | 99.2 | 345.7 |" in report and "| 3 | 99.2 | – |" in report
     assert "| cuLaunchKernel | 26 | 1.23 | 3.50 |" in report
     assert "| with magnitudes | as the package does | 264 programs | with a histogram |" in report
     assert "| bfloat16 | 4 | 5.5 | 4.5 | 6.5 | 9.5 |" in report
     assert "| D: GPT | 60.0 | 2.500, 90.0 ms | 1.1500 [1.1000, 1.2000] | ≤ 1.02, **missed** |" in report
 
 
-@pytest.mark.parametrize("part", ["fits", "launches", "hot"])
+@pytest.mark.parametrize("part", ["fits", "launches", "hot", "lists"])
 def test_a_part_writes_its_table_without_a_gpu(part: str, tmp_path: Path) -> None:
     module = importlib.import_module(f"benchmarks.gpu.{part}")
     sizes = ["--sizes", "tiny", "--workload", "A", "--seconds", "0"] if part == "fits" else []
