@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -90,34 +89,66 @@ class CallbackMode(Mode):
         self.start(trainer)
 
 
-class LaunchesFromPython(CallbackMode):
-    """Callbacks whose kernels on a CUDA device are launched from Python, as where nothing is compiled."""
+class LaunchMode(CallbackMode):
+    """Callbacks whose kernels on a CUDA device are launched in another way than by default.
+
+    Attributes:
+        switches: the values of switches in `stats/kernels/driver.py` in the blocks of the mode.
+    """
+
+    switches: ClassVar[dict[str, bool]] = {}
+
+    def __init__(self, name: str, *callbacks: Callback) -> None:
+        super().__init__(name, *callbacks)
+        self._before: dict[str, bool] = {}
 
     def start(self, trainer: Trainer) -> None:
         """Put the callbacks back; the writers of their rows are made in the first block."""
         super().start(trainer)
-        launch_from_cpp(False)
+        before = set_launches(**self.switches)
+        self._before = self._before or before  # `finish` calls this method, perhaps within a block
 
     def stop(self, trainer: Trainer) -> None:
-        """Let the other modes launch from C++."""
-        launch_from_cpp(True)
+        """Let the other modes launch as by default."""
+        set_launches(**self._before)
+        self._before = {}
 
     def finish(self, trainer: Trainer) -> None:
         """Put the callbacks back, also if the fit ended within a block."""
         super().finish(trainer)
-        launch_from_cpp(True)
+        self.stop(trainer)
 
 
-def launch_from_cpp(is_used: bool) -> None:
-    """Whether writers that are made from now on, lists and merges launch kernels on a CUDA device from C++.
+class LaunchesFromPython(LaunchMode):
+    """Launches from Python, as where nothing is compiled."""
+
+    switches: ClassVar[dict[str, bool]] = {"is_used": False}
+
+
+class LaunchesAtOnce(LaunchMode):
+    """A launch in each hook."""
+
+    switches: ClassVar[dict[str, bool]] = {"gradients_are_late": False, "outputs_are_late": False}
+
+
+class AllLate(LaunchMode):
+    """A launch for up to eight gradients or outputs."""
+
+    switches: ClassVar[dict[str, bool]] = {"gradients_are_late": True, "outputs_are_late": True}
+
+
+def set_launches(**switches: bool) -> dict[str, bool]:
+    """Set how kernels on a CUDA device are launched from the next step on, and return how they were launched before.
 
     Args:
-        is_used: False for launches from Python.
+        switches: values of switches in `stats/kernels/driver.py`. `is_used` holds for writers that are made from now on.
     """
-    if torch.cuda.is_available():
-        from lightning_hooks.stats.kernels import driver
+    from lightning_hooks.stats.kernels import driver
 
-        driver.is_used = is_used
+    before = {name: getattr(driver, name) for name in switches}
+    for name, value in switches.items():
+        setattr(driver, name, value)
+    return before
 
 
 class IdleHooks(Mode):

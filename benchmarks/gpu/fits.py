@@ -2,29 +2,38 @@
 
 python -m benchmarks.gpu.fits --workload D
 
-The modes are hooks that do nothing, everything at every step, and the same where Triton launches the kernels from Python
-instead of the compiled part.
+The modes are hooks that do nothing, and everything at every step, launched in four ways: as by default, where gradients are
+measured late, several in one launch; with a launch in each hook; with outputs measured late, too; and from Python, by Triton.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from benchmarks import output
 from benchmarks.alternating import figures, layout_for
 from benchmarks.blocks import OFF, Layout, compare
 from benchmarks.clock import fit
-from benchmarks.modes import IdleHooks, LaunchesFromPython, Mode, everything, monitor_mode
+from benchmarks.modes import AllLate, IdleHooks, LaunchesAtOnce, LaunchesFromPython, LaunchMode, Mode, everything, monitor_mode
 from benchmarks.workloads import SIZES, Workload
+
+
+def _launched(name: str, layout: Layout, kind: type[LaunchMode]) -> Mode:
+    # Monitors of one fit write different tags.
+    return monitor_mode(name, everything(), layout, kind=kind, prefix=f"{name}/")
+
 
 MODES: dict[str, Callable[[str, Layout], Mode]] = {
     "idle_hooks": lambda name, layout: IdleHooks(name),
     "everything": lambda name, layout: monitor_mode(name, everything(), layout),
-    # Monitors of one fit write different tags.
-    "in_python": lambda name, layout: monitor_mode(name, everything(), layout, kind=LaunchesFromPython, prefix="in_python/"),
+    "at_once": partial(_launched, kind=LaunchesAtOnce),
+    "all_late": partial(_launched, kind=AllLate),
+    "in_python": partial(_launched, kind=LaunchesFromPython),
 }
+_USUAL = ("idle_hooks", "everything", "at_once", "all_late")
 _LEAST_ROUNDS = 12
 
 
@@ -58,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure and write."""
     parser = output.arguments(main.__doc__ or "")
     parser.add_argument("--workload", default="D")
-    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--modes", default=",".join(_USUAL))
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--sizes", choices=list(SIZES), default="gpu")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")

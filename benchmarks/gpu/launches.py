@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from benchmarks import output
 from benchmarks.gpu.bandwidth import Fallback
-from benchmarks.modes import launch_from_cpp
+from benchmarks.modes import set_launches
 from benchmarks.workloads import SIZES
 from lightning_hooks.stats.table import Table
 
@@ -123,21 +123,49 @@ def _writer(name: str, device: str) -> Launcher:
     return Launcher(name, 4, lambda tensor, calls: _seconds(write, tensor, calls), table.clear)
 
 
-def _compiled_writer(library: Any) -> Launcher | None:
-    """The writer of the compiled part, with tensors in host memory and a driver that launches nothing; None if it is absent."""
+def _late_writer(device: str) -> Launcher:
+    """The writer of a table, which a hook calls with gradients: eight of them take one launch."""
+    table = Table(1, device=device, magnitudes=False)
+    hook = _gradient_hook(table.writer(0, Fallback(table)))
+
+    def clear() -> None:
+        table.flush()
+        table.exchange()  # compares what was measured in the first hooks and later
+        table.clear()
+
+    return Launcher("writer of a table, eight gradients late", 24, lambda tensor, calls: _seconds(hook, tensor, calls), clear)
+
+
+def _gradient_hook(write: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    from lightning_hooks.hooks import HookSwitch
+    from lightning_hooks.hooks.plain import GradReader
+
+    switch = HookSwitch()
+    switch.is_on = switch.only_loss = True
+    return GradReader(switch, write)
+
+
+def _compiled_writers(library: Any) -> list[Launcher]:
+    """The writers of the compiled part for tensors in host memory and a driver that launches nothing; none if it is absent."""
     if importlib.util.find_spec("triton") is None:
-        return None
+        return []
     from lightning_hooks.stats.kernels.driver import Driver, native
     from lightning_hooks.stats.kernels.queued_rows import QueuedRows
 
     if native() is None:
-        return None
+        return []
     names = ("launch_nothing", "some_context", "not_capturing", "no_stream")
     launch, context, capturing, stream = (ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in names)
     rows = QueuedRows(torch.zeros(9, dtype=torch.float64), Driver(launch, context, capturing, stream, device_type=1))
-    rows.queue.set_kernel(0, 1, 0, 128)
+    for set_kernel in (rows.queue.set_kernel, rows.queue.set_kernel_of_eight):
+        set_kernel(0, 1, 0, 128)
+    rows.queue.decide(0, True)
     write = rows.row_writer(0, 0, Fallback(Table(1)))
-    return Launcher("writer of a table, C++ alone", 4, lambda tensor, calls: _seconds(write, tensor, calls), rows.drop)
+    hook, late = _gradient_hook(write), "writer of a table, eight gradients late, C++ alone"
+    return [
+        Launcher("writer of a table, C++ alone", 4, lambda tensor, calls: _seconds(write, tensor, calls), rows.drop),
+        Launcher(late, 24, lambda tensor, calls: _seconds(hook, tensor, calls), rows.drop),
+    ]
 
 
 def _seconds(write: Callable[[Tensor], None], tensor: Tensor, calls: int) -> float:
@@ -158,14 +186,14 @@ def launchers(device: str, folder: Path) -> Iterator[Launcher]:
     if library is not None:
         yield _bare(library, 4, device)
         yield _bare(library, 26, device)
-    without_device = _compiled_writer(library) if library is not None and device == "cpu" else None
-    if without_device is not None:
-        yield without_device
+    if library is not None and device == "cpu":
+        yield from _compiled_writers(library)
     if device == "cuda":
         yield _triton(device)
-        launch_from_cpp(False)
+        before = set_launches(is_used=False)
         yield _writer("writer of a table, from Python", device)
-        launch_from_cpp(True)
+        set_launches(**before)
+        yield _late_writer(device)
     yield _writer("writer of a table", device)
 
 

@@ -23,6 +23,8 @@ every step: outputs and gradients of all leaf modules, parameters and gradients,
 time of the host, so it does not agree with the ratio here."""
 _HEADINGS = {
     "everything": "Everything, at every step",
+    "at_once": "The same, with a launch in each hook",
+    "all_late": "The same, with up to eight outputs in a launch, too",
     "in_python": "The same, launched from Python",
     "final": "The same with `update` and `final_grad`",
     "histograms": "Histograms of everything at every step",

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning.pytorch import Trainer
 
 from benchmarks import health, output
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu.report import render
+from benchmarks.modes import AllLate, LaunchesAtOnce, LaunchesFromPython, LaunchMode
 from benchmarks.workloads import SIZES
+from lightning_hooks.stats.kernels import driver
 
 XML = """<testsuites><testsuite>
 <testcase classname="a" name="passes"/>
@@ -173,6 +176,25 @@ def test_a_part_writes_its_table_without_a_gpu(part: str, tmp_path: Path) -> Non
     (path,) = tmp_path.glob("*.json")
     rows = json.loads(path.read_text())["rows"]
     assert len(rows) >= 2 and all(value == value for row in rows for value in row.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "want"),
+    [(LaunchesFromPython, (False, True, False)), (LaunchesAtOnce, (True, False, False)), (AllLate, (True,) * 3)],
+)
+def test_a_mode_launches_in_its_own_way_only_in_its_blocks(kind: type[LaunchMode], want: tuple[bool, ...]) -> None:
+    def way() -> tuple[bool, ...]:
+        return driver.is_used, driver.gradients_are_late, driver.outputs_are_late
+
+    before, mode, trainer = way(), kind("mode"), Trainer(logger=False)
+    for _ in range(2):
+        mode.start(trainer)
+        assert way() == want
+        mode.stop(trainer)
+        assert way() == before
+    mode.start(trainer)
+    mode.finish(trainer)
+    assert way() == before == (True, True, False)
 
 
 def test_units_are_measured_in_blocks_where_steps_cannot_be_timed() -> None:

@@ -76,10 +76,10 @@ static void measure_one(int code, unsigned programs, const int64_t *p) {
   }
 }
 
-/* As of `measure_eight` with the constants of cuda.py. */
+/* As `_steps` of cuda.py. */
 static int64_t steps_of(int64_t size) {
-  const int64_t blocks = (size + BLOCK - 1) / BLOCK, steps = (blocks + 1023) / 1024;
-  return steps < 1 ? 1 : steps > 16 ? 16 : steps;
+  const int64_t blocks = (size + BLOCK - 1) / BLOCK, few = (blocks + 511) / 512, many = (blocks + 1023) / 1024;
+  return few > 8 ? (many > 16 ? 16 : many) : few < 1 ? 1 : few;
 }
 
 static void measure_eight(int code, unsigned programs, const int64_t *p) {
