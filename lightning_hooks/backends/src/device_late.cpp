@@ -111,11 +111,12 @@ bool flush_type(Queue& queue, int code) {
   return done;
 }
 
-// Measures the tensor that was tried first again.
-void measure_tried(Queue& queue) {
+// Measures a tensor that is tried again. Argument: its index in `tried`.
+void measure_tried(Queue& queue, std::size_t index = 0) {
   Late& late = queue.late;
-  std::vector<LateTensor> batch(1, late.tried.front());
-  late.tried.erase(late.tried.begin());
+  const auto place = late.tried.begin() + static_cast<std::ptrdiff_t>(index);
+  std::vector<LateTensor> batch(1, *place);
+  late.tried.erase(place);
   const LateTensor& tensor = batch.front();
   late.tried_bytes -= bytes_of(tensor.found);
   late.trials.reserve(late.trials.size() + 1);
@@ -179,7 +180,15 @@ void try_late(Queue& queue, PyObject* writer, PyObject* tensor, Moment moment, s
   Py_INCREF(tensor);
   Py_INCREF(writer);
   late.tried_bytes += bytes_of(found);
-  while (late.tried.size() > kTogether || late.tried_bytes > kMostBytes) measure_tried(queue);
+  // A tensor is tried for as long as it could wait: eight others of its type, however many of other types.
+  std::size_t of_type = 0, oldest = 0;
+  for (std::size_t i = late.tried.size(); i-- > 0;) {
+    if (late.tried[i].found.code != found.code) continue;
+    ++of_type;
+    oldest = i;
+  }
+  if (of_type > kTogether) measure_tried(queue, oldest);
+  while (late.tried_bytes > kMostBytes) measure_tried(queue);
 }
 
 bool precedes(const Queue& queue, Moment moment, std::int64_t offset) {

@@ -135,6 +135,17 @@ def test_a_tensor_that_is_overwritten_without_a_version_is_always_measured_in_th
         made.table.clear()
 
 
+def test_a_tensor_is_tried_for_as_long_as_it_could_wait(device):
+    made = Rows(14, DTYPES[:2])
+    for _ in range(3):
+        gradients = [normal(30, dtype=DTYPES[row > 0], seed=row) for row in range(14)]
+        for row, gradient in enumerate(gradients):
+            made.gradient[row](gradient)
+        gradients[0].data.mul_(2)  # after thirteen hooks, none of which has a gradient of this type
+        same(made.table.moments[0], [gradients[0] / 2])
+        made.table.clear()
+
+
 @pytest.mark.parametrize("value", [0.0, 3.0, torch.nan])
 def test_a_tensor_that_cannot_show_an_overwriting_is_always_measured_in_the_hook(device, value):
     made = Rows(1)
