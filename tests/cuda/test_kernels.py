@@ -196,6 +196,15 @@ def test_histograms_of_hooks_and_lists_are_those_of_the_cpu_and_wait_for_nothing
         assert torch.equal(table.numbers("histogram", 2 * many + row).cpu(), change), (tensor.dtype, len(tensor))
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64], ids=str)
+def test_whether_tensors_of_several_devices_are_finite(device, dtype):
+    last = torch.ones(5000, dtype=dtype, device=device)
+    tensors = [torch.ones(3), torch.nn.Parameter(torch.ones(0, device=device)), torch.arange(4, device=device), last]
+    assert kernels.are_finite(tensors)
+    last[-1] = torch.inf
+    assert not kernels.are_finite(tensors)
+
+
 def test_tensors_of_a_module_come_on_several_streams(device):
     if device == "cpu":
         pytest.skip("there are no streams")

@@ -104,7 +104,7 @@ def compare_many(state: Tensor, firsts: NDArray[np.int64], tensors: Sequence[Ten
 def are_finite(several: Sequence[Tensor]) -> bool:
     """Whether all elements of all tensors are finite, of sharded tensors those that this rank holds.
 
-    Waits for the device of a tensor that is not in host memory, and for no other rank.
+    Waits for each device that holds some of the tensors, once, and for no other rank.
 
     Example:
         >>> are_finite([torch.ones(2), torch.tensor([1.0, torch.nan])])
@@ -115,9 +115,13 @@ def are_finite(several: Sequence[Tensor]) -> bool:
     packed = host.read_many(several)
     # Numbers in host memory need no operation of torch, which takes some microseconds each.
     rows = np.frombuffer(b"".join([row for row in packed if row is not None])).reshape(-1, MOMENTS)
-    # Plain torch reads the others; detach them, or autograd would record that.
-    others = (measure(tensor.detach())[schema.NONFINITE] for tensor, row in zip(several, packed, strict=True) if row is None)
-    return not (rows[:, schema.NONFINITE] > 0).any() and not any(bool(nonfinite > 0) for nonfinite in others)
+    others: dict[torch.device, list[Tensor]] = {}
+    for tensor, row in zip(several, packed, strict=True):
+        if row is None:
+            # Detach the tensor, because plain torch may read it, which autograd would record.
+            others.setdefault(tensor.device, []).append(tensor.detach())
+    of_devices = (measure_many(group)[:, schema.NONFINITE] for group in others.values())
+    return not (rows[:, schema.NONFINITE] > 0).any() and not any(bool((nonfinite > 0).any()) for nonfinite in of_devices)
 
 
 def histogram(tensor: Tensor) -> Tensor:
