@@ -32,7 +32,7 @@ class Overwrites(torch.autograd.Function):
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Any) -> Any:
         gradient.data.mul_(-3)
         return gradient
 
@@ -44,12 +44,13 @@ class Block(nn.Module):
         self.down, self.last = nn.Linear(4 * size, size).bfloat16(), Last()
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.last(self.down(self.act(self.up(self.norm(x).bfloat16()))).float())
+        out: Tensor = x + self.last(self.down(self.act(self.up(self.norm(x).bfloat16()))).float())
+        return out
 
 
 class Last(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = Overwrites.apply(x)
+        out: Tensor = Overwrites.apply(x)  # type: ignore[no-untyped-call]
         return out
 
 
@@ -77,9 +78,14 @@ def test_late_measurements_have_the_bits_of_those_in_hooks(
     from lightning_hooks.stats.kernels import driver
     from lightning_hooks.stats.kernels.queued_rows import QueuedRows
 
-    held = []
+    held: list[int] = []
     flush = QueuedRows.flush
-    monkeypatch.setattr(QueuedRows, "flush", lambda self: (held.append(self.queue.late()), flush(self))[1])
+
+    def noting(rows: QueuedRows) -> None:
+        held.append(rows.queue.late())
+        flush(rows)
+
+    monkeypatch.setattr(QueuedRows, "flush", noting)
     found = []
     for late in (False, True):
         monkeypatch.setattr(driver, "gradients_are_late", late)
