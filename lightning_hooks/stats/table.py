@@ -214,8 +214,9 @@ class Table:
     def _device_writer(self, device: ModuleType, row: int, offset: int | None) -> Callable[[Tensor], bool]:
         """A function that merges a tensor into the moments of a row, and into its histogram, which begins at an offset."""
         partial_rows, at = self._partial_on(device), row * MOMENTS
-        write: Callable[[Tensor], bool]
-        write = partial_rows.direct_writer(at) if offset is None else partial_rows.counting_writer(at, offset)
+        write: Callable[[Tensor], bool] = partial_rows.direct_writer(at)
+        if offset is not None:
+            write = partial_rows.counting_writer(device.counting_writer(write, self.state, offset), at, offset)
         return write
 
     def offsets(self, rows: Sequence[int], counted: Collection[int] | None = None) -> RowOffsets:

@@ -261,7 +261,7 @@ def test_gradient_transforms_beside_a_monitor_do_what_they_do_on_the_cpu(device:
         memory = Memory()
         torch.manual_seed(0)
         model = Net(plain_sgd, dropout=0.0)
-        callbacks = StatsMonitor(everything()), GradientTransforms([Apply(ClipByGlobalNorm(0.1), params="*")])
+        callbacks = StatsMonitor(everything(), max_scalars=1000), GradientTransforms([Apply(ClipByGlobalNorm(0.1), params="*")])
         trainer_of(tmp_path, *callbacks, logger=memory, accelerator=where).fit(model, data(4))
         return memory, model.cpu()
 
@@ -286,6 +286,7 @@ def test_a_loader_on_the_host_and_a_fit_that_fails_lose_no_step(device: str, tmp
     memory, model = Memory(), Fails()
     batches: DataLoader[Any] = data(6)
     with pytest.raises(RuntimeError, match="the fifth batch"):
-        trainer_of(tmp_path, StatsMonitor(everything()), logger=memory, accelerator=device).fit(model, batches)
+        monitor = StatsMonitor(everything(), max_scalars=1000)
+        trainer_of(tmp_path, monitor, logger=memory, accelerator=device).fit(model, batches)
     assert memory.steps == [0, 1, 2, 3]
     assert_no_hooks(model)

@@ -198,11 +198,15 @@ class PartialRows:
         """As `writer`, but launched by the compiled part if that works."""
         return self.writer(offset)
 
-    def counting_writer(self, offset: int, histogram: int) -> Callable[[Tensor], bool]:
-        """A function that merges a tensor into a row and its histogram, each at an offset of the state, or returns False."""
-        from lightning_hooks.stats.kernels import cuda_counts
+    def counting_writer(self, in_python: Callable[[Tensor], bool], offset: int, histogram: int) -> Callable[[Tensor], bool]:
+        """As `in_python`, but launched by the compiled part if that works.
 
-        return cuda_counts.writer(self.direct_writer(offset), self._state, histogram)
+        Args:
+            in_python: merges a tensor into a row and its histogram, or rejects the tensor and returns False.
+            offset: of the row in the state.
+            histogram: the offset of the histogram.
+        """
+        return in_python
 
     def row_writer(self, row: int, offset: int, fallback: FallbackWriter) -> Callable[[Tensor], None]:
         """A function that measures a tensor for a row, or passes the tensor to the fallback."""

@@ -20,6 +20,7 @@ from lightning_hooks.private import tried
 from lightning_hooks.stats.kernels import cuda, driver
 from lightning_hooks.stats.kernels.cuda import attempt, measure, measure_many
 from lightning_hooks.stats.kernels.cuda_counts import count, count_many_into
+from lightning_hooks.stats.kernels.cuda_counts import writer as counting_writer
 from lightning_hooks.stats.kernels.driver import Driver
 from lightning_hooks.stats.kernels.listed import compare_many, measure_listed
 from lightning_hooks.stats.kernels.queued_rows import QueuedRows
@@ -29,6 +30,7 @@ __all__ = [
     "compare_many",
     "count",
     "count_many_into",
+    "counting_writer",
     "driver_of",
     "measure",
     "measure_many",

@@ -69,8 +69,7 @@ class QueuedRows(cuda.PartialRows):
         launch = partial(self.queue.launch, offset)
         return lambda tensor: launch(tensor) or in_python(tensor)
 
-    def counting_writer(self, offset: int, histogram: int) -> Callable[[Tensor], bool]:
-        in_python = super().counting_writer(offset, histogram)
+    def counting_writer(self, in_python: Callable[[Tensor], bool], offset: int, histogram: int) -> Callable[[Tensor], bool]:
         if not driver.is_used:
             return in_python
         address = self._state.data_ptr() + histogram * self._state.element_size()
