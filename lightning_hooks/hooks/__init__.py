@@ -1,7 +1,7 @@
 """Registering and removing hooks on modules and tensors. Knows torch, neither statistics nor transforms."""
 
 from lightning_hooks.hooks import traces
-from lightning_hooks.hooks.action import Action, by_module, joined
+from lightning_hooks.hooks.action import Action, RowInGraph, by_module, joined
 from lightning_hooks.hooks.eager import is_recomputation
 from lightning_hooks.hooks.gradients import GradHook, may_have_gradient, unfrozen
 from lightning_hooks.hooks.handles import Handles, OurHook, for_each
@@ -18,6 +18,7 @@ __all__ = [
     "HookSwitch",
     "ModuleHooks",
     "OurHook",
+    "RowInGraph",
     "StackRoom",
     "breakpoint_if_nonfinite",
     "by_module",

@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from lightning_hooks.hooks.readers import read_in_order
 from lightning_hooks.hooks.switch import BackwardPass
+
+
+class RowInGraph(NamedTuple):
+    """A row that an operation in compiled code may write instead of the reader of the tensor.
+
+    Args:
+        device: of the row.
+        magnitudes: whether the sum of magnitudes and underflow are measured.
+        address: returns the address of the row; None if in the current step only the reader may write it.
+    """
+
+    device: torch.device
+    magnitudes: bool
+    address: Callable[[], int | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +51,7 @@ class Action:
         backward: the backward passes whose gradients the action gets.
         recomputed: whether a reader is also called in a recomputation of activation checkpointing, which `is_recomputation()`
             detects. Changes and whole calls always run again: a recomputation must give the numbers of the first forward.
+        in_graph: the row that a reader writes, if an operation in compiled code may write it instead.
     """
 
     owner: nn.Module | nn.Parameter
@@ -48,6 +64,7 @@ class Action:
     first: bool = False
     backward: BackwardPass = BackwardPass.LOSS
     recomputed: bool = False
+    in_graph: RowInGraph | None = None
 
     @property
     def only_reads(self) -> bool:
@@ -142,4 +159,4 @@ def _together(readers: Sequence[Action]) -> Action:
             callback(found, tree)
 
     call = read_in_order([reader.call for reader in readers])
-    return replace(readers[0], call=call, absent=absent if callbacks else None)
+    return replace(readers[0], call=call, absent=absent if callbacks else None, in_graph=None)

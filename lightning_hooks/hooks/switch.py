@@ -41,7 +41,7 @@ class BackwardPass(Enum):
 class HookSwitch(SwitchBase):
     """What every hook of one model reads first: whether hooks are on, and which backward pass is running.
 
-    The C++ hooks read all attributes but `traced`, `in_loss`, `counts` and `left_out` without the interpreter.
+    The C++ hooks read all attributes but `traced`, `replays`, `in_loss`, `counts` and `left_out` without the interpreter.
 
     Args:
         model: held by a weak reference. A backward pass that computes gradients of its parameters counts as that of the loss,
@@ -52,6 +52,8 @@ class HookSwitch(SwitchBase):
             watched, and between batches.
         traced: whether hooks inside compiled code are on and have actions in this step. The compiler makes one variant of a
             graph for each value.
+        replays: whether operations in compiled code write rows in place of the actions of hooks. The compiler makes one variant
+            of a graph for each value.
         awaits_loss: whether the training loop will announce the backward of the loss and has not done so yet. Until then no
             gradient is one of the loss.
         in_loss: whether the backward of the loss was announced and has not ended.
@@ -66,7 +68,9 @@ class HookSwitch(SwitchBase):
     """
 
     def __init__(self, model: nn.Module | None = None) -> None:
-        self.is_on = self.traced = self.awaits_loss = self.in_loss = self.only_loss = self.saw_inner = self.is_loss = False
+        self.is_on = self.traced = self.replays = self.awaits_loss = self.in_loss = self.only_loss = self.saw_inner = (
+            self.is_loss
+        ) = False
         self.pass_number = -1
         self.counts, self.left_out = "all", False
         self._model: ReferenceType[nn.Module] | None = None if model is None else ref(model)
@@ -78,7 +82,7 @@ class HookSwitch(SwitchBase):
         return (HookSwitch, ())
 
     def turn_off(self) -> None:
-        self.is_on = self.traced = self.only_loss = False
+        self.is_on = self.traced = self.replays = self.only_loss = False
         self._accumulators = None
 
     def leaves_out(self, has_gradients: bool | None = None) -> bool:
@@ -102,6 +106,8 @@ class HookSwitch(SwitchBase):
     def begin_backward(self) -> None:
         """Called when the training loop announces the backward of the loss."""
         self.in_loss, self.awaits_loss, self.only_loss = True, False, not self.saw_inner
+        # A forward pass inside the backward is a recomputation, which only the actions of hooks recognise.
+        self.replays = False
 
     def end_backward(self, waits: bool) -> None:
         """Called when the backward of the loss has ended; `waits` says whether the next one will be announced."""

@@ -16,9 +16,9 @@ the compiler does not drop an operation whose result is not used.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import ReferenceType, ref
 
 import torch
@@ -31,6 +31,7 @@ from lightning_hooks.hooks.eager import EagerHooks, ForwardHook, PreHook
 from lightning_hooks.hooks.gradients import OutputGradients
 from lightning_hooks.hooks.handles import Handles, OurHook
 from lightning_hooks.hooks.parts import Arguments, part_at, steps_of
+from lightning_hooks.hooks.places import Places
 from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
 from lightning_hooks.nested.rebuilding import map_tensors
 from lightning_hooks.nested.tensors import tensors_in
@@ -39,6 +40,8 @@ from lightning_hooks.tensor_kinds import is_measured
 
 _GRADIENTS = ("input_grad", "output_grad")
 _LISTS = ("input", "output", *_GRADIENTS)
+_IN_GRAPHS: Final = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+"""The dtypes that operations in compiled code measure."""
 
 _LIBRARY = torch.library.Library("lightning_hooks", "DEF")
 # `read` is declared to change the mark, so that the compiler does not drop, repeat or reorder it.
@@ -80,6 +83,14 @@ class Mark:
         self.is_gradient = self.name in _GRADIENTS
         self.tensor = torch.tensor(number, device="cpu")
         self.probe = torch.zeros(1, requires_grad=True, device="cpu")
+        self.replayed: Replayed | None = None
+
+    def row(self) -> int | None:
+        """The address of the row that an operation writes in place of the actions; 0 if there are none, None if it may not."""
+        if not self.actions:
+            return 0
+        (action,) = self.actions
+        return None if action.in_graph is None else action.in_graph.address()
 
     def run(self, tensor: Tensor) -> Tensor:
         """Call the actions, and return the tensor that the last change returned."""
@@ -99,8 +110,37 @@ class Mark:
         return tensor
 
 
+class GradientInGraph(torch.autograd.Function):
+    """The identity; an operation in its backward writes the gradient into the row at a place."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, probe: Tensor, place: Tensor, magnitudes: bool) -> Tensor:
+        ctx.save_for_backward(place)
+        ctx.magnitudes = magnitudes
+        return x.clone()  # as in `GradientOf`
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, None, None]:
+        (grad,), (place,) = grads, ctx.saved_tensors
+        return grad, torch.ops.lightning_hooks.measure_grad(grad, place, ctx.magnitudes), None, None
+
+
 def _no_mark() -> None:
     """Replaces the reference to a mark that is gone."""
+
+
+class Replayed(NamedTuple):
+    """How an operation in compiled code writes the row of a mark, if its only action reads a tensor for a row on a device.
+
+    Args:
+        place: of the row.
+        probe: as that of a mark, on the device.
+        magnitudes: as of `RowInGraph`.
+    """
+
+    place: Tensor
+    probe: Tensor
+    magnitudes: bool
 
 
 class GradientOf(torch.autograd.Function):
@@ -166,9 +206,11 @@ class TracedHooks:
         actions: all actions that the module may have in any step.
         switch: the switch that the hooks read.
         step_handles: the handles for hooks on gradients, if the module runs uncompiled.
+        reads: takes the places of inputs and outputs that operations in compiled code measure.
+        grads: takes those of gradients.
     """
 
-    def __init__(self, actions: ModuleActions, switch: HookSwitch, step_handles: Handles) -> None:
+    def __init__(self, actions: ModuleActions, switch: HookSwitch, step_handles: Handles, reads: Places, grads: Places) -> None:
         self.module = actions.module
         self.switch = switch
         self._eager = EagerHooks(ModuleActions(actions.module), switch, step_handles, OutputGradients(step_handles))
@@ -179,6 +221,13 @@ class TracedHooks:
                 assert not action.whole
                 mark = marks.setdefault(action.path, Mark(self._eager, name))
                 mark.changes = mark.changes or action.changes
+            for path, mark in marks.items():
+                _let_replay(mark, [action for action in getattr(actions, name) if action.path == path], reads, grads)
+
+    @property
+    def acts(self) -> bool:
+        """Whether a hook has an action in the current step."""
+        return any(mark.actions for marks in self._marks.values() for mark in marks.values())
 
     def register(self, handles: Handles) -> None:
         marks, eager = self._marks, self._eager
@@ -198,6 +247,18 @@ class TracedHooks:
                 mark.actions = [action for action in getattr(actions, name) if action.path == path]
 
 
+def _let_replay(mark: Mark, actions: Sequence[Action], reads: Places, grads: Places) -> None:
+    """Give a mark a place if its only action in any step reads a tensor for a row that an operation may write."""
+    if len(actions) != 1:
+        return
+    (action,) = actions
+    row = action.in_graph
+    if row is None or action.changes or action.recomputed or action.backward is not BackwardPass.LOSS:
+        return
+    place = (grads if mark.is_gradient else reads).add(row.device, mark.row)
+    mark.replayed = Replayed(place, torch.zeros(1, requires_grad=True, device=row.device), row.magnitudes)
+
+
 class _TracedHook(OurHook):
     """Base of both hooks of a traced module. The compiler sees only the two tensors of a mark.
 
@@ -211,8 +272,8 @@ class _TracedHook(OurHook):
     def __init__(self, switch: HookSwitch, eager: Callable[..., Any], reads: dict[str, Mark], grads: dict[str, Mark]) -> None:
         self.switch = switch
         self.eager = torch.compiler.disable(eager)
-        self.reads = [(steps_of(path), mark.tensor) for path, mark in reads.items()]
-        self.grads = [(steps_of(path), mark.tensor, mark.probe, mark.changes) for path, mark in grads.items()]
+        self.reads = [(steps_of(path), mark.tensor, mark.replayed) for path, mark in reads.items()]
+        self.grads = [(steps_of(path), mark.tensor, mark.probe, mark.changes, mark.replayed) for path, mark in grads.items()]
         # Keep the marks alive: a graph holds only their numbers, and `_MARKS` only weak references.
         self._keep = (reads, grads)
 
@@ -224,10 +285,12 @@ class _TracedPreHook(_TracedHook):
         if not torch.compiler.is_compiling():
             return self.eager(module, args, kwargs)
         given: Any = (args, kwargs)
-        for steps, mark, probe, changes in self.grads:
-            given = _with_nodes(given, part_at(Arguments(*given), steps) if steps else given, mark, probe, changes)
-        for steps, mark in self.reads:
-            _read_all(part_at(Arguments(args, kwargs), steps) if steps else (args, kwargs), mark)
+        for steps, mark, probe, changes, replayed in self.grads:
+            replayed = replayed if self.switch.replays else None
+            given = _with_nodes(given, part_at(Arguments(*given), steps) if steps else given, mark, probe, changes, replayed)
+        for steps, mark, replayed in self.reads:
+            replayed = replayed if self.switch.replays else None
+            _read_all(part_at(Arguments(args, kwargs), steps) if steps else (args, kwargs), mark, replayed)
         return given if self.grads else None
 
 
@@ -237,10 +300,11 @@ class _TracedForwardHook(_TracedHook):
             return None
         if not torch.compiler.is_compiling():
             return self.eager(module, args, kwargs, output)
-        for steps, mark in self.reads:
-            _read_all(part_at(output, steps), mark)
-        for steps, mark, probe, changes in self.grads:
-            output = _with_nodes(output, part_at(output, steps), mark, probe, changes)
+        for steps, mark, replayed in self.reads:
+            _read_all(part_at(output, steps), mark, replayed if self.switch.replays else None)
+        for steps, mark, probe, changes, replayed in self.grads:
+            replayed = replayed if self.switch.replays else None
+            output = _with_nodes(output, part_at(output, steps), mark, probe, changes, replayed)
         return output if self.grads else None
 
 
@@ -254,7 +318,11 @@ def _skip_codes() -> None:
 private("torch._dynamo.eval_frame.skip_code", _skip_codes, None, "hooks of a compiled module itself get small graphs")
 
 
-def _read_all(part: Any, mark: Tensor) -> None:
+def _is_replayed(tensor: Tensor, replayed: Replayed | None) -> bool:
+    return replayed is not None and tensor.dtype in _IN_GRAPHS and tensor.device == replayed.place.device
+
+
+def _read_all(part: Any, mark: Tensor, replayed: Replayed | None) -> None:
     # Ask while the compiler traces, because torch runs the graph without gradients. The compiler makes one graph for each
     # answer.
     operations = torch.ops.lightning_hooks
@@ -264,10 +332,13 @@ def _read_all(part: Any, mark: Tensor) -> None:
         # The same tensor object may occur twice in a part. Read it once.
         if is_measured(tensor) and not any(tensor is one for one in done):
             done.append(tensor)
-            read(tensor.detach(), mark)
+            if replayed is not None and torch.is_grad_enabled() and _is_replayed(tensor, replayed):
+                operations.measure(tensor.detach(), replayed.place, replayed.magnitudes)
+            else:
+                read(tensor.detach(), mark)
 
 
-def _with_nodes(tree: Any, part: Any, mark: Tensor, probe: Tensor, changes: bool) -> Any:
+def _with_nodes(tree: Any, part: Any, mark: Tensor, probe: Tensor, changes: bool, replayed: Replayed | None) -> Any:
     """The tree with each tensor of the part behind a node of its own."""
     tensors = list(tensors_in(part))
     done: list[tuple[Tensor, Tensor]] = []
@@ -279,7 +350,10 @@ def _with_nodes(tree: Any, part: Any, mark: Tensor, probe: Tensor, changes: bool
         for old, new in done:
             if old is tensor:
                 return new
-        result: Tensor = GradientOf.apply(tensor, probe, mark, changes)  # type: ignore[no-untyped-call]
+        if replayed is not None and _is_replayed(tensor, replayed):
+            result: Tensor = GradientInGraph.apply(tensor, replayed.probe, replayed.place, replayed.magnitudes)  # type: ignore[no-untyped-call]
+        else:
+            result = GradientOf.apply(tensor, probe, mark, changes)  # type: ignore[no-untyped-call]
         done.append((tensor, result))
         return result
 

@@ -198,6 +198,10 @@ class Table:
             return partial(fallback, row)
         return kernels.host.writer(self, row, offset, fallback) or partial(fallback, row)
 
+    def address(self, row: int) -> int | None:
+        """The address of the moments of a row, for kernels that merge into them; None if only Python measures the row."""
+        return None if row in self._python_rows else self.state.data_ptr() + row * MOMENTS * self.state.itemsize
+
     def _unit_writer(
         self, row: int, fallback: kernels.FallbackWriter, offset: int | None, axis: int
     ) -> Callable[[Tensor], None] | None:

@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_hooks import StatsMonitor, Watch, instrument
+from lightning_hooks import StatsMonitor, StepConsumer, StepView, Watch, instrument
 from lightning_hooks.callbacks import ActivationCapture
+from lightning_hooks.hooks.places import Places
 from lightning_hooks.stats.kernels import reference
 from lightning_hooks.stats.moments import neutral
 from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN
+from tests.callbacks.models import Net, data, trainer_of
 
 pytestmark = pytest.mark.cuda
 RULES = [
@@ -91,13 +93,15 @@ def test_operations_in_compiled_code_measure_in_every_replay() -> None:
         in_graphs.measure(y, place, False)
         return torch.sin(y)
 
-    state, place = neutral(2, "cuda"), in_graphs.new_place(torch.device("cuda"))
+    state, places = neutral(2, "cuda"), Places()
+    place = places.add(torch.device("cuda"), lambda: None)
     address = state.data_ptr() + 72
     compiled = torch.compile(compute, mode="reduce-overhead", fullgraph=True)
     for number in range(6):
         state.copy_(neutral(2, "cuda"))
         # In one step there is no row: what the step before measured must not be taken for a number of this one.
-        in_graphs.set_places([place], [0 if number == 4 else address])
+        places.set((0 if number == 4 else address,))
+        place[1] = 0
         inputs = [torch.randn(300, 40, device="cuda") + number for _ in range(2)]
         for x in inputs:
             torch.compiler.cudagraph_mark_step_begin()
@@ -111,3 +115,43 @@ def test_operations_in_compiled_code_measure_in_every_replay() -> None:
             columns = [COUNT, MEAN, M2, MIN, MAX]
             torch.testing.assert_close(got[1, columns], want[columns], rtol=2e-6, atol=1e-6)
     torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("through", [False, True])
+def test_a_compiled_fit_has_the_numbers_of_an_eager_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, through: bool
+) -> None:
+    from lightning_hooks.stats.kernels import in_graphs
+
+    monkeypatch.setattr(in_graphs, "is_used", through)
+    rules = [Watch(modules="*", tensors=["output", "output_grad"], stats=["mean", "std", "norm", "max"])]
+    found, weights = [], []
+    for compiles in (False, True):
+        torch.manual_seed(0)
+        model, monitor, views = Net(dropout=0.0), StatsMonitor(rules), Views()
+        monitor.consumers.append(views)
+        if compiles:
+            model.body.compile(mode=mode)
+        trainer_of(tmp_path, monitor, accelerator="cuda").fit(model, data(8))
+        found.append(views.steps)
+        weights.append([parameter.detach().cpu() for parameter in model.parameters()])
+    torch._dynamo.reset()
+    assert [len(steps) for steps in found] == [len(found[0])] * 2 and len(found[0]) > 2
+    for eager, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=1e-5, equal_nan=True)
+    for one, other in zip(*weights, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+class Views(StepConsumer):
+    """Keeps the numbers of every step."""
+
+    def __init__(self) -> None:
+        self.steps: list[Tensor] = []
+
+    def consume(self, view: StepView) -> None:
+        columns = [COUNT, MEAN, M2, MIN, MAX]
+        self.steps.append(torch.from_numpy(view.moments[:, columns].copy()))

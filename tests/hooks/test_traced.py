@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from lightning_hooks.hooks import Action, Handles, HookSwitch, by_module
+from lightning_hooks.hooks.places import Places
 from lightning_hooks.hooks.traced import _MARKS, TracedHooks
 from tests.fake_cuda import code_for_cuda, in_graphs
 
@@ -15,7 +16,7 @@ from tests.fake_cuda import code_for_cuda, in_graphs
 def test_they_go_with_their_module_at_once():
     module, handles = nn.Linear(1, 1), Handles()
     (own,) = by_module([Action(module, tensor, print) for tensor in ("input", "output", "input_grad")], set())
-    hooks = TracedHooks(own, HookSwitch(), Handles())
+    hooks = TracedHooks(own, HookSwitch(), Handles(), Places(), Places())
     hooks.register(handles)
     handles.close()
     marks, gone = len(_MARKS), ref(module)

@@ -18,6 +18,7 @@ from lightning_hooks.hooks import Action, Handles, HookSwitch, by_module
 from lightning_hooks.private import private
 
 if TYPE_CHECKING:
+    from lightning_hooks.hooks.places import Places
     from lightning_hooks.hooks.traced import TracedHooks
 
 
@@ -84,6 +85,9 @@ class CompiledHooks:
         self._handles = Handles()
         self._hooks: dict[int, TracedHooks] = {}
         self._modules: list[nn.Module] = []
+        self._called: set[int] = set()
+        # The places of what operations in graphs measure: in the forward pass, and in the backward of the loss.
+        self._places: tuple[Places, Places] | None = None
 
     def install(self, participants: Sequence[Participant]) -> None:
         """Replace the installed hooks by hooks for everything that any participant may do in any step."""
@@ -93,11 +97,13 @@ class CompiledHooks:
         if not self.inside:
             return
         # Import the module only here, because it defines torch operations, which a run without compiled modules does not need.
+        from lightning_hooks.hooks.places import Places
         from lightning_hooks.hooks.traced import TracedHooks
 
+        self._places = Places(), Places()
         actions = [action for p in participants if p.graph_key is not None for action in p.actions(p.graph_key)]
         for at_module in by_module(in_order(action for action in actions if id(action.owner) in self.inside), set()):
-            traced = self._hooks[id(at_module.module)] = TracedHooks(at_module, self.switch, self._step_handles)
+            traced = self._hooks[id(at_module.module)] = TracedHooks(at_module, self.switch, self._step_handles, *self._places)
             traced.register(self._handles)
         if self._hooks:
             forget_graphs(self._modules)
@@ -112,10 +118,37 @@ class CompiledHooks:
         """Set the actions that the installed hooks run from now on."""
         by_id = {id(each.module): each for each in by_module(actions, called)}
         self.busy = bool(by_id)
+        self._called = called
         for key, traced in self._hooks.items():
             traced.fill(by_id.get(key))
 
+    def turn_on(self, announced: bool) -> None:
+        """Let operations in graphs measure in the batch that begins, if they may write all rows of the step.
+
+        Args:
+            announced: whether the backward of the loss will be announced. A graph that is replayed cannot ask which pass runs.
+        """
+        self.switch.traced = self.busy
+        self.switch.replays = False
+        if self._places is None or not any(map(len, self._places)):
+            return
+        reads, grads = (places.rows() if announced else None for places in self._places)
+        self.switch.replays = self.busy and reads is not None and grads is not None
+        self._places[0].set(reads if self.switch.replays else None)
+        self._places[1].clear()
+        if self.switch.replays:
+            # A replay does not tell which modules it calls.
+            self._called.update(key for key, traced in self._hooks.items() if traced.acts)
+
+    def note_backward(self, begins: bool) -> None:
+        """Called when the backward of the loss begins, and when it has ended."""
+        if self._places is not None and len(self._places[1]):
+            self._places[1].set(self._places[1].rows() if begins else None)
+
     def close(self) -> None:
+        for places in self._places or ():
+            places.clear()
+        self._places = None
         self._handles.close()
         self._hooks.clear()
         self.busy = False

@@ -250,8 +250,10 @@ class HookManager:
     def backward_begins(self) -> None:
         """Called by the training loop before the backward of the loss."""
         self.switch.begin_backward()
+        self._installed.note_backward(begins=True)
 
     def backward_ends(self) -> None:
+        self._installed.note_backward(begins=False)
         self.switch.end_backward(waits=self._announced and self.stage == TRAIN)
 
     def scaled_by(self, scale: Tensor) -> None:
@@ -311,4 +313,4 @@ class HookManager:
         if self.active:
             install_final = self._install_final if self._reads_final else None
             self._installed.install(self.active, self.called, self.participants, install_final)
-            self._installed.turn_on()
+            self._installed.turn_on(self._announced and self.stage == TRAIN)

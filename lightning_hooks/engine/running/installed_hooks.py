@@ -178,11 +178,19 @@ class InstalledHooks:
         hooks = self._cached[0]
         refuse_traced((rule for participant, key in hooks.active for rule in participant.module_rules(key)), hooks.called)
 
-    def turn_on(self) -> None:
-        """Hook parameters that could not be hooked before, and turn hooks on."""
+    def turn_on(self, announced: bool) -> None:
+        """Hook parameters that could not be hooked before, and turn hooks on.
+
+        Args:
+            announced: whether `note_backward` will be called around the backward of the loss.
+        """
         self._parameters.register()
         self._switch.is_on = True
-        self._switch.traced = self._compiled.busy
+        self._compiled.turn_on(announced)
+
+    def note_backward(self, begins: bool) -> None:
+        """Called when the backward of the loss begins, and when it has ended."""
+        self._compiled.note_backward(begins)
 
     def end_step(self) -> None:
         """Remove the hooks that only one step needs; the other hooks stay."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from lightning_hooks.engine.watching.param_reader import ParamReader, TensorRows
 from lightning_hooks.engine.watching.row_fallback import RowFallback
 from lightning_hooks.engine.watching.row_owners import RowOwners, owners_requesting
 from lightning_hooks.engine.watching.share import Share
-from lightning_hooks.hooks import Action
+from lightning_hooks.hooks import Action, RowInGraph
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import LOSS, Due, Row
 from lightning_hooks.rules import MODULE_TENSORS
@@ -194,11 +194,24 @@ class Observer(Participant):
                     row.path,
                     absent=partial(self.absent.note, f"watch: {row.tensor!r}", row.name) if row.path else None,
                     backward=backward,
+                    in_graph=self._in_graph(row.index, on_request),
                 )
         summed = {row.index for row in self.pairs.summed_at(demands)}
         for row in rows:
             if row.index in summed:
                 yield Action(row.target.value, "grad", partial(self._add_micro_batch, row))
+
+    def _in_graph(self, row: int, on_request: Mapping[str, Collection[int]]) -> RowInGraph | None:
+        """The row for operations in compiled code; None if they do not serve for the table."""
+        if not kernels.serves_in_graphs(self.table.state):
+            return None
+        table, fallback = self.table, self.fallback
+        more = any(row in rows for rows in on_request.values())
+
+        def address() -> int | None:
+            return None if more or not fallback.direct or fallback.trail is not None else table.address(row)
+
+        return RowInGraph(table.state.device, table.magnitudes, address)
 
     def read_before_step(self, number: int, optimizer: Optimizer, memo: PhaseMemo) -> None:
         """Read in the turn of an owner the tensors of parameters that exist before the step of their optimizer."""

@@ -40,6 +40,7 @@ __all__ = [
     "measure_many",
     "measure_units",
     "on_device",
+    "serves_in_graphs",
     "unit_writer",
     "unpacked",
 ]
@@ -157,6 +158,15 @@ def unit_writer(
 def on_device(tensor: Tensor) -> ModuleType | None:
     """The module `on_cuda`, which measures on the device, if it serves for the tensor; else None."""
     return _cuda().module if tensor.is_cuda and not torch.compiler.is_compiling() else None
+
+
+def serves_in_graphs(state: Tensor) -> bool:
+    """Whether operations in compiled code write into the rows of a state; see `in_graphs`."""
+    if on_device(state) is None:
+        return False
+    from lightning_hooks.stats.kernels import in_graphs
+
+    return in_graphs.is_used
 
 
 def is_capturing(device: torch.device) -> bool:

@@ -9,7 +9,6 @@ Importing this module raises where Triton is not installed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -57,19 +56,3 @@ def _measure(x: Tensor, place: Tensor, out: Tensor, magnitudes: bool) -> None:
     )
     counts = out is place
     wrap_triton(triton_graphs.merge_at_place)[(1,)](rows, table, place, out, COUNTS=counts, CHUNK=CHUNK, num_warps=WARPS)
-
-
-def new_place(device: torch.device) -> Tensor:
-    """A place without a row. Graphs may count on its address."""
-    place = torch.zeros(2, dtype=torch.int64, device=device)
-    torch._dynamo.mark_static_address(place, guard=False)
-    return place
-
-
-def set_places(places: Sequence[Tensor], rows: Sequence[int]) -> None:
-    """Set the addresses of rows, 0 for none, without waiting for the device, and the numbers of measurements to 0."""
-    if places:
-        new = torch.tensor([[row, 0] for row in rows], dtype=torch.int64, device="cpu")
-        if places[0].is_cuda:
-            new = new.pin_memory().to(places[0].device, non_blocking=True)
-        torch._foreach_copy_(list(places), list(new.unbind()))

@@ -1,17 +1,33 @@
-"""Operations that measure within compiled code: what the compiler makes of them. Numbers are in triton_checks."""
+"""Operations that measure within compiled code: what the compiler makes of them, and fits. Numbers are in triton_checks."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch._dynamo
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from torch.utils.data import DataLoader
 
+from lightning_hooks import StatsMonitor, StepConsumer, StepView, Watch
+from lightning_hooks.stats.kernels import reference
+from lightning_hooks.stats.moments import merge
 from tests.fake_cuda import code_for_cuda, in_graphs
+from tests.stats.kernels import stand_in
 
 pytest.importorskip("triton")
 
 
-def test_the_compiler_launches_their_kernels_within_cuda_graphs():
+def test_the_compiler_launches_their_kernels_within_cuda_graphs() -> None:
     from lightning_hooks.stats.kernels import in_graphs as operations
 
-    def compute(x, w, place):
+    def compute(x: Tensor, w: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
         y = torch.relu(x) + 1
         operations.measure(y, place, False)
         operations.measure(torch.sin(y).t(), place, False)
@@ -25,3 +41,117 @@ def test_the_compiler_launches_their_kernels_within_cuda_graphs():
     assert "torch.ops" not in within and "partition_1" not in code
     # Nothing is copied: neither a place that a kernel changes, nor a transposed tensor.
     assert within.count("triton_poi_fused") == 1 and within.count("float64)") == 1
+
+
+class Model(LightningModule):
+    """A network with an inner gradient in every second step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net: Any = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    def training_step(self, batch: Tensor, number: int) -> Tensor:
+        if number % 2:
+            inner = self.net(batch.requires_grad_())
+            torch.autograd.grad(inner.square().sum(), batch)
+        loss: Tensor = self.net(batch).square().mean()
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Keeps(StepConsumer):
+    def __init__(self, monitor: StatsMonitor, calls: list[str]) -> None:
+        self.monitor, self.calls = monitor, calls
+        self.steps: list[tuple[dict[str, float], int]] = []  # the numbers, and the calls of actions until then
+
+    def consume(self, view: StepView) -> None:
+        numbers = {tag: value for tag, value in self.monitor.latest.items() if tag != "run/overhead"}
+        self.steps.append((numbers, len(self.calls)))
+
+
+@functools.cache
+def operations_in_host_memory() -> Any:
+    """The operations as the compiler sees them, with the reference in place of their kernels."""
+
+    def add(x: Tensor, place: Tensor, magnitudes: bool) -> None:
+        address = int(place[0])
+        if address:
+            row = torch.frombuffer((ctypes.c_double * 9).from_address(address), dtype=torch.float64)
+            row.copy_(merge(row, reference.measure(x)))
+            place[1] += 1
+
+    def add_grad(grad: Tensor, place: Tensor, magnitudes: bool) -> Tensor:
+        add(grad, place.clone(), magnitudes)
+        return torch.zeros(1)
+
+    library = torch.library.Library("lightning_hooks_tests", "DEF")
+    library.define("measure(Tensor x, Tensor(a!) place, bool magnitudes) -> ()")
+    library.define("measure_grad(Tensor grad, Tensor place, bool magnitudes) -> Tensor")
+    library.impl("measure", add, "CompositeExplicitAutograd")
+    library.impl("measure_grad", add_grad, "CompositeExplicitAutograd")
+    torch.library.register_fake("lightning_hooks_tests::measure", lambda x, place, magnitudes: None)
+    torch.library.register_fake("lightning_hooks_tests::measure_grad", lambda grad, place, magnitudes: torch.empty(1))
+    return library
+
+
+def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: bool, rules: list[Watch], compiles: bool = True) -> Any:
+    from lightning_hooks.hooks import traced
+    from lightning_hooks.stats.kernels import in_graphs as operations
+
+    operations_in_host_memory()
+    torch._dynamo.reset()
+    counters.clear()
+    model, monitor = Model(), StatsMonitor(rules)
+    calls: list[str] = []
+    keeps = Keeps(monitor, calls)
+    monitor.consumers.append(keeps)
+    with monkeypatch.context() as patch:
+        stand_in.install(patch)
+        patch.setattr(operations, "is_used", through)
+        run = traced.Mark.run
+
+        def noting(self: Any, tensor: Tensor) -> Tensor:
+            calls.append(self.name)
+            return run(self, tensor)
+
+        patch.setattr(traced.Mark, "run", noting)
+        for name in ("measure", "measure_grad"):
+            patch.setattr(torch.ops.lightning_hooks, name, getattr(torch.ops.lightning_hooks_tests, name))
+        if compiles:
+            model.net = torch.compile(model.net, backend="aot_eager", fullgraph=True)
+        data = [torch.randn(4, 6, generator=torch.Generator().manual_seed(number)) for number in range(6)]
+        options: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+        trainer = Trainer(
+            max_epochs=1, logger=False, callbacks=[monitor], accelerator="cpu", default_root_dir=tmp_path, **options
+        )
+        trainer.fit(model, DataLoader(data, batch_size=None))  # type: ignore[arg-type]
+    assert not counters["graph_break"]
+    return keeps.steps, [parameter.detach() for parameter in model.parameters()], counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.skipif(stand_in.missing() is not None, reason=str(stand_in.missing()))
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("every", [1000, 3])
+def test_a_compiled_fit_has_the_numbers_of_hooks_without_calling_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    rules = [
+        Watch(modules="net.*", tensors=["input", "output", "input_grad", "output_grad"], stats=["mean", "std", "max"]),
+        Watch(modules="net.0", tensors="output", stats="p50", every_n_steps=every),
+    ]
+    eager, _, _ = fit(tmp_path, monkeypatch, False, rules, compiles=False)
+    off, weights, graphs = fit(tmp_path, monkeypatch, False, rules)
+    on, same_weights, more_graphs = fit(tmp_path, monkeypatch, True, rules)
+    assert all(map(torch.equal, weights, same_weights)) and graphs < more_graphs <= 2 * graphs
+    assert len(on) == len(off) == len(eager) == 6
+    for (found, _), (other, _), (plain, _) in zip(on, off, eager, strict=True):
+        assert found.keys() == other.keys() == plain.keys() and len(found) > 30
+        for tag, value in found.items():
+            assert value == pytest.approx(other[tag], rel=1e-5, abs=1e-7) == pytest.approx(plain[tag], rel=1e-5, abs=1e-7)
+    # Hooks measure in the first step, which notes shapes, and where a histogram is due, which operations do not measure.
+    calls = [after - before for (_, before), (_, after) in zip([([], 0), *on], on, strict=False)]
+    assert [number for number, many in enumerate(calls) if many] == ([0] if every == 1000 else [0, 2, 5])

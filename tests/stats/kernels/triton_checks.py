@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from lightning_hooks import StatsMonitor, Watch, instrument
+from lightning_hooks.hooks.places import Places
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.accumulators import AccumulatorRows
 from lightning_hooks.stats.accumulators.histogram import Histogram
@@ -654,13 +655,14 @@ def places():
     """Measurements go into the row at a place, and nowhere while there is none."""
     for dtype in DTYPES:
         tensors = on([normal(5000, dtype=dtype), normal(40, 30, dtype=dtype).t(), normal(3, dtype=dtype)])
-        state, place = neutral(3, DEVICE), in_graphs.new_place(torch.device(DEVICE))
+        state, set_of_one = neutral(3, DEVICE), Places()
+        place = set_of_one.add(torch.device(DEVICE), lambda: None)
         for tensor in tensors:
             in_graphs.measure(tensor, place, True)
             assert in_graphs.measure_grad(tensor, place, True).tolist() == [0.0]
         assert torch.equal(state, neutral(3, DEVICE)) and place.tolist() == [0, 0]
         address = state.data_ptr() + 72
-        in_graphs.set_places([place], [address])
+        set_of_one.set((address,))
         for tensor in tensors[:2]:
             in_graphs.measure(tensor, place, True)
         in_graphs.measure_grad(tensors[2], place, True)
@@ -668,7 +670,7 @@ def places():
         same(state[1], reference.measure(torch.cat([tensor.cpu().flatten() for tensor in tensors])), f"at a place {dtype}")
         assert state[::2, COUNT].tolist() == [0, 0]
         in_graphs.measure(tensors[0][:0], place, True)
-        in_graphs.set_places([place], [0])
+        set_of_one.clear()
         assert place.tolist() == [0, 0]
 
 
