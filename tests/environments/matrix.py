@@ -201,7 +201,6 @@ def try_out(combination: Combination, wheel: Path, work: Path, workers: int, tes
         skipped = [f"--ignore={name}" for name in SKIPPED]
         command = [str(python), "-m", "pytest", "-v", "-m", "not slow", "-n", str(workers), f"--junitxml={report}"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **combination.environment}
-        environment.pop("PYTHONPATH", None)
         with (work / f"{combination.name}.log").open("w") as log:
             subprocess.run([*command, *skipped, *tests], cwd=folder, env=environment, stdout=log, stderr=log, check=False)
         result |= read_report(report)
@@ -262,6 +261,8 @@ def main() -> None:
     parser.add_argument("--wheel", type=Path, help="of this tree, where it is built already")
     parser.add_argument("--tests", nargs="*", help="default those of each combination")
     arguments = parser.parse_args()
+    # Pip takes what lies on this path for installed, and so would not install the wheel.
+    os.environ.pop("PYTHONPATH", None)
     known = {each.name: each for each in [*COMBINATIONS, *PRODUCT]}
     chosen = PRODUCT if arguments.product else COMBINATIONS
     if arguments.names:
