@@ -29,7 +29,9 @@ _CALLS = 40  # of a series; as many launches fit into the queue of a device and 
 _SLEEP = 4_000_000  # cycles, about 2 ms, in which the host prepares a series
 
 
-def seconds_of(call: Callable[[], Any], tries: int, device: str, clear: Callable[[], Any]) -> float:
+def seconds_of(
+    call: Callable[[], Any], tries: int, device: str, clear: Callable[[], Any], calls: int = _CALLS, sleep: int = _SLEEP
+) -> float:
     """Seconds of the device for one call: the median of several series.
 
     Args:
@@ -37,6 +39,8 @@ def seconds_of(call: Callable[[], Any], tries: int, device: str, clear: Callable
         tries: the number of series.
         device: `cpu` or `cuda`.
         clear: called between series and not timed.
+        calls: of a series.
+        sleep: cycles of the device in which the host prepares a series.
     """
     found: list[float] = []
     for _ in range(tries + 1):  # the first compiles
@@ -45,13 +49,13 @@ def seconds_of(call: Callable[[], Any], tries: int, device: str, clear: Callable
             begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             torch.cuda.synchronize()
             # While the device sleeps, the host fills the queue. So the series takes as long as the device needs.
-            torch.cuda._sleep(_SLEEP)
+            torch.cuda._sleep(sleep)
             begun.record()
-            for _ in range(_CALLS):
+            for _ in range(calls):
                 call()
             ended.record()
             torch.cuda.synchronize()
-            found.append(begun.elapsed_time(ended) * 1e-3 / _CALLS)
+            found.append(begun.elapsed_time(ended) * 1e-3 / calls)
         else:
             started = time.perf_counter()
             for _ in range(2):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import output
+from benchmarks.gpu.hot import seconds_of
 from benchmarks.repeat import repeat
 from benchmarks.workloads import SIZES
 from lightning_hooks.stats import kernels
@@ -109,22 +110,6 @@ def with_units(device: str) -> Iterator[Way]:
     yield Way("clearing the rows with units", rows, 0.0, table.clear)
 
 
-def on_the_device(call: Callable[[], Any], tries: int) -> float:
-    """Seconds of the device for a call: the median of several series, which the host queues while the device sleeps."""
-    found: list[float] = []
-    for _ in range(tries):
-        begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
-        torch.cuda._sleep(_SLEEP)
-        begun.record()
-        for _ in range(_CALLS):
-            call()
-        ended.record()
-        torch.cuda.synchronize()
-        found.append(begun.elapsed_time(ended) * 1e-3 / _CALLS)
-    return sorted(found)[tries // 2]
-
-
 @contextmanager
 def _counting(names: list[str]) -> Iterator[None]:
     """Note the kernels that Python launches; nothing where Triton is not in use."""
@@ -166,7 +151,7 @@ def one(way: Way, workload: str, seconds: float, device: str) -> dict[str, Any]:
         "mb": way.megabytes,
         "launches": len(names),
         "host_us": host.median * 1e6,
-        "device_us": on_the_device(way.call, 5) * 1e6 if is_cuda else None,
+        "device_us": seconds_of(way.call, 5, "cuda", lambda: None, _CALLS, _SLEEP) * 1e6 if is_cuda else None,
     }
 
 
