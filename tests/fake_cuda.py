@@ -30,6 +30,7 @@ def code_for_cuda(function: Callable[..., Any], *given: Tensor) -> str:
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.graph import GraphLowering
     from torch._inductor.runtime.hints import DeviceProperties
+    from torch.utils._triton import has_triton
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 
@@ -83,6 +84,9 @@ def code_for_cuda(function: Callable[..., Any], *given: Tensor) -> str:
         options = {"triton.cudagraphs": True, "graph_partition": True, "fx_graph_cache": False, "compile_threads": 1}
         stack.enter_context(config.patch(options))
         stack.enter_context(torch.no_grad())
+        # Torch keeps its first answer, which in a process that has compiled something is that there is no device.
+        has_triton.cache_clear()
+        stack.callback(has_triton.cache_clear)
         stack.enter_context(tracing(TracingContext(mode)))
         try:
             compile_fx(graph, fakes)

@@ -44,7 +44,7 @@ def test_the_state_goes_with_its_owner():
 
 def test_the_only_process_wide_map_of_runs_is_that_from_models_to_runs():
     root = Path(lightning_hooks.__file__).parent
-    pattern = r"^(\w+)\b.*\bWeak(?:KeyDictionary|ValueDictionary|Set)\b"
+    pattern = r"^(\w+)(?::| =).*\b(?:Weak(?:KeyDictionary|ValueDictionary|Set)|ReferenceType)\b"
     found = {
         f"{file.relative_to(root).as_posix()}: {name}"
         for file in root.rglob("*.py")

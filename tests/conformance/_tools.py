@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -453,6 +455,9 @@ def randn(*shape: int, seed: int = 7) -> Tensor:
 # -- several processes -----------------------------------------------------------------------------------------------------
 
 
+_PORTS = itertools.count(os.getpid() % 500)  # of `free_port`; two runs of the tests at a time begin elsewhere
+
+
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Any]) -> Any:
     """What `make` returns, which JSON can hold: one worker of pytest-xdist makes it, and the others read it.
 
@@ -470,6 +475,21 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Any]
         if not made.exists():
             made.write_text(json.dumps(make(folder)))
     return json.loads(made.read_text())
+
+
+def free_port() -> int:
+    """A free port that nobody else is given until it is used.
+
+    The system gives ports from 32768 on to whoever asks, so one that it has just given and that was closed again may go to
+    the processes of another test. Each worker of pytest-xdist takes its own ports from below.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for number in _PORTS:
+        port = 20_000 + 500 * (worker % 20) + number % 500
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("the numbers never end")
 
 
 def end_all(processes: Sequence[BaseProcess], timeout: float) -> bool:
@@ -498,9 +518,7 @@ def run_ranks(module: str, cases: Sequence[str], out: Path, *, world: int = 2, t
     Returns:
         For each rank case to result; a case that raised is `{"error": traceback}`.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     arguments = ["-m", "tests.conformance._rank", module, str(out), *cases]
     started = []
     for rank in range(world):

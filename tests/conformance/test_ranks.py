@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import forked
-from tests.conformance._tools import end_all, once
+from tests.conformance._tools import end_all, free_port, once
 
 pytestmark = pytest.mark.slow
 
@@ -28,12 +27,6 @@ RUNS = [
     "a metric of a module that one rank calls|1|reduced",
 ]
 """The case, the rank that fails or is slow, whether copies of tables come late, whether tables are reduced, not gathered."""
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

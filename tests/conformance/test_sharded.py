@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 from tests import forked
 from tests.conformance._own_hooks import assert_sums
 from tests.conformance._sharded import run
-from tests.conformance._tools import end_all, once
+from tests.conformance._tools import end_all, free_port, once
 from tests.conformance._unit_truth import unit_truth
 
 TOLERANCE = 1e-5
@@ -43,9 +42,7 @@ REFUSED = {
 
 def start(folder: Path, cases: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     """Run cases on two processes; what each rank saw, by case."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     arguments = ["-m", "tests.conformance._sharded", str(folder), *cases]
     common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "NODE_RANK": "0"}
     processes = []
