@@ -18,7 +18,8 @@ from lightning_hooks.stats.schema import NONFINITE
 from lightning_hooks.stats.table import Table
 from lightning_hooks.tensor_kinds import held_part
 
-_OTHERS = 2  # numbers between those of rows and those of parameters: the largest magnitude, and the loss scale
+# In the block, two numbers stand between those of rows and those of parameters: the largest magnitude and the loss scale.
+_OTHERS = 2
 
 
 class StepFigures(NamedTuple):
