@@ -5,7 +5,6 @@ Triton decides at its import whether it interprets kernels, so that takes a proc
 TRITON_INTERPRET=1 python -m tests.stats.kernels.count_checks counted counted_in_lists
 """
 
-import sys
 from collections import Counter
 
 import torch
@@ -18,6 +17,7 @@ from lightning_hooks.stats.kernels import cuda, cuda_counts, on_cuda, reference
 from lightning_hooks.stats.table import Table
 from tests.stats._fallback import KeepsAll
 from tests.stats.kernels import triton_checks
+from tests.stats.kernels.interpreting import run
 from tests.stats.kernels.triton_checks import BLOCK, DTYPES, INF, NAN, counting, normal, on, same, some
 
 
@@ -137,6 +137,4 @@ def counted_in_a_table():
 CHECKS = {check.__name__: check for check in (counted, counted_at_random, counted_in_lists, counted_in_a_table)}
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        CHECKS[name]()
-        print(f"{name} agrees")
+    run(CHECKS)

@@ -7,7 +7,6 @@ TRITON_INTERPRET=1 python -m tests.stats.kernels.triton_checks sizes offsets
 
 import ctypes
 import math
-import sys
 import warnings
 from collections import Counter
 from contextlib import contextmanager, nullcontext
@@ -42,6 +41,7 @@ from lightning_hooks.stats.table import Table
 from lightning_hooks.stats.units import reference as units_reference
 from lightning_hooks.stats.units.spec import UnitSpec
 from tests.stats._fallback import KeepsAll
+from tests.stats.kernels.interpreting import run
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 EXACT = [COUNT, MIN, MAX, ZEROS, NONFINITE, UNDERFLOW]
@@ -741,8 +741,4 @@ ALL = (
 CHECKS = {check.__name__: check for check in ALL}
 
 if __name__ == "__main__":
-    np.seterr(invalid="ignore", over="ignore", divide="ignore")  # NaN and infinities are meant
-    warnings.filterwarnings("ignore", "All-NaN slice")
-    for name in sys.argv[1:]:
-        CHECKS[name]()
-        print(f"{name} agrees")
+    run(CHECKS)
