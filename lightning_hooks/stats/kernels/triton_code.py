@@ -279,6 +279,29 @@ def measure_one(
     _span(pointer, pointer, size, start, steps, target, _least_normal(CODE, False), MAGNITUDES, False, BLOCK, SMALL)
 
 
+@triton.jit
+def _listed(program, table, tensors, steps, COLUMNS: tl.constexpr, CODE: tl.constexpr, BLOCK: tl.constexpr):
+    """What a program reads of a list: the number of its tensor, two pointers, the size, and the start of its span.
+
+    Args:
+        program: the number of the program, int64.
+        table: the address of int64 numbers: `COLUMNS` columns, each [tensors], then the tensor of each program. The first four
+            columns are the addresses, the sizes, the first programs, and the addresses of the other tensors of the pairs.
+        tensors: the number of tensors.
+        steps: the number of blocks in a span.
+        COLUMNS: the number of columns.
+        CODE: the code of the dtype.
+        BLOCK: the number of elements in a block.
+    """
+    entries = table.to(tl.pointer_type(tl.int64))
+    tensor = tl.load(entries + COLUMNS * tensors + program)
+    pointer = _pointer(tl.load(entries + tensor), CODE)
+    size = tl.load(entries + tensors + tensor)
+    start = (program - tl.load(entries + 2 * tensors + tensor)) * steps * BLOCK
+    other = _pointer(tl.load(entries + 3 * tensors + tensor), CODE)
+    return tensor, pointer, other, size, start
+
+
 @triton.jit(do_not_specialize=["table", "tensors", "steps", "rows"])
 def measure_list(
     table,
@@ -306,12 +329,7 @@ def measure_list(
         SMALL: the number of elements in a block at the end of a span or in float64.
     """
     program = tl.program_id(0).to(tl.int64)
-    entries = table.to(tl.pointer_type(tl.int64))
-    tensor = tl.load(entries + 4 * tensors + program)
-    pointer = _pointer(tl.load(entries + tensor), CODE)
-    size = tl.load(entries + tensors + tensor)
-    start = (program - tl.load(entries + 2 * tensors + tensor)) * steps * BLOCK
-    before = _pointer(tl.load(entries + 3 * tensors + tensor), CODE)
+    _, pointer, before, size, start = _listed(program, table, tensors, steps, 4, CODE, BLOCK)
     target = rows.to(tl.pointer_type(tl.float64)) + program * 9
     _span(pointer, before, size, start, steps, target, _least_normal(CODE, PAIRED), MAGNITUDES, PAIRED, BLOCK, SMALL)
 

@@ -11,7 +11,7 @@ these buckets, the block is counted again, in all buckets.
 import triton
 import triton.language as tl
 
-from lightning_hooks.stats.kernels.triton_code import _part, _pointer, _whole
+from lightning_hooks.stats.kernels.triton_code import _listed, _part, _pointer, _whole
 
 SIDE = tl.constexpr(254)  # buckets of each sign
 BUCKETS = tl.constexpr(512)  # the least power of two that is not below the number of buckets
@@ -120,12 +120,8 @@ def count_list(
         SMALL: the number of elements in a block at the end of a span.
     """
     program = tl.program_id(0).to(tl.int64)
+    tensor, pointer, before, size, start = _listed(program, table, tensors, steps, 5, CODE, BLOCK)
     entries = table.to(tl.pointer_type(tl.int64))
-    tensor = tl.load(entries + 5 * tensors + program)
-    pointer = _pointer(tl.load(entries + tensor), CODE)
-    size = tl.load(entries + tensors + tensor)
-    start = (program - tl.load(entries + 2 * tensors + tensor)) * steps * BLOCK
-    before = _pointer(tl.load(entries + 3 * tensors + tensor), CODE)
     target = state.to(tl.pointer_type(tl.float64)) + tl.load(entries + 4 * tensors + tensor)
     _count_span(pointer, before, size, start, steps, target, PAIRED, BLOCK, SMALL)
 

@@ -7,7 +7,7 @@ sums are the same at every launch. Products and sums are in float64, in which th
 import triton
 import triton.language as tl
 
-from lightning_hooks.stats.kernels.triton_code import LANES, _lane_sums, _part, _pointer, _whole
+from lightning_hooks.stats.kernels.triton_code import LANES, _lane_sums, _listed, _part, _whole
 
 COLUMNS = 3  # the sum of the products, that of the squares of the second tensor, and that of the squares of the first
 CHUNK = 256  # spans whose sums a program of `merge_products` reads together
@@ -27,12 +27,8 @@ def compare_list(table, tensors, steps, rows, CODE: tl.constexpr, BLOCK: tl.cons
         SMALL: the number of elements that a program reads together.
     """
     program = tl.program_id(0).to(tl.int64)
-    entries = table.to(tl.pointer_type(tl.int64))
-    tensor = tl.load(entries + 4 * tensors + program)
-    first = _pointer(tl.load(entries + tensor), CODE)
-    second = _pointer(tl.load(entries + 3 * tensors + tensor), CODE)
-    start = (program - tl.load(entries + 2 * tensors + tensor)) * steps * BLOCK
-    end = tl.minimum(start + steps * BLOCK, tl.load(entries + tensors + tensor))
+    _, first, second, size, start = _listed(program, table, tensors, steps, 4, CODE, BLOCK)
+    end = tl.minimum(start + steps * BLOCK, size)
     both = tl.zeros((LANES,), tl.float64)
     left = tl.zeros((LANES,), tl.float64)
     right = tl.zeros((LANES,), tl.float64)
