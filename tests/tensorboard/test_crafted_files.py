@@ -120,7 +120,7 @@ def check(records, honest, folder):
 
 # Without shrinking: a failing example takes seconds, and says already which bytes or values were changed.
 FEW = settings(
-    max_examples=30,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[*HealthCheck],
     derandomize=True,
