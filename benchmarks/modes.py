@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, ClassVar
 
 from lightning.pytorch import Callback, Trainer
@@ -93,9 +95,11 @@ class LaunchMode(CallbackMode):
     """Callbacks whose kernels on a CUDA device are launched in another way than by default.
 
     Attributes:
-        switches: the values of switches in `stats/kernels/driver.py` in the blocks of the mode.
+        module: the module in `stats/kernels` that has the switches.
+        switches: the values of its switches in the blocks of the mode.
     """
 
+    module: ClassVar[str] = "driver"
     switches: ClassVar[dict[str, bool]] = {}
 
     def __init__(self, name: str, *callbacks: Callback) -> None:
@@ -105,12 +109,12 @@ class LaunchMode(CallbackMode):
     def start(self, trainer: Trainer) -> None:
         """Put the callbacks back; the writers of their rows are made in the first block."""
         super().start(trainer)
-        before = set_launches(**self.switches)
+        before = set_launches(self.switches, self.module)
         self._before = self._before or before  # `finish` calls this method, perhaps within a block
 
     def stop(self, trainer: Trainer) -> None:
         """Let the other modes launch as by default."""
-        set_launches(**self._before)
+        set_launches(self._before, self.module)
         self._before = {}
 
     def finish(self, trainer: Trainer) -> None:
@@ -137,17 +141,17 @@ class AllLate(LaunchMode):
     switches: ClassVar[dict[str, bool]] = {"gradients_are_late": True, "outputs_are_late": True}
 
 
-def set_launches(**switches: bool) -> dict[str, bool]:
+def set_launches(switches: Mapping[str, bool], module: str = "driver") -> dict[str, bool]:
     """Set how kernels on a CUDA device are launched from the next step on, and return how they were launched before.
 
     Args:
-        switches: values of switches in `stats/kernels/driver.py`. `is_used` holds for writers that are made from now on.
+        switches: values of switches. `is_used` holds for writers and actions that are made from now on.
+        module: the module in `stats/kernels` that has the switches.
     """
-    from lightning_hooks.stats.kernels import driver
-
-    before = {name: getattr(driver, name) for name in switches}
+    of = import_module(f"lightning_hooks.stats.kernels.{module}")
+    before = {name: getattr(of, name) for name in switches}
     for name, value in switches.items():
-        setattr(driver, name, value)
+        setattr(of, name, value)
     return before
 
 

@@ -84,6 +84,7 @@ def parts(device: str, folder: Path, logs: Path) -> list[Part]:
         Part("hot", ["-m", "benchmarks.gpu.hot", *plain], 30),
         by_workload("units", 75, "health", "D,A", "--what", "units"),
         by_workload("step_parts", 30, "step_parts", "D"),
+        Part("compiled", ["-m", "benchmarks.gpu.compiled", "--sizes", sizes, "--seconds", seconds, *plain], 80),
         Part("lists", ["-m", "benchmarks.gpu.lists", *plain], 30),
         by_workload("step_parts_compared", 30, "step_parts", "D", "--variant", "compared"),
         by_workload("recorder", 65, "recorder", "D,A", "--what", "beside"),

@@ -190,9 +190,9 @@ def launchers(device: str, folder: Path) -> Iterator[Launcher]:
         yield from _compiled_writers(library)
     if device == "cuda":
         yield _triton(device)
-        before = set_launches(is_used=False)
+        before = set_launches({"is_used": False})
         yield _writer("writer of a table, from Python", device)
-        set_launches(**before)
+        set_launches(before)
         yield _late_writer(device)
     yield _writer("writer of a table", device)
 

@@ -40,6 +40,9 @@ _LISTS = """Microseconds of a call that measures or compares many tensors, and o
 are read. Where torch compares, the device waits for the host."""
 _UNITS = """*Everything* at every step with the units of all outputs, over everything without units: of a step with units, and
 of the mean of ten steps of which one has units, as a `HealthMonitor` asks for them."""
+_COMPILED = """Everything at every step in a GPT whose layers are compiled, over the same fit without watching. Compiled code
+calls *hooks* in Python; it launches *operations* itself, so that they may stand in CUDA graphs (`reduce-overhead`). Rows are
+those with a value in the step that has the fewest. Calls are those of hooks from compiled code in one step."""
 _BUSY = (("busy_ms", 1), ("launches", 0))
 _ORIGIN = ("date", "commit", "gpu")
 _FITS = ("G", "A", "B", "C", "D", "control", "final")
@@ -116,6 +119,26 @@ def _units(found: dict[str, Any]) -> str:
     return f"{_UNITS}\n\n{table(['workload', 'step (ms)', 'a step with units', 'mean of ten steps', 'target'], lines)}"
 
 
+def _compiled(found: dict[str, Any]) -> str:
+    lines = []
+    for row in found["rows"]:
+        start = [f"{row['workload']}: {row['title']}", row["compiler"], row["way"]]
+        if "failed" in row:
+            lines.append([*start, "–", f"not measured: {row['failed']}", *["–"] * 5])
+            continue
+        share = f"{row['measured']:,} of {row['rows']:,}" + "".join(f"; not {each}" for each in row["missing"])
+        if row["steps"] < row["steps_watched"]:
+            share += f"; **in {row['steps']} of {row['steps_watched']} steps**"
+        skipped = f"; {row['skipped']} skipped" * bool(row["skipped"]) + "".join(f": {each}" for each in row["reasons"])
+        ratio = f"{row['median']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+        made = f"{row['compiled_graphs']}, {row['graph_breaks']} breaks"
+        captured = ("–" if row["cuda_graphs"] is None else str(row["cuda_graphs"])) + skipped
+        calls = "–" if row["calls"] is None else row["calls"]
+        lines.append([*start, f"{row['step_ms']:.1f}", ratio, f"{row['extra_ms']:.2f}", share, calls, made, captured])
+    columns = ["workload", "compiler", "measured by", "step (ms)", "ratio", "extra (ms)", "rows", "calls", "compiled graphs"]
+    return f"{_COMPILED}\n\n{table([*columns, 'CUDA graphs'], lines)}"
+
+
 def _parts(done: dict[str, Any]) -> str:
     lines = []
     for name, part in done.items():
@@ -162,6 +185,7 @@ _TABLES: Final[dict[str, tuple[str, Callable[[dict[str, Any]], str]]]] = {
     "launches": ("A launch on the host", _launches),
     "step_parts": ("The parts of a step", tables.step_parts),
     "bandwidth": ("The kernel beside a copy", _bandwidth),
+    "compiled": ("A compiled GPT", _compiled),
     "hot": ("Tensors that have just been written", _hot),
     "lists": ("Lists of tensors", _lists),
     "step_parts_compared": ("The parts of a step in which gradients are compared", tables.step_parts),

@@ -16,10 +16,11 @@ from lightning.pytorch import Trainer
 
 from benchmarks import health, output
 from benchmarks.gpu import __main__ as command
+from benchmarks.gpu import compiled
 from benchmarks.gpu.report import render
 from benchmarks.modes import AllLate, LaunchesAtOnce, LaunchesFromPython, LaunchMode
 from benchmarks.workloads import SIZES
-from lightning_hooks.stats.kernels import driver
+from lightning_hooks.stats.kernels import driver, in_graphs
 
 XML = """<testsuites><testsuite>
 <testcase classname="a" name="passes"/>
@@ -178,6 +179,32 @@ def test_a_part_writes_its_table_without_a_gpu(part: str, tmp_path: Path) -> Non
     assert len(rows) >= 2 and all(value == value for row in rows for value in row.values())
 
 
+def test_a_compiled_gpt_is_measured_in_each_way_or_says_why_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = ["--compilers", "default", "--backend", "aot_eager", "--sizes", "tiny", "--workload", "C", "--seconds", "0"]
+    compiled.main(["--device", "cpu", "--out", str(tmp_path), *few])
+    hooks, operations = json.loads((tmp_path / "compiled.json").read_text())["rows"]
+    assert (hooks["way"], operations["way"]) == ("hooks", "operations") and not in_graphs.is_used
+    for row in (hooks, operations):
+        assert row["measured"] == row["rows"] > 60 and row["steps"] == row["steps_watched"] and not row["missing"]
+        assert row["graph_breaks"] == 0 and row["compiled_graphs"] <= 4 and row["median"] > 0
+        assert row["calls"] == 2 * 2 * 7  # outputs and their gradients of the leaves of two layers: a CPU has no operations
+    report = render(tmp_path)
+    share = f"{hooks['rows']} of {hooks['rows']}"
+    assert f"| default | hooks | {hooks['step_ms']:.1f} |" in report and f"| {share} | 28 |" in report
+
+    def fails(workload: Any, compiler: str, ways: tuple[str, ...], *more: Any) -> list[dict[str, Any]]:
+        if "operations" in ways:
+            raise RuntimeError("a graph was overwritten\nand more")
+        return [{**operations, "way": "hooks", "missing": ["output net.norm"], "steps": 1, "skipped": 2, "reasons": ["a mark"]}]
+
+    monkeypatch.setattr(compiled, "_fit", fails)
+    compiled.main(["--device", "cpu", "--out", str(tmp_path), *few])
+    report = render(tmp_path)
+    assert "| default | operations | – | not measured: RuntimeError: a graph was overwritten |" in report
+    assert f"{share}; not output net.norm; **in 1 of {hooks['steps_watched']} steps** |" in report
+    assert "0; 2 skipped: a mark |" in report
+
+
 @pytest.mark.parametrize(
     ("kind", "want"),
     [(LaunchesFromPython, (False, True, False)), (LaunchesAtOnce, (True, False, False)), (AllLate, (True,) * 3)],
@@ -217,8 +244,10 @@ def test_a_table_that_was_measured_at_another_commit_says_so(tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["h200"])
 def test_the_checked_in_report_is_that_of_its_files(name: str) -> None:
     path = output.RESULTS.parent / f"RESULTS-{name}.md"
-    report, command = render(output.RESULTS / name), f"run: python -m benchmarks.run --only --machine {name}"
-    assert path.read_text(encoding="utf-8").rstrip() == report.rstrip(), command
+    report = render(output.RESULTS / name)
+    assert path.read_text(encoding="utf-8").rstrip() == report.rstrip(), (
+        f"write `benchmarks.gpu.report.render` of benchmarks/results/{name} into {path.name}"
+    )
 
 
 def test_the_large_model_has_about_350_million_parameters() -> None:
