@@ -10,11 +10,14 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_hooks import Apply, GradientTransforms, StatsMonitor, UnsupportedError, Watch
+from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.transforms import ClipByGlobalNorm, Scale, SkipStep
 from tests.callbacks.models import Net, adamw, assert_clean, data, plain_sgd, trainer_of
 from tests.conformance._tools import Book, Spy, everything, three_runs
+from tests.stats.kernels import stand_in
 
 
 def scaler(scale: float = 1024.0, growth_interval: int = 2000) -> MixedPrecision:
@@ -92,6 +95,54 @@ def test_every_number_under_a_scaler_with_an_optimizer_that_unscales_inside_its_
         plugins=lambda: scaler(growth_interval=2),
         stages=("backward", "output_grad"),
     )
+
+
+class Deep(Net):
+    """Has two parameters for each layer."""
+
+    def __init__(self, optimizer: Any, layers: int) -> None:
+        super().__init__(optimizer)
+        torch.manual_seed(0)
+        self.body = nn.Sequential(*(nn.Linear(6, 6) for _ in range(layers)), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("on", ["host", "device"])
+def test_gradients_that_an_optimizer_unscales_itself_are_measured_and_compared_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: str
+) -> None:
+    if on == "device":
+        if stand_in.missing() is not None:
+            pytest.skip(str(stand_in.missing()))
+        stand_in.install(monkeypatch)
+    counts: list[int] = []
+    read = Observer.read_before_step
+
+    def counting(*args: Any) -> None:
+        with Operations() as operations:
+            read(*args)
+        counts.append(operations.count)
+
+    monkeypatch.setattr(Observer, "read_before_step", counting)
+    found = []
+    for optimizer, layers in ((fused_sgd, 2), (plain_sgd, 2), (fused_sgd, 29)):
+        counts.clear()
+        monitor = StatsMonitor([Watch(params="*", tensors=["grad"], stats=["norm", "max", "zero_fraction", "cosine"])])
+        trainer_of(tmp_path, monitor, plugins=scaler()).fit(Deep(optimizer, layers), data(4))
+        found.append(({tag: value for tag, value in monitor.latest.items() if tag.startswith("grad_")}, counts[-1]))
+    (numbers, few), (unscaled, _), (_, many) = found
+    assert few == many < 2 * 30 and numbers.keys() == unscaled.keys() and len(numbers) == 4 * 6
+    for tag, value in numbers.items():
+        assert value == pytest.approx(unscaled[tag], rel=1e-6, abs=1e-9), tag
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operations of torch."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
 
 
 def test_a_step_rule_is_refused_where_the_optimizer_unscales_inside_its_step(tmp_path: Path) -> None:

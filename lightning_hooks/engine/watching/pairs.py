@@ -18,6 +18,7 @@ from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PAIR_STATS, PARTS, SMA
 from lightning_hooks.stats.schema import COUNT, M2, MEAN
 from lightning_hooks.stats.table import Table
 from lightning_hooks.tensor_kinds import is_plain, local_part
+from lightning_hooks.transforms._batch import foreach, in_groups
 
 
 class PairWatch:
@@ -98,13 +99,9 @@ class PairWatch:
             scale: the loss scale by which the gradients are still multiplied, or None.
         """
         rows = [*gradients]
-        if scale is None:
-            copies = copy_all([*gradients.values()], [self._now.get(row) for row in rows])
-        else:
-            # Dividing by the loss scale makes new tensors, which serve as the copies: free the memory for copies first.
-            for row in rows:
-                self._now.pop(row, None)
-            copies = [gradient / scale for gradient in gradients.values()]
+        copies = copy_all([*gradients.values()], [self._now.get(row) for row in rows])
+        if scale is not None:
+            in_groups(copies, lambda group: foreach("div", group, scale, owned=True))
         self._now.update(zip(rows, copies, strict=True))
         self._copied.update(rows)
         # Compare only equal shapes: the parameter may have been replaced since the previous watched step.

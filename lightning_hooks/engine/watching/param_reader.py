@@ -22,6 +22,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import Due, Row
 from lightning_hooks.rules import parse_tensor
+from lightning_hooks.stats.divided import measure_divided
 from lightning_hooks.stats.measurement import Measurement, UnscaledMeasurement, measure_all
 from lightning_hooks.stats.row_offsets import RowOffsets
 from lightning_hooks.stats.table import Table
@@ -150,7 +151,7 @@ class ParamReader:
                 continue
             offsets, tensors = self._values(due, optimizer)
             if scale is not None and due.kind.scaled:
-                unwritten += self._put(offsets.rows, [UnscaledMeasurement(each, scale) for each in measure_all(tensors)])
+                unwritten += self._measure_scaled(offsets, tensors, scale)
             elif offsets.is_direct:
                 together.append((offsets, tensors))
             else:
@@ -188,6 +189,14 @@ class ParamReader:
         tensors = [tensor for _, several in lists for tensor in several]
         left = self._table.measure_all(offsets, tensors)
         return self._put([offsets.rows[i] for i in left], measure_all([tensors[i] for i in left])) if left else []
+
+    def _measure_scaled(self, offsets: RowOffsets, tensors: list[Tensor], scale: Tensor) -> Unwritten:
+        """Set the rows of gradients that are multiplied by the loss scale."""
+        left = measure_divided(self._table, offsets, tensors, scale)
+        if not left:
+            return []
+        measurements: list[Measurement] = [UnscaledMeasurement(each, scale) for each in measure_all([tensors[i] for i in left])]
+        return self._put([offsets.rows[i] for i in left], measurements)
 
     def _read_changes(self, due: TensorRows, optimizer: Optimizer) -> Unwritten:
         """Set rows to the differences between parameters and their copies; the kernel subtracts while measuring, if it can."""
