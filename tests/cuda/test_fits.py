@@ -212,6 +212,9 @@ def test_watching_adds_no_wait_to_a_fit(
         same_weights(bare, watched)
 
 
+# The compiler asks every tensor for its gradient, also those that are no leaves; it makes an object of autograd's Function.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_compiled_modules_have_the_numbers_of_eager_ones(device: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3)).to(device)
