@@ -23,7 +23,11 @@ from lightning_hooks.stats.kernels.triton_merge import CHUNK
 from lightning_hooks.stats.moments import MOMENTS
 
 is_used = False
-"""Whether compiled code measures by these operations. They have not run on a device yet."""
+"""Whether compiled code measures by these operations. They have not run on a device yet.
+
+A checkpointed compiled region that is recomputed inside an inner gradient would count twice: a replay cannot ask which pass
+runs.
+"""
 _TABLE: Final = 6  # the numbers of a table for one row of one segment
 
 

@@ -13,6 +13,7 @@ import torch._dynamo
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from lightning_hooks import StatsMonitor, StepConsumer, StepView, Watch
@@ -62,6 +63,16 @@ class Model(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class Checkpointed(Model):
+    """A network that is computed again inside its inner gradient."""
+
+    def training_step(self, batch: Tensor, number: int) -> Tensor:
+        inner = checkpoint(self.net, batch.requires_grad_(), use_reentrant=False)
+        torch.autograd.grad(inner.square().sum(), batch, retain_graph=True)
+        loss: Tensor = inner.square().mean()
+        return loss
+
+
 class Keeps(StepConsumer):
     def __init__(self, monitor: StatsMonitor, calls: list[str]) -> None:
         self.monitor, self.calls = monitor, calls
@@ -97,14 +108,21 @@ def operations_in_host_memory() -> Any:
     return library
 
 
-def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: bool, rules: list[Watch], compiles: bool = True) -> Any:
+def fit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    through: bool,
+    rules: list[Watch],
+    compiles: bool = True,
+    kind: type[Model] = Model,
+) -> Any:
     from lightning_hooks.hooks import traced
     from lightning_hooks.stats.kernels import in_graphs as operations
 
     operations_in_host_memory()
     torch._dynamo.reset()
     counters.clear()
-    model, monitor = Model(), StatsMonitor(rules)
+    model, monitor = kind(), StatsMonitor(rules)
     calls: list[str] = []
     keeps = Keeps(monitor, calls)
     monitor.consumers.append(keeps)
@@ -155,3 +173,20 @@ def test_a_compiled_fit_has_the_numbers_of_hooks_without_calling_any(
     # Hooks measure in the first step, which notes shapes, and where a histogram is due, which operations do not measure.
     calls = [after - before for (_, before), (_, after) in zip([([], 0), *on], on, strict=False)]
     assert [number for number, many in enumerate(calls) if many] == ([0] if every == 1000 else [0, 2, 5])
+
+
+@pytest.mark.skipif(stand_in.missing() is not None, reason=str(stand_in.missing()))
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize(
+    "through",
+    [False, pytest.param(True, marks=pytest.mark.xfail(strict=True, reason="a replay cannot ask which pass runs"))],
+)
+def test_what_is_computed_again_inside_an_inner_gradient_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: bool
+) -> None:
+    rules = [Watch(modules="net.*", tensors=["output", "output_grad"], stats=["zero_fraction", "norm"])]
+    eager, _, _ = fit(tmp_path, monkeypatch, False, rules, compiles=False, kind=Checkpointed)
+    compiled, _, _ = fit(tmp_path, monkeypatch, through, rules, kind=Checkpointed)
+    for (found, _), (want, _) in zip(compiled, eager, strict=True):
+        assert found == {tag: pytest.approx(value, rel=1e-5, abs=1e-7) for tag, value in want.items()}
