@@ -20,7 +20,8 @@ from benchmarks.gpu import compiled
 from benchmarks.gpu.report import render
 from benchmarks.modes import AllLate, LaunchesAtOnce, LaunchesFromPython, LaunchMode
 from benchmarks.workloads import SIZES
-from lightning_hooks.stats.kernels import driver, in_graphs
+from lightning_hooks.stats.kernels import driver
+from tests.stats.kernels import operations_in_host_memory, stand_in
 
 XML = """<testsuites><testsuite>
 <testcase classname="a" name="passes"/>
@@ -180,6 +181,9 @@ def test_a_part_writes_its_table_without_a_gpu(part: str, tmp_path: Path) -> Non
 
 
 def test_a_compiled_gpt_is_measured_in_each_way_or_says_why_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    from lightning_hooks.stats.kernels import in_graphs
+
     few = ["--compilers", "default", "--backend", "aot_eager", "--sizes", "tiny", "--workload", "C", "--seconds", "0"]
     compiled.main(["--device", "cpu", "--out", str(tmp_path), *few])
     hooks, operations = json.loads((tmp_path / "compiled.json").read_text())["rows"]
@@ -203,6 +207,16 @@ def test_a_compiled_gpt_is_measured_in_each_way_or_says_why_not(tmp_path: Path, 
     assert "| default | operations | – | not measured: RuntimeError: a graph was overwritten |" in report
     assert f"{share}; not output net.norm; **in 1 of {hooks['steps_watched']} steps** |" in report
     assert "0; 2 skipped: a mark |" in report
+
+
+@pytest.mark.skipif(stand_in.missing() is not None, reason=str(stand_in.missing()))
+def test_operations_measure_a_compiled_gpt_in_their_blocks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in.install(monkeypatch)
+    operations_in_host_memory.install(monkeypatch)
+    hooks, operations = compiled.measure(SIZES["tiny"]["C"], "default", 0.0, "cpu", "aot_eager")
+    assert hooks["calls"] == 28 and operations["calls"] == 0
+    for row in (hooks, operations):
+        assert row["measured"] == row["rows"] and row["steps"] == row["steps_watched"] and row["compiled_graphs"] == 3
 
 
 @pytest.mark.parametrize(

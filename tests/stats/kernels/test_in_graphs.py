@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from lightning_hooks import StatsMonitor, StepConsumer, StepView, Watch
-from lightning_hooks.stats.kernels import reference
-from lightning_hooks.stats.moments import merge
 from tests.fake_cuda import code_for_cuda, in_graphs
-from tests.stats.kernels import stand_in
+from tests.stats.kernels import operations_in_host_memory, stand_in
 
 pytest.importorskip("triton")
 
@@ -83,31 +79,6 @@ class Keeps(StepConsumer):
         self.steps.append((numbers, len(self.calls)))
 
 
-@functools.cache
-def operations_in_host_memory() -> Any:
-    """The operations as the compiler sees them, with the reference in place of their kernels."""
-
-    def add(x: Tensor, place: Tensor, magnitudes: bool) -> None:
-        address = int(place[0])
-        if address:
-            row = torch.frombuffer((ctypes.c_double * 9).from_address(address), dtype=torch.float64)
-            row.copy_(merge(row, reference.measure(x)))
-            place[1] += 1
-
-    def add_grad(grad: Tensor, place: Tensor, magnitudes: bool) -> Tensor:
-        add(grad, place.clone(), magnitudes)
-        return torch.zeros(1)
-
-    library = torch.library.Library("lightning_hooks_tests", "DEF")
-    library.define("measure(Tensor x, Tensor(a!) place, bool magnitudes) -> ()")
-    library.define("measure_grad(Tensor grad, Tensor place, bool magnitudes) -> Tensor")
-    library.impl("measure", add, "CompositeExplicitAutograd")
-    library.impl("measure_grad", add_grad, "CompositeExplicitAutograd")
-    torch.library.register_fake("lightning_hooks_tests::measure", lambda x, place, magnitudes: None)
-    torch.library.register_fake("lightning_hooks_tests::measure_grad", lambda grad, place, magnitudes: torch.empty(1))
-    return library
-
-
 def fit(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -119,7 +90,6 @@ def fit(
     from lightning_hooks.hooks import traced
     from lightning_hooks.stats.kernels import in_graphs as operations
 
-    operations_in_host_memory()
     torch._dynamo.reset()
     counters.clear()
     model, monitor = kind(), StatsMonitor(rules)
@@ -136,8 +106,7 @@ def fit(
             return run(self, tensor)
 
         patch.setattr(traced.Mark, "run", noting)
-        for name in ("measure", "measure_grad"):
-            patch.setattr(torch.ops.lightning_hooks, name, getattr(torch.ops.lightning_hooks_tests, name))
+        operations_in_host_memory.install(patch)
         if compiles:
             model.net = torch.compile(model.net, backend="aot_eager", fullgraph=True)
         data = [torch.randn(4, 6, generator=torch.Generator().manual_seed(number)) for number in range(6)]
