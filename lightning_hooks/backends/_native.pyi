@@ -58,6 +58,16 @@ class DeviceRows:
     def set_kernel(self, code: int, function: int, shared: int, threads: int, /) -> bool: ...
     def set_kernel_of_eight(self, code: int, function: int, shared: int, threads: int, /) -> bool: ...
     def set_counter(self, code: int, function: int, shared: int, threads: int, /) -> bool: ...
+    def set_unit_kernels(
+        self,
+        code: int,
+        columns: tuple[int, int, int],
+        runs: tuple[int, int, int],
+        merge: tuple[int, int, int],
+        division: tuple[int, int, int, int, int],
+        /,
+    ) -> bool: ...
+    def set_parts(self, address: int, capacity: int, stream: int, /) -> bool: ...
     def launch_counted(self, offset: int, histogram: int, tensor: Tensor, /) -> bool: ...
     def set_late(self, gradients: bool, outputs: bool, /) -> None: ...
     def late(self) -> int: ...
@@ -79,7 +89,15 @@ class DeviceWriter:
     def __call__(self, tensor: Tensor, /) -> None: ...
 
 def device_writer(
-    rows: DeviceRows, row: int, offset: int, owner: Any, python: Callable[[Tensor], bool], fallback: FallbackWriter, /
+    rows: DeviceRows,
+    row: int,
+    offset: int,
+    owner: Any,
+    python: Callable[[Tensor], bool],
+    fallback: FallbackWriter,
+    units: list[Tensor | None] = ...,
+    axes: dict[int, int] = ...,
+    /,
 ) -> DeviceWriter: ...
 def list_tables(
     tensors: Sequence[Tensor],

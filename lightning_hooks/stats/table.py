@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.accumulators import AccumulatorRows
-from lightning_hooks.stats.accumulators.store import PendingNumbers, StoreContext
+from lightning_hooks.stats.accumulators.store import PendingNumbers, Store, StoreContext
 from lightning_hooks.stats.due_rows import DueRows
 from lightning_hooks.stats.host_copy import InHostMemory, begin_copy, copy_now, to_device
 from lightning_hooks.stats.kernels.writers import DirectWriter
@@ -187,7 +187,7 @@ class Table:
         """
         offset = self.sections.start("histogram", row) if on_request is None or "histogram" in on_request else None
         for name in self.stores.keys() & (on_request or ()):
-            return self.stores[name].writer(row, partial(fallback, row), partial(self._unit_writer, row, fallback, offset))
+            return self._unit_writer(self.stores[name], row, fallback, offset)
         device = kernels.on_device(self.state)
         if device is not None and row not in self._python_rows:
             if offset is not None:
@@ -203,13 +203,22 @@ class Table:
         return None if row in self._python_rows else self.state.data_ptr() + row * MOMENTS * self.state.itemsize
 
     def _unit_writer(
+        self, store: Store, row: int, fallback: kernels.FallbackWriter, offset: int | None
+    ) -> Callable[[Tensor], None]:
+        """As `writer`, for a row that a store also measures; `offset` is that of its histogram."""
+        device = kernels.on_device(self.state)
+        if device is None or row in self._python_rows:
+            return store.writer(row, partial(fallback, row), partial(self._host_unit_writer, row, fallback, offset))
+        in_python = device.unit_writer(self._device_writer(device, row, offset), store.by_row, store.axes, row)
+        if offset is not None:
+            return DirectWriter(in_python, row, fallback)
+        write: Callable[[Tensor], None] = self._partial_on(device).unit_writer(row, row * MOMENTS, store, in_python, fallback)
+        return write
+
+    def _host_unit_writer(
         self, row: int, fallback: kernels.FallbackWriter, offset: int | None, axis: int
     ) -> Callable[[Tensor], None] | None:
-        """The compiled writer of a row and its units along `axis`; None if Python must measure the row."""
-        device = kernels.on_device(self.state)
-        if device is not None and row not in self._python_rows:
-            write_row = self._device_writer(device, row, offset)
-            return DirectWriter(kernels.unit_writer(write_row, self.units, row, axis), row, fallback)
+        """The compiled writer of a row in host memory and its units along `axis`; None if Python must measure the row."""
         if not self.state.is_cpu or row in self._python_rows:
             return None
         write: Callable[[Tensor], None] | None = kernels.host.writer(self, row, offset, fallback, axis)

@@ -19,7 +19,6 @@ int code_of(const DlTensor& tensor) {
 }  // namespace
 
 std::int64_t blocks_of_span(std::int64_t blocks, std::int64_t programs, std::int64_t most_blocks) {
-  const auto divided_up = [](std::int64_t number, std::int64_t by) { return (number + by - 1) / by; };
   const std::int64_t steps = divided_up(blocks, divided_up(programs, 2));
   if (steps > most_blocks / 2) return std::min(divided_up(blocks, programs), most_blocks);
   return std::max<std::int64_t>(1, steps);

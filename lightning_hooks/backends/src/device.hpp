@@ -31,6 +31,8 @@ struct DeviceTensor {
 };
 constexpr int kDeviceCodes = 4;  // float32, float16, bfloat16, float64
 
+inline std::int64_t divided_up(std::int64_t number, std::int64_t by) { return (number + by - 1) / by; }
+
 // Returns the number of blocks in a span, if there are so many blocks in all. Arguments: the number of blocks, the programs of a launch, and
 // the most blocks of a span. See `_steps` in cuda.py.
 std::int64_t blocks_of_span(std::int64_t blocks, std::int64_t programs, std::int64_t most_blocks);

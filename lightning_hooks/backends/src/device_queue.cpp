@@ -5,8 +5,6 @@ namespace {
 
 constexpr std::size_t kMostNumbers = 3 * kTogether + kScratch;
 
-std::int64_t divided_up(std::int64_t number, std::int64_t by) { return (number + by - 1) / by; }
-
 }  // namespace
 
 std::int64_t steps_of(const Spread& spread, std::int64_t size) {

@@ -59,6 +59,22 @@ struct Late {
   std::vector<Standing> standings;             // by row
 };
 
+// How the units of a tensor are divided into parts; see cuda_units.py.
+struct UnitDivision {
+  std::int64_t programs, shortest, column_units, column_rows, run_block;
+};
+
+// What launches the units of tensors. The parts of every tensor are written into the same memory: a stream runs launches in order, so a
+// launch writes parts only after the launch before has merged its own. So no other stream may use the memory, and no other thread while one
+// thread is between its two launches.
+struct UnitLaunches {
+  Kernel columns[kDeviceCodes], runs[kDeviceCodes], merge;
+  UnitDivision division = {};
+  std::int64_t address = 0, capacity = 0;  // of the memory for parts; the capacity in float64
+  void* stream = nullptr;                  // on which the memory may be used
+  bool are_parts_taken = false;            // by a thread that is launching
+};
+
 // All partial rows between two merges are written on one stream, because a merge on that stream follows them.
 struct Queue {
   Driver driver;
@@ -71,6 +87,7 @@ struct Queue {
   void* stream = nullptr;
   int launching = 0;  // the number of threads that are launching: their partial rows are reserved, but not among the spans
   Late late;
+  UnitLaunches units;
 };
 
 // The queue of a DeviceRows.

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "device_late.hpp"
+#include "device_launch.hpp"
+#include "device_units.hpp"
 #include "hooks.hpp"
-#include "row.hpp"
 
 namespace hooks {
 namespace {
@@ -22,59 +23,6 @@ struct DeviceRows {
   PyObject* kept;  // what must live as long as the queue, such as the memory of the partial rows and the loaded kernels
   Queue* queue;
 };
-
-// Measures a tensor at once, with the kernel for its type, and counts its elements into the histogram at an address, 0 for none. Returns
-// the first partial row, or -1 if Python must measure the tensor.
-std::int64_t launch(Queue& queue, std::int64_t offset, const DeviceTensor& tensor, std::int64_t programs, void* stream,
-                    std::int64_t histogram = 0) {
-  const std::int64_t first = reserve(queue, programs, stream);
-  if (first < 0) return -1;
-  std::int64_t numbers[4 + kScratch] = {tensor.address, tensor.size, steps_of(queue.spread, tensor.size),
-                                        queue.address + first * static_cast<std::int64_t>(kMomentBytes)};
-  bool is_launched = call_driver(queue, queue.kernels[tensor.code], programs, stream, numbers, 4 + kScratch);
-  if (is_launched && histogram) {
-    // The parameters of `count_one` differ from those of `measure_one` in the last. If this launch fails, nobody reads the partial rows.
-    numbers[3] = histogram;
-    is_launched = call_driver(queue, queue.counters[tensor.code], programs, stream, numbers, 4 + kScratch);
-  }
-  settle(queue, first, first + programs, is_launched);
-  if (!is_launched) return -1;
-  queue.spans.push_back({offset, tensor.size, first, first + programs});
-  return first;
-}
-
-// As `launch_on_device`, for a tensor with elements.
-int take(Queue& queue, PyObject* writer, std::int64_t offset, PyObject* tensor, Moment moment, const DeviceTensor& found) {
-  const Kernel& kernel = queue.kernels[found.code];
-  void* stream = nullptr;
-  if (!kernel.function || queue.driver.stream(queue.device.type, queue.device.index, &stream) != 0) return 0;
-  if (!is_ready(queue, kernel.context, stream)) return 0;
-  const int taken = take_late(queue, writer, tensor, moment, offset, found, stream);
-  if (taken != 0) return taken;
-  if (precedes(queue, moment, offset) && !flush_late(queue)) return -1;
-  const std::int64_t programs = programs_of(queue.spread, found.size);
-  const std::int64_t first = launch(queue, offset, found, programs, stream);
-  if (first < 0) return 0;
-  try {
-    try_late(queue, writer, tensor, moment, offset, found, first, programs);
-  } catch (const std::exception&) {  // no memory for the trial, which another tensor of the row may have
-  }
-  return 1;
-}
-
-// As `launch_on_device`, for a tensor whose elements are also counted. Such a tensor is never measured late.
-int take_counted(Queue& queue, std::int64_t offset, std::int64_t histogram, PyObject* tensor) {
-  DeviceTensor found;
-  if (!find_on_device(tensor, queue.device, found)) return 0;
-  if (found.size == 0) return 1;
-  const Kernel &kernel = queue.kernels[found.code], &counter = queue.counters[found.code];
-  void* stream = nullptr;
-  if (!kernel.function || !counter.function || counter.context != kernel.context) return 0;
-  if (queue.driver.stream(queue.device.type, queue.device.index, &stream) != 0) return 0;
-  if (!is_ready(queue, kernel.context, stream)) return 0;
-  if (precedes(queue, Moment::at_once, offset) && !flush_late(queue)) return -1;
-  return launch(queue, offset, found, programs_of(queue.spread, found.size), stream, histogram) >= 0 ? 1 : 0;
-}
 
 // Arguments: what to keep alive; the addresses of the functions of `Driver`, 0 for the stream of the exchange table; the type and the
 // index of the device; the address of the partial rows and their number; the elements of a block, the programs of a launch, and the most
@@ -156,7 +104,7 @@ PyObject* py_launch(PyObject* self, PyObject* args) {
   long long offset;
   PyObject* tensor;
   if (!PyArg_ParseTuple(args, "LO:launch", &offset, &tensor)) return nullptr;
-  const int launched = launch_on_device(self, nullptr, offset, tensor, Moment::at_once);
+  const int launched = launch_on_device(queue_of(self), nullptr, offset, tensor, Moment::at_once);
   return launched < 0 ? nullptr : PyBool_FromLong(launched);
 }
 
@@ -165,11 +113,7 @@ PyObject* py_launch_counted(PyObject* self, PyObject* args) {
   long long offset, histogram;
   PyObject* tensor;
   if (!PyArg_ParseTuple(args, "LLO:launch_counted", &offset, &histogram, &tensor)) return nullptr;
-  int launched = 0;
-  try {
-    launched = take_counted(queue_of(self), offset, histogram, tensor);
-  } catch (const std::exception&) {  // no memory for a span: nothing was launched
-  }
+  const int launched = launch_counted(queue_of(self), offset, histogram, tensor);
   return launched < 0 ? nullptr : PyBool_FromLong(launched);
 }
 
@@ -240,17 +184,6 @@ PyObject* py_stream(PyObject* self, PyObject*) {
 
 Queue& queue_of(PyObject* rows) { return *reinterpret_cast<DeviceRows*>(rows)->queue; }
 
-int launch_on_device(PyObject* rows, PyObject* writer, std::int64_t offset, PyObject* tensor, Moment moment) {
-  Queue& queue = queue_of(rows);
-  DeviceTensor found;
-  try {
-    if (!find_on_device(tensor, queue.device, found)) return 0;
-    return found.size == 0 ? 1 : take(queue, writer, offset, tensor, moment, found);
-  } catch (const std::exception&) {
-    return 0;  // no memory for a span: nothing was launched
-  }
-}
-
 PyTypeObject* device_rows_type() { return reinterpret_cast<PyTypeObject*>(rows_type); }
 
 bool make_device_rows_type() {
@@ -258,6 +191,8 @@ bool make_device_rows_type() {
       {"set_kernel", py_set_kernel, METH_VARARGS, "Set the kernel for a type of elements; False if this thread has no context."},
       {"set_kernel_of_eight", py_set_kernel_of_eight, METH_VARARGS, "As `set_kernel`, for the kernel that measures eight tensors."},
       {"set_counter", py_set_counter, METH_VARARGS, "As `set_kernel`, for the kernel that counts the elements of a tensor."},
+      {"set_unit_kernels", py_set_unit_kernels, METH_VARARGS, "As `set_kernel`, for the kernels that measure and merge units."},
+      {"set_parts", py_set_parts, METH_VARARGS, "Set the memory for the parts of units; False if the present memory is in use."},
       {"launch_counted", py_launch_counted, METH_VARARGS, "As `launch`, for a tensor that is also counted into a histogram."},
       {"set_late", py_set_late, METH_VARARGS, "Set whether gradients, and whether outputs, are measured late."},
       {"late", py_late, METH_NOARGS, "The number of tensors that are to be measured later."},

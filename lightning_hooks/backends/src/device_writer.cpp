@@ -1,8 +1,10 @@
 #include "device_writer.hpp"
 
 #include <chrono>
+#include <climits>
 #include <initializer_list>
 
+#include "device_launch.hpp"
 #include "device_rows.hpp"
 #include "trail.hpp"
 #include "writer.hpp"
@@ -13,12 +15,17 @@ namespace {
 PyObject* device_writer_type = nullptr;
 PyObject* overwritten_name = nullptr;
 
+// Stand for the axis of a row that keeps no units, and of a row whose axis no tensor has determined yet.
+constexpr short kNoUnits = SHRT_MIN, kNoAxis = SHRT_MIN + 1;
+
 struct DeviceWriter {
-  static constexpr int kFields = 4;
+  static constexpr int kFields = 6;
   PyObject_HEAD
   PyObject *rows, *owner, *python, *fallback;
+  PyObject *units, *axes;  // null for a row that keeps no units
   long long offset;
   int row;
+  short axis;
 };
 
 using Clock = std::chrono::steady_clock;
@@ -36,12 +43,41 @@ int measure_in_python(const DeviceWriter* writer, PyObject* tensor) {
   return 0;
 }
 
+// Looks up the axis of the units of the row, which never changes once the first tensor has determined it.
+short axis_of(DeviceWriter* writer) {
+  if (writer->axis != kNoAxis) return writer->axis;
+  PyObject* const row = PyLong_FromLong(writer->row);
+  PyObject* const axis = row ? PyDict_GetItemWithError(writer->axes, row) : nullptr;
+  Py_XDECREF(row);
+  const long number = axis ? PyLong_AsLong(axis) : kNoAxis;
+  PyErr_Clear();
+  if (number > kNoAxis && number <= SHRT_MAX) writer->axis = static_cast<short>(number);
+  return writer->axis;
+}
+
+// As `launch_on_device`.
+int launch_row(DeviceWriter* writer, PyObject* tensor, Moment moment) {
+  Queue& queue = queue_of(writer->rows);
+  if (writer->axis == kNoUnits) return launch_on_device(queue, reinterpret_cast<PyObject*>(writer), writer->offset, tensor, moment);
+  const short axis = axis_of(writer);
+  PyObject* const units = axis == kNoAxis ? nullptr : PyList_GetItem(writer->units, writer->row);
+  if (!units) {
+    PyErr_Clear();
+    return 0;
+  }
+  // Hold a reference: other threads may replace the item of the list while the interpreter lock is released.
+  Py_INCREF(units);
+  const int launched = launch_with_units(queue, writer->offset, units, axis, tensor, moment);
+  Py_DECREF(units);
+  return launched;
+}
+
 // As `write_on_device`.
 int write_row(DeviceWriter* writer, PyObject* tensor, Moment moment) {
   FallbackWriter* const fallback = reinterpret_cast<FallbackWriter*>(writer->fallback);
   if (!fallback->direct) return fall_back(writer->fallback, writer->row, tensor);
   const auto begun = Clock::now();
-  int written = launch_on_device(writer->rows, reinterpret_cast<PyObject*>(writer), writer->offset, tensor, moment);
+  int written = launch_row(writer, tensor, moment);
   if (written == 0) written = measure_in_python(writer, tensor);
   if (written < 0) return -1;
   if (!written) return fall_back(writer->fallback, writer->row, tensor);
@@ -95,23 +131,27 @@ bool tell_overwritten(PyObject* self) {
 }
 
 PyObject* py_device_writer(PyObject*, PyObject* args) {
-  PyObject *rows, *owner, *python, *fallback;
+  PyObject *rows, *owner, *python, *fallback, *units = nullptr, *axes = nullptr;
   int row;
   long long offset;
-  if (!PyArg_ParseTuple(args, "O!iLOOO!:device_writer", device_rows_type(), &rows, &row, &offset, &owner, &python,
-                        fallback_writer_type(), &fallback))
+  if (!PyArg_ParseTuple(args, "O!iLOOO!|O!O!:device_writer", device_rows_type(), &rows, &row, &offset, &owner, &python,
+                        fallback_writer_type(), &fallback, &PyList_Type, &units, &PyDict_Type, &axes))
     return nullptr;
+  if (!units != !axes) return PyErr_Format(PyExc_TypeError, "expected the units of rows and their axes, or neither");
   auto* const type = reinterpret_cast<PyTypeObject*>(device_writer_type);
   PyObject* const made = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc))(type, 0);
   if (!made) return nullptr;
   DeviceWriter* const writer = reinterpret_cast<DeviceWriter*>(made);
-  for (PyObject* kept : {rows, owner, python, fallback}) Py_INCREF(kept);
+  for (PyObject* kept : {rows, owner, python, fallback, units, axes}) Py_XINCREF(kept);
   writer->rows = rows;
   writer->owner = owner;
   writer->python = python;
   writer->fallback = fallback;
+  writer->units = units;
+  writer->axes = axes;
   writer->offset = offset;
   writer->row = row;
+  writer->axis = units ? kNoAxis : kNoUnits;
   return made;
 }
 

@@ -9,7 +9,8 @@ namespace hooks {
 // Arguments: a DeviceRows; the index of the row; the offset of the row in the state; an object whose method `overwritten` is called with
 // the offset if a tensor was overwritten before it was measured; a function (tensor) -> bool, which measures the
 // tensors that are not launched directly, or returns False; and a FallbackWriter, whose `direct` says at every call whether the writer
-// may measure, and which takes all other tensors.
+// may measure, and which takes all other tensors. For a row that keeps units, further the list of the units of each row, tensors
+// float64 [units, 4] or None, and the dictionary of the axis of the units by row. Until it has the row, tensors go to the function.
 PyObject* py_device_writer(PyObject*, PyObject* args);
 
 // `is_device_writer` tells whether an object is a device writer. `write_on_device` calls it without the interpreter and returns 0, or -1

@@ -95,19 +95,23 @@ int view_of_units(PyObject* object, Py_ssize_t axis, View& view, UnitLayout& lay
   if (found <= 0) return found;
   DlTensor tensor;  // its shape and strides point into the Python tensor
   if (exchange->tensor_from_object(object, &tensor) != 0) return -1;
+  return view.gaps.empty() && view.copies == 1 && lay_out_units(tensor, view.numel, axis, layout);
+}
+
+bool lay_out_units(const DlTensor& tensor, std::int64_t numel, Py_ssize_t axis, UnitLayout& layout) {
   if (axis < 0) axis += tensor.ndim;
-  if (axis < 0 || axis >= tensor.ndim || !view.gaps.empty() || view.copies != 1) return 0;
+  if (axis < 0 || axis >= tensor.ndim) return false;
   layout.units = tensor.shape[axis];
-  if (view.numel == 0) return 1;
-  layout.inner = view.numel / layout.units;
+  if (numel == 0) return true;
+  layout.inner = numel / layout.units;
   if (layout.units > 1) {
     // Without gaps, the stride of a dimension is the product of the sizes of all faster dimensions, whatever their order.
     layout.inner = 1;
     for (int d = static_cast<int>(axis) + 1; d < tensor.ndim && !tensor.strides; ++d) layout.inner *= tensor.shape[d];
     if (tensor.strides) layout.inner = tensor.strides[axis];
   }
-  layout.outer = view.numel / layout.units / layout.inner;
-  return 1;
+  layout.outer = numel / layout.units / layout.inner;
+  return true;
 }
 
 bool measure_views(const View* views, std::size_t many, RowMoments* rows) {

@@ -30,6 +30,10 @@ int view_of_difference(PyObject* left, PyObject* right, View& view);
 // such axis, or if its memory has gaps or repeats elements.
 int view_of_units(PyObject* object, Py_ssize_t axis, View& view, UnitLayout& layout);
 
+// Sets the layout of the units along an axis of a tensor with so many elements, whose memory has no gaps and repeats none. Returns false
+// if the tensor has no such axis.
+bool lay_out_units(const DlTensor& tensor, std::int64_t numel, Py_ssize_t axis, UnitLayout& layout);
+
 // The exchange table of torch, for files that read tensors outside of host memory.
 const DlExchange* exchange_table();
 

@@ -54,6 +54,8 @@ class Store(Protocol):
     """The rows that are measured in the current step; `Table.expect` sets them."""
     by_row: list[Tensor | None]
     """The numbers of each row of the table, by row; None before the first tensor. The compiled writer reads this list."""
+    axes: dict[int, int]
+    """The dimension of the units of each row that had a tensor. A writer on a device reads this dictionary."""
 
     def clear(self) -> None:
         """Reset the rows in `due` to the numbers of no elements."""

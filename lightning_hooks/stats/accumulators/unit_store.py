@@ -43,6 +43,7 @@ class UnitStore:
 
     Attributes:
         by_row: the units of each row of the table, float64 [units, 4], or None before the first tensor.
+        axes: the dimension of the units of each row, which the first tensor determines.
 
     Raises:
         UnsupportedError: the model is tensor-parallel.
@@ -74,7 +75,7 @@ class UnitStore:
         self.by_row: list[Tensor | None] = [None] * (max(rows, default=-1) + 1)
         self._specs = {row: spec for row, (_, spec) in options.items()}
         self._kinds = {row: type(module) for row, (module, _) in options.items()}
-        self._axes: dict[int, int] = {}
+        self.axes: dict[int, int] = {}
         self._axis_by_shape: dict[tuple[int, ...], int] = {}
         # Rows for which all ranks hold the same number of units.
         self._agreed: set[int] = set()
@@ -106,8 +107,8 @@ class UnitStore:
 
         def call(tensor: Tensor) -> None:
             nonlocal write
-            if write is None and row in self._axes:
-                write = compiled_writer(self._axes[row]) or fallback
+            if write is None and row in self.axes:
+                write = compiled_writer(self.axes[row]) or fallback
             (write or fallback)(tensor)
 
         return call
@@ -169,7 +170,7 @@ class UnitStore:
 
     def _axis(self, row: int, shape: tuple[int, ...]) -> int | None:
         """The dimension of the units of a row, which its first tensor determines; None if this tensor has no such dimension."""
-        if row not in self._axes:
+        if row not in self.axes:
             kind, requested = self._kinds[row], self._specs[row].axis
             of_class = known_axis(kind, len(shape))
             if of_class is not None:
@@ -180,8 +181,8 @@ class UnitStore:
             axis = self._axis_by_shape.get(shape, axis_of(kind, len(shape))) if axis is None else axis
             if axis is None or not -len(shape) <= axis < len(shape):
                 return None
-            self._axes[row] = axis
-        axis = self._axes[row]
+            self.axes[row] = axis
+        axis = self.axes[row]
         return axis if -len(shape) <= axis < len(shape) else None
 
     def _skip(self, row: int, why: str) -> None:

@@ -7,7 +7,7 @@ nothing is compiled, or Triton does not work. Triton is imported when the first 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
@@ -41,7 +41,6 @@ __all__ = [
     "measure_units",
     "on_device",
     "serves_in_graphs",
-    "unit_writer",
     "unpacked",
 ]
 
@@ -144,15 +143,6 @@ def measure_units(tensor: Tensor, axis: int) -> Tensor:
 
         return cuda_units.measure(tensor, axis)
     return units.measure(tensor, axis)
-
-
-def unit_writer(
-    measure_moments: Callable[[Tensor], bool], by_row: Sequence[Tensor | None], row: int, axis: int
-) -> Callable[[Tensor], bool]:
-    """A function that merges a tensor on a device into a row and its units; see `cuda_units.writer`."""
-    from lightning_hooks.stats.kernels import cuda_units
-
-    return cuda_units.writer(measure_moments, by_row, row, axis)
 
 
 def on_device(tensor: Tensor) -> ModuleType | None:

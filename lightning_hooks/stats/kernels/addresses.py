@@ -40,7 +40,7 @@ def find(tensor: Tensor, device: int) -> Found | None:
             # if it has several elements. So only the tensors of this branch need the test.
             if tensor.is_neg():
                 tensor = tensor.resolve_neg()
-            if not _is_dense(tensor):
+            if not is_dense(tensor):
                 tensor = tensor.contiguous()
         address = tensor.data_ptr()
         if address % _ALIGNED:
@@ -54,7 +54,7 @@ def find(tensor: Tensor, device: int) -> Found | None:
     return address, size, tensor
 
 
-def _is_dense(tensor: Tensor) -> bool:
+def is_dense(tensor: Tensor) -> bool:
     """Whether the elements fill their memory without gaps, in any order of dimensions."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):

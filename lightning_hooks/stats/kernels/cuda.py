@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -31,6 +31,9 @@ from lightning_hooks.stats.kernels.triton_code import BLOCK, SMALL_BLOCK
 from lightning_hooks.stats.kernels.triton_merge import CHUNK
 from lightning_hooks.stats.kernels.writers import DirectWriter
 from lightning_hooks.stats.moments import MOMENTS
+
+if TYPE_CHECKING:
+    from lightning_hooks.stats.accumulators.store import Store
 
 __all__ = ["PartialRows", "attempt", "measure", "measure_many", "measure_many_into"]
 
@@ -211,6 +214,20 @@ class PartialRows:
     def row_writer(self, row: int, offset: int, fallback: FallbackWriter) -> Callable[[Tensor], None]:
         """A function that measures a tensor for a row, or passes the tensor to the fallback."""
         return DirectWriter(self.writer(offset), row, fallback)
+
+    def unit_writer(
+        self, row: int, offset: int, store: Store, in_python: Callable[[Tensor], bool], fallback: FallbackWriter
+    ) -> Callable[[Tensor], None]:
+        """A function that measures a tensor for a row and its units, or passes the tensor to the fallback.
+
+        Args:
+            row: the index of the row.
+            offset: of the row in the state.
+            store: keeps the units.
+            in_python: merges a tensor into the row and its units, or rejects the tensor and returns False.
+            fallback: takes the other tensors.
+        """
+        return DirectWriter(in_python, row, fallback)
 
     def _load(self, dtype: torch.dtype) -> Launch:
         launch = self._launches[dtype] = launcher(triton_code.measure_one, self._device_index, **self._constants(dtype))

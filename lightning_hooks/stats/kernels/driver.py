@@ -44,14 +44,14 @@ class Driver(NamedTuple):
 
 
 def native() -> ModuleType | None:
-    """The compiled part, if it measures tensors in this process, and was built from sources that launch kernels late."""
+    """The compiled part, if it measures tensors in this process, and was built from sources that launch units."""
     from lightning_hooks.stats import kernels
 
     if kernels.host is kernels.no_kernel:
         return None
     from lightning_hooks.backends import _native
 
-    return _native if hasattr(getattr(_native, "DeviceRows", None), "set_late") else None
+    return _native if hasattr(getattr(_native, "DeviceRows", None), "set_unit_kernels") else None
 
 
 @cache

@@ -21,6 +21,7 @@ from lightning_hooks.stats.kernels import cuda, driver
 from lightning_hooks.stats.kernels.cuda import attempt, measure, measure_many
 from lightning_hooks.stats.kernels.cuda_counts import count, count_many_into
 from lightning_hooks.stats.kernels.cuda_counts import writer as counting_writer
+from lightning_hooks.stats.kernels.cuda_units import writer as unit_writer
 from lightning_hooks.stats.kernels.driver import Driver
 from lightning_hooks.stats.kernels.listed import compare_many, measure_listed
 from lightning_hooks.stats.kernels.queued_rows import QueuedRows
@@ -36,6 +37,7 @@ __all__ = [
     "measure_many",
     "measure_many_into",
     "partial_rows",
+    "unit_writer",
 ]
 
 _LOST: Final = "Triton launches the kernels for tensors of hooks, which takes about 10 µs more for each"

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,8 +25,12 @@ from lightning_hooks.stats.kernels.driver import Driver
 from lightning_hooks.stats.kernels.kept_tables import kept_on
 from lightning_hooks.stats.kernels.late_rows import LateRows
 from lightning_hooks.stats.kernels.launching import after, current_stream, handle
+from lightning_hooks.stats.kernels.queued_units import QueuedUnits
 from lightning_hooks.stats.kernels.triton_code import BLOCK
 from lightning_hooks.stats.moments import MOMENTS, neutral
+
+if TYPE_CHECKING:
+    from lightning_hooks.stats.accumulators.store import Store
 
 _SPAN_BYTES = 4 * 8
 
@@ -92,6 +97,29 @@ class QueuedRows(cuda.PartialRows):
             self.queue, row, offset, self, self.writer(offset), fallback
         )
         return write
+
+    @cached_property
+    def _units(self) -> QueuedUnits:
+        return QueuedUnits(self.queue, self._state, self._kept)
+
+    def unit_writer(
+        self, row: int, offset: int, store: Store, in_python: Callable[[Tensor], bool], fallback: FallbackWriter
+    ) -> Callable[[Tensor], None]:
+        if not driver.is_used:
+            return super().unit_writer(row, offset, store, in_python, fallback)
+
+        units = self._units  # allocates memory now, and not in a hook
+
+        def write(tensor: Tensor) -> bool:
+            is_written = in_python(tensor)
+            if is_written:
+                units.prepare(tensor, store.axes[row])
+            return is_written
+
+        launch: Callable[[Tensor], None] = self._native.device_writer(
+            self.queue, row, offset, self, write, fallback, store.by_row, store.axes
+        )
+        return launch
 
     def launch(self, offset: int, tensor: Tensor) -> bool:
         """Launch the measurement of a tensor as a writer does; False if the compiled part rejects the tensor."""

@@ -2,7 +2,9 @@
 
 A program adds up a part of the tensor for some units, and a second kernel merges the parts in order. No addition is atomic, so
 the numbers are the same at every launch. If inner is 1, a program takes a block of neighbouring units and several rows, so that
-loads are wide. Otherwise a program takes one unit and a part of its runs. Lanes add up in float64, which suits all magnitudes.
+loads are wide. Otherwise a program takes one unit and a part of its runs. Short runs would leave lanes idle, so their elements
+are measured as units of a tensor [outer, units * inner], and the second kernel merges neighbours. Lanes add up in float64,
+which suits all magnitudes.
 """
 
 import triton
@@ -110,14 +112,15 @@ def measure_runs(address, outer, units, inner, steps, parts, CODE: tl.constexpr,
     _store(target, unit < units, total, square, most, nans, zeros)
 
 
-@triton.jit(do_not_specialize=["parts", "many", "units", "out", "merging"])
-def merge_parts(parts, many, units, out, merging, UNITS: tl.constexpr):
+@triton.jit(do_not_specialize=["parts", "many", "units", "neighbours", "out", "merging"])
+def merge_parts(parts, many, units, neighbours, out, merging, UNITS: tl.constexpr):
     """Merges the parts of units, in order. One program merges a block of units.
 
     Args:
-        parts: the address of float64 [many, units, 4].
+        parts: the address of float64 [many, units, neighbours, 4].
         many: the number of parts.
         units: the number of units.
+        neighbours: the number of columns that were measured for each unit; 1 unless its runs are short.
         out: the address of float64 [units, 4], written.
         merging: 1 to merge with the present units, 0 to overwrite them.
         UNITS: the number of units of a program.
@@ -132,13 +135,14 @@ def merge_parts(parts, many, units, out, merging, UNITS: tl.constexpr):
     zeros = tl.load(target + 3, mask=kept, other=0.0)
     nans = (most != most).to(tl.float64)
     most = tl.where(most == most, most, 0.0)
-    source = parts.to(tl.pointer_type(tl.float64)) + unit * 4
-    for part in range(many):
-        here = source + part * units * 4
-        total += tl.load(here, mask=inside, other=0.0)
-        square += tl.load(here + 1, mask=inside, other=0.0)
-        largest = tl.load(here + 2, mask=inside, other=0.0)
-        nans += (largest != largest).to(tl.float64)
-        most = tl.maximum(most, tl.where(largest == largest, largest, 0.0))
-        zeros += tl.load(here + 3, mask=inside, other=0.0)
+    for neighbour in range(neighbours):
+        source = parts.to(tl.pointer_type(tl.float64)) + (unit * neighbours + neighbour) * 4
+        for part in range(many):
+            here = source + part * units * neighbours * 4
+            total += tl.load(here, mask=inside, other=0.0)
+            square += tl.load(here + 1, mask=inside, other=0.0)
+            largest = tl.load(here + 2, mask=inside, other=0.0)
+            nans += (largest != largest).to(tl.float64)
+            most = tl.maximum(most, tl.where(largest == largest, largest, 0.0))
+            zeros += tl.load(here + 3, mask=inside, other=0.0)
     _store(target, inside, total, square, most, nans, zeros)

@@ -17,6 +17,20 @@ import torch
 from lightning_hooks.stats import kernels
 
 LIST, PAIRED, MERGE, COMPARE, UNITS, COUNT, CLEAR, EIGHT = 8, 16, 32, 64, 128, 256, 512, 1024
+_KINDS = {
+    "measure_one": 0,
+    "measure_list": LIST,
+    "measure_eight": EIGHT,
+    "merge_rows": MERGE,
+    "count_one": COUNT,
+    "count_list": COUNT + LIST,
+    "clear_counts": CLEAR,
+    "compare_list": COMPARE,
+    "merge_products": COMPARE + MERGE,
+    "measure_columns": UNITS,
+    "measure_runs": UNITS + LIST,
+    "merge_parts": UNITS + MERGE,
+}
 
 
 def missing() -> str | None:
@@ -65,6 +79,7 @@ class StandIn:
         self.status = self.capturing = self.stream = 0
         self.context = self.own_context = 7
         self.launches = 0
+        self.failing = None
         self.from_python: list[str] = []
 
     status = property(lambda self: self._of(ctypes.c_int, "status").value, lambda self, v: self._set(ctypes.c_int, "status", v))
@@ -78,6 +93,14 @@ class StandIn:
     launches = property(
         lambda self: self._of(ctypes.c_longlong, "launches").value, lambda self, v: self._set(ctypes.c_longlong, "launches", v)
     )
+
+    # The name of the kernel whose launches fail; None for none.
+    failing = property(None, lambda self, v: self._set(ctypes.c_int, "failing", -1 if v is None else _KINDS[v]))
+
+    def last(self, many: int) -> list[str]:
+        """The names of the kernels of the last launches, at most 64."""
+        history, names = self._of(ctypes.c_int * 64, "history"), {kind: name for name, kind in _KINDS.items()}
+        return [names[history[i % 64]] for i in range(self.launches - many, self.launches)]
 
     def _of(self, kind: Any, name: str) -> Any:
         return kind.in_dll(self._library, name)
@@ -109,11 +132,7 @@ class StandIn:
     @staticmethod
     def function(kernel: Any, CODE: int = 0, PAIRED: bool = False, **constants: Any) -> int:
         """The handle of a kernel."""
-        kinds = {"measure_one": 0, "measure_list": LIST, "measure_eight": EIGHT, "merge_rows": MERGE}
-        kinds |= {"count_one": COUNT, "count_list": COUNT + LIST, "clear_counts": CLEAR}
-        kinds |= {"compare_list": COMPARE, "merge_products": COMPARE + MERGE}
-        kinds |= {"measure_columns": UNITS, "measure_runs": UNITS + LIST, "merge_parts": UNITS + MERGE}
-        return 1 + kinds[_name(kernel)] + CODE + (16 if PAIRED else 0)
+        return 1 + _KINDS[_name(kernel)] + CODE + (16 if PAIRED else 0)
 
 
 def install(
@@ -127,7 +146,7 @@ def install(
         through: whether C++ launches kernels; if not, Python launches all.
         late: whether gradients, and whether outputs, may be measured late.
     """
-    from lightning_hooks.stats.kernels import cuda, cuda_counts, driver, kept_tables, on_cuda, queued_rows
+    from lightning_hooks.stats.kernels import cuda, cuda_counts, driver, kept_tables, on_cuda, queued_rows, queued_units
 
     found = StandIn(launches)
     kept_tables._kept.clear()
@@ -135,12 +154,13 @@ def install(
     monkeypatch.setattr(kernels, "is_capturing", lambda device: bool(found.capturing))
     for module in (cuda, cuda_counts):
         monkeypatch.setattr(module, "launcher", found.launcher)
-    monkeypatch.setattr(queued_rows, "handle", found.handle)
+    for module in (queued_rows, queued_units):
+        monkeypatch.setattr(module, "handle", found.handle)
     monkeypatch.setattr(driver, "is_used", through)
     monkeypatch.setattr(driver, "gradients_are_late", late[0])
     monkeypatch.setattr(driver, "outputs_are_late", late[1])
     monkeypatch.setattr(on_cuda, "driver_of", lambda device: found.driver)
-    for module in (cuda, cuda_counts, kept_tables, queued_rows):
+    for module in (cuda, cuda_counts, kept_tables, queued_rows, queued_units):
         monkeypatch.setattr(module, "current_stream", lambda device: found.stream)
     return found
 

@@ -3,7 +3,6 @@
 import ctypes
 import functools
 import gc
-import sys
 import threading
 import weakref
 from contextlib import contextmanager, nullcontext
@@ -27,6 +26,7 @@ from lightning_hooks.stats.schema import COUNT, M2, MAX, MEAN, MIN, NONFINITE, T
 from lightning_hooks.stats.table import Table
 from tests.stats._fallback import KeepsAll
 from tests.stats.kernels import stand_in
+from tests.stats.kernels.frames import frames, idle
 
 pytestmark = pytest.mark.skipif(stand_in.missing() is not None, reason=str(stand_in.missing()))
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -550,21 +550,6 @@ def test_nothing_is_launched_while_a_graph_is_captured(monkeypatch, through):
     assert [view.keys() == views[1].keys() for view in views[2:]] == [True] * 3
 
 
-def frames(run, where=""):
-    """The frames of Python in a call, in files whose path contains `where`."""
-    calls = []
-    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code) if event == "call" else None)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return sum(where in code.co_filename for code in calls)
-
-
-def idle(module, args, output):
-    """Is called after a module."""
-
-
 @pytest.mark.parametrize("late", [False, True])
 def test_a_gradient_takes_no_frame_of_python_and_an_output_two(monkeypatch, late):
     device = stand_in.install(monkeypatch, late=(late, late))
@@ -606,22 +591,3 @@ def test_a_tensor_in_a_compiled_module_takes_two_frames(monkeypatch):
         torch._dynamo.reset()
     # An operation of torch in Python, and what it calls. Beside them torch has one frame.
     assert [many - few for few, many in zip(counts[2], counts[5], strict=True)] == [3 * 2, 3 * 2]
-
-
-def test_a_tensor_with_units_takes_three_launches_and_few_frames_of_python(monkeypatch):
-    device = stand_in.install(monkeypatch, "nothing")
-    x, counts = normal(4, 6), {}
-    rule = Watch(
-        modules="*", select="leaves", tensors="output", stats=["mean", "std", "dead_units"], units="auto", every_n_steps=1
-    )
-    for layers in (2, 9):
-        model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(layers)))
-        with instrument(model, [StatsMonitor([rule])]) as watched:
-            for _ in range(3):
-                model(x).square().sum().backward()
-                watched.step()
-            model(x)  # begins the step
-            before = device.launches
-            counts[layers] = frames(functools.partial(model, x), "lightning_hooks/stats")
-            assert device.launches - before == 3 * layers
-    assert counts[9] - counts[2] <= 7 * 12

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 
@@ -14,8 +15,8 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 COMPILE = """
 import re, sys
 from triton.backends.compiler import GPUTarget
-from lightning_hooks.stats.kernels import cuda, handles, launching, triton_code, triton_counts, triton_merge, triton_pairs
-from lightning_hooks.stats.kernels import triton_units
+from lightning_hooks.stats.kernels import addresses, cuda, cuda_units, handles, launching
+from lightning_hooks.stats.kernels import triton_code, triton_counts, triton_merge, triton_pairs
 
 def compiled(kernel, **constants):
     return launching.compiled(kernel, constants, GPUTarget("cuda", capability, 32)).asm
@@ -49,16 +50,14 @@ for capability in map(int, sys.argv[1:]):
     assert compiled(triton_counts.clear_counts, BUCKETS=512)["cubin"]
     assert compiled(triton_merge.merge_rows, CHUNK=triton_merge.CHUNK)["cubin"]
     assert compiled(triton_pairs.merge_products, CHUNK=triton_pairs.CHUNK)["cubin"]
-    for code in codes:
-        sizes = {"UNITS": triton_units.COLUMN_UNITS, "ROWS": triton_units.COLUMN_ROWS}
-        kernel = compiled(triton_units.measure_columns, CODE=code, **sizes)
-        assert ".ftz" not in kernel["ptx"], "subnormals are flushed"
-        assert ".local" not in kernel["ptx"], "values left the registers"
-        assert kernel["cubin"]
-        kernel = compiled(triton_units.measure_runs, CODE=code, BLOCK=triton_units.RUN_BLOCK)
-        assert ".ftz" not in kernel["ptx"] and ".local" not in kernel["ptx"]
-        assert kernel["cubin"]
-    assert compiled(triton_units.merge_parts, UNITS=triton_units.COLUMN_UNITS)["cubin"]
+    dtypes = [dtype for dtype, code in addresses.CODES.items() if code in codes]
+    for kernel, constants in (each for dtype in dtypes for each in cuda_units.kernels_of(dtype)):
+        found = compiled(kernel, **constants)
+        assert ".ftz" not in found["ptx"], "subnormals are flushed"
+        assert ".local" not in found["ptx"], "values left the registers"
+        arguments, parameters = len(kernel.arg_names) - len(constants), handles.parameters_in(found["ptx"])
+        assert arguments <= len(parameters) <= arguments + 4 and {*parameters} <= {"u64", "b64"}, parameters
+        assert found["cubin"]
     print("compiled for", capability)
 """
 LAUNCH = """
@@ -101,14 +100,15 @@ def run(*arguments, **env):
         "sizes fuzz",
         "odd several_blocks_each without_magnitudes",
         "magnitudes offsets differences",
-        "views lists comparisons table partial_rows other_streams pointers step places",
+        "views lists comparisons table partial_rows other_streams step places",
+        "pointers units_through_pointers",
         "eight eight_of_several_blocks",
         "units units_in_parts units_that_are_not_finite units_of_a_table",
     ],
 )
 def test_in_the_interpreter(checks, tmp_path):
-    script = "tests.stats.kernels." + ("count_checks" if checks.startswith("counted") else "triton_checks")
-    done = run("-m", script, *checks.split(), TRITON_INTERPRET="1", TRITON_CACHE_DIR=str(tmp_path))
+    script = {"counted": "count_checks", "pointers": "pointer_checks"}.get(re.split("[ _]", checks)[0], "triton_checks")
+    done = run("-m", f"tests.stats.kernels.{script}", *checks.split(), TRITON_INTERPRET="1", TRITON_CACHE_DIR=str(tmp_path))
     assert done.stdout.splitlines() == [f"{check} agrees" for check in checks.split()], done.stderr
 
 

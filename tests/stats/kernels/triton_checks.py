@@ -5,7 +5,6 @@ Triton decides at its import whether it interprets kernels, so that takes a proc
 TRITON_INTERPRET=1 python -m tests.stats.kernels.triton_checks sizes offsets
 """
 
-import ctypes
 import math
 import warnings
 from collections import Counter
@@ -32,8 +31,6 @@ from lightning_hooks.stats.kernels import (
     triton_pairs,
     triton_units,
 )
-from lightning_hooks.stats.kernels.driver import Driver
-from lightning_hooks.stats.kernels.queued_rows import QueuedRows
 from lightning_hooks.stats.measurement import Measurement
 from lightning_hooks.stats.moments import merge, neutral
 from lightning_hooks.stats.schema import ABS_SUM, COUNT, M2, MAX, MEAN, MIN, NONFINITE, UNDERFLOW, ZEROS
@@ -513,12 +510,12 @@ def units_of_a_table():
             for tensor in on(tensors):
                 write(tensor)
     calls = [len(tensors) for tensors in seen]
-    # Short runs are measured as columns and merged twice.
+    # Short runs are measured as columns.
     assert counts == {
         "measure_one": sum(calls),
         "measure_columns": calls[0] + calls[2],
         "measure_runs": calls[1],
-        "merge_parts": sum(calls) + calls[2],
+        "merge_parts": sum(calls),
     }, counts
     assert len(fallback.came) == 3
     writes[0](torch.ones(0, 6, device=DEVICE))
@@ -606,51 +603,6 @@ def other_streams():
     cuda.current_stream, cuda._launch = current, launch
 
 
-def pointers():
-    """C++ launches the kernels of a hook through pointers, here to functions that pass the parameters to the interpreter."""
-    pointer, unsigned = ctypes.c_void_p, ctypes.c_uint
-    spans = []
-
-    @ctypes.CFUNCTYPE(ctypes.c_int, pointer, *[unsigned] * 7, pointer, ctypes.POINTER(pointer), pointer)
-    def launch(function, x, y, z, threads, threads_y, threads_z, shared, stream, parameters, extra):
-        numbers = [ctypes.c_int64.from_address(parameters[i]).value for i in range(4)]
-        spans.append((stream, numbers[1:3], x))
-        triton_code.measure_one[(x,)](*numbers, **queue._constants(DTYPES[function - 1]))
-        return 0
-
-    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(pointer))
-    def context(out):
-        out[0] = 5
-        return 0
-
-    @ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.POINTER(ctypes.c_int))
-    def is_capturing(stream, out):
-        out[0] = 0
-        return 0
-
-    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.POINTER(pointer))
-    def stream_of(kind, index, out):
-        out[0] = 11
-        return 0
-
-    limits, cuda._PROGRAMS, cuda._CAPACITY = (cuda._PROGRAMS, cuda._CAPACITY), 3, 100
-    functions = [ctypes.cast(each, pointer).value for each in (launch, context, is_capturing, stream_of)]
-    state = neutral(4, DEVICE).flatten()
-    queue = QueuedRows(state, Driver(*functions, device_type=1))
-    seen = [[] for _ in DTYPES]
-    for code, dtype in enumerate(DTYPES):
-        queue.queue.set_kernel(code, code + 1, 0, 128)
-        for size in (1, 9, 3 * BLOCK, 7 * BLOCK + 5):
-            tensor = normal(size, dtype=dtype) + 3
-            assert queue.launch(9 * code, tensor)
-            seen[code].append(tensor)
-    cuda._PROGRAMS, cuda._CAPACITY = limits
-    assert len(spans) == 16 and spans[-1] == (11, [7 * BLOCK + 5, 4], 2)
-    queue.merge()
-    for code, tensors in enumerate(seen):
-        same(state.view(4, 9)[code], reference.measure(torch.cat(tensors)), "through pointers")
-
-
 def places():
     """Measurements go into the row at a place, and nowhere while there is none."""
     for dtype in DTYPES:
@@ -734,7 +686,6 @@ ALL = (
     other_streams,
     eight,
     eight_of_several_blocks,
-    pointers,
     step,
     places,
 )
