@@ -163,27 +163,35 @@ class GradientOf(torch.autograd.Function):
         return grad, torch.ops.lightning_hooks.read_grad(grad, mark), None, None
 
 
+# These functions look a mark up in two lines, because Dynamo traces them too where a compiled model asks for a gradient itself.
+# It stops at `int`, and torch 2.10 cannot go on with a method of a dictionary that was looked up before.
+
+
 def _read(x: Tensor, number: Tensor) -> None:
-    mark = _MARKS.get(int(number), _no_mark)()
+    key = int(number)
+    mark = _MARKS.get(key, _no_mark)()
     if mark is not None and mark.hooks.switch.is_on:
         mark.run(x)
 
 
 def _read_without_gradients(x: Tensor, number: Tensor) -> None:
-    mark = _MARKS.get(int(number), _no_mark)()
+    key = int(number)
+    mark = _MARKS.get(key, _no_mark)()
     if mark is not None and mark.hooks.switch.is_on and not mark.hooks.switch.leaves_out(has_gradients=False):
         mark.run(x)
 
 
 def _read_grad(grad: Tensor, number: Tensor) -> Tensor:
-    mark = _MARKS.get(int(number), _no_mark)()
+    key = int(number)
+    mark = _MARKS.get(key, _no_mark)()
     if mark is not None and mark.hooks.switch.is_on:
         mark.run(grad)
     return torch.zeros(1, device=number.device)
 
 
 def _change_grad(grad: Tensor, number: Tensor) -> Tensor:
-    mark = _MARKS.get(int(number), _no_mark)()
+    key = int(number)
+    mark = _MARKS.get(key, _no_mark)()
     result = mark.run(grad) if mark is not None and mark.hooks.switch.is_on else grad
     # Copy the result, because its strides must be those that `register_fake` promises to the compiler.
     return torch.empty_like(grad).copy_(result)
