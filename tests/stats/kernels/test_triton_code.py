@@ -64,7 +64,7 @@ def test_an_element_takes_few_instructions_and_no_memory_of_the_lane(code, tmp_p
         loop = main_loop(instructions(asm["cubin"], tmp_path))
         assert not [text for text in loop if re.match(r"(@\S+ )?(LDL|STL)\b", text)], "values left the registers"
         lengths[name] = len(loop) / ELEMENTS
-    # Triton 3.6 finds a way to spare a few of the two instructions.
+    # Triton 3.7 saves two instructions or more, Triton 3.6 saves 1.97 for float32.
     assert lengths["plain"] <= 9.6 and lengths["plain"] <= lengths["magnitudes"] - 1.9, lengths
     assert lengths["eight"] <= lengths["plain"] + 0.1, lengths
 
