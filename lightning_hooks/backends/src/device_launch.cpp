@@ -19,8 +19,9 @@ bool find_stream(const Queue& queue, const DeviceTensor& found, void*& stream) {
 // Measures a tensor at once, with the kernel for its type, and then calls `launch_rest`, which launches what else the row keeps. If that
 // returns false, nobody reads the partial rows. Returns the first partial row, or -1 if Python must measure the tensor.
 template <class Rest>
-std::int64_t launch(Queue& queue, std::int64_t offset, const DeviceTensor& tensor, void* stream, Rest launch_rest) {
-  const std::int64_t programs = programs_of(queue.spread, tensor.size), first = reserve(queue, programs, stream);
+std::int64_t launch(Queue& queue, std::int64_t offset, const DeviceTensor& tensor, std::int64_t programs, void* stream,
+                    Rest launch_rest) {
+  const std::int64_t first = reserve(queue, programs, stream);
   if (first < 0) return -1;
   std::int64_t numbers[4 + kScratch] = {tensor.address, tensor.size, steps_of(queue.spread, tensor.size),
                                         queue.address + first * static_cast<std::int64_t>(kMomentBytes)};
@@ -38,10 +39,11 @@ int take(Queue& queue, PyObject* writer, std::int64_t offset, PyObject* tensor, 
   const int taken = take_late(queue, writer, tensor, moment, offset, found, stream);
   if (taken != 0) return taken;
   if (precedes(queue, moment, offset) && !flush_late(queue)) return -1;
-  const std::int64_t first = launch(queue, offset, found, stream, [] { return true; });
+  const std::int64_t programs = programs_of(queue.spread, found.size);
+  const std::int64_t first = launch(queue, offset, found, programs, stream, [] { return true; });
   if (first < 0) return 0;
   try {
-    try_late(queue, writer, tensor, moment, offset, found, first, programs_of(queue.spread, found.size));
+    try_late(queue, writer, tensor, moment, offset, found, first, programs);
   } catch (const std::exception&) {  // no memory for the trial, which another tensor of the row may have
   }
   return 1;
@@ -51,7 +53,7 @@ int take(Queue& queue, PyObject* writer, std::int64_t offset, PyObject* tensor, 
 template <class Rest>
 int take_at_once(Queue& queue, std::int64_t offset, const DeviceTensor& found, Moment moment, void* stream, Rest launch_rest) {
   if (precedes(queue, moment, offset) && !flush_late(queue)) return -1;
-  return launch(queue, offset, found, stream, launch_rest) >= 0 ? 1 : 0;
+  return launch(queue, offset, found, programs_of(queue.spread, found.size), stream, launch_rest) >= 0 ? 1 : 0;
 }
 
 // Returns what `work` returns, or 0 if there is no memory for a span: nothing was launched then.
