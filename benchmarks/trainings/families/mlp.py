@@ -1,0 +1,98 @@
+"""Multilayer perceptrons that classify points, spirals or digits.
+
+Healthy: the model makes at most 60 % of the errors, on fresh samples, of guessing the most frequent class (a margin of 0.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from benchmarks.trainings.families.family import Family
+from benchmarks.trainings.parts import (
+    ACTIVATIONS,
+    CLASSIFICATION,
+    Learner,
+    accuracy_margin,
+    dropouts,
+    initialise,
+    loader,
+    predicted,
+    seeded,
+)
+from benchmarks.trainings.spec import Spec
+from galleries.health.faulty_parts import digits
+from galleries.health.training import Case
+
+_NORMS = {"none": None, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
+
+
+def _draw(random: Random) -> Mapping[str, Any]:
+    return {
+        "data": random.choice(["blobs", "spirals", "digits", "digits"]),
+        "classes": random.choice([2, 3, 5, 10]),
+        "width": random.choice([24, 32, 64, 128]),
+        "depth": random.choice([1, 2, 3, 4, 6]),
+        "norm": random.choice(["none", "none", "batch", "layer"]),
+        "residual": random.random() < 0.25,
+        "noise": round(random.uniform(0.5, 1.5), 2),
+    }
+
+
+class _Residual(nn.Module):
+    def __init__(self, branch: nn.Module) -> None:
+        super().__init__()
+        self.branch = branch
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + self.branch(inputs)
+
+
+def data(spec: Spec, purpose: str) -> tuple[Tensor, Tensor]:
+    """The samples of a purpose: 2,048 for "train", or 1,024 fresh ones."""
+    count = 2048 if purpose == "train" else 1024
+    source = spec.source(purpose, of_task=True)
+    if spec["data"] == "digits":
+        pixels, labels = digits()
+        order = torch.randperm(len(pixels), generator=spec.source("split", of_task=True))
+        chosen = order[:1400] if purpose == "train" else order[1400:]
+        return pixels[chosen], labels[chosen]
+    labels = torch.randint(spec["classes"], (count,), generator=source)
+    if spec["data"] == "blobs":
+        centres = 1.5 * torch.randn(spec["classes"], 12, generator=spec.source("centres", of_task=True))
+        return centres[labels] + spec["noise"] * torch.randn(count, 12, generator=source), labels
+    radius = torch.rand(count, generator=source)
+    angle = 2 * torch.pi * labels / spec["classes"] + 2 * radius
+    angle = angle + 0.1 * spec["noise"] * torch.randn(count, generator=source) / spec["classes"]
+    return 2 * torch.stack([radius * angle.sin(), radius * angle.cos()], 1), labels
+
+
+def make(spec: Spec) -> Case:
+    """The case of a spec."""
+    seeded(spec)
+    inputs, labels = data(spec, "train")
+    width, norm = spec["width"], _NORMS[spec["norm"]]
+
+    def block(size: int) -> nn.Module:
+        parts = [nn.Linear(size, width), *([norm(width)] if norm else []), ACTIVATIONS[spec.activation](), *dropouts(spec)]
+        return nn.Sequential(*parts)
+
+    blocks = [block(inputs.shape[1])]
+    blocks += [_Residual(block(width)) if spec["residual"] else block(width) for _ in range(spec["depth"] - 1)]
+    model = nn.Sequential(*blocks, nn.Linear(width, 10 if spec["data"] == "digits" else spec["classes"]))
+    initialise(model, spec.initialisation)
+    return Case(Learner(spec, model, CLASSIFICATION[spec.loss]), loader(spec, inputs, labels))
+
+
+def measure(module: LightningModule, spec: Spec) -> float:
+    """The share of the errors of guessing that the model does not make on fresh samples."""
+    inputs, labels = data(spec, "fresh")
+    return accuracy_margin(predicted(module, inputs), labels)
+
+
+FAMILY = Family("mlp", 0.4, _draw, make, measure, tuple(CLASSIFICATION))

@@ -1,0 +1,93 @@
+"""Faults of membership and modes: layers that are frozen, that no optimizer holds, or that are in evaluation mode."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import nn
+
+from benchmarks.trainings.layers import hidden_layers
+from benchmarks.trainings.mutators.mutator import Mutator, Planted
+from benchmarks.trainings.optimizers import configured
+from benchmarks.trainings.spec import Spec
+from benchmarks.trainings.tricks import tied
+from galleries.health.training import Case
+
+
+def _share_of(case: Case, share: float) -> list[tuple[str, nn.Module]]:
+    layers = hidden_layers(case.module)
+    return layers[: max(1, math.ceil(share * len(layers)))]
+
+
+def _freeze(case: Case, spec: Spec, share: float) -> Planted:
+    chosen = _share_of(case, share)
+    for _, layer in chosen:
+        layer.requires_grad_(False)
+    return Planted(case, tuple(f"{name}*" for name, _ in chosen))
+
+
+def _forget(case: Case, spec: Spec, share: float) -> Planted:
+    module, chosen = case.module, _share_of(case, share)
+    forgotten = {id(parameter) for _, layer in chosen for parameter in layer.parameters()}
+
+    def configure_optimizers() -> Any:
+        held = (each for each in module.parameters() if each.requires_grad and id(each) not in forgotten)
+        return configured(spec, held)
+
+    module.configure_optimizers = configure_optimizers
+    return Planted(case, tuple(f"{name}*" for name, _ in chosen))
+
+
+def _evaluate(case: Case, spec: Spec, share: float) -> Planted:
+    """Put batch norms into evaluation mode before each batch, as a validation that forgets `train()` leaves them."""
+    norms = [(name, each) for name, each in case.module.named_modules() if isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d))]
+    chosen = norms[: max(1, math.ceil(share * len(norms)))]
+
+    def evaluate(*args: Any) -> None:
+        for _, norm in chosen:
+            norm.eval()
+
+    case.module.on_train_batch_start = evaluate
+    return Planted(case, tuple(f"{name}*" for name, _ in chosen))
+
+
+def _has_layers(spec: Spec) -> bool:
+    return not tied(spec) and "frozen-first" not in spec.tricks
+
+
+MUTATORS = (
+    Mutator(
+        "frozen-part",
+        "A share of the hidden layers, the first ones, has no `requires_grad`.",
+        "fact",
+        (0.01, 0.3, 0.5, 0.7, 1.0),
+        ("NoGradient", "UnchangedParameter"),
+        (),
+        ("fact", "frozen"),
+        plant=_freeze,
+        fits=_has_layers,
+    ),
+    Mutator(
+        "forgotten-part",
+        "The optimizer does not hold a share of the hidden layers, the first ones.",
+        "fact",
+        (0.01, 0.3, 0.5, 0.7, 1.0),
+        ("NotInOptimizer",),
+        ("ParametersForgotten",),
+        ("fact", "optimizers"),
+        plant=_forget,
+        fits=_has_layers,
+    ),
+    Mutator(
+        "norms-in-evaluation",
+        "A share of the batch norms is in evaluation mode, with the statistics with which they began.",
+        "fact",
+        (0.01, 0.3, 0.5, 0.7, 1.0),
+        ("NormStatistics", "EvaluationMode"),
+        ("EvaluationMode",),
+        ("fact", "evaluating"),
+        plant=_evaluate,
+        fits=lambda spec: dict(spec.shape).get("norm") == "batch",
+    ),
+)

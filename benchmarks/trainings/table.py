@@ -1,0 +1,170 @@
+"""The published page: what is said of healthy trainings and of faults, from the lines of a folder of results."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from benchmarks.markdown import table
+from benchmarks.trainings.fitting import REPEATS
+from benchmarks.trainings.mutators import MUTATORS, RUNGS
+from benchmarks.trainings.planning import is_healthy
+from benchmarks.trainings.spec import REPORTING
+from benchmarks.trainings.verdicts import FACTS, Rung, alarms, rung_of
+from benchmarks.trainings.wilson import per_thousand, percent
+
+Lines = Mapping[str, Mapping[str, Any]]
+
+
+def page(recorded: Lines, judged: Lines) -> str:
+    """The page of a folder.
+
+    Args:
+        recorded: the lines of recorded jobs.
+        judged: the judgements, by the same keys.
+    """
+    drawn = [line for line in recorded.values() if not line["fault"] and not line["repeat"]]
+    healthy = [line for line in drawn if is_healthy(line) and "error" not in judged.get(line["key"], {"error": ""})]
+    rungs = [
+        rung_of(line, judged[line["key"]], recorded)
+        for line in recorded.values()
+        if line["fault"] and "causes" in judged.get(line["key"], {})
+    ]
+    parts = [
+        "# Verdicts on drawn trainings",
+        _origin(drawn, judged),
+        "## Healthy trainings",
+        _alarm_summary(healthy, judged),
+        _alarm_table(healthy, judged),
+        "## Faults",
+        _fault_summary(rungs),
+        _fault_table(rungs),
+        "### Harmful rungs of which nothing is said",
+        _silent_table(rungs),
+        "## What was drawn and discarded",
+        _drawn_table(drawn, "family", lambda line: [line.get("family", "none")]),
+        _drawn_table(drawn, "trick", lambda line: line.get("tricks") or ["none"]),
+        _errors(recorded, judged),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _origin(drawn: Sequence[Mapping[str, Any]], judged: Lines) -> str:
+    seeds = [line["seed"] for line in drawn]
+    digests = next(((each["rules"], each["code"]) for each in judged.values() if "rules" in each), ("none", "none"))
+    which = "report" if seeds and seeds[0] in REPORTING else "may set thresholds"
+    extent = f"{min(seeds)} to {max(seeds)}" if seeds else "none"
+    return (
+        f"Seeds {extent}, which {which}. Rules `{digests[0]}`, code `{digests[1]}`. "
+        "[PROTOCOL.md](PROTOCOL.md) defines every word and number of this page."
+    )
+
+
+def _alarm_summary(healthy: Sequence[Mapping[str, Any]], judged: Lines) -> str:
+    said = [alarms(judged[line["key"]]) for line in healthy]
+    patterns = sum(any(each.rule not in FACTS for each in told) for told in said)
+    count = sum(map(bool, said))
+    return (
+        f"Of {len(healthy)} healthy trainings, {count} get a finding above `info`: **{per_thousand(count, len(healthy))} of "
+        f"1,000**, with Wilson's interval of 95 %. Without those of which only facts were told: "
+        f"{per_thousand(patterns, len(healthy))}."
+    )
+
+
+def _alarm_table(healthy: Sequence[Mapping[str, Any]], judged: Lines) -> str:
+    by_rule: dict[str, list[str]] = {}
+    for line in healthy:
+        for rule in dict.fromkeys(each.rule for each in alarms(judged[line["key"]])):
+            by_rule.setdefault(rule, []).append(line["key"])
+    order = sorted(by_rule, key=lambda rule: (rule in FACTS, -len(by_rule[rule]), rule))
+    rows = [
+        [
+            f"`{rule}`",
+            "fact" if rule in FACTS else "pattern",
+            per_thousand(len(by_rule[rule]), len(healthy)),
+            _few(by_rule[rule]),
+        ]
+        for rule in order
+    ]
+    return table(["rule", "kind", "of 1,000 healthy trainings", "seeds"], rows) if rows else ""
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _fault_summary(rungs: Sequence[Rung]) -> str:
+    if not rungs:
+        return "No faults were recorded."
+    harmful = [each for each in rungs if each.is_harmful]
+    visible = [each for each in harmful if MUTATORS[each.fault].is_visible]
+    caused = [each for each in visible if each.has_cause is not None]
+    return "\n".join(
+        [
+            f"- {len(rungs)} rungs of {len({each.fault for each in rungs})} faults; {len(harmful)} are harmful.",
+            f"- Of harmful rungs of visible faults, **{percent(sum(each.is_named for each in visible), len(visible))}** are "
+            f"named, and **{percent(sum(bool(each.has_cause) for each in caused), len(caused))}** get a right cause.",
+            f"- Of all harmful rungs, {percent(sum(each.is_named for each in harmful), len(harmful))} are named, and something "
+            f"is said of {percent(sum(each.is_told for each in harmful), len(harmful))}.",
+        ]
+    )
+
+
+def _fault_table(rungs: Sequence[Rung]) -> str:
+    rows = []
+    for name, mutator in MUTATORS.items():
+        mine = [each for each in rungs if each.fault == name]
+        if not mine:
+            continue
+        harmful = [each for each in mine if each.is_harmful]
+        delays = [each.delay for each in harmful if each.delay is not None]
+        leads = [each.lead for each in harmful if each.lead is not None]
+        placed = [each.in_place for each in harmful if each.is_named and each.in_place is not None]
+        caused = [each.has_cause for each in harmful if each.has_cause is not None]
+        ladder = [
+            f"{sum(each.is_named for each in step)}/{sum(bool(each.is_harmful) for each in step)}"
+            for step in ([each for each in harmful if each.rung == rung] for rung in range(RUNGS))
+        ]
+        rows.append(
+            [
+                f"`{name}`",
+                "yes" if mutator.is_visible else "not yet",
+                *ladder,
+                percent(sum(each.is_told for each in harmful), len(harmful)),
+                percent(sum(map(bool, placed)), len(placed)),
+                percent(sum(map(bool, caused)), len(caused)),
+                f"{median(delays):.0f}" if delays else "–",
+                f"{median(leads):.0f}" if leads else "–",
+            ]
+        )
+    heads = ["fault", "visible", *(f"rung {rung + 1}" for rung in range(RUNGS))]
+    heads += ["something said", "right layer", "right cause", "steps until named", "steps before divergence"]
+    return f"In the columns of rungs: named of harmful.\n\n{table(heads, rows)}" if rows else ""
+
+
+def _silent_table(rungs: Iterable[Rung]) -> str:
+    silent = Counter((each.fault, each.rung + 1) for each in rungs if each.is_harmful and not each.is_told)
+    rows = [[f"`{fault}`", rung, count] for (fault, rung), count in sorted(silent.items())]
+    return table(["fault", "rung", "trainings"], rows) if rows else "There are none."
+
+
+def _drawn_table(drawn: Sequence[Mapping[str, Any]], what: str, names: Any) -> str:
+    reasons = sorted({line["discarded"] for line in drawn if line.get("discarded")})
+    counts: dict[str, Counter[str]] = {}
+    for line in drawn:
+        for name in names(line):
+            outcome = "error" if line.get("error") else line.get("discarded") or "healthy"
+            counts.setdefault(name, Counter())[outcome] += 1
+    columns = ["healthy", *reasons, "error"]
+    rows = [[name, sum(each.values()), *(each[column] for column in columns)] for name, each in sorted(counts.items())]
+    return table([what, "drawn", *columns], rows) if rows else ""
+
+
+def _errors(recorded: Lines, judged: Lines) -> str:
+    failed = [f"- `{line['key']}`: {line['error']}" for line in recorded.values() if line.get("error") and not line["fault"]]
+    failed += [f"- `{line['key']}`, judging: {line['error']}" for line in judged.values() if "error" in line]
+    lacking = sum(line["fault"] != "" and "error" in line and "rows" not in line for line in recorded.values())
+    failed += [f"- {lacking} faulty trainings could not be recorded."] if lacking else []
+    return "\n".join(["## Errors", "", *failed]) if failed else f"Each spread is that of {REPEATS} repetitions. No job failed."

@@ -1,0 +1,109 @@
+"""What is judged from a file equals what the fit itself was told: findings, causes, the terminal and the line at the end."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+from benchmarks.trainings.draw import drawn
+from benchmarks.trainings.families import FAMILIES
+from benchmarks.trainings.fitting import Job, fitted, spec_of
+from benchmarks.trainings.judging import diverged_at, judge_offline, judged
+from benchmarks.trainings.mutators import MUTATORS
+from benchmarks.trainings.recording import Kept, monitors, record
+from galleries.rules import HEALTH
+from lightning_hooks import HealthMonitor
+from lightning_hooks.health import Finding, Severity
+from lightning_hooks.health.text import Block, as_text
+from lightning_hooks.records.saved_views import read_views, write_views
+from tests.benchmarks.trainings.fixed import FAULTY, HEALTHY
+from tests.health.views import views_of
+
+
+class Listener(HealthMonitor):
+    """Notes each new finding with its step, and what its reporter tells."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Finding, int]] = []
+        self.blocks: list[str] = []
+        self.line = ""
+        above = ["warn", {"call": self.note}]
+        super().__init__(actions={"info": {"call": self.note}, "warning": above, "critical": above})
+
+    def note(self, finding: Finding) -> None:
+        assert self._job.reporter is not None
+        self.heard.append((finding, self._job.reporter.diagnosis.evidence.step))
+
+    def tell(self, block: Block) -> None:
+        self.blocks.append(as_text([block]))
+
+    def tell_line(self, line: str) -> None:
+        self.line = line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", [*HEALTHY[:3], *FAULTY], ids=lambda job: job.key)
+def test_a_file_is_judged_as_its_fit_was(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, listener = Kept(), Listener()
+    _listen(listener, monkeypatch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = fitted(spec_of(job), tmp_path, monitors(kept, listener), job)
+    write_views(tmp_path / "fit.views", kept.views)
+    judgement = judge_offline(read_views(tmp_path / "fit.views"), error=result.error)
+    final = {finding.number: finding for finding in listener.findings}
+    assert judgement.findings == [(final[finding.number], step) for finding, step in listener.heard]
+    assert judgement.causes == listener.causes
+    assert (judgement.blocks, judgement.line) == (listener.blocks, listener.line)
+    assert judgement.line == ("" if result.error else listener.summary["line"])
+    if job.fault:
+        assert {each.rule for each in listener.findings} & {*MUTATORS[job.fault].rules} and judgement.blocks
+
+
+def _listen(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    outlet = "lightning_hooks.callbacks._outlet.TrainerOutlet"
+    monkeypatch.setattr(f"{outlet}.tell", lambda self, block: listener.tell(block))
+    monkeypatch.setattr(f"{outlet}.tell_line", lambda self, line: listener.tell_line(line))
+
+
+def test_a_loss_has_diverged_if_it_stays_out() -> None:
+    def of(losses: list[float]) -> int | None:
+        return diverged_at(views_of([("loss", "loss")], [[each] for each in losses]))
+
+    assert of([1.0, 9.0, 9.0, 9.0, 9.0, 2.0, 1.0]) is None
+    assert of([1.0, 2.0, 4.0, 4.0, 4.0, 4.0, 4.0, 1.0]) == 2
+    assert of([1.0, 2.0, 4.0, 5.0]) == 2
+    assert of([1.0, float("inf")]) == 1
+    assert diverged_at([]) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", HEALTHY, ids=lambda job: drawn(job.seed).family)
+def test_nothing_is_said_of_a_healthy_training(job: Job, tmp_path: Path) -> None:
+    kept = Kept()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = fitted(spec_of(job), tmp_path, monitors(kept))
+    assert result.error == "" and result.value >= FAMILIES[result.spec.family].bar
+    judgement = judge_offline(kept.views)
+    assert judgement.line.startswith("Healthy: "), judgement.blocks
+    assert [finding for finding, _ in judgement.findings if finding.severity != Severity.INFO] == []
+
+
+@pytest.mark.slow
+def test_a_line_has_the_judgement_of_its_views_as_plain_values(tmp_path: Path) -> None:
+    line = record(FAULTY[1], tmp_path)
+    assert (line["key"], line["error"], line["onset"]) == (FAULTY[1].key, "", 0)
+    verdict = judged(json.loads(json.dumps(line)), tmp_path)
+    assert json.loads(json.dumps(verdict)) == verdict and verdict["key"] == line["key"] and verdict["rules"] == HEALTH
+    assert {"NoGradient"} <= {finding[0] for finding in verdict["findings"]}
+
+
+def test_views_that_cannot_be_read_are_an_error_of_their_line(tmp_path: Path) -> None:
+    verdict = judged({"key": "7", "views": "7.views", "error": ""}, tmp_path)
+    assert (
+        verdict["key"] == "7" and verdict["error"].startswith("MissingError") and "7.views does not exist" in verdict["error"]
+    )
