@@ -12,7 +12,6 @@ from benchmarks.trainings.draw import drawn
 from benchmarks.trainings.families import FAMILIES
 from benchmarks.trainings.fitting import Job, fitted, spec_of
 from benchmarks.trainings.judging import diverged_at, judge_offline, judged
-from benchmarks.trainings.mutators import MUTATORS
 from benchmarks.trainings.recording import Kept, monitors, record
 from galleries.rules import HEALTH
 from lightning_hooks import HealthMonitor
@@ -23,19 +22,19 @@ from tests.benchmarks.trainings.fixed import FAULTY, HEALTHY
 from tests.health.views import views_of
 
 
-class Listener(HealthMonitor):
-    """Notes each new finding with its step, and what its reporter tells."""
+class Listener:
+    """Notes each new finding of a monitor with its step, and what its reporter tells."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[Finding, int]] = []
         self.blocks: list[str] = []
         self.line = ""
         above = ["warn", {"call": self.note}]
-        super().__init__(actions={"info": {"call": self.note}, "warning": above, "critical": above})
+        self.monitor = HealthMonitor(actions={"info": {"call": self.note}, "warning": above, "critical": above})
 
     def note(self, finding: Finding) -> None:
-        assert self._job.reporter is not None
-        self.heard.append((finding, self._job.reporter.diagnosis.evidence.step))
+        assert self.monitor._job.reporter is not None
+        self.heard.append((finding, self.monitor._job.reporter.diagnosis.evidence.step))
 
     def tell(self, block: Block) -> None:
         self.blocks.append(as_text([block]))
@@ -51,16 +50,17 @@ def test_a_file_is_judged_as_its_fit_was(job: Job, tmp_path: Path, monkeypatch: 
     _listen(listener, monkeypatch)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = fitted(spec_of(job), tmp_path, monitors(kept, listener), job)
+        result = fitted(spec_of(job), tmp_path, monitors(kept, listener.monitor), job)
+    assert kept.views and ("" if job.fault else result.error) == ""
     write_views(tmp_path / "fit.views", kept.views)
     judgement = judge_offline(read_views(tmp_path / "fit.views"), error=result.error)
-    final = {finding.number: finding for finding in listener.findings}
+    final = {finding.number: finding for finding in listener.monitor.findings}
     assert judgement.findings == [(final[finding.number], step) for finding, step in listener.heard]
-    assert judgement.causes == listener.causes
+    assert judgement.causes == listener.monitor.causes
     assert (judgement.blocks, judgement.line) == (listener.blocks, listener.line)
-    assert judgement.line == ("" if result.error else listener.summary["line"])
-    if job.fault:
-        assert {each.rule for each in listener.findings} & {*MUTATORS[job.fault].rules} and judgement.blocks
+    assert judgement.line == ("" if result.error else listener.monitor.summary["line"])
+    # Whether the right rule names a fault is what the table measures. Here the files must have something to say.
+    assert not job.fault or (judgement.findings and judgement.blocks)
 
 
 def _listen(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
