@@ -9,13 +9,17 @@ import importlib.util
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from torch import Tensor
 
 from lightning_hooks.stats import kernels
 
+Fit = Callable[[], tuple[list[dict[str, float]], list[Tensor]]]
 LIST, PAIRED, MERGE, COMPARE, UNITS, COUNT, CLEAR, EIGHT = 8, 16, 32, 64, 128, 256, 512, 1024
 _KINDS = {
     "measure_one": 0,
@@ -163,6 +167,30 @@ def install(
     for module in (cuda, cuda_counts, kept_tables, queued_rows, queued_units):
         monkeypatch.setattr(module, "current_stream", lambda device: found.stream)
     return found
+
+
+def numbers_of_the_ways(monkeypatch: Any, fit: Fit, kernel: str) -> list[dict[str, float]]:
+    """Assert that a fit has the same numbers whether C++ launches, Python does, or the CPU measures, and return those of C++.
+
+    Args:
+        monkeypatch: of pytest.
+        fit: trains, and returns the numbers of each step and the weights at the end.
+        kernel: the name of one that C++ launches mostly.
+    """
+    plain, weights = fit()
+    ways = []
+    for through in (True, False):
+        with monkeypatch.context() as patch:
+            device = install(patch, through=through, late=(False, False))
+            found, same_weights = fit()
+            ways.append((found, device.from_python.count(kernel), device.launches))
+            assert all(map(torch.equal, weights, same_weights))
+    assert ways[0][0] == ways[1][0] and ways[0][2] == ways[1][2] and 0 < ways[0][1] < ways[1][1] / 4
+    for step, other in zip(ways[0][0], plain, strict=True):
+        assert step.keys() == other.keys()
+        for tag, value in step.items():
+            assert value == pytest.approx(other[tag], rel=1e-5, abs=1e-7), tag
+    return ways[0][0]
 
 
 def _name(kernel: Any) -> str:

@@ -503,19 +503,7 @@ def test_parameters_and_gradients_are_measured_in_one_launch_for_each_dtype(devi
 
 
 def test_a_fit_has_the_numbers_of_the_other_ways(monkeypatch):
-    plain, weights = fit()
-    ways = []
-    for through in (True, False):
-        with monkeypatch.context() as patch:
-            device = stand_in.install(patch, through=through, late=(False, False))
-            found, same_weights = fit()
-            ways.append((found, device.from_python.count("measure_one"), device.launches))
-            assert all(map(torch.equal, weights, same_weights))
-    assert ways[0][0] == ways[1][0] and ways[0][2] == ways[1][2] and 0 < ways[0][1] < ways[1][1] / 4
-    for step, other in zip(ways[0][0], plain, strict=True):
-        assert step.keys() == other.keys()
-        for tag, value in step.items():
-            assert value == pytest.approx(other[tag], rel=1e-5, abs=1e-7), tag
+    stand_in.numbers_of_the_ways(monkeypatch, fit, "measure_one")
 
 
 @pytest.mark.parametrize("through", [True, False])

@@ -338,19 +338,8 @@ def fit(steps=4):
 
 
 def test_a_fit_has_the_numbers_of_the_other_ways(monkeypatch):
-    plain, weights = fit()
-    ways = []
-    for through in (True, False):
-        with monkeypatch.context() as patch:
-            device = stand_in.install(patch, through=through, late=(False, False))
-            found, same_weights = fit()
-            ways.append((found, device.from_python.count("merge_parts"), device.launches))
-            assert all(map(torch.equal, weights, same_weights))
-    assert ways[0][0] == ways[1][0] and ways[0][2] == ways[1][2] and 0 < ways[0][1] < ways[1][1] / 4
-    for step, other in zip(ways[0][0], plain, strict=True):
-        assert step.keys() == other.keys() and any("unit_variation" in tag for tag in step)
-        for tag, value in step.items():
-            assert value == pytest.approx(other[tag], rel=1e-5, abs=1e-7), tag
+    for step in stand_in.numbers_of_the_ways(monkeypatch, fit, "merge_parts"):
+        assert any("unit_variation" in tag for tag in step)
 
 
 def test_a_gradient_with_units_takes_no_frame_of_python_and_an_output_two(monkeypatch):
