@@ -121,6 +121,12 @@ class Learner(LightningModule):
         return configured(self.spec, (parameter for parameter in self.parameters() if parameter.requires_grad))
 
 
+def split(samples: Tensor, spec: Spec, purpose: str) -> Tensor:
+    """The indices of 1,400 samples to train on, or of the others, the same for all repetitions of a training."""
+    order = torch.randperm(len(samples), generator=spec.source("split", of_task=True))
+    return order[:1400] if purpose == "train" else order[1400:]
+
+
 def loader(spec: Spec, *tensors: Tensor) -> DataLoader:
     """The batches of a training, in an order that depends on its repetition."""
     source = spec.source("order")

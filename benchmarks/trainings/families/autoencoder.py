@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.trainings.families.family import Family
-from benchmarks.trainings.parts import ACTIVATIONS, Learner, dropouts, initialise, loader, margin, predicted, seeded
+from benchmarks.trainings.parts import ACTIVATIONS, Learner, dropouts, initialise, loader, margin, predicted, seeded, split
 from benchmarks.trainings.spec import Spec
 from galleries.health.faulty_parts import digits
 from galleries.health.training import Case
@@ -71,8 +71,7 @@ class _Learner(Learner):
 
 def _data(spec: Spec, purpose: str) -> Tensor:
     pixels, _ = digits()
-    order = torch.randperm(len(pixels), generator=spec.source("split", of_task=True))
-    return pixels[order[:1400] if purpose == "train" else order[1400:]]
+    return pixels[split(pixels, spec, purpose)]
 
 
 def make(spec: Spec) -> Case:

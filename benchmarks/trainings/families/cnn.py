@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
@@ -24,6 +23,7 @@ from benchmarks.trainings.parts import (
     loader,
     predicted,
     seeded,
+    split,
 )
 from benchmarks.trainings.spec import Spec
 from galleries.health.faulty_parts import images
@@ -71,8 +71,7 @@ def data(spec: Spec, purpose: str) -> tuple[Tensor, Tensor]:
     pixels, labels = images()
     if spec["raw"] and spec["norm"] == "batch":
         pixels = 255 * (pixels - pixels.min()) / (pixels.max() - pixels.min())
-    order = torch.randperm(len(pixels), generator=spec.source("split", of_task=True))
-    chosen = order[:1400] if purpose == "train" else order[1400:]
+    chosen = split(pixels, spec, purpose)
     return pixels[chosen], labels[chosen]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.trainings.families.family import ANY, Family
-from benchmarks.trainings.parts import ACTIVATIONS, Learner, dropouts, initialise, loader, predicted, seeded
+from benchmarks.trainings.parts import ACTIVATIONS, Learner, dropouts, initialise, loader, predicted, seeded, split
 from benchmarks.trainings.spec import Spec
 from galleries.health.faulty_parts import digits
 from galleries.health.training import Case
@@ -53,8 +53,7 @@ def _criterion(spec: Spec) -> Any:
 
 def _data(spec: Spec, purpose: str) -> Tensor:
     pixels, _ = digits()
-    order = torch.randperm(len(pixels), generator=spec.source("split", of_task=True))
-    return pixels[order[:1400] if purpose == "train" else order[1400:1656]]
+    return pixels[split(pixels, spec, purpose)[: None if purpose == "train" else 256]]
 
 
 def make(spec: Spec) -> Case:

@@ -24,6 +24,7 @@ from benchmarks.trainings.parts import (
     loader,
     predicted,
     seeded,
+    split,
 )
 from benchmarks.trainings.spec import Spec
 from galleries.health.faulty_parts import digits
@@ -59,8 +60,7 @@ def data(spec: Spec, purpose: str) -> tuple[Tensor, Tensor]:
     source = spec.source(purpose, of_task=True)
     if spec["data"] == "digits":
         pixels, labels = digits()
-        order = torch.randperm(len(pixels), generator=spec.source("split", of_task=True))
-        chosen = order[:1400] if purpose == "train" else order[1400:]
+        chosen = split(pixels, spec, purpose)
         return pixels[chosen], labels[chosen]
     labels = torch.randint(spec["classes"], (count,), generator=source)
     if spec["data"] == "blobs":

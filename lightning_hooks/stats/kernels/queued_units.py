@@ -25,7 +25,7 @@ class QueuedUnits:
         self._queue, self._state, self._kept = queue, state, kept
         self._has_kernels: dict[torch.dtype, bool] = {}  # of each dtype that was tried; False if there are no handles
         self._parts = torch.empty(0)
-        self._stream = -1  # on which the parts were allocated
+        self._stream = -1  # The parts were allocated on this stream.
         self._pass_parts(cuda_units.usual_numbers())
 
     def prepare(self, tensor: Tensor, axis: int) -> None:
@@ -62,7 +62,8 @@ class QueuedUnits:
         try:
             parts = torch.empty(max(numbers, present), dtype=torch.float64, device=self._state.device)
         except torch.OutOfMemoryError:
-            return  # the tensor has been measured, and Python can measure more of them
+            # Python has measured the tensor, and can measure more of them without this memory.
+            return
         # If a thread is launching with the present memory, a later tensor tries again.
         if self._queue.set_parts(parts.data_ptr(), parts.numel(), stream):
             self._parts, self._stream = parts, stream
