@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any, Final, Protocol, TypeVar
 
+from lightning_hooks.hooks.untraced import untraced
+
 T = TypeVar("T")
 _OF_TENSORS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
@@ -147,11 +149,16 @@ class OurHook:
 
     If a hooked module is copied or pickled, `nothing`, a function of the standard library, takes the place of each hook. So the
     copy works without the hook manager, and can be loaded where this package is not installed. Hooks of which there is one per
-    row have `__slots__`, because there may be thousands.
+    row have `__slots__`, because there may be thousands. Dynamo does not compile the call of a hook as code of its own.
     """
 
     __slots__ = ()
     __torch_unserializable__ = True  # Torch does not save hooks of tensors, and with this mark does not warn about them.
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__call__" in vars(cls):
+            untraced(vars(cls)["__call__"])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
         return nothing

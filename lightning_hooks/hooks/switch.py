@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 from lightning_hooks import backends
 from lightning_hooks.hooks.autograd import Names, names
 from lightning_hooks.hooks.handles import run_at_first_switch
+from lightning_hooks.hooks.untraced import untraced
 from lightning_hooks.tensor_kinds import is_transformed, without_subclass
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class HookSwitch(SwitchBase):
         self.is_on = self.traced = self.replays = self.only_loss = False
         self._accumulators = None
 
+    @untraced
     def leaves_out(self, has_gradients: bool | None = None) -> bool:
         """Whether hooks do nothing in the call under way, because it is no part of a training step.
 
@@ -113,6 +115,7 @@ class HookSwitch(SwitchBase):
         """Called when the backward of the loss has ended; `waits` says whether the next one will be announced."""
         self.in_loss, self.awaits_loss, self.only_loss = False, waits, False
 
+    @untraced
     def lets_through(self, backward: BackwardPass, *grads: Tensor | None) -> bool:
         """Whether an action on gradients of some backward passes gets those of the current pass."""
         if not self.is_on:
@@ -121,6 +124,7 @@ class HookSwitch(SwitchBase):
             return True
         return any(map(self.is_always_shown, grads))
 
+    @untraced
     def is_always_shown(self, grad: Tensor | None) -> bool:
         """Whether actions get a gradient in every backward pass: they refuse gradients of `torch.func`, or warn of them."""
         return grad is not None and is_transformed(grad)
@@ -138,6 +142,7 @@ class HookSwitch(SwitchBase):
             self.pass_number = number
         return self.is_loss
 
+    @untraced
     def identify(self) -> bool:
         """Identify the current backward pass, in its first hook. Returns whether it is that of the loss."""
         if not self._is_of_loss():
@@ -148,6 +153,7 @@ class HookSwitch(SwitchBase):
             names.at_end(self._end_only_loss)
         return True
 
+    @untraced
     def _end_only_loss(self) -> None:
         self.only_loss = False
 

@@ -33,9 +33,9 @@ from lightning_hooks.hooks.handles import Handles, OurHook
 from lightning_hooks.hooks.parts import Arguments, part_at, steps_of
 from lightning_hooks.hooks.places import Places
 from lightning_hooks.hooks.switch import BackwardPass, HookSwitch
+from lightning_hooks.hooks.untraced import untraced
 from lightning_hooks.nested.rebuilding import map_tensors
 from lightning_hooks.nested.tensors import tensors_in
-from lightning_hooks.private import private
 from lightning_hooks.tensor_kinds import is_measured
 
 _GRADIENTS = ("input_grad", "output_grad")
@@ -163,35 +163,31 @@ class GradientOf(torch.autograd.Function):
         return grad, torch.ops.lightning_hooks.read_grad(grad, mark), None, None
 
 
-# These functions look a mark up in two lines, because Dynamo traces them too where a compiled model asks for a gradient itself.
-# It stops at `int`, and torch 2.10 cannot go on with a method of a dictionary that was looked up before.
-
-
+@untraced
 def _read(x: Tensor, number: Tensor) -> None:
-    key = int(number)
-    mark = _MARKS.get(key, _no_mark)()
+    mark = _MARKS.get(int(number), _no_mark)()
     if mark is not None and mark.hooks.switch.is_on:
         mark.run(x)
 
 
+@untraced
 def _read_without_gradients(x: Tensor, number: Tensor) -> None:
-    key = int(number)
-    mark = _MARKS.get(key, _no_mark)()
+    mark = _MARKS.get(int(number), _no_mark)()
     if mark is not None and mark.hooks.switch.is_on and not mark.hooks.switch.leaves_out(has_gradients=False):
         mark.run(x)
 
 
+@untraced
 def _read_grad(grad: Tensor, number: Tensor) -> Tensor:
-    key = int(number)
-    mark = _MARKS.get(key, _no_mark)()
+    mark = _MARKS.get(int(number), _no_mark)()
     if mark is not None and mark.hooks.switch.is_on:
         mark.run(grad)
     return torch.zeros(1, device=number.device)
 
 
+@untraced
 def _change_grad(grad: Tensor, number: Tensor) -> Tensor:
-    key = int(number)
-    mark = _MARKS.get(key, _no_mark)()
+    mark = _MARKS.get(int(number), _no_mark)()
     result = mark.run(grad) if mark is not None and mark.hooks.switch.is_on else grad
     # Copy the result, because its strides must be those that `register_fake` promises to the compiler.
     return torch.empty_like(grad).copy_(result)
@@ -314,16 +310,6 @@ class _TracedForwardHook(_TracedHook):
             replayed = replayed if self.switch.replays else None
             output = _with_nodes(output, part_at(output, steps), mark, probe, changes, replayed)
         return output if self.grads else None
-
-
-# Dynamo traces these two hooks as part of the module's graph. If torch calls them outside a graph, Dynamo must not compile
-# them into separate graphs.
-def _skip_codes() -> None:
-    for hook in (_TracedPreHook, _TracedForwardHook):
-        torch._dynamo.eval_frame.skip_code(hook.__call__.__code__)
-
-
-private("torch._dynamo.eval_frame.skip_code", _skip_codes, None, "hooks of a compiled module itself get small graphs")
 
 
 def _is_replayed(tensor: Tensor, replayed: Replayed | None) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
@@ -410,3 +411,23 @@ def test_compiled_modules(what: str) -> None:
             found = watched.latest
     want = by_hand(copied(net), X, Y)
     assert {tag: found[tag] for tag in want} == pytest.approx(want, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("what", ["all of it", "not the first layer"])
+def test_hooks_get_no_graphs_of_their_own_where_a_compiled_model_differentiates(what: str) -> None:
+    """Dynamo compiles each function of Python that the backward pass of an inner gradient calls."""
+    torch.compiler.reset()
+    net = Potential()
+    if what == "not the first layer":
+        net.first.forward = torch.compiler.disable(net.first.forward)  # type: ignore[method-assign]
+    net.compile(backend="eager")
+    clear_compilation_metrics()
+    with instrument(net, [StatsMonitor(MODULES)]) as watched:
+        net.loss(X, Y).backward()
+        watched.step()
+        assert watched.latest
+    files = {str(metrics.co_filename) for metrics in get_compilation_metrics()}
+    assert any(file.endswith("test_inner_gradients.py") for file in files)
+    assert not {file for file in files if "/lightning_hooks/" in file}
