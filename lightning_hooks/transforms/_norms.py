@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values, scaled
+from lightning_hooks.foreach import foreach, in_groups
+from lightning_hooks.transforms._batch import WIDER, over_values, scaled
 from lightning_hooks.transforms.base import Context
 
 

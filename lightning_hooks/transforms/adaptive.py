@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
-from lightning_hooks.transforms._batch import WIDER, by_kind, foreach, multiplied, over_values
+from lightning_hooks.foreach import by_kind, foreach
+from lightning_hooks.transforms._batch import WIDER, multiplied, over_values
 from lightning_hooks.transforms._check import check_count, check_factor, check_finite, check_norm_type
 from lightning_hooks.transforms._contract import params_of, refuse_sparse
 from lightning_hooks.transforms._norms import coefficient, norm_of_norms, norms, norms_of_group, stack_scalars, times

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError
-from lightning_hooks.transforms._batch import foreach, in_groups, over_values, scaled
+from lightning_hooks.foreach import foreach, in_groups
+from lightning_hooks.transforms._batch import over_values, scaled
 from lightning_hooks.transforms._check import check_finite, check_norm_type
 from lightning_hooks.transforms._norms import coefficient, norms, times, total_norm
 from lightning_hooks.transforms.base import Context, Transform

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
+from lightning_hooks.foreach import foreach, in_groups
 from lightning_hooks.saved_state import read_tensor
-from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values
+from lightning_hooks.transforms._batch import WIDER, over_values
 from lightning_hooks.transforms._check import check_factor, check_share
 from lightning_hooks.transforms._contract import refuse_sparse
 from lightning_hooks.transforms.base import Context, Transform

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import RuleError
+from lightning_hooks.foreach import foreach, in_groups
 from lightning_hooks.rules.reading import as_callable
-from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_values, scaled
+from lightning_hooks.transforms._batch import WIDER, over_values, scaled
 from lightning_hooks.transforms._check import check_factor, check_finite, check_flag
 from lightning_hooks.transforms._norms import norms, times, total_norm
 from lightning_hooks.transforms._schedule import Curve, as_points, number_at

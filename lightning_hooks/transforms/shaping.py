@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
-from lightning_hooks.transforms._batch import WIDER, foreach, in_groups, over_each, over_values
+from lightning_hooks.foreach import foreach, in_groups
+from lightning_hooks.transforms._batch import WIDER, over_each, over_values
 from lightning_hooks.transforms._check import check_factor, check_finite
 from lightning_hooks.transforms._contract import params_of, refuse_sparse, written, zeroed
 from lightning_hooks.transforms.base import Context, Transform

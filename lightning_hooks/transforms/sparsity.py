@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import RuleError, TransformError, shown
-from lightning_hooks.transforms._batch import foreach, in_groups, over_each, over_values
+from lightning_hooks.foreach import foreach, in_groups
+from lightning_hooks.transforms._batch import over_each, over_values
 from lightning_hooks.transforms._check import check_count, check_share, is_number, is_whole, whole_numbers
 from lightning_hooks.transforms._contract import zeroed
 from lightning_hooks.transforms.base import Context, Transform

@@ -9,7 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lightning_hooks.transforms._batch import foreach, over_values
+from lightning_hooks.foreach import foreach
+from lightning_hooks.transforms._batch import over_values
 from lightning_hooks.transforms._check import check_factor, check_finite
 from lightning_hooks.transforms._contract import params_of
 from lightning_hooks.transforms._norms import norms, stack_scalars, times

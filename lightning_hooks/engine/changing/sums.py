@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.errors import TransformError
+from lightning_hooks.foreach import foreach
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import COUNT, M2, MEAN, NONFINITE
 from lightning_hooks.tensor_kinds import elements, is_plain
-from lightning_hooks.transforms._batch import foreach
 
 EXACT: Final = (torch.float32, torch.float64)
 """The dtypes in which products are rounded so little that the cosine does not show it."""

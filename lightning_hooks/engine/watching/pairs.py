@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lightning_hooks.engine.participants.shards import refuse_sharded
 from lightning_hooks.engine.watching.snapshots import copy_all
+from lightning_hooks.foreach import foreach, in_groups
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import Demand, Due, Row
 from lightning_hooks.rules.schedule import EveryN
@@ -18,7 +19,6 @@ from lightning_hooks.stats.pairs import BEFORE, DOT, NOW, PAIR_STATS, PARTS, SMA
 from lightning_hooks.stats.schema import COUNT, M2, MEAN
 from lightning_hooks.stats.table import Table
 from lightning_hooks.tensor_kinds import is_plain, local_part
-from lightning_hooks.transforms._batch import foreach, in_groups
 
 
 class PairWatch:

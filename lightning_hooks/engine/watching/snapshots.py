@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from lightning_hooks.foreach import foreach
 from lightning_hooks.stats import kernels
 from lightning_hooks.tensor_kinds import is_plain
-from lightning_hooks.transforms._batch import foreach
 
 
 class Snapshots:
