@@ -23,6 +23,7 @@ WEIGHTED: Final = ("linear", "convolution")
 EXPERT: Final = re.compile(r"(?P<list>(?:.*\.)?\w*experts?\w*)\.(?P<index>\d+)(?:\.|$)", re.IGNORECASE)
 """The name of a module inside a member of a list of experts."""
 _MOST_KNOWN: Final = 64
+_BATCH_NORM: Final = re.compile(r"BatchNorm")
 _RECTIFIER: Final = re.compile(r"relu", re.IGNORECASE)
 _LEAKY: Final = re.compile(r"leaky|prelu|rrelu", re.IGNORECASE)
 
@@ -134,6 +135,11 @@ def is_rectifier(module: ModuleFacts | None) -> bool:
     if module is None or module.role not in ("activation", "other"):
         return False
     return _RECTIFIER.search(module.type) is not None and _LEAKY.search(module.type) is None
+
+
+def is_batch_norm(module: ModuleFacts) -> bool:
+    """Whether a module is a batch norm, by the name of its class."""
+    return _BATCH_NORM.search(module.type) is not None
 
 
 def aligned(values: Array | None, names: Sequence[str], to: Sequence[str]) -> Array:

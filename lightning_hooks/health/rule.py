@@ -6,6 +6,7 @@ A rule reads the evidence and returns symptoms. `Diagnosis` does the rest: patie
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from lightning_hooks.health.evidence import Evidence, Track
     from lightning_hooks.records.step_view import StepView
 
+_PARAMETRIZED: Final = re.compile(r"parametrizations\.(\w+)\.original\d*$")
+"""The name of a parameter of `torch.nn.utils.parametrize`."""
+_NORMED: Final = re.compile(r"((?:weight|bias)(?:_[hi]h_l\d+(?:_reverse)?)?)_(?:g|v|orig)$")
+"""The name of a parameter of the functions in `torch.nn.utils`: weight norm, spectral norm and pruning."""
 FAMILIES = ("facts", "loss", "gradients", "updates", "activations", "numerics")
 
 
@@ -258,8 +263,22 @@ def shown_rows(rows: Sequence[str]) -> str:
         'encoder.3, then 2 more'
         >>> shown_rows(["", "head.weight"])
         'the loss, then 1 more'
+        >>> shown_rows(["fc.parametrizations.weight.original0", "fc.parametrizations.weight.original1"])
+        'fc.weight'
     """
-    return f"{rows[0] or 'the loss'}, then {len(rows) - 1} more" if len(rows) > 1 else rows[0] if rows else ""
+    names = [*dict.fromkeys(map(user_name, rows))]
+    return f"{names[0] or 'the loss'}, then {len(names) - 1} more" if len(names) > 1 else names[0] if names else ""
+
+
+def user_name(row: str) -> str:
+    """The name by which a user knows a parameter: that of the weight which a parametrization or a weight norm computes from it.
+
+    Example:
+        >>> user_name("fc.parametrizations.weight.original1"), user_name("fc.weight_g"), user_name("fc.bias")
+        ('fc.weight', 'fc.weight', 'fc.bias')
+    """
+    name = _PARAMETRIZED.sub(r"\1", row)
+    return _NORMED.sub(r"\1", name)
 
 
 def symptoms_where(

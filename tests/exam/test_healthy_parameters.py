@@ -69,7 +69,6 @@ class FineTuned(LightningModule):
 
 
 @pytest.mark.slow
-@fails_until("NotInOptimizer passes the batch norms that BaseFinetuning(train_bn=False) leaves out on purpose")
 def test_batch_norms_that_a_fine_tuning_leaves_out(tmp_path: Path) -> None:
     """Lightning's `BaseFinetuning(train_bn=False)` unfreezes a backbone without its batch norms, which is its default."""
     torch.manual_seed(0)
@@ -81,10 +80,6 @@ def test_batch_norms_that_a_fine_tuning_leaves_out(tmp_path: Path) -> None:
     assert said.alarms == []
 
 
-PRUNED = "a parameter is known by its identity: pruning gives it another name"
-
-
-@fails_until(PRUNED)
 @pytest.mark.parametrize("lottery", [False, True])
 def test_a_pruned_model(tmp_path: Path, lottery: bool) -> None:
     """`ModelPruning` prunes after each epoch, and with `lottery` rewinds the weights. The optimizer holds all of them."""
@@ -103,7 +98,6 @@ class PrunesItself(Regression):
             prune.l1_unstructured(self.net[0], "weight", 0.3)
 
 
-@fails_until(PRUNED)
 def test_a_weight_that_is_pruned_by_torch(tmp_path: Path) -> None:
     """After `torch.nn.utils.prune` the optimizer holds the same parameter, which is now called `weight_orig`."""
     monitor = HealthMonitor()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from torch import nn
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom, shown_rows
@@ -55,6 +56,24 @@ def test_the_loss_is_named_among_rows_of_modules_and_parameters():
     loss = Symptom("", tensor="loss", step=1, measured=1.0, threshold=0.0, text="the loss is not finite")
     assert NonFinite().message(["", "a.weight", "b"], [loss]) == "The loss, then 2 more: the loss is not finite."
     assert shown_rows(["a", ""]) == "a, then 1 more" and shown_rows([""]) == ""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda layer: nn.utils.parametrizations.weight_norm(layer),
+        lambda layer: nn.utils.parametrizations.spectral_norm(layer),
+        lambda layer: nn.utils.spectral_norm(layer),
+        lambda layer: nn.utils.prune.l1_unstructured(layer, "weight", 0.5),
+    ],
+    ids=["weight norm", "spectral norm", "old spectral norm", "pruning"],
+)
+def test_the_parts_of_a_weight_are_shown_as_the_weight_that_its_user_wrote(make):
+    layers = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    for layer in layers:
+        make(layer)
+    names = [name for name, _ in layers.named_parameters() if "bias" not in name]
+    assert shown_rows(names) == "0.weight, then 1 more" and shown_rows(names[: len(names) // 2]) == "0.weight"
 
 
 def test_a_rule_needs_a_family_and_a_check():

@@ -10,7 +10,7 @@ from weakref import ref
 from torch import Tensor, nn
 
 from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFacts, ParameterFacts, StepFacts, Structure
-from lightning_hooks.rules.patterns import named_modules, named_parameters
+from lightning_hooks.rules.patterns import Target, named_modules, named_parameters
 
 _ROLES: Final = (
     ("loss", ("_Loss",)),
@@ -61,6 +61,8 @@ class ModelFacts:
     def __init__(self, model: nn.Module, optimizers: Callable[[], Sequence[Any]]) -> None:
         self._model = ref(model)
         self._optimizers = optimizers
+        # Pruning and parametrizations move a parameter to another name, under which no view of the run knows it.
+        self._first_names = {id(each.value): (ref(each.value), each.name) for each in named_parameters(model)}
         self._last = StepFacts()
         self._versions: dict[str, tuple[int, int]] = {}  # of frozen parameters: the id and how often its memory was written to
         # By the numbers of optimizer and group: the ids of the group's parameters, the names of those in the model, and the
@@ -87,8 +89,13 @@ class ModelFacts:
         modules = [] if model is None else named_modules(model)
         parameters = [] if model is None else named_parameters(model)
         self._modules = [(target.name, ref(target.value)) for target in modules]
-        self._parameters = [(target.name, ref(target.value)) for target in parameters]
-        self._names = {id(target.value): target.name for target in parameters}
+        self._parameters = [(self._first_name(target), ref(target.value)) for target in parameters]
+        self._names = {id(target.value): self._first_name(target) for target in parameters}
+
+    def _first_name(self, target: Target[nn.Parameter]) -> str:
+        """The name in the structure of a parameter that the model has had from the start; the current name of any other."""
+        known, name = self._first_names.get(id(target.value), (None, target.name))
+        return name if known is not None and known() is target.value else target.name
 
     def of_step(
         self,

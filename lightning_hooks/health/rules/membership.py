@@ -8,8 +8,8 @@ from typing import ClassVar, Final
 
 from lightning_hooks.errors import counted
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.roles import roles_of
-from lightning_hooks.health.rule import HealthRule, Severity, Symptom
+from lightning_hooks.health.roles import is_batch_norm, roles_of
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom, user_name
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_facts, no_optimizer, no_structure, one_rank
 from lightning_hooks.health.usage import has_any, is_named_copy, membership_of, trainable, unheld
 from lightning_hooks.records.facts import StepFacts, Structure
@@ -20,7 +20,8 @@ class NotInOptimizer(HealthRule):
     """A gradient reaches a trainable parameter that no optimizer holds.
 
     The gradient of the module's output is the witness: a target network, which no gradient reaches, is left out on purpose.
-    Modules whose names say so (`teacher`, `lpips`, …) are left out too.
+    Modules whose names say so (`teacher`, `lpips`, …) are left out too, and so are batch norms if the optimizers hold all else
+    that gets a gradient: `BaseFinetuning(train_bn=False)` leaves out just these.
     """
 
     patience: int = 1
@@ -39,27 +40,29 @@ class NotInOptimizer(HealthRule):
         if structure is None:
             return
         modules: dict[str, str] = {}
+        norms: set[str] = set()
         reached: dict[str, dict[int, bool]] = {}
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
             if facts is None or not facts.optimizers:
                 continue
+            left_out = []
             for name in unheld(structure, facts):
-                modules = modules or {each.name: each.module for each in structure.parameters}
+                if not modules:
+                    modules = {each.name: each.module for each in structure.parameters}
+                    norms = {each.name for each in structure.modules if is_batch_norm(each)}
                 module = modules[name]
                 if module not in reached:
                     above = has_any(evidence.track("output_grad", "abs_max"), module)
                     steps = evidence.steps.tolist()
                     reached[module] = {} if above is None else dict(zip(steps, above.tolist(), strict=True))
                 if reached[module].get(step, False):
-                    yield Symptom(
-                        name,
-                        tensor="",
-                        step=step,
-                        measured=0.0,
-                        threshold=1.0,
-                        text="no optimizer holds this parameter, which gets a gradient",
-                    )
+                    left_out.append(name)
+            if all(modules[name] in norms for name in left_out):
+                continue
+            text = "no optimizer holds this parameter, which gets a gradient"
+            for name in left_out:
+                yield Symptom(name, tensor="", step=step, measured=0.0, threshold=1.0, text=text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +91,7 @@ class StrangerInOptimizer(HealthRule):
             if facts is None or not any(strangers):
                 continue
             held = membership_of(facts).optimizer_of
-            left = 0 if evidence.structure is None else len(unheld(evidence.structure, facts))
+            left = 0 if evidence.structure is None else len({*map(user_name, unheld(evidence.structure, facts))})
             for number, count in enumerate(strangers):
                 is_mixed = facts.precision is not None and number in held.values()
                 if count and (left or is_mixed):

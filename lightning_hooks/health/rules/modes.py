@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import layers_of
-from lightning_hooks.health.roles import percent, roles_of
+from lightning_hooks.health.roles import is_batch_norm, percent, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_facts, no_optimizer, no_structure
 from lightning_hooks.health.usage import is_named_copy, membership_of
 from lightning_hooks.records.facts import ModuleFacts, StepFacts, Structure
-
-_BATCH_NORM: Final = re.compile(r"BatchNorm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,12 +170,12 @@ def _evaluating(evidence: Evidence) -> Iterator[tuple[int, set[str]]]:
 
 
 def _has_mode(module: ModuleFacts) -> bool:
-    return module.role == "dropout" or _BATCH_NORM.search(module.type) is not None
+    return module.role == "dropout" or is_batch_norm(module)
 
 
 def _batch_norms(structure: Structure) -> dict[str, int]:
     """The batch norms of a model, each with its number of channels; 0 if it has no parameters."""
-    names = {each.name for each in structure.modules if _BATCH_NORM.search(each.type)}
+    names = {each.name for each in structure.modules if is_batch_norm(each)}
     channels = dict.fromkeys(names, 0)
     for each in structure.parameters:
         if each.module in names and len(each.shape) == 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -53,6 +55,28 @@ def test_a_parameter_that_was_replaced_is_found_when_the_optimizer_gets_it() -> 
     assert second is first and second.optimizers[0].groups[0].strangers == 0
     optimizer.param_groups[0]["lr"] = 0.2
     assert facts.of_step().optimizers[0].groups[0].lr == 0.2
+
+
+def prune(layer: nn.Module) -> None:
+    nn.utils.prune.l1_unstructured(layer, "weight", 0.5)
+
+
+def parametrize(layer: nn.Module) -> None:
+    nn.utils.parametrize.register_parametrization(layer, "weight", nn.Identity())
+
+
+@pytest.mark.parametrize("change", [prune, parametrize])
+def test_a_parameter_that_moves_to_another_name_keeps_its_first_one(change: Callable[[nn.Module], None]) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    facts = ModelFacts(model, lambda: [optimizer])
+    first = facts.of_step()
+    for layer in model:
+        change(layer)
+    facts.forget()
+    second = facts.of_step()
+    assert second.optimizers == first.optimizers and second.frozen == first.frozen == ("1.weight",)
 
 
 def test_modules_in_evaluation_mode_and_frozen_parameters_are_named() -> None:

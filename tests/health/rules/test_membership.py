@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lightning_hooks.health.rules.membership import FrozenMoves, NotInOptimizer, ReplicasDiffer, StrangerInOptimizer
-from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
+from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFacts, ParameterFacts, StepFacts, Structure
 from tests.health.rules.made import diagnosed, found, of_rms, reason, run, structure_of, without_structure
 
 MODEL = structure_of({"enc": "Linear", "target_enc": "Linear", "head": "Linear"})
@@ -50,6 +50,34 @@ def test_a_parameter_that_the_optimizer_loses_is_named_since_that_step():
 )
 def test_parameters_that_are_left_out_on_purpose_are_no_finding(facts, silent):
     assert found(NotInOptimizer(), flowing(facts, silent=silent)) == {}
+
+
+NORMS = structure_of({"net.0": "Conv2d", "net.1": "BatchNorm2d", "net.2": "Linear"})
+NORMS = replace(NORMS, parameters=(*NORMS.parameters, ParameterFacts("net.1.weight", "net.1", (64,), "float32")))
+ALL = tuple(each.name for each in NORMS.parameters)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "named"),
+    [
+        (["net.1.weight"], []),
+        (["net.1.weight", "net.2.bias"], ["net.1.weight", "net.2.bias"]),
+        (["net.2.weight"], ["net.2.weight"]),
+    ],
+)
+def test_batch_norms_alone_are_left_out_on_purpose(left_out, named):
+    facts = facts_of([name for name in ALL if name not in left_out])
+    views = run(NORMS, {("output_grad", each.name): of_rms(1.0) for each in NORMS.modules}, steps=3, facts=facts)
+    assert sorted(found(NotInOptimizer(), views)) == named
+
+
+def test_three_weights_behind_a_weight_norm_are_counted_as_three():
+    names = [f"{layer}.parametrizations.weight.original{i}" for layer in "abc" for i in range(2)]
+    parameters = tuple(ParameterFacts(name, name[0], (2, 2), "float32") for name in names)
+    structure = Structure(tuple(ModuleFacts(name, "ParametrizedLinear", "linear") for name in "abc"), parameters)
+    tensors = {("output_grad", name): of_rms(1.0) for name in "abc"}
+    (finding,) = diagnosed(NotInOptimizer(), run(structure, tensors, steps=3, facts=facts_of(["d"]))).findings
+    assert finding.message == "a.weight, then 2 more: no optimizer holds this parameter, which gets a gradient."
 
 
 def test_an_optimizer_with_parameters_of_a_copy_is_told_with_their_number():
