@@ -44,11 +44,13 @@ def page(results: list[dict[str, Any]], peers: list[dict[str, Any]]) -> str:
     parts = [
         (Path(__file__).parent / "introduction.md").read_text(encoding="utf-8").rstrip(),
         "## Rules",
-        "The name of a rule leads to its thresholds, their source, and what to try. A rule whose severity is `info` is never "
-        "printed.",
+        "The name of a rule leads to its thresholds, their source, and what to try. A rule states a fact of structure, a "
+        "fact of numbers, or a pattern, which is a note until harm is measured. Findings of severity `info` are never printed.",
         rules_table(),
         "## Causes",
-        "A cause joins findings. The package knows these; a finding belongs to one of them at most.",
+        "A cause joins findings. The package knows these; a finding belongs to one of them at most. A decisive finding stands "
+        "above `info`. `@` names the tensor, `>` and `<` the side of the threshold, and `+` asks that the loss or a second row "
+        "shows the same.",
         causes_table(),
         "## What was said of the gallery",
         summary(results),
@@ -73,11 +75,12 @@ def rules_table() -> str:
         [
             linked(rule.name),
             _first_sentence(rule),
+            rule.kind,
             str(rule.severity) if rule.enabled else "off",
         ]
         for rule in sorted(DEFAULT_RULES, key=lambda rule: (rule.family, rule.name))
     ]
-    return markdown.table(["rule", "it says", "severity"], rows)
+    return markdown.table(["rule", "it says", "it states", "severity"], rows)
 
 
 def causes_table() -> str:

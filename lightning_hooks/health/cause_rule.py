@@ -10,6 +10,7 @@ from typing import NamedTuple
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import Confidence, Finding
+from lightning_hooks.health.harm import JUMP
 
 
 class Entry(NamedTuple):
@@ -17,18 +18,22 @@ class Entry(NamedTuple):
 
     Args:
         rule: the name of the rule.
-        tensor: the tensor of the finding's first row or of one of its symptoms; None for any.
+        tensor: one of the tensors at which the finding was seen; None for any.
         side: `>` for a measurement above its threshold, `<` for one below; None for either.
+        twice: whether the loss or a second row must show what the finding says.
     """
 
     rule: str
     tensor: str | None = None
     side: str | None = None
+    twice: bool = False
 
     def matches(self, finding: Finding) -> bool:
         """Whether a finding is one of these."""
-        tensors = (None, finding.tensor, *(symptom.tensor for symptom in finding.evidence))
+        tensors = (None, finding.tensor, *finding.tensors)
         if finding.rule != self.rule or self.tensor not in tensors:
+            return False
+        if self.twice and len(finding.rows) < 2 and not finding.harm.startswith(JUMP):
             return False
         if self.side is None or not finding.evidence:
             return True
@@ -38,19 +43,21 @@ class Entry(NamedTuple):
 
 @lru_cache(maxsize=256)
 def entry_of(text: str) -> Entry:
-    """An entry of the table from its text: `LossSpike`, `NonFinite@input`, `PoorInitialization>`.
+    """An entry of the table from its text: `LossSpike`, `NonFinite@input`, `PoorInitialization>`, `GradientSpike+`.
 
     Example:
-        >>> entry_of("NonFinite@input"), entry_of("PoorInitialization>")
-        (Entry(rule='NonFinite', tensor='input', side=None), Entry(rule='PoorInitialization', tensor=None, side='>'))
+        >>> entry_of("NonFinite@input")
+        Entry(rule='NonFinite', tensor='input', side=None, twice=False)
+        >>> entry_of("PoorInitialization>").side, entry_of("GradientSpike+").twice
+        ('>', True)
     """
-    side = text[-1] if text[-1:] in ("<", ">") else None
-    rule, _, tensor = text.rstrip("<>").partition("@")
+    end = text[-1:]
+    rule, _, tensor = text.rstrip("<>+").partition("@")
     if not rule.isidentifier():
         raise RuleError(
-            f"an entry of a cause must be the name of a rule, with '@' tensor, '<' or '>' behind it, got {shown(text)}"
+            f"an entry of a cause must be the name of a rule, with '@' tensor, '<', '>' or '+' behind it, got {shown(text)}"
         )
-    return Entry(rule, tensor or None, side)
+    return Entry(rule, tensor or None, end if end in ("<", ">") else None, twice=end == "+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +74,7 @@ class CauseRule:
         next_steps: what to try.
         alternatives: other explanations, each with how to tell it apart.
         confidence: `possible` becomes `likely` if findings of two rules agree.
+        while_standing: whether the decisive findings must stand, because the message says what is so now.
         same_rows: whether supporting findings must be about the modules of the decisive ones.
         condition: of the facts of the run; None for none.
         history: a condition of the steps before the decisive findings began, which is given the first step of these; None for
@@ -75,7 +83,7 @@ class CauseRule:
     Example:
         >>> rule = CauseRule(name="Tired", message="{where} is tired.", required=("DeadUnits",))
         >>> rule.required_entries
-        (Entry(rule='DeadUnits', tensor=None, side=None),)
+        (Entry(rule='DeadUnits', tensor=None, side=None, twice=False),)
     """
 
     name: str
@@ -87,6 +95,7 @@ class CauseRule:
     next_steps: tuple[str, ...] = ()
     alternatives: tuple[str, ...] = ()
     confidence: Confidence = "possible"
+    while_standing: bool = False
     same_rows: bool = False
     condition: Callable[[Evidence], bool] | None = None
     history: Callable[[Evidence, int], bool] | None = None

@@ -177,6 +177,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         required=("ClippingAlways",),
         any_of=("LossConstant", "UpdateTooSmall", "UnchangedParameter"),
         excluding=("UpdateTooLarge", "NoGradient"),
+        while_standing=True,
         next_steps=("Raise gradient_clip_val to about the usual norm of the gradient (`watch/run/grad_norm`).",),
         alternatives=("A learning rate that is too low: then the loss does not fall without clipping either.",),
     ),
@@ -307,7 +308,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
         name="BadBatch",
         message="The data of single steps differs from all other data, at step {step} first: {where}.",
-        any_of=("NonFinite@input", "LossSpike", "GradientSpike"),
+        any_of=("NonFinite@input", "LossSpike", "GradientSpike+"),
         supporting=("NonFinite", "GradientSpike", "LossSpike"),
         next_steps=("Look at the batch of that step: labels, missing values, and the scale of its inputs.",),
         alternatives=(

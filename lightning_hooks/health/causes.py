@@ -19,6 +19,8 @@ EARLIER = 40
 def explain(findings: Sequence[Finding], evidence: Evidence, table: Sequence[CauseRule] = CAUSES) -> list[Cause]:
     """The causes of findings. A finding belongs to one cause at most; findings without a cause stand alone.
 
+    Notes need no cause: a decisive finding of each cause is above `info`.
+
     Args:
         findings: the findings to explain. Their order does not matter.
         evidence: facts about the run.
@@ -61,11 +63,16 @@ def _explain_with(
     def matching(entry: Entry) -> list[Finding]:
         return [finding for finding in findings.get(entry.rule, ()) if entry.matches(finding)]
 
-    required = [matching(entry) for entry in rule.required_entries]
-    chosen = [each for entry in rule.any_of_entries for each in matching(entry)]
+    def deciding(entry: Entry) -> list[Finding]:
+        return [finding for finding in matching(entry) if finding.is_over is None or not rule.while_standing]
+
+    required = [deciding(entry) for entry in rule.required_entries]
+    chosen = [each for entry in rule.any_of_entries for each in deciding(entry)]
     if any(map(matching, rule.excluding_entries)) or not all(required) or (rule.any_of and not chosen):
         return None, []
     decisive = _without_repeats([each for group in required for each in group] + chosen)
+    if all(finding.severity is Severity.INFO for finding in decisive):
+        return None, []
     begin = min(finding.first_step for finding in decisive)
     if not rule.holds(evidence, begin):
         return None, []

@@ -15,7 +15,8 @@ from lightning_hooks.health.causes import CAUSES, CauseRule, explain
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import Cause, Event, EventKind, Finding
 from lightning_hooks.health.groups import Groups
-from lightning_hooks.health.rule import HealthRule, Symptom
+from lightning_hooks.health.harm import harm_of, jump_of
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules import DEFAULT_RULES
 from lightning_hooks.health.streaks import Streak, Streaks
 from lightning_hooks.health.summary import summary_of
@@ -69,6 +70,7 @@ class Diagnosis:
         self._groups = Groups(self.rules)
         self._causes: list[Cause] = []
         self._explained: tuple[str, Cause] | None = None
+        self._harm = -1, ""  # the last step at which somebody asked, and the answer
         self._ran: set[str] = set()
         self._could_not: dict[str, str] = {}
         self._failed: dict[str, str] = {}
@@ -141,6 +143,7 @@ class Diagnosis:
         self._judged = {name: min(judged, step - 1) for name, judged in self._judged.items()}
         for streaks in self._streaks.values():
             streaks.restart()
+        self._harm = -1, ""
         self._plan_looks()
 
     def _look(self, view: StepView | None) -> list[Event]:
@@ -193,7 +196,18 @@ class Diagnosis:
             return {}
         self._ran.add(name)
         self._could_not.pop(name, None)
-        return self._groups.update(name, self._streaks[name].update(symptoms, self.evidence))
+        happened = self._groups.update(name, self._streaks[name].update(symptoms, self.evidence))
+        if rule.kind == "pattern" and rule.severity is not Severity.INFO:
+            for number in self._groups.raise_notes(name, happened, self._harm_to):
+                if happened.get(number) != "new":
+                    happened[number] = "raised"
+        return happened
+
+    def _harm_to(self, last: int) -> str:
+        """The harm that stands beside a pattern: of the run, or a jump of the loss where the pattern was seen last."""
+        if self._harm[0] != self.evidence.step:
+            self._harm = self.evidence.step, harm_of(self.evidence)
+        return self._harm[1] or jump_of(self.evidence, last)
 
     def _without_loss(self, rule: HealthRule) -> str | None:
         """Why a rule on the loss cannot run where views have a row for the loss, but none was noted."""
@@ -283,6 +297,7 @@ class Diagnosis:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RuleError(f"diagnosis: the saved state is damaged: {error}") from error
         self.evidence, self._count, self._judged, self._streaks, self._groups = evidence, count, judged, streaks, groups
+        self._harm = -1, ""
         self._causes, self._ran, self._could_not, self._failed, self._accepted = causes, ran, could_not, failed, accepted
         self._plan_looks()
 

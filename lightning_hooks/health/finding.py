@@ -11,7 +11,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.health.rule import Severity, Symptom
 
 Confidence = Literal["certain", "likely", "possible"]
-EventKind = Literal["new", "grown", "again", "over", "known", "cause", "withdrawn", "begin", "end"]
+EventKind = Literal["new", "grown", "again", "raised", "over", "known", "cause", "withdrawn", "begin", "end"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Finding:
         tensor: the tensor of the first row; empty for facts.
         first_step: the step since which the condition holds.
         last_step: the last step at which it was seen.
-        severity: of the rule.
+        severity: of the rule; `info` for a pattern as long as no harm is measured.
         evidence: some of the symptoms, the clearest first.
         message: what follows.
         next_steps: what to try.
@@ -33,6 +33,8 @@ class Finding:
         cause: the name of the cause that explains the finding; None if it stands alone.
         is_over: the step from which the condition holds no longer; None while it holds.
         number: of the finding in its run; it stays when the finding grows.
+        tensors: all tensors at which the condition was seen; empty for facts.
+        harm: the harm that was measured in the run while a pattern held, with the step; empty for facts and without harm.
 
     Example:
         >>> symptom = Symptom("fc", tensor="output", step=30, measured=0.9, threshold=0.5, text="90 % of the units are dead")
@@ -65,6 +67,8 @@ class Finding:
     cause: str | None = None
     is_over: int | None = None
     number: int = 0
+    tensors: tuple[str, ...] = ()
+    harm: str = ""
 
     def __post_init__(self) -> None:
         if not self.fingerprint:
@@ -141,9 +145,10 @@ class Event:
     """Something that a look found, or the begin or end of a fit.
 
     Args:
-        kind: of a finding `new`, `grown` (it has more rows), `over`, `again` (it was over), `known` (a resumed fit has it from
-            its checkpoint); of a cause `cause` (it is new, or its findings or confidence changed) or `withdrawn` (later
-            findings contradict it); `begin` or `end` of a fit.
+        kind: of a finding `new`, `grown` (it has more rows), `raised` (harm was measured, so that a note became a warning or
+            worse), `over`, `again` (it was over), `known` (a resumed fit has it from its checkpoint); of a cause `cause` (it is
+            new, or its findings or confidence changed) or `withdrawn` (later findings contradict it); `begin` or `end` of a
+            fit.
         step: the step of the look; of a begin, the first step of the fit.
         finding: the finding; None for other kinds.
         cause: the cause; None for other kinds.

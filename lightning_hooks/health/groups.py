@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from lightning_hooks.health.finding import Cause, EventKind, Finding
-from lightning_hooks.health.rule import HealthRule, Symptom
-from lightning_hooks.health.streaks import Change, Streak
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom
+from lightning_hooks.health.streaks import Change, Place, Streak
 
 TOGETHER: Final = 20
 """Rows whose streaks begin within so many steps of the first one of a finding belong to the finding."""
@@ -22,17 +22,21 @@ class Group:
         rule: the name of the rule, and of the check.
         number: of the finding in its run.
         checked: what the check found; None if no check has found it.
+
+    Attributes:
+        harm: the harm that was measured while a pattern held; empty for a fact, and as long as there is none.
     """
 
     def __init__(self, rule: str, number: int, checked: Finding | None = None) -> None:
         self.rule, self.number, self.checked = rule, number, checked
-        self.members: dict[str, Streak] = {}
-        self.over_since: dict[str, int] = {}
+        self.members: dict[Place, Streak] = {}
+        self.over_since: dict[Place, int] = {}
+        self.harm = ""
 
     @property
     def rows(self) -> set[str]:
         """The names of all rows."""
-        return {*self.members, *(self.checked.rows if self.checked is not None else ())}
+        return {*(row for row, _ in self.members), *(self.checked.rows if self.checked is not None else ())}
 
     @property
     def first(self) -> int:
@@ -68,16 +72,16 @@ class Group:
 
     def add(self, streak: Streak) -> None:
         """Add a row, or one whose condition holds again."""
-        before = self.members.get(streak.row)
+        before = self.members.get(streak.place)
         if before is not None and before is not streak:
             streak.first = min(streak.first, before.first)
-        self.members[streak.row] = streak
-        self.over_since.pop(streak.row, None)
+        self.members[streak.place] = streak
+        self.over_since.pop(streak.place, None)
 
     def end(self, streak: Streak) -> None:
         """The condition holds no longer at a row."""
-        if self.members.get(streak.row) is streak:
-            self.over_since[streak.row] = streak.gone_since
+        if self.members.get(streak.place) is streak:
+            self.over_since[streak.place] = streak.gone_since
 
     def finding(self, rule: HealthRule | None, cause: str | None = None) -> Finding | None:
         """The finding as it stands.
@@ -110,20 +114,21 @@ class Group:
     def _found(self, rule: HealthRule, cause: str | None) -> Finding:
         """What the rule has found."""
         streaks = sorted(self.members.values(), key=_by_begin)
-        rows = tuple(streak.row for streak in streaks)
+        rows = tuple(dict.fromkeys(streak.row for streak in streaks))
         symptoms = sorted(
             (symptom for streak in streaks for symptom in streak.symptoms), key=lambda s: (-s.excess, s.step, s.row)
         )
         # Quote the first row first, because the message begins with its name.
         symptoms.sort(key=lambda symptom: symptom.row != rows[0])
-        evidence = tuple(symptoms[:1]) + tuple(_one_of_each_row(symptoms[1:], rows[0]))[: _MOST_SYMPTOMS - 1]
+        evidence = tuple(_one_of_each_place(symptoms))[:_MOST_SYMPTOMS]
         return Finding(
             rule.name,
             rows=rows,
             tensor=streaks[0].tensor,
+            tensors=tuple(sorted({streak.tensor for streak in streaks})),
             first_step=streaks[0].first,
             last_step=max(streak.last for streak in streaks),
-            severity=rule.severity,
+            severity=rule.severity if rule.kind != "pattern" or self.harm else Severity.INFO,
             evidence=evidence,
             message=_message(rule, rows, evidence),
             next_steps=rule.next_steps,
@@ -131,13 +136,15 @@ class Group:
             cause=cause,
             is_over=self.is_over,
             number=self.number,
+            harm=self.harm,
         )
 
     def state(self) -> dict[str, Any]:
         """The group as plain values."""
         members = [streak.state() for streak in self.members.values()]
         checked = {} if self.checked is None else {"checked": self.checked.to_dict()}
-        return {"rule": self.rule, "number": self.number, "members": members, "ended": dict(self.over_since), **checked}
+        ended = [[*place, step] for place, step in self.over_since.items()]
+        return {"rule": self.rule, "number": self.number, "members": members, "ended": ended, "harm": self.harm, **checked}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Group:
@@ -146,8 +153,9 @@ class Group:
         group = cls(str(state["rule"]), int(state["number"]), checked)
         for each in state["members"]:
             streak = Streak.from_state(each)
-            group.members[streak.row] = streak
-        group.over_since = {str(row): int(step) for row, step in dict(state["ended"]).items()}
+            group.members[streak.place] = streak
+        group.harm = str(state["harm"])
+        group.over_since = {(str(row), str(tensor)): int(step) for row, tensor, step in state["ended"]}
         if not group.rows or not group.over_since.keys() <= group.members.keys():
             raise ValueError(f"a finding of {group.rule} has no rows, or ends at rows that it does not have")
         return group
@@ -165,11 +173,10 @@ def _by_begin(streak: Streak) -> tuple[int, float, str]:
     return streak.first, -streak.excess, streak.row
 
 
-def _one_of_each_row(symptoms: Iterable[Symptom], but: str) -> list[Symptom]:
-    first: dict[str, Symptom] = {}
+def _one_of_each_place(symptoms: Iterable[Symptom]) -> list[Symptom]:
+    first: dict[Place, Symptom] = {}
     for symptom in symptoms:
-        if symptom.row != but:
-            first.setdefault(symptom.row, symptom)
+        first.setdefault((symptom.row, symptom.tensor), symptom)
     return list(first.values())
 
 
@@ -282,6 +289,26 @@ class Groups:
             happened.setdefault(number, "over")
         return happened
 
+    def raise_notes(self, rule: str, happened: Mapping[int, EventKind], harm_to: Callable[[int], str]) -> list[int]:
+        """Keep the harm that is measured while a pattern holds; returns the numbers of the findings that are no notes any more.
+
+        A finding that was raised stays so, also after it is over: that is its history.
+
+        Args:
+            rule: the name of the rule.
+            happened: what the look has changed. A finding that began and ended within it is judged too.
+            harm_to: the harm beside a pattern that was seen last at a step, in words; empty if there is none.
+        """
+        raised = []
+        for group in self._of_rule.get(rule, ()):
+            holds = group.is_over is None or happened.get(group.number) in ("new", "again")
+            if not group.harm and group.members and holds:
+                group.harm = harm_to(max(streak.last for streak in group.members.values()))
+                if group.harm:
+                    self._changed.add(group.number)
+                    raised.append(group.number)
+        return raised
+
     def _confirm(self, rule: str, streaks: Iterable[Streak]) -> dict[int, EventKind]:
         """Put streaks into groups; returns what happened to each group, by its number."""
         happened: dict[int, EventKind] = {}
@@ -311,8 +338,8 @@ class Groups:
         over = []
         for streak in streaks:
             group = self._of_row.get((rule, streak.row))
-            # A later streak of the row, or one of another tensor, may have taken the place of this streak in its group.
-            if group is not None and group.members.get(streak.row) is streak:
+            # A later streak of the row and tensor may have taken the place of this streak in its group.
+            if group is not None and group.members.get(streak.place) is streak:
                 group.end(streak)
                 self._changed.add(group.number)
                 if group.is_over is not None:
@@ -322,8 +349,8 @@ class Groups:
     def joined(self, rule: str, streaks: Iterable[Streak]) -> list[Streak]:
         """Loaded streaks of a rule; a streak of a finding is replaced by the object that the finding holds."""
         groups = self._of_rule.get(rule, ())
-        held = {(s.row, s.tensor): s for g in groups for s in g.members.values() if s.row not in g.over_since}
-        return [held.get((each.row, each.tensor), each) if each.is_confirmed else each for each in streaks]
+        held = {place: each for group in groups for place, each in group.members.items() if place not in group.over_since}
+        return [held.get(each.place, each) if each.is_confirmed else each for each in streaks]
 
     def state(self) -> list[Any]:
         """All groups as plain values."""

@@ -23,12 +23,14 @@ class Layers:
         weighted: for each module the linear layer or convolution that is itself or that ran last before it.
         before: for each module the one that ran directly before that layer.
         behind: the modules behind which another layer with weights runs, inside the same child of the model.
-        last: the layer with weights that runs last; empty if there is none.
+        first: the layer with weights that runs first; empty if there is none.
+        last: the one that runs last; likewise.
     """
 
     weighted: dict[str, str]
     before: dict[str, str]
     behind: frozenset[str]
+    first: str
     last: str
 
     def are_hidden(self, names: Sequence[str]) -> Mask:
@@ -49,15 +51,15 @@ def _in_order(order: tuple[str, ...], roles: Roles) -> Layers:
     weighted: dict[str, str] = {}
     before: dict[str, str] = {}
     ends: dict[str, int] = {}
-    current = previous = last = first_before = ""
+    current = previous = first = last = first_before = ""
     for position, name in enumerate(order):
         if roles.role(name) in WEIGHTED:
-            current, first_before, last = name, previous, name
+            current, first_before, first, last = name, previous, first or name, name
             ends[_child(name)] = ends[""] = position
         weighted[name], before[name] = current, first_before
         previous = name
     behind = frozenset(name for position, name in enumerate(order) if ends.get(_child(name), -1) > position)
-    return Layers(weighted, before, behind, last)
+    return Layers(weighted, before, behind, first, last)
 
 
 def _child(name: str) -> str:
@@ -74,6 +76,20 @@ def elements_per_unit(roles: Roles, layers: Layers, names: tuple[str, ...], coun
     units = roles.remember("units", names, lambda: np.array([units_of(roles, layers.weighted.get(name, "")) for name in names]))
     per_unit: Array = counts / units
     return per_unit
+
+
+def are_depthwise(roles: Roles, layers: Layers, names: tuple[str, ...]) -> Mask:
+    """Which modules are convolutions each of whose units reads one unit of a layer before them: units that are 0 stay so.
+
+    The first layer of a model, which may read images of one channel, is none of these.
+    """
+
+    def is_depthwise(name: str) -> bool:
+        weight = roles.weight(name)
+        reads_one = weight is not None and len(weight.shape) > 2 and weight.shape[1] == 1
+        return reads_one and roles.role(name) == "convolution" and name != layers.first
+
+    return roles.remember("depthwise", names, lambda: np.array([is_depthwise(name) for name in names], dtype=np.bool_))
 
 
 def units_of(roles: Roles, layer: str) -> float:

@@ -6,6 +6,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from lightning_hooks.health.actions import Action, Actions
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Event, Finding
 from lightning_hooks.health.journal import Journal
+from lightning_hooks.health.rule import Severity
 from lightning_hooks.health.telling import Outlet, Teller
 from lightning_hooks.health.text import as_text, block_of_finding
 from lightning_hooks.health.webhook import Webhook
@@ -170,19 +172,24 @@ class Reporter(StepConsumer):
         events = list(events)
         if self._journal is not None:
             self._journal.write(events)
-        self._act(event.finding for event in events if event.finding is not None and event.kind == "new")
+        for event in events:
+            if event.finding is not None and event.kind in ("new", "raised"):
+                self._act(event.finding, was_note=event.kind == "raised")
         if self._is_first and events:
             self._teller.tell(events)
 
     def _warns(self, finding: Finding) -> bool:
         return any(action.kind == "warn" for action in self._actions.of(finding))
 
-    def _act(self, findings: Iterable[Finding]) -> None:
-        for finding in findings:
-            if finding.number not in self._acted:
-                self._acted.add(finding.number)
-                for action in self._actions.of(finding):
-                    self._do(action, finding)
+    def _act(self, finding: Finding, *, was_note: bool) -> None:
+        """Do what the user wants about a new finding, and what a warning asks for beyond that once a note has become one."""
+        if finding.number in self._acted and not was_note:
+            return
+        self._acted.add(finding.number)
+        done = self._actions.of(replace(finding, severity=Severity.INFO)) if was_note else ()
+        for action in self._actions.of(finding):
+            if action not in done:
+                self._do(action, finding)
 
     def raise_if_asked(self) -> None:
         """Raise the error that the action `raise` has asked for, once."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from operator import index
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +30,11 @@ _PARAMETRIZED: Final = re.compile(r"parametrizations\.(\w+)\.original\d*$")
 _NORMED: Final = re.compile(r"((?:weight|bias)(?:_[hi]h_l\d+(?:_reverse)?)?)_(?:g|v|orig)$")
 """The name of a parameter of the functions in `torch.nn.utils`: weight norm, spectral norm and pruning."""
 FAMILIES = ("facts", "loss", "gradients", "updates", "activations", "numerics")
+Kind = Literal["structure", "numbers", "pattern"]
+"""What a rule states: a fact of structure (membership, modes, rates), a fact of numbers, or a pattern.
+
+A pattern also occurs in healthy training. Its findings stand above `info` only if harm is measured in the run.
+"""
 
 
 class Severity(StrEnum):
@@ -132,7 +137,7 @@ class HealthRule(Criterion):
     thresholds.
 
     Args:
-        severity: of its findings.
+        severity: of its findings, of a pattern once harm is measured.
         patience: the number of measured steps in a row at which the condition must hold, and then must not hold for the
             finding to end. Of symptoms without a tensor, each look without a symptom is one step.
         warmup: symptoms before this step do not count.
@@ -143,6 +148,8 @@ class HealthRule(Criterion):
     Attributes:
         name: the name of the class.
         family: one of `FAMILIES`.
+        kind: what the rule states, a `Kind`; of the family `facts` structure by default, else numbers. The findings of a
+            pattern are `info` until harm is measured in the run while they stand, and then have the severity of the rule.
         needs: the pairs (tensor, statistic) that `check` reads. An empty tensor stands for a number of the whole step, by its
             tag: `("", "run/grad_norm")`. The loss is always there.
         obstacles: functions of the evidence, each of which says why the rule cannot run, or None if nothing stands in its way.
@@ -175,6 +182,7 @@ class HealthRule(Criterion):
     enabled: bool = True
     name: ClassVar[str] = "HealthRule"
     family: ClassVar[str] = "numerics"
+    kind: ClassVar[Kind] = "numbers"
     needs: ClassVar[tuple[tuple[str, str], ...]] = ()
     obstacles: ClassVar[tuple[Callable[[Evidence], str | None], ...]] = ()
     needs_until: ClassVar[int | None] = None
@@ -183,8 +191,12 @@ class HealthRule(Criterion):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        if cls.family == "facts" and cls.kind == HealthRule.kind:
+            cls.kind = "structure"
         if cls.family not in FAMILIES:
             raise RuleError(f"{cls.__name__}.family must be one of {', '.join(FAMILIES)}, got {shown(cls.family)}")
+        if cls.kind not in get_args(Kind):
+            raise RuleError(f"{cls.__name__}.kind must be one of {', '.join(get_args(Kind))}, got {shown(cls.kind)}")
         _check_needs(cls.needs, f"{cls.__name__}.needs")
 
     def __post_init__(self) -> None:

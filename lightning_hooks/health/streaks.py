@@ -46,6 +46,11 @@ class Streak:
     least: float = -1.0
 
     @property
+    def place(self) -> Place:
+        """The row and the tensor."""
+        return self.row, self.tensor
+
+    @property
     def excess(self) -> float:
         """How far the clearest symptom is from the threshold."""
         return max((symptom.excess for symptom in self.symptoms), default=0.0)
@@ -166,7 +171,7 @@ class Streaks:
 
     def load(self, streaks: Iterable[Streak]) -> None:
         """Continue with these streaks."""
-        self._live = {(streak.row, streak.tensor): streak for streak in streaks}
+        self._live = {streak.place: streak for streak in streaks}
 
 
 class _MeasuredSteps:

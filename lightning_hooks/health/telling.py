@@ -11,7 +11,7 @@ from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.markdown import markdown_of
 from lightning_hooks.health.rule import Severity
-from lightning_hooks.health.text import Block, block_of_cause, block_of_finding
+from lightning_hooks.health.text import Block, block_of_cause, block_of_finding, block_of_withdrawal
 
 CAUSE_AFTER: Final = 40
 """Steps after the beginning of its findings at which a cause that is not certain is shown."""
@@ -53,11 +53,13 @@ class Teller:
         # Pairs of a cause and the number of one of its findings. A cause that returns with other findings is shown again.
         self._told_causes: set[tuple[str, int]] = set()
         self._told: set[int] = set()
+        self._told_alone: set[int] = set()
+        self._replaced: dict[str, list[str]] = {}  # by the name of a cause, the told causes of its findings before
         self._waiting: dict[str, int] = {}  # the step at which each cause is shown
         self._broken: set[str] = set()
 
     def tell(self, events: Iterable[Event]) -> None:
-        """Show each cause once, and each finding that no cause explains.
+        """Show each cause once, and each finding that no cause explains; say which message takes the place of which.
 
         A fact is shown at once. A cause that is not certain waits until the rules on patterns have looked, because they may
         find what explains the fact better.
@@ -66,8 +68,9 @@ class Teller:
             events: what a look of the diagnosis has changed, with its findings and causes as they now are.
         """
         events = list(events)
+        self._tell_withdrawals_of(event.cause for event in events if event.cause is not None and event.kind == "withdrawn")
         self._tell_causes_of(event.cause for event in events if event.cause is not None and event.kind == "cause")
-        self._tell_alone(event.finding for event in events if event.finding is not None and event.kind == "new")
+        self._tell_alone(event.finding for event in events if event.finding is not None and event.kind in ("new", "raised"))
         findings = self._diagnosis.findings
         if any(finding.severity is not Severity.INFO for finding in findings):
             text = markdown_of(self._diagnosis.causes, findings)
@@ -95,9 +98,22 @@ class Teller:
                 self._told_causes |= keys
                 self._told.update(cause.numbers)
                 if is_new:
-                    self._use("the terminal", self._outlet.tell, block_of_cause(cause, explained))
+                    alone = [each.fingerprint for each in explained if each.number in self._told_alone]
+                    before = (*self._replaced.pop(cause.name, ()), *dict.fromkeys(alone))
+                    self._use("the terminal", self._outlet.tell, block_of_cause(cause, explained, before))
         for name in due:
             del self._waiting[name]
+
+    def _tell_withdrawals_of(self, causes: Iterable[Cause]) -> None:
+        """Say that a cause holds no longer, unless another cause of its findings will say that it takes its place."""
+        for cause in causes:
+            if self._told_causes.isdisjoint((cause.name, number) for number in cause.numbers):
+                continue
+            successor = next((each for each in self._diagnosis.causes if not set(each.numbers).isdisjoint(cause.numbers)), None)
+            if successor is None:
+                self._use("the terminal", self._outlet.tell, block_of_withdrawal(cause))
+            else:
+                self._replaced.setdefault(successor.name, []).append(cause.name)
 
     def _is_told_by_checks(self, cause: Cause) -> bool:
         """Whether a cause explains only what checks of the first batch have found, and what has been shown."""
@@ -122,6 +138,7 @@ class Teller:
             is_fact = rule is None or rule.family in ("facts", "numerics") or self._diagnosis.is_checked(finding.number)
             if finding.number not in self._told and self._warns(finding) and (is_fact or finding.cause is None):
                 self._told.add(finding.number)
+                self._told_alone.add(finding.number)
                 self._use("the terminal", self._outlet.tell, block_of_finding(finding))
 
     def _use(self, name: str, shows: Callable[..., None], *args: Any) -> None:
@@ -139,6 +156,8 @@ class Teller:
         return {
             "told_causes": [[name, number] for name, number in sorted(self._told_causes)],
             "told": sorted(self._told),
+            "told_alone": sorted(self._told_alone),
+            "replaced": {name: list(before) for name, before in self._replaced.items()},
             "waiting": dict(self._waiting),
         }
 
@@ -149,6 +168,8 @@ class Teller:
             KeyError, TypeError, ValueError: the state is damaged; the teller is then unchanged.
         """
         told_causes = {(str(name), int(number)) for name, number in state["told_causes"]}
-        told = {*map(int, state["told"])}
+        told, told_alone = {*map(int, state["told"])}, {*map(int, state["told_alone"])}
+        replaced = {str(name): [*map(str, before)] for name, before in dict(state["replaced"]).items()}
         waiting = {str(name): int(step) for name, step in dict(state["waiting"]).items()}
         self._told_causes, self._told, self._waiting = told_causes, told, waiting
+        self._told_alone, self._replaced = told_alone, replaced

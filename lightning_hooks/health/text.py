@@ -49,27 +49,35 @@ def wrapped(text: str, first: str = "", later: str = "", width: int = WIDTH) -> 
     return textwrap.wrap(printable(text), width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
 
 
-def block_of_cause(cause: Cause, findings: Iterable[Finding]) -> Block:
+def block_of_cause(cause: Cause, findings: Iterable[Finding], before: Sequence[str] = ()) -> Block:
     """The block of a cause.
 
     Args:
         cause: the cause.
         findings: all findings of the run; those of the cause become its reasons.
+        before: the names of the causes and findings whose messages it takes the place of.
     """
     by_number = {finding.number: finding for finding in findings}
     explained = [by_number[number] for number in cause.numbers if number in by_number]
     reasons = [_reason(finding) for finding in explained]
+    harms = tuple(dict.fromkeys(finding.harm for finding in explained if finding.harm))[:1]
     if len(reasons) > _MOST_REASONS:
         reasons = [*reasons[: _MOST_REASONS - 1], f"and {len(reasons) - _MOST_REASONS + 1} more findings"]
+    replaces = f" This takes the place of {', '.join(before)}." if before else ""
     return Block(
         cause.severity,
-        f"{cause.name} ({cause.confidence}). {cause.message}",
-        tuple(reasons),
+        f"{cause.name} ({cause.confidence}). {cause.message}{replaces}",
+        (*reasons, *harms),
         cause.next_steps,
         cause.alternatives if cause.confidence != "certain" else (),
         cause.name,
         cause.numbers,
     )
+
+
+def block_of_withdrawal(cause: Cause) -> Block:
+    """The block that takes back a cause which has been shown."""
+    return Block(Severity.INFO, f"{cause.name}, told before, holds no longer.", (), (), cause=cause.name)
 
 
 def block_of_finding(finding: Finding) -> Block:
@@ -79,8 +87,10 @@ def block_of_finding(finding: Finding) -> Block:
         f"{'' if not symptom.row else f'{symptom.row}, '}step {symptom.step}: {symptom.text}"
         for symptom in finding.evidence[:3]
     )
-    source = (f"threshold from {finding.source}",) if finding.source else ()
-    return Block(finding.severity, f"{verdict}{_end(finding)}", why + source, finding.next_steps, numbers=(finding.number,))
+    source = (f"threshold: {finding.source}",) if finding.source else ()
+    harm = (finding.harm,) if finding.harm else ()
+    reasons = why + harm + source
+    return Block(finding.severity, f"{verdict}{_end(finding)}", reasons, finding.next_steps, numbers=(finding.number,))
 
 
 def _end(finding: Finding) -> str:

@@ -11,6 +11,23 @@ _MEDIAN_ERROR = 1.2533
 _TIMES_NOISE = 2.0
 
 
+def noise_of(values: NDArray[np.float64]) -> float:
+    """The standard deviation of a series around its trend, from the differences of neighbouring numbers.
+
+    Half of normal noise lies within 0.6745 standard deviations of its median. A difference has twice the variance of a number.
+
+    Args:
+        values: float64 [steps], at least two.
+
+    Example:
+        >>> noise_of(np.linspace(2.0, 1.0, 50)) < 1e-12, round(noise_of(np.random.default_rng(0).normal(size=999)), 1)
+        (True, 1.0)
+    """
+    with np.errstate(invalid="ignore"):
+        steps = np.diff(values)
+        return float(np.median(np.abs(steps - np.median(steps))) / 0.6745 / np.sqrt(2))
+
+
 def falls(values: NDArray[np.float64], window: int) -> bool | None:
     """Whether the median of the last quarter of a window is below that of its first quarter by more than its noise.
 
@@ -33,10 +50,7 @@ def falls(values: NDArray[np.float64], window: int) -> bool | None:
     quarter = max(window // 4, 2)
     first, last = np.median(known[:quarter]), np.median(known[-quarter:])
     with np.errstate(invalid="ignore"):
-        steps = np.diff(known)
-        # Half of normal noise lies within 0.6745 standard deviations of its median. A difference has twice the variance.
-        spread = np.median(np.abs(steps - np.median(steps))) / 0.6745 / np.sqrt(2)
-        error = _MEDIAN_ERROR * spread * np.sqrt(2 / quarter)
+        error = _MEDIAN_ERROR * noise_of(known) * np.sqrt(2 / quarter)
         return bool(first - last > max(_TIMES_NOISE * error, 1e-12 * abs(first)))
 
 

@@ -27,8 +27,9 @@ GradientsNotCleared WeightDecayDominates EvaluationMode ReplicasApart DropoutToo
 """.split()
 
 
-def finding(entry, first=1, rows=("fc",), number=1, severity=Severity.WARNING):
-    rule, tensor, side = entry_of(entry)
+def finding(entry, first=1, rows=("fc",), number=1, severity=Severity.WARNING, **options):
+    rule, tensor, side, twice = entry_of(entry)
+    rows = (*rows, "norm") if twice else rows
     symptom = Symptom(
         rows[0], tensor=tensor or "", step=first, measured=20.0 if side != "<" else 0.1, threshold=2.0, text="numbers"
     )
@@ -42,6 +43,7 @@ def finding(entry, first=1, rows=("fc",), number=1, severity=Severity.WARNING):
         evidence=(symptom,),
         message="message",
         number=number,
+        **{"tensors": (tensor,) if tensor else (), **options},
     )
 
 
@@ -289,9 +291,30 @@ def test_a_norm_whose_statistics_stand_is_not_in_evaluation_mode_without_the_fac
 
 
 def test_a_cause_is_as_severe_as_the_worst_of_its_findings():
-    findings = [finding("LossSpike", number=1, severity=Severity.INFO), finding("GradientSpike", number=2)]
+    findings = [finding("LossSpike", number=1, severity=Severity.INFO), finding("GradientSpike+", number=2)]
     assert explain(findings, Evidence())[0].severity is Severity.WARNING
-    assert explain(findings[:1], Evidence())[0].severity is Severity.INFO
+
+
+def test_notes_have_no_cause():
+    assert explain([finding("LossSpike", severity=Severity.INFO)], Evidence()) == []
+
+
+def test_a_bad_batch_is_seen_by_the_loss_or_at_two_parameters():
+    assert explain([finding("GradientSpike")], Evidence()) == []
+    assert explain([finding("GradientSpike", harm="the loss has not fallen: it was 2 and is 2")], Evidence()) == []
+    for seen in (finding("GradientSpike+"), finding("GradientSpike", harm="the loss jumps from 2 to 9 at step 1")):
+        assert [cause.name for cause in explain([seen], Evidence())] == ["BadBatch"]
+
+
+def test_what_is_so_now_does_not_rest_on_what_is_over():
+    clipped, still = finding("ClippingAlways", severity=Severity.INFO), finding("LossConstant", number=2)
+    assert [cause.name for cause in explain([clipped, still], Evidence())] == ["ClippingStopsLearning"]
+    assert explain([clipped, finding("LossConstant", number=2, is_over=90)], Evidence()) == []
+
+
+def test_the_cause_of_a_batch_does_not_depend_on_the_order_of_rows():
+    assert [c.name for c in explain([finding("NonFinite", tensors=("grad", "input"))], Evidence())] == ["BadBatch"]
+    assert [c.name for c in explain([finding("NonFinite", tensors=("grad", "output"))], Evidence())] == ["NumericalRange"]
 
 
 def test_a_wrong_line_is_an_error():

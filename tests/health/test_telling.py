@@ -5,6 +5,7 @@ import pytest
 
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.journal import read_findings
+from lightning_hooks.health.rule import symptoms_where
 from tests.health.outlets_for_tests import SICK, consume, started, views
 from tests.health.rules_for_tests import Huge
 from tests.health.views import views_of
@@ -63,3 +64,51 @@ def test_names_with_control_characters_reach_neither_terminal_nor_markdown(tmp_p
     shown = [*outlet.blocks, *outlet.lines, outlet.markdown, *context.reasons, *context.checkpoints, str(reporter.error)]
     assert len(shown) == 6 and not [each for each in shown if not each.replace("\n", "").isprintable()]
     assert reporter.diagnosis.findings[0].rows == (row,)
+
+
+class Cold(Huge):
+    """Another rule."""
+
+    every_n_steps = 5
+    patience = 3
+    needs = (("output", "abs_max"),)
+
+    def check(self, evidence):
+        track = evidence.track("output", "abs_max")
+        return symptoms_where(track, track.values > self.most, self.most, lambda value: f"output reaches {value:g}")
+
+
+BOTH = (CauseRule(name="Both", message="Both.", required=("Huge", "Cold"), confidence="certain"),)
+
+
+def of_both(grad, output):
+    return views_of([("grad", "a"), ("output", "a")], np.stack([np.asarray(grad, float), np.asarray(output, float)], axis=1))
+
+
+def test_a_cause_says_which_messages_it_takes_the_place_of(tmp_path):
+    grad, output = [20.0] * 80, [1.0] * 60 + [20.0] * 20
+    reporter, outlet, _ = started(tmp_path, Huge(), Cold(), causes=BOTH)
+    consume(reporter, of_both(grad, output))
+    assert [block.splitlines()[0] for block in outlet.blocks] == [
+        "WARNING: Huge, since step 0. a: gradient reaches 20.",
+        "WARNING: Both (certain). Both. This takes the place of Huge/a.",
+    ]
+    reporter, outlet, _ = started(tmp_path, Huge(), Cold(), causes=(*BOTH, *HOT))
+    consume(reporter, of_both(grad, output))
+    assert [block.splitlines()[0] for block in outlet.blocks] == [
+        "WARNING: Hot (possible). a is hot since 0. This is one possibility.",
+        "WARNING: Both (certain). Both. This takes the place of Hot.",
+    ]
+
+
+def test_a_cause_that_holds_no_longer_is_taken_back_also_after_a_resume(tmp_path):
+    hot = (CauseRule(name="Hot", message="Hot.", required=("Huge",), confidence="certain", while_standing=True),)
+    made = of_both([20.0] * 30 + [1.0] * 30, [1.0] * 60)
+    reporter, outlet, _ = started(tmp_path, Huge(), causes=hot)
+    consume(reporter, made[:20])
+    resumed, later, _ = started(tmp_path, Huge(), causes=hot, state=reporter.state_dict())
+    consume(resumed, made[20:])
+    assert [block.splitlines()[0] for block in outlet.blocks + later.blocks] == [
+        "WARNING: Hot (certain). Hot.",
+        "INFO: Hot, told before, holds no longer.",
+    ]

@@ -48,7 +48,7 @@ def test_a_finding_without_a_cause_is_a_block_of_its_own():
     assert as_text([block_of_finding(alone)]).splitlines() == [
         "CRITICAL: Huge, since step 5. e.0, then 1 more: … Over since step 12.",
         "  Why   e.0, step 7: gradient reaches 20",
-        "        threshold from us",
+        "        threshold: us",
         "  Next  Clip it.",
     ]
 

@@ -11,7 +11,7 @@ import numpy as np
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import elements_per_unit, layers_of
 from lightning_hooks.health.roles import Array, Mask, percent, roles_of, stalls
-from lightning_hooks.health.rule import HealthRule, Severity, Symptom, symptoms_where
+from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, has_new_values, held_at_measurements, no_structure
 
 _SIGMOIDS: Final = ("Sigmoid",)
@@ -33,6 +33,7 @@ class SaturatedActivation(HealthRule):
     later: float = 0.03
     patience: int = 10
     family: ClassVar[str] = "activations"
+    kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (no_structure,)
     needs: ClassVar[Needs] = (("output", "mean"), ("output", "rms"), ("output", "min"), ("output", "max"))
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -99,6 +100,7 @@ class ConstantOutput(HealthRule):
     lasting: int = 5
     patience: int = 2
     family: ClassVar[str] = "activations"
+    kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (no_structure,)
     needs: ClassVar[Needs] = (("output", "unit_variation"), ("output", "count"))
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -137,6 +139,7 @@ class MassiveActivation(HealthRule):
     severity: Severity = Severity.INFO
     patience: int = 3
     family: ClassVar[str] = "activations"
+    kind: ClassVar[Kind] = "pattern"
     needs: ClassVar[Needs] = (("output", "outlier_units"), ("output", "abs_max"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at `top_unit` over time: one unit that is always the same acts as a bias.",

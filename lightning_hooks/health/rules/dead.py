@@ -10,9 +10,9 @@ import numpy as np
 
 from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence, Track
-from lightning_hooks.health.layers import Layers, elements_per_unit, layers_of, roots_of_fan_in
+from lightning_hooks.health.layers import Layers, are_depthwise, elements_per_unit, layers_of, roots_of_fan_in
 from lightning_hooks.health.roles import NO_STRUCTURE, WEIGHTED, Mask, Roles, percent, roles_of, stalls, starts
-from lightning_hooks.health.rule import HealthRule, Severity, Symptom, missing, symptoms_where
+from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, missing, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, has_new_values, held_for_steps, no_structure
 
 
@@ -73,7 +73,7 @@ class DeadUnits(HealthRule):
 
     Not judged: rectifiers behind an input that hardly varies or is smaller than the layer's bias, since the sign of a unit is
     then that of its bias (squeeze and excitation); units with few elements in a step; experts, whose elements change from step
-    to step; and linear layers whose weight started at zero.
+    to step; linear layers whose weight started at zero; and depthwise convolutions, whose units are 0 where their input's are.
 
     Args:
         at_start: the share of a rectifier's units that may be dead in the first steps.
@@ -94,6 +94,7 @@ class DeadUnits(HealthRule):
     least_signal: float = 2.0
     patience: int = 2
     family: ClassVar[str] = "activations"
+    kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (no_structure,)
     needs: ClassVar[Needs] = (
         ("output", "dead_units"),
@@ -137,6 +138,7 @@ class DeadUnits(HealthRule):
         # `dead_units` also counts units of magnitudes below 1e-5. Require that as large a share of all elements is exactly 0.
         exact = zeros.values >= track.values - 1e-9
         linear = roles.have_role(track.names, WEIGHTED) & _have_weights(evidence, roles, track.names)
+        linear &= ~are_depthwise(roles, layers, track.names)
         yield from symptoms_where(track, (track.values >= self.linear) & exact & linear, self.linear, _dead)
 
     def _began_driven(self, evidence: Evidence, layers: Layers, track: Track) -> Mask:

@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.roles import Mask, roles_of, steps_lost
-from lightning_hooks.health.rule import HealthRule, Severity, Symptom, missing, symptoms_where
+from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, missing, symptoms_where
 from lightning_hooks.health.rules.base import Obstacles
 from lightning_hooks.health.rules.spikes import SHORT_HISTORY, Array, caution, six_sigma, spikes
 
@@ -47,6 +47,7 @@ class GradientSpike(HealthRule):
     settle: int = 2
     patience: int = 1
     family: ClassVar[str] = "gradients"
+    kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (_no_weights,)
     needs: ClassVar[tuple[tuple[str, str], ...]] = (("grad", "norm"),)
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -109,6 +110,7 @@ class ExplodingGradient(HealthRule):
     patience: int = 10
     every_n_steps: int = 20
     family: ClassVar[str] = "gradients"
+    kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (_no_weights,)
     needs: ClassVar[tuple[tuple[str, str], ...]] = (("grad", "norm"), _WHOLE)
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -156,6 +158,7 @@ class VanishingGradient(HealthRule):
     most_growth: float = 10.0
     patience: int = 40
     family: ClassVar[str] = "gradients"
+    kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (_no_weights,)
     needs: ClassVar[tuple[tuple[str, str], ...]] = (("grad", "rms"),)
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -212,6 +215,7 @@ class GradientsRepeat(HealthRule):
     warmup: int = 12
     every_n_steps: int = 20
     family: ClassVar[str] = "gradients"
+    kind: ClassVar[Kind] = "pattern"
     needs: ClassVar[tuple[tuple[str, str], ...]] = (_WHOLE, ("grad", "cosine"))
     # Comparing a gradient with the previous one takes longer than measuring both, so ask for `cosine` in 200 steps only.
     needs_until: ClassVar[int | None] = 200

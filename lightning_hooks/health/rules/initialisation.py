@@ -12,7 +12,7 @@ import numpy as np
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.layers import LINK, roots_of_fan_in
 from lightning_hooks.health.roles import WEIGHTED, Array, Mask, Roles, is_weight, roles_of, starts
-from lightning_hooks.health.rule import HealthRule, Symptom, symptoms_where
+from lightning_hooks.health.rule import HealthRule, Kind, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_structure
 
 FIRST_STEPS: Final = 3
@@ -43,6 +43,7 @@ class PoorInitialization(HealthRule):
     most_growth: float = 1000.0
     patience: int = 2
     family: ClassVar[str] = "activations"
+    kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (_no_start, no_structure)
     needs: ClassVar[Needs] = (("input", "rms"), ("output", "rms"), ("param", "rms"))
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -58,7 +59,7 @@ class PoorInitialization(HealthRule):
         inputs, outputs, roles = evidence.track("input", "rms"), evidence.track("output", "rms"), roles_of(evidence)
         if inputs is None or outputs is None or roles is None:
             return
-        after = starts(evidence, "output", "rms", outputs.names)
+        after = _without_biases(evidence, outputs.names, starts(evidence, "output", "rms", outputs.names))
         gain = self._gains(evidence, roles, outputs.names, after)
         # The initialisation is at fault only as long as the output stays at least half as large as it began.
         stays = outputs.values > after / 2
@@ -73,7 +74,7 @@ class PoorInitialization(HealthRule):
         yield from symptoms_where(_with(outputs, reach), faded, least, _reach_text)
 
     def _gains(self, evidence: Evidence, roles: Roles, names: tuple[str, ...], after: Array) -> Array:
-        """The output of each layer over its input. If the bias of a layer makes it large, the weights are small."""
+        """The output of each layer over its input."""
         before = starts(evidence, "input", "rms", names)
         weights = [roles.weight(name) for name in names]
         rms = starts(evidence, "param", "rms", [each.name if each is not None else "" for each in weights])
@@ -102,6 +103,12 @@ class PoorInitialization(HealthRule):
                 reach[before] = source / outputs[first]
             first, before = (first, name) if is_fed else (name, name)
         return np.array([reach.get(name, np.nan) for name in names])
+
+
+def _without_biases(evidence: Evidence, names: tuple[str, ...], after: Array) -> Array:
+    """The first outputs of layers; NaN where most of it is the bias, as in a head that starts at the mean of its targets."""
+    biases = starts(evidence, "param", "rms", [f"{name}.bias" for name in names])
+    return np.where(biases > after / 2, np.nan, after)
 
 
 def _with(track: Track, numbers: Array) -> Track:
@@ -136,6 +143,7 @@ class OddInitialization(HealthRule):
     alike: float = 1.25
     patience: int = 2
     family: ClassVar[str] = "activations"
+    kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (_no_start, no_structure)
     needs: ClassVar[Needs] = (("param", "rms"), ("param", "std"))
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -217,7 +225,7 @@ def _one_number(_: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class InputNotNormalised(HealthRule):
-    """The input of the first layer is far from mean 0 and standard deviation 1.
+    """The input of the first layer is far from mean 0 and standard deviation 1, and no norm behind the layer removes its scale.
 
     Args:
         most: the largest usual root mean square.
@@ -228,6 +236,7 @@ class InputNotNormalised(HealthRule):
     most_offset: float = 10.0
     patience: int = 3
     family: ClassVar[str] = "activations"
+    kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (_no_start, no_structure)
     needs: ClassVar[Needs] = (("input", "rms"), ("input", "mean"), ("input", "std"))
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -238,7 +247,7 @@ class InputNotNormalised(HealthRule):
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)
         if reason is None and _first_layer(evidence) is None:
-            return "the first module with weights is a norm or an embedding, or its input is not measured"
+            return "the first layer is a norm, an embedding or in front of a norm, or its input is not measured"
         return reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
@@ -263,16 +272,18 @@ def _offset(times: float) -> str:
 
 
 def _first_layer(evidence: Evidence) -> int | None:
-    """The column of the first module with weights among the inputs; None if it normalises or looks up, or is not measured."""
+    """The column of the first layer among the inputs; None if it looks up, a norm removes its scale, or it is not measured."""
     roles, track = roles_of(evidence), evidence.track("input", "rms")
     if roles is None or track is None:
         return None
-    for name in evidence.order:
+    leaves = [name for name in evidence.order if roles.role(name) != "container"]
+    for position, name in enumerate(leaves):
         role = roles.role(name)
         if role in ("norm", "embedding"):
             return None
         if role in (*WEIGHTED, "recurrent", "attention"):
-            return track.names.index(name) if name in track.names else None
+            is_normalised = role in WEIGHTED and roles.role(leaves[min(position + 1, len(leaves) - 1)]) == "norm"
+            return track.names.index(name) if name in track.names and not is_normalised else None
     return None
 
 

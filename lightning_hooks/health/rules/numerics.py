@@ -11,7 +11,7 @@ import numpy as np
 from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Array, Mask, percent, roles_of
-from lightning_hooks.health.rule import HealthRule, Symptom, symptoms_where
+from lightning_hooks.health.rule import HealthRule, Kind, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import WITNESS, Needs, Obstacles, no_loss, no_structure
 
 _SMALLEST: Final = 2.0**-14
@@ -32,6 +32,7 @@ class Underflow(HealthRule):
     patience: int = 10
     every_n_steps: int = 20
     family: ClassVar[str] = "numerics"
+    kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (no_structure,)
     needs: ClassVar[Needs] = (("grad", "abs_max"),)
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -92,6 +93,7 @@ class LostUpdates(HealthRule):
     warmup: int = 10
     every_n_steps: int = 20
     family: ClassVar[str] = "numerics"
+    kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (no_loss, no_structure)
     needs: ClassVar[Needs] = (("update", "zero_fraction"), ("grad", "zero_fraction"))
     next_steps: ClassVar[tuple[str, ...]] = (

@@ -11,7 +11,7 @@ import numpy as np
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import layers_of
 from lightning_hooks.health.roles import Array, roles_of
-from lightning_hooks.health.rule import HealthRule, Symptom, symptoms_where
+from lightning_hooks.health.rule import HealthRule, Kind, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_structure
 
 
@@ -34,6 +34,7 @@ class TargetsOutOfReach(HealthRule):
     patience: int = 10
     every_n_steps: int = 20
     family: ClassVar[str] = "loss"
+    kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (no_loss, no_structure)
     needs: ClassVar[Needs] = (("output", "rms"), ("output", "count"), ("output_grad", "rms"))
     next_steps: ClassVar[tuple[str, ...]] = (

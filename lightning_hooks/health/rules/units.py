@@ -11,7 +11,7 @@ import numpy as np
 
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import EXPERT, NO_STRUCTURE, Array, Roles, percent, roles_of
-from lightning_hooks.health.rule import HealthRule, Symptom, symptoms_where
+from lightning_hooks.health.rule import HealthRule, Kind, Symptom, symptoms_where
 
 _ROUTER: Final = re.compile(r"router|gate|gating|switch", re.IGNORECASE)
 
@@ -37,6 +37,7 @@ class UnitCollapse(HealthRule):
     patience: int = 10
     warmup: int = 20
     family: ClassVar[str] = "activations"
+    kind: ClassVar[Kind] = "pattern"
     needs: ClassVar[tuple[tuple[str, str], ...]] = (("output", "count"), ("output", "effective_units"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Add a loss that balances the load of the experts, or noise to the router.",

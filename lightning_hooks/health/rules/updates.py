@@ -21,7 +21,7 @@ from lightning_hooks.health.roles import (
     starts,
     steps_lost,
 )
-from lightning_hooks.health.rule import HealthRule, Severity, Symptom, symptoms_where
+from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_structure
 
 _RATIO: Final = (("update", "ratio"), ("param", "rms"))
@@ -44,6 +44,7 @@ class UpdateTooLarge(HealthRule):
     warmup: int = 20
     every_n_steps: int = 20
     family: ClassVar[str] = "updates"
+    kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (no_loss, no_structure)
     needs: ClassVar[Needs] = _RATIO
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -83,6 +84,7 @@ class UpdateTooSmall(HealthRule):
     warmup: int = 20
     every_n_steps: int = 20
     family: ClassVar[str] = "updates"
+    kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (no_loss, no_structure)
     needs: ClassVar[Needs] = _RATIO
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -140,6 +142,7 @@ class WeightGrowth(HealthRule):
     warmup: int = 25
     every_n_steps: int = 20
     family: ClassVar[str] = "updates"
+    kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (no_structure,)
     needs: ClassVar[Needs] = (("param", "rms"),)
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -183,6 +186,7 @@ class ClippingAlways(HealthRule):
     severity: Severity = Severity.INFO
     patience: int = 1
     family: ClassVar[str] = "updates"
+    kind: ClassVar[Kind] = "pattern"
     needs: ClassVar[Needs] = (("grad", "norm"), ("final_grad", "norm"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Compare `watch/run/grad_norm` with gradient_clip_val: a limit far below the usual norm replaces the learning rate.",

@@ -18,6 +18,7 @@ ROLES = {
     "Conv2d": "convolution",
     "Embedding": "embedding",
     "LayerNorm": "norm",
+    "BatchNorm2d": "norm",
     "RNN": "recurrent",
     "AdaptiveAvgPool2d": "other",
 }

@@ -137,6 +137,16 @@ def test_a_linear_layer_whose_weight_started_at_zero_or_is_frozen_may_give_zeros
     assert found(DeadUnits(), run(NETWORK, dead, facts=StepFacts(frozen=("net.2.weight",)))) == {}
 
 
+def test_a_depthwise_convolution_inherits_the_zeros_of_its_input():
+    dead = {("output", name): units(dead_units=0.25, zeros=0.25) for name in ("deep", "wide")}
+    model = structure_of(
+        {"stem": "Conv2d", "deep": "Conv2d", "wide": "Conv2d"}, {"deep": (64, 1, 3, 3), "wide": (64, 64, 3, 3)}
+    )
+    assert found(DeadUnits(), run(model, {("output", "stem"): units()} | dead)) == {"wide": 9}
+    alone = structure_of({"deep": "Conv2d"}, {"deep": (64, 1, 3, 3)})
+    assert found(DeadUnits(), run(alone, {("output", "deep"): dead["output", "deep"]})) == {"deep": 9}
+
+
 GATED = structure_of(
     {"net.0": "Linear", "net.1": "Tanh", "net.2": "Linear", "net.3": "Sigmoid", "net.4": "Linear", "net.5": "Tanh"}
 )

@@ -55,6 +55,15 @@ def test_a_signal_that_a_norm_restores_is_no_finding():
     assert found(PoorInitialization(), run(model, {row: tensors[row] for row in order})) == {}
 
 
+def test_a_bias_that_makes_the_output_large_is_no_growth_from_layer_to_layer():
+    tensors = signal([1.0, 1.0, 1.0, 1.0, 1.0, 2000.0]) | {("output", "head"): Made(mean=2000.0, std=1.0)}
+    kinds = {f"net.{i}": "Linear" if i % 2 == 0 else "ReLU" for i in range(8)}
+    model = structure_of(kinds | {"head": "Linear", "out": "Linear"})
+    tensors |= {("input", "out"): of_rms(2000.0), ("output", "out"): of_rms(2000.0), ("param", "out.weight"): of_rms(0.2)}
+    assert found(PoorInitialization(), run(model, tensors)) == {"head": 0}
+    assert found(PoorInitialization(), run(model, tensors | {("param", "head.bias"): Made(mean=2000.0, std=0.0)})) == {}
+
+
 def test_a_large_embedding_is_told():
     model = structure_of({"embed": "Embedding", "head": "Linear"})
     tensors = {("output", "embed"): of_rms(100.0), ("input", "head"): Made(), ("param", "embed.weight"): of_rms(100.0)}
@@ -134,7 +143,14 @@ def test_an_ordinary_input_is_no_finding(made):
 def test_a_model_that_begins_with_a_norm_may_get_any_input():
     model = structure_of({"norm": "LayerNorm", "net.0": "Linear", "head": "Linear"})
     views = run(model, {("input", "norm"): of_rms(100.0), ("input", "net.0"): of_rms(100.0)})
-    assert "the first module with weights is a norm or an embedding" in reason(InputNotNormalised(), views)
+    assert "the first layer is a norm, an embedding or in front of a norm" in reason(InputNotNormalised(), views)
+
+
+@pytest.mark.parametrize("between", [{}, {"act": "ReLU"}])
+def test_an_input_whose_scale_a_norm_removes_is_no_finding(between):
+    model = structure_of({"conv": "Conv2d", **between, "norm": "BatchNorm2d", "head": "Linear"})
+    tensors = {("input", "conv"): of_rms(100.0)} | {("output", name): Made() for name in (*between, "norm")}
+    assert (found(InputNotNormalised(), run(model, tensors)) == {"conv": 0}) is bool(between)
 
 
 def test_rules_on_the_start_say_what_they_lack():

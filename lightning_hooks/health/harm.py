@@ -1,0 +1,145 @@
+"""Harm: what the loss of a run shows of it. A pattern, which also occurs in healthy training, is a warning only with harm."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from lightning_hooks.health.evidence import LOSS, Evidence
+from lightning_hooks.health.rules.spikes import largest_deviation
+from lightning_hooks.health.witness import noise_of
+
+RECENT: Final = 10
+"""The number of losses whose median is the level at a step."""
+SHORT, LONG = 50, 150
+"""The numbers of last losses in which a loss that is to fall falls."""
+_BEGIN: Final = 5  # losses whose median is the beginning
+_FIRST: Final = 25  # losses of the beginning
+_LEAST: Final = 32  # losses that a judgement needs
+_TIMES_NOISE: Final = 3.0  # standard errors of the difference of two levels that are no chance
+JUMP: Final = "the loss jumps"
+"""The beginning of what says so."""
+_JUMP: Final = 4.0  # a multiple of the largest deviation of the losses before, which is no chance
+_NEAR: Final = 2  # steps
+_ZERO: Final = 1e-8  # a loss below it cannot fall any further
+_Losses = NDArray[np.float64]
+
+
+def harm_of(evidence: Evidence) -> str:
+    """What shows, at the last step, that a run does not learn or has lost what it had learned; empty if nothing does.
+
+    The loss is not finite; it has given back half of what it had gained; its level is above each of the first losses; or it has
+    not fallen in the last 50 steps, nor in the last 150, although more than half of it is left. Of a training with several
+    optimizers, whose losses balance, only the first counts. While the learning rate rises, a loss need not fall yet.
+
+    Args:
+        evidence: of the run. Without a loss there is no witness of harm.
+
+    Example:
+        >>> from lightning_hooks.plan.row_index import RowIndex
+        >>> from lightning_hooks.records.step_view import StepView
+        >>> index, evidence = RowIndex(["loss"], ["loss"]), Evidence()
+        >>> for step in range(60):
+        ...     evidence.add(StepView(step, rows=index, moments=np.array([[1.0, 2.3, 0.0, 2.3, 2.3, 2.3, 0.0, 0.0, 0.0]])))
+        >>> harm_of(evidence)
+        'the loss has not fallen: it was 2.3 at step 10 and is 2.3 at step 59'
+    """
+    loss, first, early = evidence.loss(), evidence.start(*LOSS), evidence.early(*LOSS)
+    if loss is None or first is None or early is None or not loss.values.shape[1]:
+        return ""
+    values = np.where(_are_bad(evidence), np.inf, loss.values[:, 0])
+    is_known = ~np.isnan(values)
+    values, steps = values[is_known], loss.steps[is_known]
+    if not len(values):
+        return ""
+    finite = np.isfinite(values)
+    if not finite[-1]:
+        begin = int(np.flatnonzero(finite)[-1]) + 1 if finite.any() else 0
+        return f"the loss is not finite since step {steps[begin]}"
+    values, steps = values[finite], steps[finite]
+    if len(values) < _LEAST or _balances(evidence):
+        return ""
+    began, highest = float(np.nanmax([first[0], early[0]])), np.inf
+    if int(evidence.steps[0]) == evidence.first_step:
+        began, highest = float(np.median(values[:_BEGIN])), float(values[:_FIRST].max())
+    return _loss_of_gain(values, steps, began, highest) or _stand_still(evidence, values, steps, began)
+
+
+def jump_of(evidence: Evidence, step: int) -> str:
+    """How the loss jumps, above all losses before, near a step; empty if it does not.
+
+    Args:
+        evidence: of the run.
+        step: at which something else was seen last, such as the return of a gradient from a bad batch up to two steps before.
+    """
+    loss = evidence.loss()
+    if loss is None or not loss.values.shape[1]:
+        return ""
+    values = loss.values[:, 0]
+    for at in np.flatnonzero(np.abs(loss.steps - step) <= _NEAR).tolist():
+        history = values[:at][np.isfinite(values[:at])][-LONG:]
+        if len(history) < _LEAST or not values[at] > -np.inf:
+            continue
+        level, deviation = largest_deviation(history)
+        if values[at] > level + max(_JUMP * deviation, 1e-12 * abs(level)):
+            return f"{JUMP} from {level:.4g} to {values[at]:.4g} at step {loss.steps[at]}"
+    return ""
+
+
+def _are_bad(evidence: Evidence) -> NDArray[np.bool_]:
+    """At which steps the loss is NaN or infinite, bool [window], as far as a rule of the run counts such elements."""
+    key = "loss", "nonfinite"
+    track = evidence.track(*key) if key in evidence.needs else None
+    return np.zeros(len(evidence.steps), dtype=np.bool_) if track is None else track.values[:, 0] > 0
+
+
+def _balances(evidence: Evidence) -> bool:
+    """Whether several optimizers train, of a GAN say, whose losses may stay where they are and rise."""
+    return evidence.facts is not None and len(evidence.facts.optimizers) > 1
+
+
+def _error(values: _Losses) -> float:
+    """The standard error of the difference of two levels."""
+    return 1.2533 * noise_of(values) * float(np.sqrt(2 / RECENT))
+
+
+def _loss_of_gain(values: _Losses, steps: NDArray[np.int64], began: float, highest: float) -> str:
+    levels = np.median(sliding_window_view(values, RECENT), axis=1)
+    least, now, best = _TIMES_NOISE * _error(values), float(levels[-1]), int(levels.argmin())
+    if now > highest + least:
+        return f"the loss has risen: it was {highest:.4g} at most at the beginning and is {now:.4g} at step {steps[-1]}"
+    gain = began - float(levels[best])
+    if gain > 2 * least and now > levels[best] + gain / 2:
+        return (
+            f"the loss has given back most of what it had gained: it began at {began:.4g}, was {levels[best]:.4g} at step "
+            f"{steps[best + RECENT - 1]} and is {now:.4g} at step {steps[-1]}"
+        )
+    return ""
+
+
+def _stand_still(evidence: Evidence, values: _Losses, steps: NDArray[np.int64], began: float) -> str:
+    now = float(np.median(values[-RECENT:]))
+    if abs(began) < _ZERO or now <= began - abs(began) / 2 or len(values) < SHORT or _rate_rises(evidence):
+        return ""
+    if evidence.loss_falls(SHORT) is not False or evidence.loss_falls(LONG):
+        return ""
+    quarter = values[-SHORT : -SHORT + SHORT // 4]
+    return (
+        f"the loss has not fallen: it was {float(np.median(quarter)):.4g} at step {steps[-SHORT]} and is {now:.4g} at step "
+        f"{steps[-1]}"
+    )
+
+
+def _rate_rises(evidence: Evidence) -> bool:
+    """Whether the learning rate has risen in the second half of the window, as in a warm-up."""
+    middle, now = evidence.facts_at(int(evidence.steps[len(evidence.steps) // 2])), evidence.facts
+    if middle is None or now is None:
+        return False
+    before, after = (
+        max((group.lr or 0.0 for optimizer in facts.optimizers for group in optimizer.groups), default=0.0)
+        for facts in (middle, now)
+    )
+    return after > 1.001 * before

@@ -1,0 +1,176 @@
+"""Harm is measured in the loss of a run; a pattern is a note until then, and its history tells so everywhere."""
+
+import json
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from lightning_hooks.errors import RuleError
+from lightning_hooks.health.cause_rule import CauseRule
+from lightning_hooks.health.engine import Diagnosis
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.harm import harm_of, jump_of
+from lightning_hooks.health.journal import read_events, read_findings, standing
+from lightning_hooks.health.rule import HealthRule
+from lightning_hooks.health.text import blocks_of
+from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
+from tests.health.outlets_for_tests import consume, started
+from tests.health.rules_for_tests import Huge
+from tests.health.views import views_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wide(Huge):
+    """A pattern: a gradient reaches a number."""
+
+    every_n_steps: int = 20
+    kind: ClassVar = "pattern"
+
+
+HOT = (CauseRule(name="Hot", message="{where} is hot since {step}.", required=("Wide",)),)
+
+
+def noisy(levels, share=0.02, seed=0):
+    return np.asarray(levels) * (1 + share * np.random.default_rng(seed).normal(size=len(levels)))
+
+
+def views(loss, grad=None, facts=None):
+    """Views of a loss and of a gradient, 20 from step 5 on if none is given."""
+    grad = [1.0] * 5 + [20.0] * (len(loss) - 5) if grad is None else grad
+    made = views_of([("loss", "loss"), ("grad", "a")], np.stack([loss, grad], axis=1))
+    return [replace(view, facts=facts(view.step)) if facts else view for view in made]
+
+
+def evidence_of(loss, facts=None):
+    evidence = Evidence()
+    for view in views(loss, facts=facts):
+        evidence.add(view)
+    return evidence
+
+
+FALLING = noisy(np.linspace(2.3, 0.8, 120))
+FLAT = noisy(np.full(120, 2.3))
+BIAS = noisy(np.concatenate([np.linspace(2.6, 2.3, 20), np.full(100, 2.3)]))
+LEARNED = noisy(np.concatenate([np.linspace(2.3, 0.2, 40), np.full(160, 0.2)]))
+LOST = noisy(np.concatenate([np.linspace(2.3, 0.8, 80), np.full(20, 2.0)]))
+RISING = noisy(np.linspace(2.3, 9.0, 60))
+
+
+@pytest.mark.parametrize("loss", [FALLING, LEARNED, FLAT[:49], noisy(np.full(120, 1e-9)), FALLING - 5])
+def test_a_run_that_learns_has_learned_or_is_young_shows_no_harm(loss):
+    assert harm_of(evidence_of(loss)) == ""
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (FLAT, "the loss has not fallen: it was 2.3"),
+        (BIAS, "the loss has not fallen: it was 2.3"),
+        (LOST, "the loss has given back most of what it had gained: it began at 2."),
+        (RISING, "the loss has risen: it was "),
+        (np.append(FALLING, [np.inf] * 3), "the loss is not finite since step 120"),
+    ],
+)
+def test_harm_is_told_in_numbers_of_this_run(loss, words):
+    assert harm_of(evidence_of(loss)).startswith(words)
+
+
+def trained_by(*rates):
+    return StepFacts(optimizers=tuple(OptimizerFacts("SGD", (GroupFacts(rate, 0.0, ("a",)),)) for rate in rates))
+
+
+def test_losses_that_balance_and_rates_that_rise_show_no_harm():
+    assert harm_of(evidence_of(FLAT, lambda step: trained_by(0.1))) != ""
+    assert harm_of(evidence_of(FLAT, lambda step: trained_by(0.1, 0.1))) == ""
+    assert harm_of(evidence_of(RISING, lambda step: trained_by(0.1, 0.1))) == ""
+    assert harm_of(evidence_of(FLAT, lambda step: trained_by(1e-5 * step))) == ""
+
+
+def test_without_a_loss_there_is_no_witness():
+    evidence = Evidence()
+    for view in views_of([("grad", "a")], np.ones((60, 1))):
+        evidence.add(view)
+    assert harm_of(evidence) == jump_of(evidence, 30) == ""
+
+
+def test_a_jump_is_above_all_losses_before():
+    loss = FALLING.copy()
+    loss[100] = 3.0
+    assert jump_of(evidence_of(loss), 101).endswith("to 3 at step 100")
+    assert jump_of(evidence_of(loss), 60) == jump_of(evidence_of(FALLING), 101) == ""
+
+
+def kinds(diagnosis, views):
+    events = [event for view in views for event in diagnosis.add(view)] + diagnosis.finish()
+    return [(event.kind, event.step, str(event.finding.severity)) for event in events if event.finding]
+
+
+def test_a_pattern_is_a_note_until_harm_is_measured_while_it_holds():
+    assert kinds(Diagnosis([Wide()]), views(FALLING)) == [("new", 19, "info")]
+    assert kinds(Diagnosis([Wide()]), views(FLAT)) == [("new", 19, "info"), ("raised", 59, "warning")]
+    assert kinds(Diagnosis([Wide(severity="info")]), views(FLAT)) == [("new", 19, "info")]
+    over = [1.0] * 5 + [20.0] * 10 + [1.0] * 105
+    assert kinds(Diagnosis([Wide()]), views(FLAT, over)) == [("new", 19, "info")]
+    late = [1.0] * 80 + [20.0] * 40
+    assert kinds(Diagnosis([Wide()]), views(FLAT, late)) == [("new", 99, "warning")]
+
+
+def test_a_raised_finding_stays_raised_and_says_why():
+    loss = noisy(np.concatenate([np.full(80, 2.3), np.linspace(2.3, 0.1, 60)]))
+    diagnosis = Diagnosis([Wide()])
+    assert kinds(diagnosis, views(loss))[-1] == ("raised", 59, "warning")
+    (finding,) = diagnosis.findings
+    assert finding.harm.startswith("the loss has not fallen") and finding.harm.endswith("at step 59")
+    (block,) = blocks_of([], [finding])
+    assert finding.harm in block.why
+
+
+def test_facts_and_rules_of_users_need_no_harm():
+    assert kinds(Diagnosis([Huge()]), views(FALLING))[0][2] == "warning"
+
+
+def test_notes_have_no_cause():
+    healthy, sick = Diagnosis([Wide()], causes=HOT), Diagnosis([Wide()], causes=HOT)
+    kinds(healthy, views(FALLING)), kinds(sick, views(FLAT))
+    assert healthy.causes == [] and healthy.findings[0].cause is None
+    assert [cause.name for cause in sick.causes] == ["Hot"] and sick.findings[0].cause == "Hot"
+
+
+@pytest.mark.parametrize("split", [10, 30, 59, 60, 100])
+def test_a_resume_raises_as_a_run_without_one(split):
+    made = views(FLAT)
+    whole, first, second = (Diagnosis([Wide()], causes=HOT) for _ in range(3))
+    expected = kinds(whole, made)
+    begun = [event for view in made[:split] for event in first.add(view)]
+    second.load_state_dict(json.loads(json.dumps(first.state_dict(), allow_nan=False)))
+    resumed = [(e.kind, e.step, str(e.finding.severity)) for e in begun if e.finding] + kinds(second, made[split:])
+    assert resumed == expected and second.findings == whole.findings
+
+
+def test_the_journal_and_the_terminal_tell_when_a_note_became_a_warning(tmp_path):
+    called = []
+    actions = {"info": called.append, "warning": ["warn", called.append, {"focus": 3}]}
+    reporter, outlet, _ = started(tmp_path, Wide(), actions=actions)
+    consume(reporter, views(FLAT))
+    events = [event for event in read_events(tmp_path) if event.finding]
+    assert [(event.kind, str(event.finding.severity)) for event in events] == [("new", "info"), ("raised", "warning")]
+    assert [str(finding.severity) for finding in standing(read_events(tmp_path))[0]] == ["warning"]
+    assert [str(finding.severity) for finding in read_findings(tmp_path).findings] == ["warning"]
+    (block,) = outlet.blocks
+    assert block.startswith("WARNING: Wide, since step 5.") and "the loss has not fallen" in block
+    assert [str(finding.severity) for finding in called] == ["info"] and outlet.focuses == [3]
+
+
+def test_a_note_is_not_told_in_the_terminal(tmp_path):
+    reporter, outlet, _ = started(tmp_path, Wide())
+    consume(reporter, views(FALLING))
+    assert outlet.blocks == [] and outlet.lines[0].endswith("1 note in the file.")
+
+
+def test_a_rule_states_one_of_three_kinds():
+    with pytest.raises(RuleError, match="Odd.kind must be one of structure, numbers, pattern, got 'hunch'"):
+
+        class Odd(HealthRule):
+            kind: ClassVar = "hunch"
