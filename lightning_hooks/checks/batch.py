@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -96,10 +96,18 @@ def samples_of(batch: Any) -> Samples | str:
         return f"the tensors of the batch have different first dimensions ({' and '.join(map(str, counts[:3]))})"
     if counts[0] < 2:
         return "the batch has one sample"
-    if any(tensor.dim() == 2 and tensor.shape[0] == tensor.shape[1] for tensor in tensors):
-        return f"a tensor of the batch relates its {counts[0]} rows with each other, as an adjacency matrix does"
-    others = {size for tensor in tensors for size in tensor.shape[1:]}
+    others = {size for tensor in tensors for size in _sizes_beside_features(tensor)}
     return Samples(counts[0], any(tensor.dim() == 1 for tensor in tensors) and counts[0] not in others)
+
+
+def _sizes_beside_features(tensor: Tensor) -> Sequence[int]:
+    """The sizes after the first one, without that of the features: the last dimension of numbers, none of indices."""
+    return tensor.shape[1:-1] if tensor.is_floating_point() else tensor.shape[1:]
+
+
+def square_tensors(batch: Any, size: int) -> list[str]:
+    """The paths of the tensors [size, size] of a batch, which may relate rows with each other as an adjacency matrix does."""
+    return [path for path, tensor in named_tensors(batch) if tuple(tensor.shape) == (size, size)]
 
 
 def first_samples(batch: Any, count: int, most: int) -> Any:

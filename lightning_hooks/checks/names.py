@@ -39,6 +39,13 @@ class Names:
                     if isinstance(entry, nn.Module) and not self.has(entry):
                         yield f"{name}.{attribute}[{key!r}]".removeprefix("."), entry
 
+    def chain(self, name: str) -> list[tuple[str, nn.Module]]:
+        """A module and the modules that it is within, outwards, with their names; that of the root is empty."""
+        known = {target.name: target.value for target in self.modules}
+        parts = [] if name == ROOT_NAME else name.split(".")
+        names = [".".join(parts[:i]) for i in range(len(parts), 0, -1)]
+        return [*((each, known[each]) for each in names if each in known), ("", self.model)]
+
     def has(self, module: nn.Module) -> bool:
         """Whether the model holds a module."""
         return id(module) in self._by_id

@@ -69,6 +69,7 @@ class Record:
         calls: the calls of modules that no other module called.
         layers: the numbers of modules without children, in the order of execution.
         called: the names of the modules that were called.
+        traced: the names of the modules of which an output had a graph.
         grads: the largest magnitude of the gradient of each parameter that had one, by name.
         moved: the largest change of each parameter, by name.
         optimizer_moved: the names of the frozen parameters that an optimizer changed.
@@ -86,6 +87,7 @@ class Record:
     calls: list[Call]
     layers: list[Layer]
     called: set[str]
+    traced: set[str]
     grads: dict[str, float]
     moved: dict[str, float]
     optimizer_moved: set[str]

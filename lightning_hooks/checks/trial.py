@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from typing_extensions import override
 
-from lightning_hooks.checks.batch import Samples, is_float, kind_of, samples_of
+from lightning_hooks.checks.batch import Samples, first_samples, is_float, kind_of, samples_of, square_tensors
 from lightning_hooks.checks.errors import OutOfRangeError, OutOfTimeError, StepError
 from lightning_hooks.checks.record import Call, Record
 from lightning_hooks.checks.trial_steps import TrialSteps
@@ -22,6 +22,8 @@ from lightning_hooks.snapshot.lending import UntouchableError
 
 _MOST_STEPS: Final = 6
 """Further steps in which a parameter may get its first gradient: a critic may be trained five times as often as an actor."""
+FEW_SAMPLES: Final = 3
+"""Samples of the batch that a check trains alone; a number that is hardly the size of another dimension."""
 
 
 class Trial(TrialSteps):
@@ -33,10 +35,24 @@ class Trial(TrialSteps):
         self._failures: dict[str, BaseException] = {}
         self._known: dict[str, Any] = {}
 
-    @cached_property
+    @property
     def samples(self) -> Samples | str:
         """The samples of the batch, or the reason why they are not known."""
-        return samples_of(self.batch)
+        samples: Samples | str = self._once("samples", self._find_samples)
+        return samples
+
+    def _find_samples(self) -> Samples | str:
+        samples = samples_of(self.batch)
+        squares = [] if isinstance(samples, str) else square_tensors(self.batch, samples.size)
+        if isinstance(samples, str) or not squares:
+            return samples
+        # Rows of features can be left out, but not rows of an adjacency matrix, which then fits neither the nodes nor itself.
+        few = min(FEW_SAMPLES, samples.size - 1)
+        try:
+            self.run(probes=(), batch=first_samples(self.batch, samples.size, few))
+        except StepError:
+            return f"{squares[0]} may relate its {samples.size} rows with each other, as an adjacency matrix does"
+        return samples
 
     @cached_property
     def held(self) -> set[str]:
@@ -48,10 +64,13 @@ class Trial(TrialSteps):
         """The module with a name."""
         return next((each.value for each in self.names.modules if each.name == name), None)
 
-    @cached_property
-    def batch_norms(self) -> list[str]:
-        """The names of the batch norms, which mix samples in training on purpose."""
-        return [each.name for each in self.names.modules if isinstance(each.value, _BatchNorm)]
+    @property
+    def batch_norms(self) -> dict[str, _BatchNorm]:
+        """The batch norms by name, which mix samples in training on purpose; also those in plain lists of modules."""
+        known = {each.name: each.value for each in self.names.modules}
+        for name, module in self.names.hidden():
+            known |= {f"{name}.{inner}".removesuffix("."): each for inner, each in module.named_modules()}
+        return {name: each for name, each in known.items() if isinstance(each, _BatchNorm)}
 
     @property
     def step(self) -> Record:
@@ -74,6 +93,12 @@ class Trial(TrialSteps):
     def moved(self) -> dict[str, float]:
         """The largest change of each parameter in a step, over `steps`."""
         return _largest([record.moved for record in self.steps])
+
+    @property
+    def is_by_hand(self) -> bool:
+        """Whether the first step has no backward of a loss, and makes gradients or moves trainable parameters all the same."""
+        moved = any(each.name in self.step.moved for each in self.trainable)
+        return not self.step.losses and (moved or any(size > 0 for size in self.step.grads.values()))
 
     def _several(self) -> list[Record]:
         records = [self.step]

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from lightning_hooks.checks.batch import copied, generator
 from lightning_hooks.checks.errors import StepError
@@ -137,6 +138,7 @@ class TrialSteps:
         probes: Iterable[str | Probe] = (),
         from_start: bool = True,
         with_graph: bool = False,
+        by_batch: bool = False,
     ) -> tuple[Any, Record]:
         """Call a module again in evaluation mode.
 
@@ -145,6 +147,7 @@ class TrialSteps:
             probes: what measures the call.
             from_start: whether to restore everything before.
             with_graph: whether the output has a graph.
+            by_batch: whether norms that are in training mode stay there and normalise by the batch, not by running statistics.
 
         Returns:
             The output, and what the call did.
@@ -154,7 +157,10 @@ class TrialSteps:
         """
         if from_start:
             self.restore()
+        norms = [each for each in self.model.modules() if by_batch and isinstance(each, _NormBase) and each.training]
         self.model.eval()
+        for norm in norms:
+            norm.train()
         args, kwargs = copied(call.args), copied(dict(call.kwargs))
         recorder = Recorder(self.names, (), self.deadline, probes)
         with self._surroundings(), recorder, torch.set_grad_enabled(with_graph), self.training.forward_context():

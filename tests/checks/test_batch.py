@@ -36,10 +36,7 @@ def test_a_copy_has_the_same_types_and_other_tensors():
         ((torch.ones(4, 4, 2), torch.ones(4)), Samples(4, False)),
         ({"x": torch.ones(4, 3), "n": torch.tensor(5)}, Samples(4, False)),
         (torch.tensor(3), "the batch holds no tensor with a dimension for samples"),
-        (
-            (torch.ones(4, 2), torch.eye(4)),
-            "a tensor of the batch relates its 4 rows with each other, as an adjacency matrix does",
-        ),
+        ((torch.ones(4, 4), torch.ones(4)), Samples(4, True)),
     ],
 )
 def test_samples_are_the_common_first_dimension(batch, expected):

@@ -42,7 +42,6 @@ class GraphAttention(nn.Module):
         return self.head(torch.softmax(scores, 1) @ hidden)
 
 
-@fails_until("SamplesAreIndependent knows a graph by its matrix of neighbours, also where the loss takes some of the rows")
 def test_nodes_of_a_graph() -> None:
     """Nodes of one graph exchange messages on purpose; the loss takes the nodes of the training set."""
     torch.manual_seed(0)
@@ -60,10 +59,7 @@ def _block(inputs: int, outputs: int, stride: int = 1) -> nn.Module:
     return nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
 
 
-@pytest.mark.parametrize(
-    "depth",
-    [4, pytest.param(16, marks=fails_until("ConstantOutput does not judge an evaluation with fresh running statistics"))],
-)
+@pytest.mark.parametrize("depth", [4, 16])
 def test_batch_norms_with_fresh_statistics(depth: int) -> None:
     """Sixteen convolutions with batch norms train well, but with fresh running statistics the signal vanishes in evaluation."""
     torch.manual_seed(0)
@@ -109,7 +105,6 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.slow
-@fails_until("a parameter that its task does not use, of a class of a library, is a warning at most")
 @pytest.mark.parametrize("make", [_dinov2, _xlnet, _big_bird])
 def test_parameters_that_a_task_does_not_use(library: Any, make: Callable[[Any], tuple[nn.Module, dict[str, Tensor]]]) -> None:
     """A class of a library has parameters that the task does not use: that is true, and the user cannot mend it."""
@@ -119,7 +114,6 @@ def test_parameters_that_a_task_does_not_use(library: Any, make: Callable[[Any],
 
 
 @pytest.mark.slow
-@fails_until("a feature of a mask that has no influence is a warning at most")
 def test_a_mask_whose_first_elements_do_not_matter(library: Any) -> None:
     """The first lags of a time series lie outside the context, so their mask has no influence: as documented."""
     torch.manual_seed(0)
@@ -156,14 +150,7 @@ class Attention(nn.Module):
 
 @pytest.mark.parametrize(
     ("batch_first", "expected"),
-    [
-        (True, "pass"),
-        pytest.param(
-            False,
-            "fail",
-            marks=fails_until("SamplesAreIndependent finds the samples where batch_first is False"),
-        ),
-    ],
+    [(True, "pass"), (False, "fail")],
 )
 def test_attention_over_the_samples(batch_first: bool, expected: str) -> None:
     """`nn.MultiheadAttention` without `batch_first` gets [batch, tokens, width], and attends to other samples."""

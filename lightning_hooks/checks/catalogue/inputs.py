@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from lightning_hooks.checks.batch import changed_copy, is_float, kind_of
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.errors import StepError
+from lightning_hooks.checks.libraries import is_of_library
 from lightning_hooks.checks.record import Record
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
+from lightning_hooks.engine.participants.facts import role_of
 from lightning_hooks.errors import counted, listed
 from lightning_hooks.nested.tensors import named_tensors
 from lightning_hooks.tensor_kinds import same_bits
@@ -29,7 +31,8 @@ class InputsMatter(Check):
 
     A zero gradient is a first witness. The second one is another step in which the tensor or the feature has other numbers: if
     the loss and all gradients are bit for bit the same, nothing depends on it. Tensors that no function and no module gets are
-    named and do not fail, because a data set may hold more than one training needs.
+    named and do not fail, because a data set may hold more than one training needs. What the code of a library leaves out, and
+    a part of a mask of zeros and ones, is a warning.
 
     Args:
         most_features: the number of features without a gradient that are tried one by one.
@@ -37,7 +40,7 @@ class InputsMatter(Check):
 
     most_features: int = 8
     minima: ClassVar[Mapping[str, int]] = {"most_features": 1}
-    probes: ClassVar[tuple[str, ...]] = ("losses", "grads")
+    probes: ClassVar[tuple[str, ...]] = ("losses", "grads", "calls")
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look for an input that is overwritten, detached, or left out of a concatenation, and for slices that drop features.",
     )
@@ -57,15 +60,21 @@ class InputsMatter(Check):
         without = [path for path, _ in read if not _has_grad(record.input_grads.get(path))]
         influences = {path: _influence(trial, path) for path in without}
         unused = [path for path, influence in influences.items() if influence == _Influence(False, False)]
+        models = [call.module for call in trial.step.calls if role_of(call.module) != "loss"]
+        by_library = bool(models) and all(map(is_of_library, models))
+        say = self.warned if by_library else self.failed
         if unused:
-            return self.failed(unused, "the loss does not depend on this tensor, which the step uses", 0.0, 0.0)
+            return say(unused, "the loss does not depend on this tensor, which the step uses", 0.0, 0.0)
         tried = [influence for influence in influences.values() if influence is not None]
         if len(without) == len(read) and tried and not any(influence.on_gradients for influence in tried):
             text = "the loss depends on the batch, but no gradient of a trainable parameter does"
             return self.failed([path for path, _ in read], text, 0.0, 0.0)
         columns = self._unused_features(trial, record.input_grads)
         if columns:
-            return self.failed([path for path, _ in columns], _which(columns), len(columns), 0)
+            # The first elements of a mask may lie outside of what a loss looks at.
+            are_masks = all(_is_mask(tensor) for path, tensor in found if path in dict(columns))
+            say = self.warned if are_masks else say
+            return say([path for path, _ in columns], _which(columns), len(columns), 0)
         more = f"; not used: {listed(unread, 3)}" if unread else ""
         return self.passed(f"the loss depends on {counted(len(read), 'tensor')} of the batch{more}")
 
@@ -168,8 +177,11 @@ def _flipped(tensor: Tensor) -> Tensor | None:
     """The opposite of a mask of zeros and ones."""
     if tensor.dtype == torch.bool:
         return ~tensor
-    is_mask = bool(((tensor == 0) | (tensor == 1)).all())
-    return 1 - tensor if is_mask and not tensor.is_complex() else None
+    return 1 - tensor if _is_mask(tensor) and not tensor.is_complex() else None
+
+
+def _is_mask(tensor: Tensor) -> bool:
+    return bool(((tensor == 0) | (tensor == 1)).all())
 
 
 def _levelled(tensor: Tensor) -> Tensor | None:

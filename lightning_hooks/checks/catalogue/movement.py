@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from lightning_hooks.checks.check import Check
+from lightning_hooks.checks.libraries import is_of_library, is_of_torch
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
 from lightning_hooks.errors import counted, listed
@@ -21,15 +22,20 @@ from lightning_hooks.health.usage import is_named_copy
 
 @dataclass(frozen=True, kw_only=True)
 class StepRuns(Check):
-    """A whole step runs: forward, loss, backward, and the steps of the optimizers."""
+    """A whole step runs: forward, loss, backward, and the steps of the optimizers.
 
-    probes: ClassVar[tuple[str, ...]] = ("losses",)
+    A step may make gradients without a backward of a tensor, or change parameters without gradients.
+    """
+
+    probes: ClassVar[tuple[str, ...]] = ("losses", "grads", "moved")
     next_steps: ClassVar[tuple[str, ...]] = ("Run the step by hand on this batch to see the traceback.",)
     source: ClassVar[str] = "a definition: no threshold"
 
     def run(self, trial: Trial) -> CheckResult:
         # The engine turns an error of the step into the result of this check.
         losses = trial.step.losses
+        if not losses and trial.is_by_hand:
+            return self.passed("a step runs, and makes gradients or moves without the backward of a loss")
         if not losses:
             return self.failed([""], "the step runs without a backward: no loss depends on a trainable parameter")
         return self.passed(f"a step runs, with a loss of {', '.join(f'{loss:.4g}' for loss in losses[:3])}", losses[0])
@@ -40,9 +46,10 @@ class NoGradient(Check):
     """Every trainable parameter gets a gradient that is not all zero, in some of seven steps.
 
     Members of a list of experts or layers of which others ran, and copies by their names that no optimizer holds, are left out.
+    A parameter that the code of a library does not use for this task is a warning.
     """
 
-    probes: ClassVar[tuple[str, ...]] = ("grads", "moved", "called")
+    probes: ClassVar[tuple[str, ...]] = ("losses", "grads", "moved", "called", "traced")
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look between the parameter and the loss for `detach()`, `.data`, `torch.no_grad()`, `argmax`, `.item()` or NumPy.",
         "Call the module in `forward`, or remove it; if it is to stay as it is, call `requires_grad_(False)` on it.",
@@ -61,6 +68,11 @@ class NoGradient(Check):
         forgotten = [name for name in missing if trial.optimizers and name not in trial.held]
         faulty = [name for name in missing if name not in forgotten]
         steps = f"{len(trial.steps)} steps" if len(trial.steps) > 1 else "the step"
+        if missing and not grads and trial.is_by_hand:
+            return self.skipped("the step moves parameters without gradients")
+        if faulty and all(_is_unused_by_library(trial, name, grads) for name in faulty):
+            text = f"no gradient comes in {steps}: the library's code does not use the parameter for this task"
+            return self.warned(faulty, text, 0.0, 0.0)
         if faulty:
             return self.failed(faulty, _why(trial, faulty, called, grads, steps), 0.0, 0.0)
         if forgotten:
@@ -74,6 +86,24 @@ class NoGradient(Check):
             return True
         owner = trial.names.owner_of[name]
         return owner not in called and _has_called_sibling(trial, owner, called)
+
+
+def _is_unused_by_library(trial: Trial, name: str, grads: dict[str, float]) -> bool:
+    """Whether the parameter belongs to code of a library of which other parameters have gradients, so that nothing is cut."""
+    owner = trial.names.owner_of[name]
+    if owner in trial.step.called and owner not in trial.step.traced:
+        return False  # The module ran without a graph.
+    within = trial.names.chain(owner)
+    first = next((i for i, (_, module) in enumerate(within) if not is_of_torch(module)), len(within))
+    outermost = None
+    for path, module in within[first:]:
+        if not is_of_library(module):
+            break
+        outermost = path
+    if outermost is None:
+        return False
+    prefix = f"{outermost}." if outermost else ""
+    return any(size > 0 for each, size in grads.items() if each.startswith(prefix))
 
 
 def _is_shifted_bias(name: str, grads: dict[str, float]) -> bool:

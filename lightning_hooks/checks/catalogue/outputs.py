@@ -62,6 +62,9 @@ class NonFinite(Check):
 class ConstantOutput(Check):
     """Different samples get different outputs of the whole model.
 
+    Norms normalise by the batch, as in the step: with running statistics that are still those of a fresh norm, the signal of a
+    deep model vanishes in evaluation, and comes back as soon as the statistics have followed.
+
     Args:
         least_difference: the relative difference of two outputs from which on they differ.
     """
@@ -85,7 +88,7 @@ class ConstantOutput(Check):
         judged = 0
         spreads: list[float] = []
         for call in calls:
-            outputs = _batched(trial.evaluate(call)[0], count)
+            outputs = _batched(trial.evaluate(call, by_batch=True)[0], count)
             if not outputs:
                 continue
             if not all(map(_finite, outputs)):
@@ -96,7 +99,7 @@ class ConstantOutput(Check):
             if spread > self.least_difference:
                 continue
             trial.advance()
-            later = max(map(_spread, _batched(trial.evaluate(call, from_start=False)[0], count)))
+            later = max(map(_spread, _batched(trial.evaluate(call, from_start=False, by_batch=True)[0], count)))
             if not later > self.least_difference:
                 text = f"all {count} samples get the same output, although their inputs differ"
                 return self.failed([call.name], text, spread, self.least_difference)

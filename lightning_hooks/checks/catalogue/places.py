@@ -16,11 +16,12 @@ from lightning_hooks.checks.trial import Trial, outputs_of
 from lightning_hooks.engine.participants.facts import role_of
 from lightning_hooks.nested.tensors import tensors_in
 
-_ROUNDING: Final = 1e-3  # of the largest output; half precision rounds so far
+ROUNDING: Final = 1e-3
+"""A difference as a share of the largest output that is none: half precision rounds so far."""
 
 
-def placed_outputs(trial: Trial, size: int) -> Iterator[tuple[str, float]]:
-    """The modules that give a sample another output at another place, and the difference as a share of the largest output.
+def place_shares(trial: Trial, size: int) -> Iterator[tuple[str, float]]:
+    """How far the output of a sample at another place differs, as a share of the largest output, by the names of modules.
 
     The samples of each call are moved by one place, in evaluation mode. A call that draws random numbers tells nothing.
 
@@ -41,9 +42,8 @@ def placed_outputs(trial: Trial, size: int) -> Iterator[tuple[str, float]]:
             continue
         pairs = zip(outputs_of(replace(call, output=output), size), outputs_of(replace(call, output=moved), size), strict=False)
         shares = [_difference(one.roll(1, 0), other) for one, other in pairs if not _is_of_pairs(one, size)]
-        share = max(shares, default=0.0)
-        if share > _ROUNDING:
-            yield call.name, share
+        if shares:
+            yield call.name, max(shares)
 
 
 def _has_samples(call: Call, size: int) -> bool:

@@ -20,6 +20,7 @@ PROBES: Final[Mapping[str, type[Probe]]] = {
         parameters.InputGrads,
         modules.Calls,
         modules.Called,
+        modules.Traced,
         modules.Layers,
         modules.Sources,
         functions.LossCalls,

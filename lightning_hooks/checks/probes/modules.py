@@ -51,6 +51,23 @@ class Called(Probe):
         recorder.record.called = recorder.called
 
 
+class Traced(Probe):
+    """The names of the modules of which an output had a graph."""
+
+    field: ClassVar[str] = "traced"
+
+    @override
+    def begin(self, recorder: Any) -> None:
+        super().begin(recorder)
+        self._traced: set[str] = set()
+        recorder.record.traced = self._traced
+
+    @override
+    def after_module(self, name: str, module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+        if name not in self._traced and any(tensor.requires_grad for tensor in tensors_in(output)):
+            self._traced.add(name)
+
+
 class Layers(Probe):
     """The numbers of inputs and outputs of modules without children. Measuring them waits for the device."""
 

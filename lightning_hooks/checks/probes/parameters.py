@@ -52,6 +52,12 @@ class Grads(Probe):
                 # A gradient that is not finite stays noted, whatever comes after it.
                 self._grads[target.name] = size if size != size or size > known else known
 
+    @override
+    def end(self) -> None:
+        if not self._grads:
+            # A step without a backward and an optimizer may have made gradients by hand.
+            self.on_gradients()
+
 
 class Hidden(Probe):
     """The names of modules in plain lists of which a parameter got a gradient."""

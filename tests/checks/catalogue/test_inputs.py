@@ -57,6 +57,28 @@ def test_features_without_influence_are_named():
     assert result.message == "batch[0]: the loss does not depend on features 0, 3 of it"
 
 
+def test_a_part_of_a_mask_without_influence_is_a_warning():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
+
+        def forward(self, x, mask):
+            return self.net((x * mask)[:, 2:]) + x.sum(1, keepdim=True)
+
+    inputs, labels = batch()
+    result = result_of(NAME, Masked(), ((inputs, torch.ones(12, 4)), labels))
+    assert (result.status, result.rows) == ("warn", ("batch[0][1]",)) and "features 0, 1 of it" in result.message
+    result = result_of(NAME, Masked(), ((inputs, 0.5 * torch.ones(12, 4)), labels))
+    assert (result.status, result.rows) == ("fail", ("batch[0][1]",))
+
+
+def test_what_a_library_leaves_out_is_a_warning(monkeypatch):
+    monkeypatch.setattr("lightning_hooks.checks.catalogue.inputs.is_of_library", lambda module: isinstance(module, Two))
+    assert both(lambda x, more: x + 0 * more).status == "warn"
+    assert both(lambda x, more: x[:, 1:2] + more).status == "warn"
+
+
 def test_channels_of_images_are_features():
     class First(nn.Conv2d):
         def forward(self, x):

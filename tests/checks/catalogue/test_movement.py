@@ -1,3 +1,6 @@
+import sys
+from types import ModuleType
+
 import pytest
 import torch
 from torch import nn
@@ -22,6 +25,41 @@ def test_a_loss_without_a_graph_has_no_backward():
     )
 
 
+def by_hand(module, given):
+    loss = CROSS_ENTROPY(module(given[0]), given[1])
+    parameters = list(module.parameters())
+    for parameter, grad in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        parameter.grad = grad
+    return loss.detach()
+
+
+def by_chance(module, given):
+    """A step of an evolution strategy: it tries a random change and keeps it if the loss falls."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))
+        return CROSS_ENTROPY(module(given[0]), given[1])
+
+
+@pytest.mark.parametrize("has_optimizer", [True, False])
+def test_gradients_that_are_made_by_hand_are_gradients(has_optimizer):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if has_optimizer else None
+    report = check(model, batch(), step=by_hand, optimizer=optimizer)
+    assert report["StepRuns"].status == "pass" and "without the backward of a loss" in report["StepRuns"].message
+    assert report["NoGradient"].message == "a gradient reaches 4 trainable parameters"
+    assert report.of("fail") == []
+
+
+def test_a_step_that_moves_parameters_without_gradients_runs():
+    report = check(net(), batch(), step=by_chance, checks=["StepRuns", "NoGradient"])
+    assert report["StepRuns"].status == "pass"
+    assert (report["NoGradient"].status, report["NoGradient"].message) == (
+        "skip",
+        "the step moves parameters without gradients",
+    )
+
+
 class Detached(nn.Module):
     def __init__(self):
         super().__init__()
@@ -40,6 +78,59 @@ def test_a_parameter_behind_a_detach_and_one_that_nothing_calls_are_named():
     model.body.requires_grad_(False)
     result = result_of("NoGradient", model)
     assert result.rows == ("unused.weight", "unused.bias") and "because nothing calls the module" in result.message
+
+
+class Installed(Detached):
+    """The same as code of an installed library: the body runs with a graph, and one layer is not used."""
+
+    def forward(self, x):
+        return self.head(self.body(x).relu())
+
+
+class WithoutGraph(Detached):
+    """The body of a library runs without a graph, as behind a reentrant checkpoint."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            hidden = self.body(x)
+        return self.head(hidden)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_installed", "status", "rows"),
+    [
+        (Installed, False, "fail", ("unused.weight", "unused.bias")),
+        (Installed, True, "warn", ("unused.weight", "unused.bias")),
+        (WithoutGraph, True, "fail", ("body.weight", "body.bias", "unused.weight", "unused.bias")),
+    ],
+)
+def test_what_the_code_of_a_library_does_not_use_is_a_warning(monkeypatch, kind, is_installed, status, rows):
+    library = ModuleType("library")
+    library.__file__ = "/usr/lib/python3/site-packages/library.py"
+    monkeypatch.setitem(sys.modules, "library", library)
+    if is_installed:
+        monkeypatch.setattr(kind.forward, "__module__", "library")
+    result = result_of("NoGradient", nn.Sequential(kind()))
+    assert (result.status, result.rows) == (status, tuple(f"0.{row}" for row in rows))
+    assert ("the library's code does not use the parameter" in result.message) == (status == "warn")
+
+
+def test_a_cut_in_front_of_a_library_is_no_part_that_it_does_not_use(monkeypatch):
+    monkeypatch.setattr("lightning_hooks.checks.catalogue.movement.is_of_library", lambda module: isinstance(module, Inner))
+
+    class Inner(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x)
+
+    class Cut(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.head = Inner(*net()), nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.head(self.inner(x).detach())
+
+    assert result_of("NoGradient", Cut()).status == "fail"
 
 
 def test_a_layer_that_no_optimizer_holds_and_no_gradient_reaches_is_a_warning():

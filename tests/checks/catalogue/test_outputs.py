@@ -1,3 +1,6 @@
+from functools import partial
+
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -43,6 +46,22 @@ def test_outputs_that_are_all_the_same_fail():
     result = result_of("ConstantOutput", model)
     assert (result.status, result.rows, result.measured) == ("fail", ("the model",), 0.0)
     assert result.message == "the model: all 12 samples get the same output, although their inputs differ"
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, partial(nn.InstanceNorm1d, track_running_stats=True)])
+def test_a_deep_model_with_fresh_statistics_is_judged_as_in_training(norm):
+    torch.manual_seed(0)
+    given = torch.randn(12, 4, 6), batch()[1]
+
+    layers = [each for _ in range(24) for each in (nn.Conv1d(4, 4, 1, bias=False), norm(4), nn.ReLU())]
+    result = result_of("ConstantOutput", nn.Sequential(*layers, nn.Flatten(), nn.Linear(24, 3, bias=False)), given)
+    assert result.status == "pass" and result.measured > 0.01
+
+
+def test_dead_units_behind_a_norm_fail():
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    nn.init.constant_(model[1].bias, -1e3)
+    assert result_of("ConstantOutput", model).rows == ("the model",)
 
 
 def test_a_head_of_zeros_and_noise_of_dropout_pass():

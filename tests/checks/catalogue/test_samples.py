@@ -78,6 +78,100 @@ def test_batch_first_is_judged_where_labels_say_which_dimension_holds_samples():
     assert result.status == "skip" and "memory has batch_first=False" in result.message
 
 
+class Attention(nn.Module):
+    """An encoder of torch for [time, batch, features]."""
+
+    def __init__(self, positions=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder, self.head = nn.TransformerEncoderLayer(4, 2, 8, 0.0), nn.Linear(4, 4)
+        self.positions = positions
+
+    def forward(self, x):
+        return self.head(self.encoder(x if self.positions is None else x + self.positions[: len(x)]))
+
+
+def test_rows_that_nothing_but_their_numbers_tells_apart_are_samples():
+    given = SERIES, SERIES.flip(0)
+    result = result_of(NAME, Attention(), given, F.mse_loss)
+    assert (result.status, result.rows) == ("fail", ("encoder.self_attn",))
+    # Positions along the first dimension say that it holds the time.
+    result = result_of(NAME, Attention(torch.randn(12, 1, 4)), given, F.mse_loss)
+    assert result.status == "skip" and "encoder.self_attn has batch_first=False" in result.message
+
+
+def test_as_many_samples_as_features_are_no_adjacency_matrix():
+    def given(labels):
+        return torch.randn(4, 4, generator=torch.Generator().manual_seed(0)), labels
+
+    labels = torch.arange(4) % 3
+    assert result_of(NAME, Named(lambda x: x), given(labels)).status == "pass"
+    assert result_of(NAME, Named(lambda x: x - x.mean(0)), given(labels)).rows == ("mixer",)
+    targets = torch.randn(4, 3)
+    assert result_of(NAME, Named(lambda x: x.softmax(0)), given(targets), F.mse_loss).rows == ("mixer",)
+
+
+class Graph(nn.Module):
+    """Averages over neighbours, by a matrix or by edges."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x, related):
+        hidden = self.body(x).relu()
+        if related.is_floating_point():
+            return self.head(related @ hidden)
+        source, target = related
+        return self.head(hidden.index_add(0, target, hidden[source]))
+
+
+MATRIX = torch.eye(12).roll(1, 0) + torch.eye(12)
+EDGES = torch.stack([torch.arange(12), torch.arange(12).roll(1)])
+
+
+@pytest.mark.parametrize("related", [MATRIX, EDGES], ids=["matrix", "edges"])
+def test_nodes_that_a_constant_of_the_step_relates_are_skipped(related):
+    def step(module, given):
+        return F.cross_entropy(module(given[0], related)[:8], given[1][:8])
+
+    result = check(Graph(), batch(), step=step, checks=[NAME])[NAME]
+    assert result.status == "skip" and "relates the samples with each other, as an adjacency matrix does" in result.message
+
+
+def test_nodes_whose_matrix_is_in_the_batch_are_skipped():
+    inputs, labels = batch()
+    result = result_of(NAME, Graph(), ((inputs, MATRIX), labels))
+    assert (result.status, result.message) == (
+        "skip",
+        "batch[0][1] may relate its 12 rows with each other, as an adjacency matrix does",
+    )
+
+
+def test_a_mask_over_samples_that_the_step_makes_itself_is_no_graph():
+    def attend(x):
+        hidden = torch.ones(len(x), len(x)).triu(1).bool()
+        return (x @ x.T).masked_fill(hidden, -1e9).softmax(1) @ x
+
+    assert result_of(NAME, Named(attend)).rows == ("mixer",)
+
+
+def test_batch_norms_in_a_plain_list_mix_samples_on_purpose():
+    class Listed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.norms = net(), [nn.BatchNorm1d(3)]
+
+        def forward(self, x):
+            return self.norms[0](self.body(x))
+
+    model = Listed()
+    result = result_of(NAME, model)
+    assert result.status == "pass" and result.message.endswith("batch norms mix samples in training on purpose: norms[0]")
+    assert model.norms[0].training and model.norms[0].num_batches_tracked == 0
+
+
 def test_a_contrastive_loss_is_named_and_passes():
     def contrastive(output, target):
         features = F.normalize(output)
