@@ -75,10 +75,15 @@ class Verdict:
         return expected is not None and self.delay is not None and self.delay <= WITHIN.get(expected.kind, 10**9)
 
     @property
+    def is_note(self) -> bool:
+        """Whether the fault was named in notes only, because its training shows no harm: then it has no cause."""
+        return self.is_found and all(finding.severity is Severity.INFO for finding, _ in self.naming)
+
+    @property
     def has_cause(self) -> bool:
         """Whether the right cause was told, or none is expected."""
         expected = self.training.expects
-        return expected is not None and (expected.cause is None or expected.cause in self.causes)
+        return expected is not None and (expected.cause is None or expected.cause in self.causes or self.is_note)
 
 
 class Told:

@@ -58,7 +58,7 @@ def page(results: list[dict[str, Any]], peers: list[dict[str, Any]]) -> str:
         healthy_table(results),
         "### Trainings with a fault",
         "*After* is the number of steps from the onset of the fault to the first finding that names it, the median over the "
-        "seeds; `-` where no seed found it.",
+        "seeds; `-` where no seed found it. A fault without harm in its training is a note, and has no cause.",
         faults_table(results),
         "### What layers cannot show",
         "These faults leave no trace in the numbers of layers, the loss, or the facts of a step. The last column says what "
@@ -144,7 +144,9 @@ def faults_table(results: list[dict[str, Any]]) -> str:
         if expected is None or expected.kind == "invisible" or not runs:
             continue
         delays = sorted(run["delay"] for run in runs if run["delay"] is not None)
-        named = sorted({_shown(f) for run in runs for f in run["findings"] if f[0] in expected.rules})
+        named = sorted(
+            {_shown(f) + " (note)" * (f[2] == "info") for r in runs for f in r["findings"] if f[0] in expected.rules}
+        )
         causes = sorted({cause for run in runs for cause in run["causes"]})
         rows.append(
             [

@@ -239,7 +239,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         message="Most inputs of an activation lie where its slope is about zero: {where}, since step {step}.",
         required=("SaturatedActivation",),
         supporting=(*_STUCK, "ConstantOutput", "DeadUnits"),
-        next_steps=("Put a norm before the activation, or scale the initial weights down.",),
+        next_steps=("Put a norm before the activation.", "Scale the initial weights down."),
         alternatives=("A learning rate that is too high: then updates were large before the saturation began.",),
     ),
     CauseRule(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from lightning_hooks.health.advice import fitting
 from lightning_hooks.health.cause_rule import CauseRule, Entry
 from lightning_hooks.health.cause_table import CAUSES
 from lightning_hooks.health.evidence import Evidence
@@ -83,10 +84,10 @@ def _explain_with(
         if each.first_step >= begin - EARLIER and (not rule.same_rows or _share_rows(each, decisive))
     ]
     taken = _without_repeats(decisive + supporting)
-    return _cause_of(rule, decisive, taken), taken
+    return _cause_of(rule, decisive, taken, evidence), taken
 
 
-def _cause_of(rule: CauseRule, decisive: Sequence[Finding], taken: Sequence[Finding]) -> Cause:
+def _cause_of(rule: CauseRule, decisive: Sequence[Finding], taken: Sequence[Finding], evidence: Evidence) -> Cause:
     confidence: Confidence = rule.confidence
     if confidence == "possible" and len({finding.rule for finding in taken}) > 1:
         confidence = "likely"
@@ -97,7 +98,7 @@ def _cause_of(rule: CauseRule, decisive: Sequence[Finding], taken: Sequence[Find
         rule.name,
         rule.message.replace("{where}", where).replace("{step}", str(first)) + sure[confidence],
         tuple(dict.fromkeys(finding.fingerprint for finding in taken)),
-        rule.next_steps,
+        fitting(rule.next_steps, evidence),
         confidence,
         rule.alternatives,
         max((finding.severity for finding in taken), key=lambda severity: Severity(severity).rank),

@@ -11,11 +11,12 @@ import numpy as np
 
 from lightning_hooks.errors import RuleError, printable, shortened, shown
 from lightning_hooks.health.accepting import is_accepted
+from lightning_hooks.health.advice import fitting
 from lightning_hooks.health.causes import CAUSES, CauseRule, explain
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.finding import Cause, Event, EventKind, Finding
+from lightning_hooks.health.finding import Cause, Event, EventKind, Finding, stands
 from lightning_hooks.health.groups import Groups
-from lightning_hooks.health.harm import harm_of, jump_of
+from lightning_hooks.health.harm import RECENT, harm_of, jump_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules import DEFAULT_RULES
 from lightning_hooks.health.streaks import Streak, Streaks
@@ -67,7 +68,7 @@ class Diagnosis:
         self._count = 0
         self._judged = dict.fromkeys(self.rules, -1)
         self._streaks = {name: Streaks(rule) for name, rule in self.rules.items()}
-        self._groups = Groups(self.rules)
+        self._groups = Groups(self.rules, self._fitting)
         self._causes: list[Cause] = []
         self._explained: tuple[str, Cause] | None = None
         self._harm = -1, ""  # the last step at which somebody asked, and the answer
@@ -206,8 +207,20 @@ class Diagnosis:
     def _harm_to(self, last: int) -> str:
         """The harm that stands beside a pattern: of the run, or a jump of the loss where the pattern was seen last."""
         if self._harm[0] != self.evidence.step:
-            self._harm = self.evidence.step, harm_of(self.evidence)
+            self._harm = self.evidence.step, harm_of(self.evidence) or self._harm_told()
         return self._harm[1] or jump_of(self.evidence, last)
+
+    def _fitting(self, next_steps: Sequence[str]) -> tuple[str, ...]:
+        return fitting(next_steps, self.evidence)
+
+    def _harm_told(self) -> str:
+        """What a rule on the loss says of it for some steps, such as that it has diverged; empty if none says anything."""
+        for finding in self.findings:
+            rule = self.rules.get(finding.rule)
+            if rule is not None and rule.family == "loss" and rule.kind == "numbers" and stands(finding):
+                if finding.last_step - finding.first_step >= RECENT and finding.evidence:
+                    return finding.evidence[0].text
+        return ""
 
     def _without_loss(self, rule: HealthRule) -> str | None:
         """Why a rule on the loss cannot run where views have a row for the loss, but none was noted."""
@@ -284,7 +297,7 @@ class Diagnosis:
         try:
             count = int(state["count"])
             judged = {name: int(dict(state["judged"]).get(name, -1)) for name in self.rules}
-            groups = Groups.from_state(self.rules, state["groups"])
+            groups = Groups.from_state(self.rules, state["groups"], self._fitting)
             causes = [Cause.from_dict(cause) for cause in state["causes"]]
             groups.explain(causes)
             streaks = {name: Streaks(rule) for name, rule in self.rules.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -53,6 +53,11 @@ class Group:
         if not self.members:
             return self.checked.is_over if self.checked is not None else None
         return max(self.over_since.values()) if len(self.over_since) == len(self.members) else None
+
+    @property
+    def is_fact(self) -> bool:
+        """Whether a symptom is a fact, although the rule looks for a pattern."""
+        return any(symptom.is_fact for streak in self.members.values() for symptom in streak.symptoms)
 
     def check_again(self, finding: Finding) -> None:
         """The check of a later fit has found the fault: keep the step at which it began."""
@@ -128,7 +133,7 @@ class Group:
             tensors=tuple(sorted({streak.tensor for streak in streaks})),
             first_step=streaks[0].first,
             last_step=max(streak.last for streak in streaks),
-            severity=rule.severity if rule.kind != "pattern" or self.harm else Severity.INFO,
+            severity=Severity.INFO if rule.kind == "pattern" and not self.harm and not self.is_fact else rule.severity,
             evidence=evidence,
             message=_message(rule, rows, evidence),
             next_steps=rule.next_steps,
@@ -193,10 +198,12 @@ class Groups:
 
     Args:
         rules: the rules of the run by name. Findings of other rules, which a checkpoint may hold, are kept but not listed.
+        fitting: returns those of the steps to try that fit the model.
     """
 
-    def __init__(self, rules: Mapping[str, HealthRule]) -> None:
+    def __init__(self, rules: Mapping[str, HealthRule], fitting: Callable[[Sequence[str]], tuple[str, ...]] = tuple) -> None:
         self._rules = rules
+        self._fitting = fitting
         self._groups: list[Group] = []
         self._of_rule: dict[str, list[Group]] = {}
         self._of_row: dict[tuple[str, str], Group] = {}  # by rule and row
@@ -211,7 +218,7 @@ class Groups:
             group = self._groups[number - 1]
             finding = group.finding(self._rules.get(group.rule), self._causes.get(number))
             if finding is not None:
-                self._findings[number] = finding
+                self._findings[number] = replace(finding, next_steps=self._fitting(finding.next_steps))
         self._changed.clear()
         return list(self._findings.values())
 
@@ -302,7 +309,7 @@ class Groups:
         raised = []
         for group in self._of_rule.get(rule, ()):
             holds = group.is_over is None or happened.get(group.number) in ("new", "again")
-            if not group.harm and group.members and holds:
+            if not group.harm and not group.is_fact and group.members and holds:
                 group.harm = harm_to(max(streak.last for streak in group.members.values()))
                 if group.harm:
                     self._changed.add(group.number)
@@ -357,9 +364,14 @@ class Groups:
         return [group.state() for group in self._groups]
 
     @classmethod
-    def from_state(cls, rules: Mapping[str, HealthRule], state: Iterable[Mapping[str, Any]]) -> Groups:
+    def from_state(
+        cls,
+        rules: Mapping[str, HealthRule],
+        state: Iterable[Mapping[str, Any]],
+        fitting: Callable[[Sequence[str]], tuple[str, ...]] = tuple,
+    ) -> Groups:
         """The groups of `state`; raises KeyError, ValueError or TypeError if the state is damaged."""
-        groups = cls(rules)
+        groups = cls(rules, fitting)
         for each in state:
             groups._add(Group.from_state(each))
         if [group.number for group in groups._groups] != list(range(1, len(groups._groups) + 1)):

@@ -9,6 +9,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from lightning_hooks.health.evidence import LOSS, Evidence
+from lightning_hooks.health.layers import layers_of, units_of
+from lightning_hooks.health.roles import roles_of
 from lightning_hooks.health.rules.spikes import largest_deviation
 from lightning_hooks.health.witness import noise_of
 
@@ -24,6 +26,7 @@ JUMP: Final = "the loss jumps"
 """The beginning of what says so."""
 _JUMP: Final = 4.0  # a multiple of the largest deviation of the losses before, which is no chance
 _NEAR: Final = 2  # steps
+_GUESS: Final = 0.02  # a share, by which the cross entropy of a guess differs if classes are not quite equally frequent
 _ZERO: Final = 1e-8  # a loss below it cannot fall any further
 _Losses = NDArray[np.float64]
 
@@ -32,8 +35,9 @@ def harm_of(evidence: Evidence) -> str:
     """What shows, at the last step, that a run does not learn or has lost what it had learned; empty if nothing does.
 
     The loss is not finite; it has given back half of what it had gained; its level is above each of the first losses; or it has
-    not fallen in the last 50 steps, nor in the last 150, although more than half of it is left. Of a training with several
-    optimizers, whose losses balance, only the first counts. While the learning rate rises, a loss need not fall yet.
+    not fallen in the last 50 steps, nor in the last 150, although more than half of it is left or it is the cross entropy of a
+    guess among the outputs. Of a training with several optimizers, whose losses balance, only the first counts. While the
+    learning rate rises, a loss need not fall yet.
 
     Args:
         evidence: of the run. Without a loss there is no witness of harm.
@@ -122,15 +126,24 @@ def _loss_of_gain(values: _Losses, steps: NDArray[np.int64], began: float, highe
 
 def _stand_still(evidence: Evidence, values: _Losses, steps: NDArray[np.int64], began: float) -> str:
     now = float(np.median(values[-RECENT:]))
-    if abs(began) < _ZERO or now <= began - abs(began) / 2 or len(values) < SHORT or _rate_rises(evidence):
+    if abs(began) < _ZERO or len(values) < SHORT or _rate_rises(evidence):
+        return ""
+    chance = _chance(evidence)
+    is_at_chance = chance > 0 and abs(now - chance) <= _GUESS * chance
+    if now <= began - abs(began) / 2 and not is_at_chance:
         return ""
     if evidence.loss_falls(SHORT) is not False or evidence.loss_falls(LONG):
         return ""
-    quarter = values[-SHORT : -SHORT + SHORT // 4]
-    return (
-        f"the loss has not fallen: it was {float(np.median(quarter)):.4g} at step {steps[-SHORT]} and is {now:.4g} at step "
-        f"{steps[-1]}"
-    )
+    before = float(np.median(values[-SHORT : -SHORT + SHORT // 4]))
+    text = f"the loss has not fallen: it was {before:.4g} at step {steps[-SHORT]} and is {now:.4g} at step {steps[-1]}"
+    return f"{text}, which a guess has ({chance:.4g})" if is_at_chance else text
+
+
+def _chance(evidence: Evidence) -> float:
+    """The cross entropy of a guess among the outputs of the last layer; 0 if unknown."""
+    roles = roles_of(evidence)
+    units = 0.0 if roles is None else units_of(roles, layers_of(evidence, roles).last)
+    return float(np.log(units)) if units >= 2 else 0.0
 
 
 def _rate_rises(evidence: Evidence) -> bool:

@@ -95,6 +95,7 @@ class Symptom:
         text: the numbers in words, without a full stop: `update is 18 % of the weight`.
         since: the step since which the pattern has been there, if that is before this symptom: a rule may wait for a second
             witness. None if the symptom is the beginning.
+        is_fact: whether a rule on a pattern has seen what never is healthy, so that its finding needs no harm.
     """
 
     row: str
@@ -105,6 +106,7 @@ class Symptom:
     threshold: float
     text: str
     since: int | None = None
+    is_fact: bool = False
 
     def __post_init__(self) -> None:
         """Convert numbers of NumPy, which JSON and checkpoints do not hold.
@@ -299,6 +301,8 @@ def symptoms_where(
     threshold: ArrayLike,
     text: Callable[[float], str],
     pattern: NDArray[np.bool_] | None = None,
+    facts: NDArray[np.bool_] | None = None,
+    before: Callable[[float], str] | None = None,
 ) -> Iterator[Symptom]:
     """The symptoms of a condition at the new steps of a track.
 
@@ -309,6 +313,8 @@ def symptoms_where(
         text: makes the words from the measured number.
         pattern: the condition without its second witness, bool [window, rows]. The finding then begins with the pattern, not
             with the first symptom.
+        facts: the rows at which the condition is a fact, bool [rows]; none by default.
+        before: makes the words from the first number of the row in the window, with which that of a pattern is compared.
     """
     new = np.asarray(holds, dtype=np.bool_)[track.new] & ~np.isnan(track.values[track.new])
     if not new.any():
@@ -326,9 +332,17 @@ def symptoms_where(
             step=int(steps[i]),
             measured=value,
             threshold=float(thresholds[i, row]),
-            text=text(value),
+            text=text(value) + (_compared(track, row, int(steps[i]), before) if before is not None else ""),
             since=since,
+            is_fact=facts is not None and bool(facts[row]),
         )
+
+
+def _compared(track: Track, row: int, step: int, words: Callable[[float], str]) -> str:
+    """The first number of a row in the window, in brackets; empty if it is that of this step."""
+    first = int(np.isfinite(track.values[:, row]).argmax())
+    value, begin = float(track.values[first, row]), int(track.steps[first])
+    return f" (at step {begin}: {words(value)})" if begin < step and np.isfinite(value) else ""
 
 
 def _begin(track: Track, pattern: NDArray[np.bool_], row: int, last: int) -> int:

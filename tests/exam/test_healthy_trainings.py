@@ -19,9 +19,7 @@ from tests.exam._trainings import Batch, digits, drawn, fails_until, fit, last_m
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "scale", [1.0, pytest.param(255.0, marks=fails_until("InputNotNormalised passes inputs whose scale a norm removes"))]
-)
+@pytest.mark.parametrize("scale", [1.0, 255.0])
 def test_raw_pixels_before_a_batch_norm(scale: float) -> None:
     """Digits enter a convolution without bias and a batch norm, which removes the scale of the pixels. Nothing is wrong."""
     torch.manual_seed(0)
@@ -35,8 +33,6 @@ def test_raw_pixels_before_a_batch_norm(scale: float) -> None:
 
 
 # -- gradients that grow ---------------------------------------------------------------------------------------------------
-
-GROWING = "GradientsRepeat compares with the gradients that were cleared, and not only with how evenly they grow"
 
 
 class GraphConvolution(nn.Module):
@@ -78,8 +74,8 @@ def bags_of_words(samples: int, words: int, shares: list[float], own: int, chanc
     "shares",
     [
         pytest.param([1.0] * 7, id="balanced"),
-        pytest.param([6.0] + [0.67] * 6, id="one of 60 %", marks=fails_until(GROWING)),
-        pytest.param([0.57, 0.43], id="two of seven", marks=fails_until(GROWING)),
+        pytest.param([6.0] + [0.67] * 6, id="one of 60 %"),
+        pytest.param([0.57, 0.43], id="two of seven"),
     ],
 )
 def test_full_batches_of_a_graph(shares: list[float]) -> None:
@@ -102,7 +98,7 @@ def test_full_batches_of_a_graph(shares: list[float]) -> None:
     [
         pytest.param(64, [1.0] * 7, id="64, balanced"),
         pytest.param(64, [9.0] + [0.17] * 6, id="64, one of 90 %"),
-        pytest.param(2000, [1.0] * 7, id="all, balanced", marks=fails_until(GROWING)),
+        pytest.param(2000, [1.0] * 7, id="all, balanced"),
     ],
 )
 def test_bags_of_words(size: int, shares: list[float]) -> None:
@@ -125,9 +121,7 @@ def _mini_batches(data: Batch, steps: int, size: int, chance: torch.Generator) -
 # -- units -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "groups", [1, pytest.param(24, marks=fails_until("DeadUnits compares a depthwise convolution with the units before it"))]
-)
+@pytest.mark.parametrize("groups", [1, 24])
 def test_a_depthwise_convolution_behind_dead_channels(groups: int) -> None:
     """A quarter of the channels of a ReLU is off, and training is fine. With 24 groups the next layer inherits these zeros."""
     torch.manual_seed(0)

@@ -13,10 +13,11 @@ from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.harm import harm_of, jump_of
 from lightning_hooks.health.journal import read_events, read_findings, standing
-from lightning_hooks.health.rule import HealthRule
+from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.text import blocks_of
 from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
 from tests.health.outlets_for_tests import consume, started
+from tests.health.rules.made import of_rms, run, structure_of
 from tests.health.rules_for_tests import Huge
 from tests.health.views import views_of
 
@@ -77,6 +78,39 @@ def test_harm_is_told_in_numbers_of_this_run(loss, words):
     assert harm_of(evidence_of(loss)).startswith(words)
 
 
+def test_a_loss_at_chance_is_harm_however_large_it_began():
+    """Of ten outputs a guess has 2.303. The loss of a first step in other units says nothing of what was learned since."""
+    loss = noisy(np.concatenate([[3000.0] * 5, np.full(115, np.log(10))]))
+    model = structure_of({"head": "Linear"}, {"head": (10, 64)})
+    outputs = {("output", "head"): of_rms(1.0), ("param", "head.weight"): of_rms(0.1)}
+
+    def harm(model):
+        evidence = Evidence()
+        for view in run(model, outputs, 120, loss=lambda step: float(loss[step])):
+            evidence.add(view)
+        return harm_of(evidence)
+
+    assert harm(model).endswith("at step 119, which a guess has (2.303)")
+    assert harm(structure_of({"head": "Linear"}, {"head": (64, 64)})) == harm(None) == ""
+
+
+def test_what_a_rule_on_the_loss_says_for_some_steps_is_harm():
+    @dataclass(frozen=True, kw_only=True)
+    class Odd(HealthRule):
+        family: ClassVar = "loss"
+        patience: int = 1
+
+        def check(self, evidence):
+            step = evidence.step
+            yield Symptom("", tensor="", step=step, measured=1.0, threshold=0.0, text="the loss is odd", since=self.begin)
+
+        begin: ClassVar = 0
+
+    assert kinds(Diagnosis([Odd(), Wide()]), views(FALLING))[1:2] == [("new", 19, "warning")]
+    Odd.begin = None
+    assert kinds(Diagnosis([Odd(), Wide()]), views(FALLING[:20]))[1:2] == [("new", 19, "info")]
+
+
 def trained_by(*rates):
     return StepFacts(optimizers=tuple(OptimizerFacts("SGD", (GroupFacts(rate, 0.0, ("a",)),)) for rate in rates))
 
@@ -125,6 +159,14 @@ def test_a_raised_finding_stays_raised_and_says_why():
     assert finding.harm.startswith("the loss has not fallen") and finding.harm.endswith("at step 59")
     (block,) = blocks_of([], [finding])
     assert finding.harm in block.why
+
+
+def test_a_symptom_that_is_a_fact_needs_no_harm():
+    class Certain(Wide):
+        def check(self, evidence):
+            return [replace(each, is_fact=True) for each in super().check(evidence)]
+
+    assert kinds(Diagnosis([Certain()]), views(FLAT)) == [("new", 19, "warning")]
 
 
 def test_facts_and_rules_of_users_need_no_harm():

@@ -37,7 +37,8 @@ class SaturatedActivation(HealthRule):
     obstacles: ClassVar[Obstacles] = (no_structure,)
     needs: ClassVar[Needs] = (("output", "mean"), ("output", "rms"), ("output", "min"), ("output", "max"))
     next_steps: ClassVar[tuple[str, ...]] = (
-        "Look at the scale of the input of the layer before: normalise the data, or put a norm before the activation.",
+        "Look at the scale of the input of the layer before, and normalise the data.",
+        "Put a norm before the activation.",
         "Scale the initial weights and biases of the layer before down.",
     )
     source: ClassVar[str] = "smdebug and TheDeepChecker count saturated units; the mean slope is a number of the whole output"
@@ -68,7 +69,7 @@ class SaturatedActivation(HealthRule):
         judged = (tanhs | sigmoids) & layers_of(evidence, roles).are_hidden(rms.names)
         pattern = (slopes < limit) & judged & ~one_sided
         holds = pattern & (began | stalls(evidence))
-        return symptoms_where(rms._replace(stat="slope", values=slopes), holds, limit, _saturated, pattern)
+        return symptoms_where(rms._replace(stat="slope", values=slopes), holds, limit, _saturated, pattern, before=percent)
 
 
 def _slopes(rms: Array, mean: Array, sigmoids: Mask) -> Array:
@@ -86,7 +87,8 @@ def _saturated(slope: float) -> str:
 class ConstantOutput(HealthRule):
     """The output of a layer is nearly the same for all samples, and the loss does not fall.
 
-    While the loss falls, only the last layer is judged, and only if its output varied at first: its representation collapses.
+    While the loss falls, only the last layer is judged, and only if its output varied at first: its representation collapses,
+    which is a fact.
 
     Args:
         least: the smallest usual variation of units over the samples of a step, relative to their size.
@@ -125,7 +127,8 @@ class ConstantOutput(HealthRule):
         pattern = (track.values < self.least) & ~roles.have_role(track.names, ("embedding", "dropout", "loss")) & ~few
         is_last = np.array([name == layers.last for name in track.names], dtype=np.bool_)
         holds = held_at_measurements(track, pattern, self.lasting) & (stalls(evidence) | (is_last & (first > 40 * self.least)))
-        return symptoms_where(track, holds, self.least, _constant, pattern)
+        collapses = is_last & (first > 40 * self.least)
+        return symptoms_where(track, holds, self.least, _constant, pattern, collapses, percent)
 
 
 def _constant(variation: float) -> str:

@@ -134,12 +134,12 @@ class DeadUnits(HealthRule):
         )
         limit = np.where(began_dead | (track.steps[:, None] <= self.start), self.at_start, self.later)
         rectifiers = roles.are_rectifiers(track.names) & many & self._are_driven(evidence, roles, layers, track)
-        yield from symptoms_where(track, (track.values >= limit) & rectifiers, limit, _dead)
+        yield from symptoms_where(track, (track.values >= limit) & rectifiers, limit, _dead, before=percent)
         # `dead_units` also counts units of magnitudes below 1e-5. Require that as large a share of all elements is exactly 0.
         exact = zeros.values >= track.values - 1e-9
         linear = roles.have_role(track.names, WEIGHTED) & _have_weights(evidence, roles, track.names)
         linear &= ~are_depthwise(roles, layers, track.names)
-        yield from symptoms_where(track, (track.values >= self.linear) & exact & linear, self.linear, _dead)
+        yield from symptoms_where(track, (track.values >= self.linear) & exact & linear, self.linear, _dead, before=percent)
 
     def _began_driven(self, evidence: Evidence, layers: Layers, track: Track) -> Mask:
         """Whether the input of the layer before each module varied at the start, bool [rows].

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.roles import percent
+import numpy as np
+
+from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.roles import Array, percent
 from lightning_hooks.health.rule import HealthRule, Symptom
-from lightning_hooks.health.rules.base import Obstacles, no_facts, no_optimizer
+from lightning_hooks.health.rules.base import Needs, Obstacles, no_facts, no_optimizer
 from lightning_hooks.records.facts import GroupFacts, StepFacts
 
 _DECOUPLED: Final = ("SGD", "AdamW", "Lion", "Adafactor", "Muon", "LAMB", "NAdamW", "StableAdamW")
 """Optimizers in which lr · weight_decay is the share of the weight that a step takes away."""
+_NORMALISING: Final = ("Adam", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta")
+"""Optimizers that add weight_decay · weight to the gradient and divide the sum by its usual size."""
+_ROUNDING: Final = 1e-9  # of a product that equals its threshold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +76,16 @@ def _zero_groups(facts: StepFacts) -> list[tuple[int, int, GroupFacts]]:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightDecayTooLarge(HealthRule):
-    """Weight decay takes a large share of the weights away at each step.
+    """Weight decay takes a large share of the weights away at each step, or outweighs the gradient that it is added to.
 
     Args:
-        most: the largest product of learning rate and weight decay.
+        most: the product of learning rate and weight decay from which on it is too large.
+        most_of_gradient: the multiple of the gradient from which on a decay that is added to it is too large. At a minimum of
+            the loss with its decay both are equal.
     """
 
     most: float = 0.01
+    most_of_gradient: float = 10.0
     patience: int = 10
     every_n_steps: int = 20
     family: ClassVar[str] = "facts"
@@ -85,15 +93,24 @@ class WeightDecayTooLarge(HealthRule):
     next_steps: ClassVar[tuple[str, ...]] = (
         "Divide weight_decay by 10: in AdamW and SGD the weights shrink by lr · weight_decay at each step.",
     )
-    source: ClassVar[str] = "ours: 1 % a step halves a weight in 69 steps; healthy trainings have 0.1 % at most"
+    needs: ClassVar[Needs] = (("param", "norm"), ("grad", "norm"))
+    source: ClassVar[str] = (
+        "ours: 1 % a step halves a weight in 69 steps, healthy trainings have 0.1 % at most; of a decay of ten times the "
+        "gradient, Adam's step is nine tenths decay"
+    )
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        # The rates alone say how much a decoupled decay takes away.
+        return no_optimizer(evidence)
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
+        yield from self._coupled(evidence)
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
             for optimizer in () if facts is None else facts.optimizers:
                 for group in optimizer.groups if optimizer.type in _DECOUPLED else ():
                     share = (group.lr or 0.0) * (group.weight_decay or 0.0)
-                    if share > self.most and group.params:
+                    if share >= self.most * (1 - _ROUNDING) and group.params:
                         text = (
                             f"lr {group.lr:.3g} · weight_decay {group.weight_decay:.3g} takes {percent(share)} of the weights"
                         )
@@ -105,6 +122,37 @@ class WeightDecayTooLarge(HealthRule):
                             threshold=self.most,
                             text=f"{text} away at each step",
                         )
+
+    def _coupled(self, evidence: Evidence) -> Iterator[Symptom]:
+        """The groups of the last step whose decay is far larger than the gradient that it is added to."""
+        optimizers = evidence.facts.optimizers if evidence.facts is not None else ()
+        adding = [(each.type, group) for each in optimizers if each.type in _NORMALISING for group in each.groups]
+        for kind, group in adding:
+            weights, gradients = (_norms_of(evidence.track(*need), group.params) for need in self.needs)
+            if not group.weight_decay or not group.lr or not group.params or weights is None or gradients is None:
+                continue
+            with np.errstate(invalid="ignore", divide="ignore"):
+                times = np.where(gradients > 0, group.weight_decay * weights / gradients, 0.0)
+            steps = evidence.new_steps.tolist()
+            for i in np.flatnonzero(times[-len(steps) :] >= self.most_of_gradient).tolist() if steps else ():
+                measured = float(times[-len(steps) :][i])
+                text = f"{kind} adds weight_decay {group.weight_decay:.3g} of the weights to their gradient"
+                yield Symptom(
+                    group.params[0],
+                    tensor="",
+                    step=steps[i],
+                    measured=measured,
+                    threshold=self.most_of_gradient,
+                    text=f"{text}, {measured:.3g} times as much as the gradient itself",
+                )
+
+
+def _norms_of(track: Track | None, names: tuple[str, ...]) -> Array | None:
+    """The norm of all these parameters together, float64 [window], 0 where none is measured; None without a track."""
+    if track is None:
+        return None
+    norms: Array = np.sqrt(np.nansum(np.square(track.values[:, np.isin(track.names, names)]), axis=1))
+    return norms
 
 
 @dataclass(frozen=True, kw_only=True)

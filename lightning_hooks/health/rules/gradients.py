@@ -163,7 +163,8 @@ class VanishingGradient(HealthRule):
     needs: ClassVar[tuple[tuple[str, str], ...]] = (("grad", "rms"),)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the activations between this weight and the loss: saturated ones let no gradient pass.",
-        "Use residual connections, norms, and activations that do not saturate.",
+        "Use residual connections and activations that do not saturate.",
+        "Put a norm before each activation.",
     )
     source: ClassVar[str] = "AutoTrainer's ratio of 1e-3, and a tenth of it, because a ratio alone says little"
 
@@ -184,7 +185,11 @@ class VanishingGradient(HealthRule):
             holds = judged & (share < self.least) & (share > 0) & (track.values < self.most_growth * start)
         shares = track._replace(stat="share", values=share)
         return symptoms_where(
-            shares, holds, self.least, lambda value: f"the gradient is {value:.2g} of the largest weight's (rms)"
+            shares,
+            holds,
+            self.least,
+            lambda value: f"the gradient is {value:.2g} of the largest weight's (rms)",
+            before="{:.2g}".format,
         )
 
 
@@ -192,7 +197,8 @@ class VanishingGradient(HealthRule):
 class GradientsRepeat(HealthRule):
     """From the first step on, the gradient grows as a sum does: by about one gradient a step, as if none were ever cleared.
 
-    If the `cosine` of `grad` is watched, gradients of successive steps must also point in the same direction.
+    If the `cosine` of `grad` is watched, gradients of successive steps must also point in the same direction. The finding lasts
+    until the gradient is below half of its largest, because a sum that nobody clears stays.
 
     Args:
         least_rate: the smallest growth in a step, in units of the first gradient, on average since the first step and
@@ -201,7 +207,7 @@ class GradientsRepeat(HealthRule):
         most_change: the largest change in a single step, in the same unit: that of one batch.
         rising: the smallest share of steps at which the norm rises.
         least_cosine: the smallest median of the cosines.
-        until: the rule looks at so many steps from the first one; later the sum no longer grows evenly.
+        until: the number of first steps in which the sum is to grow evenly; later it need not.
     """
 
     severity: Severity = Severity.WARNING
@@ -233,34 +239,44 @@ class GradientsRepeat(HealthRule):
         track, start = evidence.track(*_WHOLE), evidence.start(*_WHOLE)
         if track is None or start is None or not start[0] > 0 or int(track.steps[0]) != evidence.first_step:
             return
-        if track.new.start >= self.until:
+        norms = track.values[:, 0] / start[0]
+        grown = self._grows(evidence, norms[: self.until])
+        if not grown.any():
             return
-        norms = track.values[: self.until, 0] / start[0]
+        kept = _kept_after(grown, norms, self.patience)
+        for i in range(track.new.start, min(track.new.stop, len(norms))):
+            if i < len(grown) and grown[i]:
+                text = f"the norm of the gradient has grown evenly to {norms[i]:.3g} times the first in {i + 1} steps"
+            elif kept[i]:
+                text = (
+                    f"the norm of the gradient grew evenly from the first step on, and is still {norms[i]:.3g} times the first"
+                )
+            else:
+                continue
+            yield Symptom(
+                "",
+                tensor="",
+                step=int(track.steps[i]),
+                measured=float(norms[i]),
+                threshold=self.least_rate * min(i + 1.0, self.until),
+                text=text,
+                since=evidence.first_step,
+            )
+
+    def _grows(self, evidence: Evidence, norms: Array) -> Mask:
+        """At which of the first steps the norm has grown as that of a sum, bool [steps]."""
         changes = np.diff(norms)
         if not len(changes):
-            return
+            return np.zeros(len(norms), dtype=np.bool_)
         counts = np.arange(1, len(norms) + 1)
         with np.errstate(invalid="ignore"):
             even = np.maximum.accumulate(np.abs(changes)) <= self.most_change
             rising = np.cumsum(changes > 0) / counts[:-1] >= self.rising
             rate = norms / counts
-            holds = np.logical_and.accumulate((rate >= self.least_rate) & (rate <= self.most_rate))
+            holds: Mask = np.logical_and.accumulate((rate >= self.least_rate) & (rate <= self.most_rate))
         holds[1:] &= even & rising
         holds[: self.warmup] = False
-        if holds.any():
-            holds &= self._align(evidence)[: self.until]
-        for i in range(track.new.start, min(track.new.stop, len(norms))):
-            if holds[i]:
-                text = f"the norm of the gradient has grown evenly to {norms[i]:.3g} times the first in {counts[i]} steps"
-                yield Symptom(
-                    "",
-                    tensor="",
-                    step=int(track.steps[i]),
-                    measured=float(norms[i]),
-                    threshold=self.least_rate * float(counts[i]),
-                    text=text,
-                    since=evidence.first_step,
-                )
+        return holds & self._align(evidence)[: len(holds)] if holds.any() else holds
 
     def _align(self, evidence: Evidence) -> Mask:
         """At which steps the last gradients that were compared point in the same direction; everywhere if none were."""
@@ -276,6 +292,18 @@ class GradientsRepeat(HealthRule):
             medians = np.nanmedian(values[compared], axis=1) >= self.least_cosine
             aligned[: len(values)] = np.where(last >= 0, medians[last], True)
         return aligned
+
+
+def _kept_after(grown: Mask, norms: Array, least: int) -> Mask:
+    """Since when, after `least` steps of growth, the norm has not fallen to half of its largest: a sum stays, bool [steps]."""
+    kept = np.zeros(len(norms), dtype=np.bool_)
+    runs = np.convolve(grown, np.ones(least, dtype=np.intp))[: len(grown)] if len(grown) else grown
+    first = np.flatnonzero(runs >= least)
+    if len(first):
+        with np.errstate(invalid="ignore"):
+            stays = norms >= np.fmax.accumulate(norms) / 2
+        kept[first[0] :] = np.logical_and.accumulate(stays[first[0] :])
+    return kept
 
 
 RULES: Final[tuple[HealthRule, ...]] = (GradientSpike(), ExplodingGradient(), VanishingGradient(), GradientsRepeat())

@@ -165,7 +165,8 @@ class OddInitialization(HealthRule):
         yield from symptoms_where(share, small, 1 / self.most, _odd)
         spread = np.divide(std, rms, out=np.full(len(rms), np.nan), where=rms > 0)
         constant = (spread < 1e-6) & _of_layers(roles, track.names) & ~_are_frozen(evidence, track.names)
-        yield from symptoms_where(_with(track, spread), np.broadcast_to(constant, track.values.shape), 1e-6, _one_number)
+        everywhere = np.broadcast_to(constant, track.values.shape)
+        yield from symptoms_where(_with(track, spread), everywhere, 1e-6, _one_number, facts=constant)
 
     def _usual(self, roles: Roles, names: tuple[str, ...], rms: Array) -> Array:
         """The median of the siblings of each odd weight; NaN for all other weights."""

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+import numpy as np
+
+from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.layers import layers_of
-from lightning_hooks.health.roles import is_batch_norm, percent, roles_of
-from lightning_hooks.health.rule import HealthRule, Severity, Symptom
-from lightning_hooks.health.rules.base import Needs, Obstacles, no_facts, no_optimizer, no_structure
+from lightning_hooks.health.roles import Roles, is_batch_norm, percent, roles_of
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom, symptoms_where
+from lightning_hooks.health.rules.base import Needs, Obstacles, held_for_steps, no_facts, no_optimizer, no_structure
 from lightning_hooks.health.usage import is_named_copy, membership_of
 from lightning_hooks.records.facts import ModuleFacts, StepFacts, Structure
 
@@ -122,44 +124,94 @@ class EvaluationMode(HealthRule):
                     )
 
 
-def _no_dropout(evidence: Evidence) -> str | None:
-    """An obstacle of a rule on dropout."""
-    modules = () if evidence.structure is None else evidence.structure.modules
-    return "the model has no dropout" if all(each.drop_rate is None for each in modules) else None
-
-
 @dataclass(frozen=True, kw_only=True)
 class DropoutTooHigh(HealthRule):
-    """A module behind the first layer drops nearly all elements, so that hardly anything of its input reaches the loss.
+    """Nearly all elements behind the first layer are dropped, so that hardly anything reaches the loss.
 
+    The share of a module is known from its arguments; dropouts with no layer between them count together. A dropout that is no
+    module shows in the input of the next layer: nearly all of it is 0, and yet its root mean square is larger than that of the
+    output before, because dropout scales what it keeps. Neither an activation nor a mask does that.
     Dropout of the input itself may be high on purpose, as in autoencoders that learn to fill gaps, and is left out.
 
     Args:
         most: the smallest share of dropped elements that is too large.
+        lasting: the number of steps for which an input must be so.
     """
 
     most: float = 0.9
+    lasting: int = 10
     patience: int = 2
     every_n_steps: int = 5
     family: ClassVar[str] = "facts"
-    obstacles: ClassVar[Obstacles] = (no_structure, _no_dropout, no_facts)
+    obstacles: ClassVar[Obstacles] = (no_structure, no_facts)
+    needs: ClassVar[Needs] = tuple(
+        (tensor, stat) for tensor in ("input", "output") for stat in ("zero_fraction", "rms", "count")
+    )
     next_steps: ClassVar[tuple[str, ...]] = (
-        "Look whether the number was meant as the share to keep: the argument of `Dropout` is the share to drop.",
+        "Look whether the number was meant as the share to keep: the argument of a dropout is the share to drop.",
         "Begin with 0.1 to 0.5.",
     )
     source: ClassVar[str] = "Srivastava et al. 2014 drop 20 to 50 % of hidden units, and underfit where they drop 90 %"
 
+    def can_run(self, evidence: Evidence) -> str | None:
+        reason, structure = super().can_run(evidence), evidence.structure
+        has_dropout = structure is not None and any(each.drop_rate for each in structure.modules)
+        # The arguments of modules are known without any measurement.
+        return None if has_dropout and evidence.facts is not None else reason
+
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        roles, structure = roles_of(evidence), evidence.structure
-        high = [] if structure is None else [each for each in structure.modules if (each.drop_rate or 0.0) >= self.most]
-        if not high or roles is None:
+        roles = roles_of(evidence)
+        if roles is None:
             return
-        weighted = layers_of(evidence, roles).weighted
-        for step, evaluating in _evaluating(evidence):
-            for each in high:
-                if each.drop_rate is not None and weighted.get(each.name) and each.name not in evaluating:
-                    text = f"{percent(each.drop_rate)} of the elements are set to 0 at each step"
-                    yield Symptom(each.name, tensor="", step=step, measured=each.drop_rate, threshold=self.most, text=text)
+        high = roles.remember("dropped", evidence.order, lambda: self._dropped(evidence, roles))
+        for step, evaluating in _evaluating(evidence) if high else ():
+            for name, share in high.items():
+                if name not in evaluating and share >= self.most:
+                    text = f"{percent(share)} of the elements are set to 0 at each step"
+                    yield Symptom(name, tensor="", step=step, measured=share, threshold=self.most, text=text)
+        yield from self._of_functions(evidence, roles)
+
+    def _dropped(self, evidence: Evidence, roles: Roles) -> dict[str, float]:
+        """The share that each dropout behind the first layer drops, together with those that ran since the last layer."""
+        dropped: dict[str, float] = {}
+        kept, is_behind = 1.0, False
+        for name in evidence.order:
+            module = roles.modules.get(name)
+            rate = (module.drop_rate or 0.0) if module is not None else 0.0
+            if roles.weight(name) is not None:
+                is_behind, kept = True, 1.0
+            if rate and is_behind:
+                kept = kept * (1 - rate) if roles.role(name) == "dropout" else 1 - rate
+                dropped[name] = 1 - kept
+        return dropped
+
+    def _of_functions(self, evidence: Evidence, roles: Roles) -> Iterator[Symptom]:
+        zeros = evidence.track("input", "zero_fraction")
+        if zeros is None or not (zeros.values[zeros.new] >= self.most).any():
+            return
+        sizes, counts, *outputs = (evidence.track(*need) for need in self.needs[1:])
+        if sizes is None or counts is None or any(track is None for track in outputs):
+            return
+        names = roles.remember("before", (*evidence.order, "", *zeros.names), lambda: _before(evidence, roles, zeros.names))
+        columns = columns_of(outputs[0].names, names)
+        before, before_sizes, before_counts = (np.where(columns >= 0, track.values[:, columns], np.nan) for track in outputs)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = (zeros.values - before) / (1 - before)
+            dropped = (share >= self.most) & (sizes.values > before_sizes) & (counts.values == before_counts)
+        lasts = held_for_steps(zeros, dropped, self.lasting)
+        yield from symptoms_where(zeros._replace(values=share), lasts, self.most, _of_input, dropped)
+
+
+def _of_input(share: float) -> str:
+    return f"{percent(share)} of what the module before gave is 0 in the input, and the rest is larger, as behind a dropout"
+
+
+def _before(evidence: Evidence, roles: Roles, names: tuple[str, ...]) -> list[str]:
+    """For each module with weights but the first the module that ran directly before it; empty for all others."""
+    order = evidence.order
+    layers = [name for name in order if roles.weight(name) is not None]
+    previous = dict(zip(order[1:], order, strict=False))
+    return [previous.get(name, "") if name in layers[1:] else "" for name in names]
 
 
 def _evaluating(evidence: Evidence) -> Iterator[tuple[int, set[str]]]:

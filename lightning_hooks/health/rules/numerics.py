@@ -116,7 +116,7 @@ class LostUpdates(HealthRule):
             # The share of elements that the step left unchanged, among those whose gradient is not 0.
             lost = np.where(zeros < 1, (update.values - zeros) / (1 - zeros), np.nan)
             holds = roles.are_weights(update.names) & (lost > self.most) & _has_rate(evidence, update.names)
-        return symptoms_where(update._replace(values=lost), holds, self.most, _lost, holds)
+        return symptoms_where(update._replace(values=lost), holds, self.most, _lost, holds, before=percent)
 
 
 def _has_learned(evidence: Evidence) -> bool:

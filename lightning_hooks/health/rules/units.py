@@ -66,11 +66,13 @@ class UnitCollapse(HealthRule):
                 shares[:, columns] = loads / loads.sum(axis=1, keepdims=True)
             shares[: self.window - 1] = np.nan
             shares[np.isnan(count.values) | (count.values == 0)] = np.nan
-            yield from symptoms_where(count._replace(values=shares), shares > self.share, self.share, self._collapsed)
+            yield from symptoms_where(
+                count._replace(values=shares), shares > self.share, self.share, self._collapsed, before=percent
+            )
         units = evidence.track("output", "effective_units")
         if units is not None:
             holds = (units.values < self.effective) & _routers(roles, units.names)
-            yield from symptoms_where(units, holds, self.effective, _one_unit)
+            yield from symptoms_where(units, holds, self.effective, _one_unit, before="{:.2f}".format)
 
     def _collapsed(self, share: float) -> str:
         return f"the expert got {percent(share)} of the elements of all experts in {self.window} steps"

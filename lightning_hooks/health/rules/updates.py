@@ -62,7 +62,7 @@ class UpdateTooLarge(HealthRule):
             return ()
         holds = (track.values > self.most) & _started_above_zero(evidence, roles, track.names)
         holds &= steps_lost(evidence)[:, None]
-        return symptoms_where(track, holds, self.most, _of_weight)
+        return symptoms_where(track, holds, self.most, _of_weight, before=percent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +113,11 @@ class UpdateTooSmall(HealthRule):
             # a pretrained backbone often has a small learning rate.
             small = (moving < self.least) & always & (largest < self.most_of_others * self.least)
             if evidence.loss_falls() is False:
-                yield from symptoms_where(track, small, self.least, _of_weight, small)
+                yield from symptoms_where(track, small, self.least, _of_weight, small, before=percent)
             alone = (moving < self.least_alone) & (moving < self.least_share * largest) & ~(early >= self.least_alone)
-        yield from symptoms_where(track, alone, np.minimum(self.least_alone, self.least_share * largest), _alone)
+        yield from symptoms_where(
+            track, alone, np.minimum(self.least_alone, self.least_share * largest), _alone, before=percent
+        )
 
 
 def _of_weight(ratio: float) -> str:
@@ -147,7 +149,8 @@ class WeightGrowth(HealthRule):
     needs: ClassVar[Needs] = (("param", "rms"),)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the learning rate of the layer, and at `update` over time.",
-        "Add weight decay, or a norm behind the layer.",
+        "Add weight decay.",
+        "Put a norm behind the layer.",
     )
     source: ClassVar[str] = (
         "tried: the head of a healthy LSTM under SGD with a rate of 20 grows 9 times, faulty weights 40 times and more"

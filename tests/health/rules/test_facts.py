@@ -7,7 +7,7 @@ import pytest
 from lightning_hooks.health.rules.facts import LearningRateZero, ScaleCollapse, WeightDecayTooLarge
 from lightning_hooks.health.rules.modes import DropoutTooHigh, EvaluationMode, NormStatistics
 from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFacts, ParameterFacts, StepFacts, Structure
-from tests.health.rules.made import Made, diagnosed, found, of_rms, reason, run, structure_of, without_structure
+from tests.health.rules.made import Made, diagnosed, found, of_rms, reason, run, structure_of, weights_of, without_structure
 
 MODEL = Structure(
     (ModuleFacts("norm", "BatchNorm1d", "norm"), ModuleFacts("drop", "Dropout", "dropout")),
@@ -68,6 +68,13 @@ def test_a_large_weight_decay_is_told_with_its_numbers():
     assert finding.message == "norm.weight: lr 0.01 · weight_decay 2 takes 2 % of the weights away at each step."
 
 
+@pytest.mark.parametrize(("decay", "told"), [(0.5, {"a": 0}), (0.2, {})])
+def test_a_decay_that_outweighs_the_gradient_it_is_added_to_is_told(decay, told):
+    facts = StepFacts((OptimizerFacts("Adam", (GroupFacts(1e-3, decay, ("a", "b")),)),))
+    views = run(weights_of("a", "b"), {("param", n): of_rms(1.0) for n in "ab"} | {("grad", n): of_rms(0.04) for n in "ab"})
+    assert found(WeightDecayTooLarge(), [replace(view, facts=facts) for view in views]) == told
+
+
 @pytest.mark.parametrize(
     "facts",
     [facts_of(0.099, 0.1, "AdamW"), facts_of(0.1, 1.0, "Adam"), lambda step: facts_of(0.1, 1.0 if step < 9 else 0.0)],
@@ -123,6 +130,35 @@ def dropping(rate, facts=None, behind=True):
     return [replace(view, facts=facts or facts_of()) for view in views]
 
 
+@pytest.mark.parametrize(("rates", "told"), [((0.8, 0.8), {"two": 0}), ((0.6, 0.6), {}), ((0.8, 0.0), {})])
+def test_dropouts_with_no_layer_between_them_count_together(rates, told):
+    layer = structure_of({"fc": "Linear"})
+    drops = [ModuleFacts(name, "Dropout", "dropout", rate) for name, rate in zip(("one", "two"), rates, strict=True)]
+    structure = replace(layer, modules=(*layer.modules, *drops))
+    views = run(structure, {("output", name): of_rms(1.0) for name in ("fc", "one", "two")}, steps=6)
+    assert found(DropoutTooHigh(), [replace(view, facts=facts_of()) for view in views]) == told
+
+
+@pytest.mark.parametrize(("kind", "role"), [("Own", "other"), ("LSTM", "recurrent")])
+def test_a_dropout_behind_or_in_any_layer_with_weights_is_told(kind, role):
+    weight = ParameterFacts("own.weight", "own", (8, 8), "float32")
+    rate = None if role == "other" else 0.95
+    modules = (ModuleFacts("own", kind, role, rate), ModuleFacts("drop", "Dropout", "dropout", 0.95))
+    views = run(Structure(modules, (weight,)), {("output", name): of_rms(1.0) for name in ("own", "drop")}, steps=6)
+    assert found(DropoutTooHigh(), [replace(view, facts=facts_of()) for view in views]).keys() == {"own", "drop"} - (
+        {"own"} if rate is None else set()
+    )
+
+
+@pytest.mark.parametrize(
+    ("zeros", "size", "told"), [(0.97, 2.0, {"head": 0}), (0.97, 0.9, {}), (0.8, 2.0, {})], ids=["dropout", "sparse", "few"]
+)
+def test_a_dropout_by_function_makes_most_of_an_input_zero_and_the_rest_larger(zeros, size, told):
+    tensors = {("output", "fc"): of_rms(1.0), ("input", "head"): of_rms(size, zeros=zeros)}
+    views = run(structure_of({"fc": "Linear", "head": "Linear"}), tensors | {("output", "head"): of_rms(1.0)}, steps=30)
+    assert found(DropoutTooHigh(), [replace(view, facts=facts_of()) for view in views]) == told
+
+
 def test_a_dropout_of_almost_all_is_told_at_once_with_its_rate():
     (finding,) = diagnosed(DropoutTooHigh(), dropping(0.95)).findings
     assert finding.rows == ("drop",) and finding.first_step == 0 and finding.severity == "warning"
@@ -160,7 +196,7 @@ def test_a_batch_norm_has_enough_numbers_from_four_on_and_shares_those_of_other_
         (WeightDecayTooLarge(), steps_of(StepFacts()), "no optimizer is known"),
         (ScaleCollapse(), steps_of(facts_of()), "there is no loss scaler"),
         (NormStatistics(), steps_of(facts_of(), structure=Structure()), "the model has no batch norm"),
-        (DropoutTooHigh(), steps_of(facts_of()), "the model has no dropout"),
+        (DropoutTooHigh(), steps_of(facts_of()), "no row has `input`"),
         (EvaluationMode(), without_structure(steps_of(facts_of())), "the structure of the model is not known"),
     ],
 )

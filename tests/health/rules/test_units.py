@@ -24,7 +24,10 @@ def _output(count):
 def test_an_expert_that_gets_all_elements_is_told():
     (finding,) = diagnosed(UnitCollapse(), experts(0, 0, 512, 0)).findings
     assert (finding.rows, finding.first_step) == (("layer.experts.2.0",), 20)
-    assert finding.message == "layer.experts.2.0: the expert got 100 % of the elements of all experts in 20 steps."
+    assert (
+        finding.message
+        == "layer.experts.2.0: the expert got 100 % of the elements of all experts in 20 steps (at step 19: 100 %)."
+    )
 
 
 def test_experts_that_share_the_load_over_some_steps_are_no_finding():

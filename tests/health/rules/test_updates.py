@@ -23,7 +23,7 @@ def test_a_large_update_is_told_with_the_step_since_which_it_is_large():
     views = updates({"a.weight": lambda step: 0.2 if step >= 60 else 0.01, "b.weight": 0.01})
     assert found(UpdateTooLarge(), views) == {"a.weight": 60}
     (finding,) = diagnosed(UpdateTooLarge(), views).findings
-    assert finding.message == "a.weight: one update is 20 % of the weight, and the loss does not fall."
+    assert finding.message == "a.weight: one update is 20 % of the weight, and the loss does not fall (at step 0: 1 %)."
 
 
 @pytest.mark.parametrize(

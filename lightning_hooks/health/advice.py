@@ -1,0 +1,58 @@
+"""Advice that fits a model: nothing that it has already."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from lightning_hooks.comparing.exact import columns_of
+from lightning_hooks.health.evidence import Evidence
+
+
+def fitting(next_steps: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
+    """The steps to try without those that ask for what the model has; all of them if none would be left.
+
+    Args:
+        next_steps: what a rule or a cause says.
+        evidence: of the run.
+
+    Example:
+        >>> fitting(("Put a norm between the layers.", "Lower the rate."), Evidence())
+        ('Put a norm between the layers.', 'Lower the rate.')
+    """
+    kept = tuple(step for step in next_steps if not any(asks.search(step) and has(evidence) for asks, has in _HELD))
+    return kept or tuple(next_steps)
+
+
+def _has_norm(evidence: Evidence) -> bool:
+    return evidence.structure is not None and any(module.role == "norm" for module in evidence.structure.modules)
+
+
+def _has_scaler(evidence: Evidence) -> bool:
+    facts = evidence.facts
+    return facts is not None and (facts.precision == "16-mixed" or facts.loss_scale not in (None, 1.0))
+
+
+def _clips(evidence: Evidence) -> bool:
+    """Whether the optimizer gets a smaller gradient than the backward pass gave, at one of the last steps."""
+    keys = ("grad", "norm"), ("final_grad", "norm")
+    if not set(keys) <= set(evidence.needs):
+        return False
+    before, after = (evidence.track(*key) for key in keys)
+    if before is None or after is None:
+        return False
+    columns = columns_of(after.names, before.names)
+    with np.errstate(invalid="ignore"):
+        return bool((after.values[:, columns[columns >= 0]] < 0.99 * before.values[:, columns >= 0])[-_RECENT:].any())
+
+
+_RECENT: Final = 50  # steps
+_HELD: Final[tuple[tuple[re.Pattern[str], Callable[[Evidence], bool]], ...]] = (
+    (re.compile(r"^Put a norm"), _has_norm),
+    (re.compile(r"^Use a loss scaler"), _has_scaler),
+    (re.compile(r"^Clip the norm of the gradient"), _clips),
+)
+"""What a step to try asks for, and whether a run has it."""
