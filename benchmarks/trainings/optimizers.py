@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from torch import nn, optim
+from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import LambdaLR
 
 from benchmarks.trainings.spec import Spec
@@ -21,19 +21,26 @@ class Kind(NamedTuple):
         usual: a rate that suits networks of a few thousand weights. Rates are drawn around it.
         decays: whether it takes a weight decay.
         whole: whether it needs the whole data set in each batch.
+        special: whether only families that name it draw it.
     """
 
     make: Callable[..., optim.Optimizer]
     usual: float
     decays: bool = True
     whole: bool = False
+    special: bool = False
 
 
 OPTIMIZERS: Final[Mapping[str, Kind]] = {
     "sgd": Kind(optim.SGD, 0.1),
     "momentum": Kind(partial(optim.SGD, momentum=0.9), 0.02),
     "nesterov": Kind(partial(optim.SGD, momentum=0.9, nesterov=True), 0.02),
+    "momentum-foreach": Kind(partial(optim.SGD, momentum=0.9, foreach=True), 0.02),
+    "momentum-fused": Kind(partial(optim.SGD, momentum=0.9, fused=True), 0.02),
+    "asgd": Kind(optim.ASGD, 0.1),
     "adam": Kind(optim.Adam, 2e-3),
+    "adam-fused": Kind(partial(optim.Adam, fused=True), 2e-3),
+    "adam-half": Kind(partial(optim.Adam, betas=(0.5, 0.999)), 2e-3, special=True),
     "adamw": Kind(optim.AdamW, 2e-3),
     "amsgrad": Kind(partial(optim.Adam, amsgrad=True), 2e-3),
     "adamw-foreach": Kind(partial(optim.AdamW, foreach=True), 2e-3),
@@ -44,14 +51,38 @@ OPTIMIZERS: Final[Mapping[str, Kind]] = {
     "adamax": Kind(optim.Adamax, 4e-3),
     "rmsprop": Kind(optim.RMSprop, 1e-3),
     "adagrad": Kind(optim.Adagrad, 0.03),
+    "adadelta": Kind(optim.Adadelta, 2.0),
+    "sparse-adam": Kind(optim.SparseAdam, 2e-3, decays=False, special=True),
+    "muon": Kind(optim.Muon, 0.02, special=True),
     "rprop": Kind(optim.Rprop, 1e-3, decays=False, whole=True),
+    "lbfgs": Kind(partial(optim.LBFGS, max_iter=4, line_search_fn="strong_wolfe"), 0.5, decays=False, whole=True),
 }
 
 
-def optimizer_of(spec: Spec, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-    """The optimizer of a training."""
-    kind = OPTIMIZERS[spec.optimizer]
-    return kind.make(parameters, lr=spec.rate, **({"weight_decay": spec.weight_decay} if kind.decays else {}))
+def is_manual(spec: Spec) -> bool:
+    """Whether a training has two optimizers, so that Lightning leaves their steps to the module."""
+    return spec.optimizer == "muon" or spec.family == "gan"
+
+
+def has_sparse_tables(spec: Spec) -> bool:
+    """Whether the gradients of embedding tables are sparse. Adagrad takes sparse gradients if it has no decay."""
+    is_asked = dict(spec.shape).get("sparse", False) and spec.optimizer in ("adagrad", "sgd") and not spec.weight_decay
+    return is_asked or spec.optimizer == "sparse-adam"
+
+
+def optimizers_of(spec: Spec, parameters: Iterable[nn.Parameter]) -> list[optim.Optimizer]:
+    """The optimizer of a training, or Muon for matrices beside AdamW for all other parameters."""
+    kind, each = OPTIMIZERS[spec.optimizer], list(parameters)
+    options = {"lr": spec.rate, **({"weight_decay": spec.weight_decay} if kind.decays else {})}
+    if spec.optimizer == "muon":
+        matrices: list[Tensor] = [parameter for parameter in each if parameter.dim() == 2]
+        others = [parameter for parameter in each if parameter.dim() != 2]
+        return [kind.make(matrices, **options), optim.AdamW(others, lr=0.1 * spec.rate, weight_decay=0.0)]
+    if "groups" in spec.tricks:
+        weights = {"params": [parameter for parameter in each if parameter.dim() > 1]}
+        biases = {"params": [parameter for parameter in each if parameter.dim() <= 1], "weight_decay": 0.0}
+        return [kind.make([group for group in (weights, biases) if group["params"]], **options)]
+    return [kind.make(each, **options)]
 
 
 def _cosine(done: float) -> float:
@@ -77,11 +108,19 @@ SCHEDULES: Final[Mapping[str, Callable[[float], float]]] = {
 """The factor of the rate, by the share of the training that is done."""
 
 
-def configured(spec: Spec, parameters: Iterable[nn.Parameter]) -> Any:
-    """What `configure_optimizers` returns."""
-    optimizer = optimizer_of(spec, parameters)
+def configured(spec: Spec, *held: Iterable[nn.Parameter]) -> Any:
+    """What `configure_optimizers` returns.
+
+    Args:
+        spec: of the training.
+        held: the parameters of each optimizer.
+    """
+    optimizers = [optimizer for parameters in held for optimizer in optimizers_of(spec, parameters)]
     if spec.schedule == "constant":
-        return optimizer
+        return optimizers
     factor = SCHEDULES[spec.schedule]
-    scheduler = LambdaLR(optimizer, lambda step: factor(min(step / spec.steps, 1.0)))
-    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+    schedulers = [
+        {"scheduler": LambdaLR(optimizer, lambda step: factor(min(step / spec.steps, 1.0))), "interval": "step"}
+        for optimizer in optimizers
+    ]
+    return optimizers, schedulers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.trainings.optimizers import configured
+from benchmarks.trainings.optimizers import configured, is_manual
 from benchmarks.trainings.spec import Spec, seed_of
+from galleries.health.training import Case
 
 ACTIVATIONS: Final[Mapping[str, Callable[[], nn.Module]]] = {
     "relu": nn.ReLU,
@@ -58,6 +59,25 @@ def dropouts(spec: Spec) -> list[nn.Module]:
     return [nn.Dropout(spec.dropout)] if spec.dropout else []
 
 
+class Residual(nn.Module):
+    """A branch beside the identity.
+
+    Args:
+        branch: the branch.
+        shortcut: what takes the place of the identity.
+        drop: how often the branch is skipped in training (stochastic depth).
+    """
+
+    def __init__(self, branch: nn.Module, shortcut: nn.Module | None = None, drop: float = 0.0) -> None:
+        super().__init__()
+        self.branch, self.shortcut, self.drop = branch, shortcut, drop
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training and self.drop and float(torch.rand(())) < self.drop:
+            return inputs
+        return (inputs if self.shortcut is None else self.shortcut(inputs)) + self.branch(inputs)
+
+
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """The mean cross entropy of the last dimension."""
     return functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
@@ -91,6 +111,7 @@ REGRESSION: Final[Mapping[str, Callable[[Tensor, Tensor], Tensor]]] = {
     "absolute": functional.l1_loss,
     "huber": functional.huber_loss,
     "smooth": functional.smooth_l1_loss,
+    "log-cosh": lambda outputs, targets: (outputs - targets).cosh().log().mean(),
 }
 
 
@@ -106,6 +127,7 @@ class Learner(LightningModule):
     def __init__(self, spec: Spec, model: nn.Module, criterion: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
         self.spec, self.model, self.criterion = spec, model, criterion
+        self.automatic_optimization = not is_manual(spec)
 
     def forward(self, inputs: Tensor) -> Any:
         return self.model(inputs)
@@ -115,10 +137,33 @@ class Learner(LightningModule):
         return self.criterion(self(inputs), targets)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return self.loss(batch)
+        loss = self.loss(batch)
+        if not self.automatic_optimization:
+            self.take_steps(loss)
+        return loss
+
+    def take_steps(self, loss: Tensor) -> None:
+        """Take a step of each optimizer by the gradients of one loss, and one of each schedule."""
+        optimizers: Any = self.optimizers()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        self.manual_backward(loss)
+        for optimizer in optimizers:
+            optimizer.step()
+        self.step_schedules()
+
+    def step_schedules(self) -> None:
+        """Take a step of each schedule."""
+        schedulers: Any = self.lr_schedulers() or []
+        for scheduler in schedulers:
+            scheduler.step()
+
+    def held(self, part: nn.Module) -> Iterator[nn.Parameter]:
+        """The parameters of a part of the module that an optimizer gets."""
+        return (parameter for parameter in part.parameters() if parameter.requires_grad)
 
     def configure_optimizers(self) -> Any:
-        return configured(self.spec, (parameter for parameter in self.parameters() if parameter.requires_grad))
+        return configured(self.spec, self.held(self))
 
 
 def split(samples: Tensor, spec: Spec, purpose: str) -> Tensor:
@@ -131,6 +176,22 @@ def loader(spec: Spec, *tensors: Tensor) -> DataLoader:
     """The batches of a training, in an order that depends on its repetition."""
     source = spec.source("order")
     return DataLoader(TensorDataset(*tensors), batch_size=spec.batch, shuffle=True, drop_last=True, generator=source)
+
+
+def learned(
+    spec: Spec, model: nn.Module, criterion: Callable[[Any, Tensor], Tensor], *tensors: Tensor, learner: type[Learner] = Learner
+) -> Case:
+    """The case of a model that gets the drawn initialisation and learns the samples of `tensors`.
+
+    Args:
+        spec: of the training.
+        model: the model.
+        criterion: as `Learner` takes it.
+        tensors: what batches consist of.
+        learner: the class of the module.
+    """
+    initialise(model, spec.initialisation)
+    return Case(learner(spec, model, criterion), loader(spec, *tensors))
 
 
 def margin(loss: Tensor | float, constant: Tensor | float) -> float:

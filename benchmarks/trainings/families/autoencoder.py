@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.trainings.families.family import Family
-from benchmarks.trainings.parts import ACTIVATIONS, Learner, dropouts, initialise, loader, margin, predicted, seeded, split
+from benchmarks.trainings.parts import ACTIVATIONS, Learner, dropouts, learned, margin, predicted, seeded, split
 from benchmarks.trainings.spec import Spec
 from galleries.health.faulty_parts import digits
 from galleries.health.training import Case
@@ -79,9 +79,8 @@ def make(spec: Spec) -> Case:
     seeded(spec)
     pixels = _data(spec, "train")
     model = Autoencoder(spec, pixels.shape[1])
-    initialise(model, spec.initialisation)
     criterion = functional.mse_loss if spec.loss == "squared" else functional.huber_loss
-    return Case(_Learner(spec, model, criterion), loader(spec, pixels))
+    return learned(spec, model, criterion, pixels, learner=_Learner)
 
 
 def measure(module: LightningModule, spec: Spec) -> float:

@@ -16,11 +16,9 @@ from benchmarks.trainings.families.family import Family
 from benchmarks.trainings.parts import (
     ACTIVATIONS,
     CLASSIFICATION,
-    Learner,
     accuracy_margin,
     dropouts,
-    initialise,
-    loader,
+    learned,
     predicted,
     seeded,
     split,
@@ -30,7 +28,8 @@ from galleries.health.faulty_parts import images
 from galleries.health.training import Case
 
 
-def _norm(name: str, channels: int) -> list[nn.Module]:
+def norm_of(name: str, channels: int) -> list[nn.Module]:
+    """The norm of channels in a list, which is empty for "none"."""
     if name == "none":
         return []
     return [nn.BatchNorm2d(channels) if name == "batch" else nn.GroupNorm(4, channels)]
@@ -57,7 +56,7 @@ class Block(nn.Module):
         groups = channels if spec["depthwise"] else 1
         self.convolution = nn.Conv2d(channels, channels, 3, padding=1, groups=groups, bias=spec["norm"] == "none")
         self.mixing = nn.Sequential(*([nn.Conv2d(channels, channels, 1)] if spec["depthwise"] else []))
-        self.norm = nn.Sequential(*_norm(spec["norm"], channels))
+        self.norm = nn.Sequential(*norm_of(spec["norm"], channels))
         self.activation = ACTIVATIONS[spec.activation]()
         self.is_residual = spec["residual"]
 
@@ -81,13 +80,12 @@ def make(spec: Spec) -> Case:
     channels = spec["channels"]
     ends = {"average": nn.AdaptiveAvgPool2d(1), "largest": nn.AdaptiveMaxPool2d(1), "flat": nn.AvgPool2d(2)}
     size = channels * (4 if spec["pool"] == "flat" else 1)
-    stem = nn.Sequential(nn.Conv2d(1, channels, 3, padding=1), *_norm(spec["norm"], channels), ACTIVATIONS[spec.activation]())
+    stem = nn.Sequential(nn.Conv2d(1, channels, 3, padding=1), *norm_of(spec["norm"], channels), ACTIVATIONS[spec.activation]())
     blocks = [Block(spec) for _ in range(spec["depth"])]
     model = nn.Sequential(
         stem, blocks[0], nn.MaxPool2d(2), *blocks[1:], ends[spec["pool"]], nn.Flatten(), *dropouts(spec), nn.Linear(size, 10)
     )
-    initialise(model, spec.initialisation)
-    return Case(Learner(spec, model, CLASSIFICATION[spec.loss]), loader(spec, *data(spec, "train")))
+    return learned(spec, model, CLASSIFICATION[spec.loss], *data(spec, "train"))
 
 
 def measure(module: LightningModule, spec: Spec) -> float:

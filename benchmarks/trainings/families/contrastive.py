@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.trainings.families.family import ANY, Family
-from benchmarks.trainings.parts import ACTIVATIONS, Learner, dropouts, initialise, loader, predicted, seeded, split
+from benchmarks.trainings.parts import ACTIVATIONS, Learner, dropouts, learned, predicted, seeded, split
 from benchmarks.trainings.spec import Spec
 from galleries.health.faulty_parts import digits
 from galleries.health.training import Case
@@ -66,8 +66,7 @@ def make(spec: Spec) -> Case:
         layers += [nn.Linear(width if index else pixels.shape[1], width), *(norm(width) for norm in norms)]
         layers += [ACTIVATIONS[spec.activation](), *dropouts(spec)]
     model = nn.Sequential(*layers, nn.Linear(width, spec["codes"]))
-    initialise(model, spec.initialisation)
-    return Case(_Learner(spec, model, _criterion(spec)), loader(spec, pixels))
+    return learned(spec, model, _criterion(spec), pixels, learner=_Learner)
 
 
 def measure(module: LightningModule, spec: Spec) -> float:

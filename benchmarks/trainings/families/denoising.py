@@ -14,8 +14,9 @@ from lightning.pytorch import LightningModule
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
+from benchmarks.trainings.families.cnn import norm_of
 from benchmarks.trainings.families.family import Family
-from benchmarks.trainings.parts import ACTIVATIONS, Learner, initialise, loader, margin, predicted, seeded, split
+from benchmarks.trainings.parts import ACTIVATIONS, Learner, learned, margin, predicted, seeded, split
 from benchmarks.trainings.spec import Spec
 from galleries.health.faulty_parts import images
 from galleries.health.training import Case
@@ -32,12 +33,12 @@ def _draw(random: Random) -> Mapping[str, Any]:
 
 
 class UNet(nn.Module):
-    """Two levels down and up again, with the level of the noise as a second channel of the input."""
+    """Two levels down and up again, to one channel."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, inputs: int) -> None:
         super().__init__()
         channels, self.is_joined = spec["channels"], spec["skips"] == "joined"
-        self.entry = self._block(spec, 2, channels)
+        self.entry = self._block(spec, inputs, channels)
         self.down = nn.Conv2d(channels, 2 * channels, 3, stride=2, padding=1)
         self.middle = self._block(spec, 2 * channels, 2 * channels)
         if spec["up"] == "transposed":
@@ -49,13 +50,19 @@ class UNet(nn.Module):
 
     @staticmethod
     def _block(spec: Spec, first: int, last: int) -> nn.Sequential:
-        norm = [nn.GroupNorm(4, last)] if spec["norm"] == "group" else []
-        return nn.Sequential(nn.Conv2d(first, last, 3, padding=1), *norm, ACTIVATIONS[spec.activation]())
+        return nn.Sequential(nn.Conv2d(first, last, 3, padding=1), *norm_of(spec["norm"], last), ACTIVATIONS[spec.activation]())
 
     def forward(self, inputs: Tensor) -> Tensor:
         wide = self.entry(inputs)
         raised = self.up(self.middle(self.down(wide)))
         return self.head(self.exit(torch.cat([wide, raised], 1) if self.is_joined else wide + raised))
+
+
+def with_head(case: Case, spec: Spec) -> Case:
+    """The case of a U-Net, whose head begins at zero if that is drawn."""
+    if spec["zero"]:
+        nn.init.zeros_(case.module.model.head.weight)
+    return case
 
 
 def noisy(pixels: Tensor, source: Generator | None = None) -> tuple[Tensor, Tensor]:
@@ -81,12 +88,8 @@ def _data(spec: Spec, purpose: str) -> Tensor:
 def make(spec: Spec) -> Case:
     """The case of a spec."""
     seeded(spec)
-    model = UNet(spec)
-    initialise(model, spec.initialisation)
-    if spec["zero"]:
-        nn.init.zeros_(model.head.weight)
     criterion = {"squared": functional.mse_loss, "absolute": functional.l1_loss, "huber": functional.huber_loss}[spec.loss]
-    return Case(_Learner(spec, model, criterion), loader(spec, _data(spec, "train")))
+    return with_head(learned(spec, UNet(spec, 2), criterion, _data(spec, "train"), learner=_Learner), spec)
 
 
 def measure(module: LightningModule, spec: Spec) -> float:

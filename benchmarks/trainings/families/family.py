@@ -14,7 +14,7 @@ from benchmarks.trainings.parts import ACTIVATIONS, INITIALISATIONS
 from benchmarks.trainings.spec import Spec
 from galleries.health.training import Case
 
-ANY: Final = tuple(name for name, kind in OPTIMIZERS.items() if not kind.whole)
+ANY: Final = tuple(name for name, kind in OPTIMIZERS.items() if not (kind.whole or kind.special))
 """The optimizers that learn from small batches."""
 
 

@@ -106,7 +106,7 @@ FAMILY = Family(
     make,
     measure,
     ("cross-entropy", "cross-entropy", "smoothed", "focal"),
-    optimizers=(*ANY, "rprop"),
+    optimizers=(*ANY, "rprop", "rprop", "lbfgs", "lbfgs"),
     batches=(1,),
     whole=1,
 )

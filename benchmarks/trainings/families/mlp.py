@@ -1,4 +1,4 @@
-"""Multilayer perceptrons that classify points, spirals or digits.
+"""Multilayer perceptrons that classify points, spirals, sparse bags of words, or digits.
 
 Healthy: the model makes at most 60 % of the errors, on fresh samples, of guessing the most frequent class (a margin of 0.4).
 """
@@ -13,15 +13,14 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from benchmarks.trainings.families.family import Family
+from benchmarks.trainings.families.family import ANY, Family
 from benchmarks.trainings.parts import (
     ACTIVATIONS,
     CLASSIFICATION,
-    Learner,
+    Residual,
     accuracy_margin,
     dropouts,
-    initialise,
-    loader,
+    learned,
     predicted,
     seeded,
     split,
@@ -35,23 +34,15 @@ _NORMS = {"none": None, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
 
 def _draw(random: Random) -> Mapping[str, Any]:
     return {
-        "data": random.choice(["blobs", "spirals", "digits", "digits"]),
+        "data": random.choice(["blobs", "spirals", "bags", "digits", "digits"]),
         "classes": random.choice([2, 3, 5, 10]),
         "width": random.choice([24, 32, 64, 128]),
         "depth": random.choice([1, 2, 3, 4, 6]),
         "norm": random.choice(["none", "none", "batch", "layer"]),
-        "residual": random.random() < 0.25,
+        "residual": random.random() < 0.3,
+        "drop_path": random.choice([0.0, 0.0, 0.2]),
         "noise": round(random.uniform(0.5, 1.5), 2),
     }
-
-
-class _Residual(nn.Module):
-    def __init__(self, branch: nn.Module) -> None:
-        super().__init__()
-        self.branch = branch
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs + self.branch(inputs)
 
 
 def data(spec: Spec, purpose: str) -> tuple[Tensor, Tensor]:
@@ -63,6 +54,10 @@ def data(spec: Spec, purpose: str) -> tuple[Tensor, Tensor]:
         chosen = split(pixels, spec, purpose)
         return pixels[chosen], labels[chosen]
     labels = torch.randint(spec["classes"], (count,), generator=source)
+    if spec["data"] == "bags":
+        words = 2 * torch.randn(spec["classes"], 64, generator=spec.source("centres", of_task=True))
+        chosen = torch.multinomial(words.softmax(1)[labels], 6, replacement=True, generator=source)
+        return torch.zeros(count, 64).scatter_add_(1, chosen, torch.ones(count, 6)), labels
     if spec["data"] == "blobs":
         centres = 1.5 * torch.randn(spec["classes"], 12, generator=spec.source("centres", of_task=True))
         return centres[labels] + spec["noise"] * torch.randn(count, 12, generator=source), labels
@@ -83,10 +78,11 @@ def make(spec: Spec) -> Case:
         return nn.Sequential(*parts)
 
     blocks = [block(inputs.shape[1])]
-    blocks += [_Residual(block(width)) if spec["residual"] else block(width) for _ in range(spec["depth"] - 1)]
+    blocks += [
+        Residual(block(width), drop=spec["drop_path"]) if spec["residual"] else block(width) for _ in range(spec["depth"] - 1)
+    ]
     model = nn.Sequential(*blocks, nn.Linear(width, 10 if spec["data"] == "digits" else spec["classes"]))
-    initialise(model, spec.initialisation)
-    return Case(Learner(spec, model, CLASSIFICATION[spec.loss]), loader(spec, inputs, labels))
+    return learned(spec, model, CLASSIFICATION[spec.loss], inputs, labels)
 
 
 def measure(module: LightningModule, spec: Spec) -> float:
@@ -95,4 +91,6 @@ def measure(module: LightningModule, spec: Spec) -> float:
     return accuracy_margin(predicted(module, inputs), labels)
 
 
-FAMILY = Family("mlp", 0.4, _draw, make, measure, tuple(CLASSIFICATION))
+FAMILY = Family(
+    "mlp", 0.4, _draw, make, measure, tuple(CLASSIFICATION), optimizers=(*ANY, "muon"), batches=(4, 16, 32, 64, 128, 512)
+)

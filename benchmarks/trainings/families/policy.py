@@ -13,9 +13,10 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.distributions import Categorical
+from torch.nn import functional
 
 from benchmarks.trainings.families.family import Family
-from benchmarks.trainings.parts import ACTIVATIONS, Learner, initialise, loader, predicted, seeded
+from benchmarks.trainings.parts import ACTIVATIONS, Learner, learned, predicted, seeded
 from benchmarks.trainings.spec import Spec
 from galleries.health.training import Case
 
@@ -82,9 +83,7 @@ def _data(spec: Spec, purpose: str) -> tuple[Tensor, Tensor]:
 def make(spec: Spec) -> Case:
     """The case of a spec."""
     seeded(spec)
-    model = ActorCritic(spec)
-    initialise(model, spec.initialisation)
-    return Case(_Learner(spec, model, torch.nn.functional.mse_loss), loader(spec, *_data(spec, "train")))
+    return learned(spec, ActorCritic(spec), functional.mse_loss, *_data(spec, "train"), learner=_Learner)
 
 
 def measure(module: LightningModule, spec: Spec) -> float:

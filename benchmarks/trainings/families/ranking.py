@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.trainings.families.family import Family
-from benchmarks.trainings.parts import Learner, loader, predicted, seeded
+from benchmarks.trainings.optimizers import has_sparse_tables
+from benchmarks.trainings.parts import learned, predicted, seeded
 from benchmarks.trainings.spec import Spec
 from galleries.health.training import Case
 
@@ -27,7 +28,7 @@ def _draw(random: Random) -> Mapping[str, Any]:
         "width": random.choice([4, 8, 16]),
         "biases": random.random() < 0.5,
         "start": random.choice([0.1, 0.3, 1.0]),
-        "sparse": random.random() < 0.2,
+        "sparse": random.random() < 0.5,
     }
 
 
@@ -36,9 +37,10 @@ class Tables(nn.Module):
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
-        self.users = nn.Embedding(spec["users"], spec["width"])
-        self.items = nn.Embedding(spec["items"], spec["width"])
-        self.biases = nn.Embedding(spec["items"], 1) if spec["biases"] else None
+        is_sparse = has_sparse_tables(spec)
+        self.users = nn.Embedding(spec["users"], spec["width"], sparse=is_sparse)
+        self.items = nn.Embedding(spec["items"], spec["width"], sparse=is_sparse)
+        self.biases = nn.Embedding(spec["items"], 1, sparse=is_sparse) if spec["biases"] else None
         for table in (self.users, self.items):
             nn.init.normal_(table.weight, std=spec["start"])
         if self.biases is not None:
@@ -78,7 +80,7 @@ def make(spec: Spec) -> Case:
     """The case of a spec."""
     seeded(spec)
     criterion = _logistic if spec.loss == "logistic" else _hinge
-    return Case(Learner(spec, Tables(spec), criterion), loader(spec, *_data(spec, "train")))
+    return learned(spec, Tables(spec), criterion, *_data(spec, "train"))
 
 
 def measure(module: LightningModule, spec: Spec) -> float:
@@ -96,7 +98,7 @@ FAMILY = Family(
     measure,
     ("logistic", "hinge"),
     pace=10.0,
-    optimizers=("adam", "adamw", "adamax", "rmsprop", "adagrad", "nadam"),
+    optimizers=("adam", "adamw", "adamax", "rmsprop", "adagrad", "adagrad", "nadam", "sparse-adam"),
     activations=("none",),
     initialisations=("default",),
     batches=(64, 128, 256),

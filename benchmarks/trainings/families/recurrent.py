@@ -15,7 +15,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from benchmarks.trainings.families.family import Family
-from benchmarks.trainings.parts import Learner, cross_entropy, dropouts, loader, margin, predicted, seeded
+from benchmarks.trainings.parts import cross_entropy, dropouts, learned, margin, predicted, seeded
 from benchmarks.trainings.sequences import chains, token_margin
 from benchmarks.trainings.spec import Spec
 from galleries.health.training import Case
@@ -66,7 +66,7 @@ def make(spec: Spec) -> Case:
     """The case of a spec."""
     seeded(spec)
     criterion = cross_entropy if spec["task"] == "chain" else nn.functional.mse_loss
-    return Case(Learner(spec, Recurrent(spec), criterion), loader(spec, *data(spec, "train")))
+    return learned(spec, Recurrent(spec), criterion, *data(spec, "train"))
 
 
 def measure(module: LightningModule, spec: Spec) -> float:

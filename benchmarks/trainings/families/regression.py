@@ -14,7 +14,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from benchmarks.trainings.families.family import ANY, Family
-from benchmarks.trainings.parts import ACTIVATIONS, REGRESSION, Learner, dropouts, initialise, loader, margin, predicted, seeded
+from benchmarks.trainings.parts import ACTIVATIONS, REGRESSION, dropouts, learned, margin, predicted, seeded
 from benchmarks.trainings.spec import Spec
 from galleries.health.training import Case
 
@@ -25,7 +25,7 @@ def _draw(random: Random) -> Mapping[str, Any]:
         "targets": random.choice([1, 1, 3]),
         "width": random.choice([32, 64, 128]),
         "depth": random.choice([1, 2, 3]),
-        "scale": float(f"{10 ** random.uniform(-2, 1):.2g}"),
+        "scale": float(f"{10 ** random.uniform(-3, 2):.2g}"),
         "centre": random.choice([0.0, 0.0, 1.0]),
         "frequency": round(random.uniform(0.5, 1.5), 2),
         "noise": round(random.uniform(0.0, 0.3), 2),
@@ -53,8 +53,7 @@ def make(spec: Spec) -> Case:
         size = spec["width"] if index else spec["features"]
         layers += [nn.Linear(size, spec["width"]), ACTIVATIONS[spec.activation](), *dropouts(spec)]
     model = nn.Sequential(*layers, nn.Linear(spec["width"], spec["targets"]))
-    initialise(model, spec.initialisation)
-    return Case(Learner(spec, model, REGRESSION[spec.loss]), loader(spec, inputs, targets))
+    return learned(spec, model, REGRESSION[spec.loss], inputs, targets)
 
 
 def measure(module: LightningModule, spec: Spec) -> float:
@@ -64,4 +63,14 @@ def measure(module: LightningModule, spec: Spec) -> float:
     return margin(error, targets.double().var(0, unbiased=False).mean())
 
 
-FAMILY = Family("regression", 0.4, _draw, make, measure, tuple(REGRESSION), optimizers=(*ANY, "rprop", "rprop"), whole=512)
+FAMILY = Family(
+    "regression",
+    0.4,
+    _draw,
+    make,
+    measure,
+    tuple(REGRESSION),
+    optimizers=(*ANY, "muon", "rprop", "rprop", "lbfgs", "lbfgs", "lbfgs"),
+    batches=(4, 16, 32, 64, 128, 1024),
+    whole=512,
+)

@@ -32,6 +32,8 @@ def _draw(random: Random) -> Mapping[str, Any]:
         "depth": random.choice([1, 2, 3]),
         "pre": random.random() < 0.7,
         "tied": random.random() < 0.3,
+        "zero": random.random() < 0.25,
+        "drop_path": random.choice([0.0, 0.0, 0.0, 0.2]),
     }
 
 
@@ -44,6 +46,7 @@ class Layer(nn.Module):
         self.heads, self.is_pre, self.is_causal = spec["heads"], spec["pre"], spec["task"] == "chain"
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.drop_path = spec["drop_path"]
         self.feed = nn.Sequential(
             nn.Linear(width, 2 * width), ACTIVATIONS[spec.activation](), *dropouts(spec), nn.Linear(2 * width, width)
         )
@@ -54,6 +57,8 @@ class Layer(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def forward(self, inputs: Tensor) -> Tensor:
+        if self.training and self.drop_path and float(torch.rand(())) < self.drop_path:
+            return inputs
         if self.is_pre:
             inputs = inputs + self.attention(self.norm1(inputs))
             return inputs + self.feed(self.norm2(inputs))
@@ -97,6 +102,9 @@ def make(spec: Spec) -> Case:
     model = Transformer(spec)
     if not spec["tied"]:
         initialise(model, spec.initialisation)
+    for layer in model.layers if spec["zero"] else ():
+        nn.init.zeros_(layer.out.weight)
+        nn.init.zeros_(layer.feed[-1].weight)
     return Case(Learner(spec, model, CLASSIFICATION[spec.loss]), loader(spec, *data(spec, "train")))
 
 
@@ -113,7 +121,7 @@ FAMILY = Family(
     make,
     measure,
     ("cross-entropy", "cross-entropy", "smoothed"),
-    optimizers=("adam", "adamw", "adamw-fast", "adamw-foreach", "adamw-fused", "nadam", "radam", "adamax", "rmsprop"),
+    optimizers=("adam", "adamw", "adamw-fast", "adamw-foreach", "adamw-fused", "nadam", "radam", "adamax", "rmsprop", "muon"),
     activations=("relu", "gelu", "silu", "mish", "leaky"),
     initialisations=("default", "default", "xavier", "truncated"),
     batches=(16, 32, 64),

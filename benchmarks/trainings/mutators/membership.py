@@ -9,7 +9,6 @@ from torch import nn
 
 from benchmarks.trainings.layers import hidden_layers
 from benchmarks.trainings.mutators.mutator import Mutator, Planted
-from benchmarks.trainings.optimizers import configured
 from benchmarks.trainings.spec import Spec
 from benchmarks.trainings.tricks import tied
 from galleries.health.training import Case
@@ -28,14 +27,11 @@ def _freeze(case: Case, spec: Spec, share: float) -> Planted:
 
 
 def _forget(case: Case, spec: Spec, share: float) -> Planted:
-    module, chosen = case.module, _share_of(case, share)
+    chosen, module = _share_of(case, share), case.module
+    held = module.held
     forgotten = {id(parameter) for _, layer in chosen for parameter in layer.parameters()}
 
-    def configure_optimizers() -> Any:
-        held = (each for each in module.parameters() if each.requires_grad and id(each) not in forgotten)
-        return configured(spec, held)
-
-    module.configure_optimizers = configure_optimizers
+    module.held = lambda part: (each for each in held(part) if id(each) not in forgotten)
     return Planted(case, tuple(f"{name}*" for name, _ in chosen))
 
 
