@@ -22,12 +22,12 @@ def line(seed: int, why: str = "") -> dict[str, object]:
 
 
 def test_faults_are_put_into_the_first_healthy_trainings_that_fit() -> None:
-    lines = {str(seed): line(seed, "below the bar" if seed == 0 else "") for seed in range(30)}
-    jobs = faulty_jobs(lines, range(29), 2)
+    lines = {str(seed): line(seed, "below the bar" if seed == 0 else "") for seed in range(80)}
+    jobs = faulty_jobs(lines, range(79), 2)
     faults = [job for job in jobs if job.fault]
     assert {job.fault for job in faults} == set(MUTATORS)
     for name, mutator in MUTATORS.items():
-        chosen = [seed for seed in range(1, 29) if mutator.fits(drawn(seed))][:2]
+        chosen = [seed for seed in range(1, 79) if mutator.fits(drawn(seed))][:2]
         assert [(job.seed, job.rung) for job in faults if job.fault == name] == [(seed, i) for seed in chosen for i in range(5)]
     repeats = [job for job in jobs if not job.fault]
     assert {job.seed for job in repeats} == {job.seed for job in faults} and {job.repeat for job in repeats} == {1, 2, 3, 4, 5}
