@@ -209,11 +209,14 @@ def _verdict(found: Autopsy, verdict: Verdict) -> list[str]:
     operation = found.operation
     if operation is None:
         what = {"batch": "the batch", "grad": f"the gradient of {found.module}"}.get(found.tensor, found.module or found.tensor)
+        what = f"{found.tensor} of {found.module}" if found.tensor.startswith("state.") else what
         before = " when the step began" if found.inputs else ""
         lines = [f"{verdict.value}: {what} was not finite{before}"]
         return [*lines, *(f"  {each.name}: {_numbers(each)}" for each in found.inputs or filter(None, [found.result]))]
     if verdict is Verdict.UPDATE:
         where = f"in the update of {found.module}"
+    elif verdict is Verdict.GRADIENTS:
+        where = f"in code that changed the gradient of {found.module} before its update"
     else:
         unnamed = "the model itself" if found.type else "code outside all modules"
         call = f", call {found.call + 1}" if found.type else ""

@@ -37,6 +37,7 @@ TITLES: Final[Mapping[Verdict, str]] = {
     Verdict.FORWARD: "Forward operation",
     Verdict.BACKWARD: "Backward operation",
     Verdict.UPDATE: "Optimizer update",
+    Verdict.GRADIENTS: "Gradients changed before the update",
     Verdict.ALL_REDUCE: "Reduction over ranks",
     Verdict.SCALER: "Overflow under the loss scaler",
     Verdict.NOT_REPRODUCED: "Not reproduced",

@@ -24,6 +24,8 @@ class Verdict(StrEnum):
     """The loss is finite; an operation of the backward pass gave the first bad number."""
     UPDATE = "update"
     """Gradients are finite; the optimizer wrote bad numbers into parameters or into its state."""
+    GRADIENTS = "gradients"
+    """The gradients of the backward pass are finite; what the optimizer read is not: code changed gradients in between."""
     ALL_REDUCE = "all_reduce"
     """Each gradient that this rank computed is finite; the gradients averaged over ranks are not."""
     SCALER = "scaler"

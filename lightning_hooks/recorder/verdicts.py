@@ -20,7 +20,7 @@ class Observations:
         bad_state: the tensors of the optimizer's state that are not finite, or negative where a square root is taken of them.
         call: the first call of the step that gave a bad number; None if none did, or nothing was noted.
         gap: the code around that call, which may have made the number instead; None if there is no such call.
-        bad_gradients: the parameters whose gradients are not finite.
+        bad_gradients: the gradients that are not finite; after the update, those that it has read.
         bad_parameters: the parameters that are not finite after the update.
         world_size: the number of processes.
     """
@@ -44,32 +44,43 @@ def verdict_of(observations: Observations) -> Verdict:
         >>> str(verdict_of(Observations("gradients", 3, bad_gradients=(TensorSummary("fc.weight", (2,), "float32", nan=1),))))
         'backward'
     """
-    if observations.found_in == "parameters":
-        return Verdict.UPDATE
     if observations.bad_weights:
         return Verdict.WEIGHTS
+    if observations.found_in == "parameters":
+        return Verdict.GRADIENTS if observations.bad_gradients else Verdict.UPDATE
     if observations.found_in == "loss" or (observations.call is not None and observations.call.tensor == "output"):
         return Verdict.BATCH if observations.bad_batch else Verdict.FORWARD
     is_local = observations.call is not None
     return Verdict.BACKWARD if is_local or observations.world_size == 1 else Verdict.ALL_REDUCE
 
 
-def message_of(
-    verdict: Verdict,
-    place: Place | None,
-    operation: Operation | None,
-    finite_until: int | None = None,
-    *,
-    has_loss: bool = True,
-) -> str:
-    """The verdict in one or two sentences.
+@dataclass(frozen=True)
+class Known:
+    """What was measured beside the first bad number, and what the words may say because of it.
+
+    Args:
+        loss: whether the loss is finite; None if it is not known.
+        is_shown: whether the step, or its update, was run again and gave the same.
+        finite_until: the last step after whose update the tensor of the place was finite; None if it was not measured.
+        since_start: whether the tensor of the place was not finite when the run began.
+        state: what is not finite in the state of the optimizer for the parameter of the place, such as `exp_avg`.
+    """
+
+    loss: bool | None = True
+    is_shown: bool = False
+    finite_until: int | None = None
+    since_start: bool = False
+    state: tuple[str, ...] = ()
+
+
+def message_of(verdict: Verdict, place: Place | None, operation: Operation | None, known: Known | None = None) -> str:
+    """The verdict in one or two sentences, which say nothing that was not measured.
 
     Args:
         verdict: the verdict.
         place: where; None if nothing was not finite.
         operation: what made the number, if it is known.
-        finite_until: the last step after whose update all parameters were finite; None if there is none.
-        has_loss: whether the loss of the step is known.
+        known: what else was measured.
 
     Example:
         >>> message_of(Verdict.FORWARD, Place("head", "Head", "forward", "output", 0, 0, 12), None)
@@ -77,28 +88,35 @@ def message_of(
     """
     if place is None:
         return _MESSAGES_OF_FAILURES.get(verdict, "")
+    known = known or Known()
     where = f"{place.module or 'the model'}{f' ({place.type})' if place.type else ''}"
     call = f", at its call {place.call + 1}" if place.call else ""
     batch = f", in batch {place.micro_batch + 1} of the step" if place.micro_batch else ""
     by = "" if operation is None else f" {_operation_text(operation)}"
     step = place.step
     if operation is None and place.gap is not None and verdict in (Verdict.FORWARD, Verdict.BACKWARD, Verdict.NOT_REPRODUCED):
-        return _message_of_calls(verdict, place, place.gap, where, call, batch, has_loss)
+        return _message_of_calls(verdict, place, place.gap, where, call, batch, known.loss)
     match verdict:
         case Verdict.BATCH:
-            return f"The batch of step {step} has elements that are not finite, and they reached the loss{batch}.{by}"
+            return f"The batch of step {step} has elements that are not finite{_reached(known)}{batch}.{by}"
         case Verdict.WEIGHTS:
-            known = "" if finite_until is None else f" They were finite after the update of step {finite_until}."
-            return f"{where} was not finite before step {step} began.{known}{by}"
+            return f"{_weights_text(place, where, known)}{by}"
         case Verdict.FORWARD:
             return f"In the forward pass of step {step}, {where} gave the first number that is not finite{call}{batch}.{by}"
         case Verdict.BACKWARD:
-            begin = f"{_loss_text(step, has_loss)} In its backward pass,"
+            begin = _loss_text(step, known.loss)
             if operation is None and place.tensor == "grad":
-                return f"{begin} the gradient of a parameter of {where} is the first that is not finite{batch}."
-            return f"{begin} {where} gave the first number that is not finite{call}{batch}.{by}"
+                return f"{begin} {_gradient_text(where, batch, known)}"
+            return f"{begin} In its backward pass, {where} gave the first number that is not finite{call}{batch}.{by}"
+        case Verdict.GRADIENTS:
+            is_shown = known.is_shown and operation is None
+            begin = "are finite when its backward pass runs again" if is_shown else "were finite after its backward pass"
+            return (
+                f"The gradients of step {step} {begin}, and that of {where} was not when the optimizer had read it: code in "
+                f"between, such as clipping, made it so.{by}"
+            )
         case Verdict.UPDATE:
-            return f"The gradients of step {step} are finite, and the optimizer's update made {where} not finite.{by}"
+            return f"The gradients of step {step} are finite{_update_text(where, known)}{by}"
         case Verdict.ALL_REDUCE:
             return (
                 f"The gradients that rank {place.rank} computed in step {step} are finite; those of {where}, averaged over "
@@ -118,16 +136,55 @@ def message_of(
             return _MESSAGES_OF_FAILURES[verdict]
 
 
-def _loss_text(step: int, is_known: bool) -> str:
-    return f"The loss of step {step} is finite." if is_known else f"It is not known whether the loss of step {step} is finite."
+def _loss_text(step: int, is_finite: bool | None) -> str:
+    if is_finite is None:
+        return f"It is not known whether the loss of step {step} is finite."
+    return f"The loss of step {step} is {'' if is_finite else 'not '}finite."
 
 
-def _message_of_calls(verdict: Verdict, place: Place, gap: Gap, where: str, call: str, batch: str, has_loss: bool) -> str:
+def _reached(known: Known) -> str:
+    """How far the bad elements of a batch got."""
+    if known.loss is None:
+        return ""
+    if known.loss:
+        return "; the loss is finite, and its gradient is not"
+    return ", and they reached the loss" if known.is_shown else ", and its loss is not finite"
+
+
+def _weights_text(place: Place, where: str, known: Known) -> str:
+    began = f"{where} was not finite before step {place.step} began."
+    if known.since_start:
+        return f"{began} It was not finite when the run began."
+    return began if known.finite_until is None else f"{began} It was finite after the update of step {known.finite_until}."
+
+
+def _gradient_text(where: str, batch: str, known: Known) -> str:
+    """The sentence on the gradient of a parameter. Without a second run, code after the backward pass may have changed it."""
+    if known.is_shown:
+        return f"In its backward pass, the gradient of a parameter of {where} is the first that is not finite{batch}."
+    return (
+        f"The gradient of a parameter of {where} is not finite when the optimizer reads it: a backward pass made it so, or "
+        "code that changed it afterwards, such as clipping."
+    )
+
+
+def _update_text(where: str, known: Known) -> str:
+    """The end of a sentence on finite gradients. Without a second run, code before the update may have made the number."""
+    state, verb = " and ".join(known.state), "is" if len(known.state) == 1 else "are"
+    if known.is_shown:
+        by = f" by {state} in its state, which {verb} not finite" if state else ""
+        return f", and the optimizer's update made {where} not finite{by}."
+    nor = f", nor {verb} {state} in its state" if state else ""
+    before = "" if known.finite_until is None else f" The parameter was finite after the update of step {known.finite_until}."
+    return f". After the optimizer's update, {where} is not{nor}.{before}"
+
+
+def _message_of_calls(verdict: Verdict, place: Place, gap: Gap, where: str, call: str, batch: str, loss: bool | None) -> str:
     """What the calls of layers alone show: between which two the number was made."""
     begin, bad = f"In the forward pass of step {place.step}", f"the output of {where}{call.removeprefix(',')}"
     first = "the first that is not finite"
     if place.direction == "backward":
-        begin = f"{_loss_text(place.step, has_loss)} In its backward pass"
+        begin = f"{_loss_text(place.step, loss)} In its backward pass"
         bad = f"the gradient of the output of {gap.at or 'the model'}"
     elif place.tensor == "loss":
         bad, first = "the loss", "the first number that is not finite"

@@ -43,7 +43,7 @@ def test_the_rank_that_holds_a_bad_element_names_its_parameter(ranks: Any, net: 
     assert all(found["bits"][0] == found["bits"][1] for found in (other, holder))
     record = holder["record"]
     assert (record["verdict"], record["step"], record["place"]["module"]) == ("update", 3, "body.0.weight")
-    assert record["message"].startswith("The gradients of step 3 are finite, and the optimizer's update made body.0.weight")
+    assert record["message"].startswith("The gradients of step 3 are finite. After the optimizer's update, body.0.weight")
     kept = "The weights are not kept: they are sharded, and gathering them would wait for other ranks."
     assert {NOT_AGAIN[how], kept} <= {*record["notes"]}
     assert record["place"]["result"]["nan"] > 0

@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 from lightning_hooks.engine.participants.participant import PhaseMemo
 from lightning_hooks.engine.recording.batch_marks import BatchMarks
 from lightning_hooks.engine.recording.extremes import Extremes
+from lightning_hooks.engine.recording.last_finite import LastFinite
 from lightning_hooks.engine.recording.recorded_rows import Array, have_infinite_only, have_nonfinite, rows_by_tensor, trail_of
 from lightning_hooks.engine.recording.recorded_step import RecordedStep
 from lightning_hooks.engine.recording.recorder import FoundIn
@@ -39,7 +40,8 @@ class CallRecorder:
         self._extremes = Extremes(share.plan, last)
         self._overflows = Overflows()
         self.trail = trail_of(observer, self._rows)
-        self._finite_until: int | None = None
+        self._last_finite = LastFinite()
+        self._looked_at_gradients = 0  # measurements before the gradients of the step were looked at
         self._bad_before = 0  # bad measurements before the step began
         self._has_overflowed = False
         self._in_table = {tensor: self._rows[rows] for tensor, rows in rows_by_tensor(share.plan).items()}
@@ -52,8 +54,17 @@ class CallRecorder:
     def recorded(self) -> RecordedStep:
         names = [(row.name, row.tensor) for row in self._plan.rows]
         calls = Calls(self.trail.entries(0), self.trail.count, self.marks.all, names)
-        where = (self.marks.step, self.marks.micro_batch, self._plan)
-        return RecordedStep(*where, self._table[self._rows], calls, self._extremes, self._finite_until, self.is_immediate)
+        return RecordedStep(
+            self.marks.step,
+            self.marks.micro_batch,
+            self._plan,
+            self._table[self._rows],
+            calls,
+            self._extremes,
+            self._last_finite,
+            self.is_immediate,
+            has_read_gradients=self.trail.count == self._looked_at_gradients,
+        )
 
     def begin_step(self, step: int) -> None:
         self.marks.step = step
@@ -73,6 +84,7 @@ class CallRecorder:
         return "loss"
 
     def look_before_step(self, scale: Tensor | None) -> FoundIn | None:
+        self._looked_at_gradients = self.trail.count
         is_bad = have_nonfinite(self._table, self._in_table.get("grad"))
         if scale is not None:
             if not is_bad:
@@ -93,7 +105,7 @@ class CallRecorder:
         is_known = changes is not None and not have_nonfinite(self._table, changes)
         if not is_known and not kernels.are_finite(parameters):
             return "parameters"
-        self._finite_until = self.marks.step
+        self._last_finite.note(optimizer, parameters, self.marks.step)
         return None
 
     def end_step(self, scale: Tensor | None) -> FoundIn | None:

@@ -8,17 +8,21 @@ from typing import Final
 from lightning_hooks.engine.recording.explaining import Autopsy
 from lightning_hooks.engine.recording.first_record import growth_of
 from lightning_hooks.engine.recording.recorded_step import RecordedStep
+from lightning_hooks.engine.recording.starting_numbers import StartingNumbers
 from lightning_hooks.engine.rerun.training import Training
 from lightning_hooks.errors import listed
-from lightning_hooks.recorder.record import FlightRecord, Verdict
-from lightning_hooks.recorder.verdicts import message_of
+from lightning_hooks.recorder.record import FlightRecord, Place, Verdict
+from lightning_hooks.recorder.verdicts import Known, message_of
 
 _UNKNOWN_PARAMETERS: Final = (
-    "The update, run again, gave finite numbers. The parameters that it read are gone: those that are not finite now were 0."
+    "The update, run again, gave finite numbers. The parameters that it read are gone: those that are not finite now were 0, "
+    "or the largest number of their type. Code between this update and the one before may have changed them."
 )
 
 
-def explained_record(record: FlightRecord, shown: Autopsy, recorded: RecordedStep, training: Training) -> FlightRecord:
+def explained_record(
+    record: FlightRecord, shown: Autopsy, recorded: RecordedStep, training: Training, start: StartingNumbers
+) -> FlightRecord:
     """The record with the verdict and the operation of the second run.
 
     Args:
@@ -26,6 +30,7 @@ def explained_record(record: FlightRecord, shown: Autopsy, recorded: RecordedSte
         shown: the result of the run.
         recorded: the step as it was recorded.
         training: the model, and its loss scaler.
+        start: knows what was not finite when the run began.
     """
     notes = (*record.notes, *_note_of_compiled(record), *shown.notes)
     place = shown.place(record.step, recorded.micro_batch, training.rank, training.world_size)
@@ -36,14 +41,17 @@ def explained_record(record: FlightRecord, shown: Autopsy, recorded: RecordedSte
         # The update has overwritten the parameters that it read, so its second run need not fail.
         if record.verdict is Verdict.UPDATE:
             return replace(record, reproduced=False, notes=(*notes, _UNKNOWN_PARAMETERS))
-        message = message_of(Verdict.NOT_REPRODUCED, record.place, None)
-        return replace(record, verdict=Verdict.NOT_REPRODUCED, reproduced=False, message=message, notes=notes)
+        # All that is known of a gradient alone is that it was not finite when the optimizer read it.
+        is_changed = record.place is not None and record.place.tensor == "grad"
+        verdict = Verdict.GRADIENTS if is_changed else Verdict.NOT_REPRODUCED
+        message = message_of(verdict, record.place, None, Known(is_shown=True))
+        return replace(record, verdict=verdict, reproduced=False, message=message, notes=notes)
     verdict = Verdict.SCALER if _is_beyond_scaler(shown, training) else shown.verdict
     explained = replace(
         record,
         verdict=verdict,
         place=place,
-        message=message_of(verdict, place, shown.operation, recorded.finite_until),
+        message=message_of(verdict, place, shown.operation, _known(shown, place, recorded, training, start)),
         reproduced=shown.reproduced,
         operation=shown.operation,
         inputs=shown.inputs or record.inputs,
@@ -52,11 +60,26 @@ def explained_record(record: FlightRecord, shown: Autopsy, recorded: RecordedSte
     return replace(explained, growth=growth_of(explained, recorded) or record.growth)
 
 
+def _known(shown: Autopsy, place: Place, recorded: RecordedStep, training: Training, start: StartingNumbers) -> Known:
+    is_noticed = {"loss": False, "grad": True}
+    return Known(
+        # A step that did not end shows nothing of its loss.
+        loss=is_noticed.get(shown.noticed.partition(" ")[0], True if recorded.has_loss else None),
+        is_shown=True,
+        finite_until=recorded.last_finite.step_of(training.tensor_of(place.module)),
+        since_start=place.module in start.nonfinite,
+        state=(place.tensor.removeprefix("state."),) if place.tensor.startswith("state.") else (),
+    )
+
+
 def _is_beyond_scaler(shown: Autopsy, training: Training) -> bool:
     """Whether gradients exceed the range of float16 at a loss scale at which they should not."""
     scaler, result = training.scaler, shown.result
     is_scaled = scaler is not None and scaler.is_enabled() and shown.verdict is Verdict.BACKWARD
-    return is_scaled and result is not None and result.dtype == "float16" and not result.nan
+    # A slope that is infinite in double precision too is infinite at any loss scale.
+    return (
+        is_scaled and result is not None and result.dtype == "float16" and not result.nan and shown.exceeds_range is not False
+    )
 
 
 def _note_of_compiled(record: FlightRecord) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from lightning_hooks.recorder.record import Operation, Place, TensorSummary, Ver
 _VERDICTS: Final = {"forward": Verdict.FORWARD, "backward": Verdict.BACKWARD, "update": Verdict.UPDATE}
 
 _POLES: Final = frozenset({"div", "reciprocal", "rsqrt", "log", "log2", "log10", "log1p", "logit", "atanh", "pow", "tan"})
-"""Operators that give infinities of small operands: not for lack of range."""
+"""Operators that give infinities of small operands, not for lack of range: asked only of those that work in place."""
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,17 @@ class Autopsy:
 
     Args:
         reproduced: whether the loss, a gradient or a parameter was not finite.
-        verdict: `batch`, `weights`, `forward`, `backward` or `update`; None if nothing was bad.
+        verdict: `batch`, `weights`, `forward`, `backward`, `gradients` or `update`; None if nothing was bad.
         operation: the operation that made the first bad number; None if a tensor was bad before, or if it is not known.
         noticed: where the bad number was noticed: `loss`, `grad of layer.weight`; empty if nothing was bad.
-        module: the dotted name of the module of the operation; for `weights` and `update` that of the parameter.
+        module: the dotted name of the module of the operation; for `weights`, `gradients` and `update` that of the parameter.
         type: the class of the module; empty outside all modules, and for a parameter.
         direction: `forward`, `backward` or `update`.
         tensor: `output`, `loss`, `grad`, `param`, `buffer`, `batch` or `state.KEY`.
         call: the number of the call of the module since the step began, from 0.
         result: the tensor with the first bad number.
         inputs: the operands of the operation; for `batch` and `weights` the tensors that were bad.
+        exceeds_range: whether the first bad number is infinite because its type has no larger numbers; None if it is not known.
         notes: what else is known, and what could not be found out.
         seconds: how long the second run took.
     """
@@ -50,6 +51,7 @@ class Autopsy:
     call: int = 0
     result: TensorSummary | None = None
     inputs: tuple[TensorSummary, ...] = ()
+    exceeds_range: bool | None = None
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -83,8 +85,10 @@ def autopsy_of(bad: BadTensor, leaves: Sequence[Leaf]) -> Autopsy:
         direction = {"loss": "forward", "grad": "backward"}.get(bad.kind, "update")
         found = Autopsy(True, _VERDICTS[direction], None, bad.shown, bad.name, direction=direction)
         return replace(found, tensor=bad.kind, result=bad.result, notes=tuple(notes))
-    verdict = Verdict.FORWARD if bad.kind == "loss" else _VERDICTS[origin.direction]
-    is_update = verdict is Verdict.UPDATE
+    # Code that is no part of a backward pass, such as clipping, has made the gradient.
+    is_changed = bad.kind == "grad" and origin.direction != "backward"
+    verdict = Verdict.FORWARD if bad.kind == "loss" else Verdict.GRADIENTS if is_changed else _VERDICTS[origin.direction]
+    is_update = verdict in (Verdict.UPDATE, Verdict.GRADIENTS)
     return Autopsy(
         True,
         verdict,
@@ -92,11 +96,12 @@ def autopsy_of(bad: BadTensor, leaves: Sequence[Leaf]) -> Autopsy:
         bad.shown,
         bad.name if is_update else origin.call.module,
         "" if is_update else origin.call.type,
-        origin.direction,
+        "update" if is_update else origin.direction,
         bad.kind if is_update else _tensor_of(origin),
         0 if is_update else origin.call.number,
         bad.result if is_update else origin.result,
         origin.inputs,
+        _exceeds_range(origin),
         (*notes, *_remarks(origin)),
     )
 
@@ -104,7 +109,9 @@ def autopsy_of(bad: BadTensor, leaves: Sequence[Leaf]) -> Autopsy:
 def _bad_before(bad: BadTensor, leaf: Leaf, leaves: Sequence[Leaf], notes: list[str]) -> Autopsy:
     """The verdict on a tensor that was bad when the step began."""
     same = [each for each in leaves if (each.kind == "batch") is (leaf.kind == "batch")]
-    verdict = Verdict.BATCH if leaf.kind == "batch" else Verdict.BACKWARD if leaf.kind == "grad" else Verdict.WEIGHTS
+    is_state = leaf.kind.startswith("state.")
+    known = {"batch": Verdict.BATCH, "grad": Verdict.BACKWARD}
+    verdict = Verdict.UPDATE if is_state else known.get(leaf.kind, Verdict.WEIGHTS)
     if leaf.kind == "grad":
         notes.append("the gradient was not finite when the step began")
     return Autopsy(
@@ -113,7 +120,7 @@ def _bad_before(bad: BadTensor, leaf: Leaf, leaves: Sequence[Leaf], notes: list[
         None,
         bad.shown,
         "" if leaf.kind == "batch" else leaf.name,
-        direction="backward" if leaf.kind == "grad" else "forward",
+        direction="backward" if leaf.kind == "grad" else "update" if is_state else "forward",
         tensor=leaf.kind,
         result=leaf.summary,
         inputs=tuple(each.summary for each in same),
@@ -140,16 +147,24 @@ def _remarks(birth: Birth) -> list[str]:
     return remarks
 
 
+def _exceeds_range(birth: Birth) -> bool | None:
+    """Whether the result is infinite for lack of range."""
+    is_infinite = not birth.result.nan and birth.result.nonfinite > 0 and not birth.scalars
+    if birth.exceeds_range is None and is_infinite:
+        # An operator in place has overwritten what it read.
+        return birth.operator.partition(".")[2].strip("_") not in _POLES
+    return birth.exceeds_range
+
+
 def _overflow(birth: Birth) -> str:
     """How far the operands are below the largest number of their type, if a result of this type overflowed."""
     result = birth.result
-    is_overflow = not result.nan and result.positive_infinite + result.negative_infinite and not birth.scalars
     largest = [each.abs_max for each in birth.inputs if each.abs_max is not None]
     dtype = getattr(torch, result.dtype)
-    if not is_overflow or not largest or any(each.nonfinite for each in birth.inputs) or not dtype.is_floating_point:
+    if not _exceeds_range(birth) or not largest or any(each.nonfinite for each in birth.inputs) or not dtype.is_floating_point:
         return ""
     limit, most = torch.finfo(dtype).max, max(largest)
-    if most <= 1 or math.isinf(limit) or birth.operator.partition(".")[2].strip("_") in _POLES:
+    if most <= 1 or math.isinf(limit):
         return ""
     return f"{result.dtype} ends at {limit:.4g}; the operands reach {most:.4g}, {limit / most:.3g} times below that"
 

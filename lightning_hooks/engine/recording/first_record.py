@@ -14,13 +14,15 @@ from lightning_hooks.engine.recording.batches import KeptBatch
 from lightning_hooks.engine.recording.failures import failure_of
 from lightning_hooks.engine.recording.recorded_step import RecordedStep
 from lightning_hooks.engine.recording.recorder import FoundIn
+from lightning_hooks.engine.recording.starting_numbers import StartingNumbers
 from lightning_hooks.engine.recording.summaries import summary
 from lightning_hooks.engine.rerun.training import Training
+from lightning_hooks.errors import listed
 from lightning_hooks.nested.tensors import named_tensors
 from lightning_hooks.recorder.calls import Calls
 from lightning_hooks.recorder.gaps import between
 from lightning_hooks.recorder.record import FlightRecord, Gap, Growth, Place, TensorSummary, TrailEntry, Verdict
-from lightning_hooks.recorder.verdicts import Observations, message_of, verdict_of
+from lightning_hooks.recorder.verdicts import Known, Observations, message_of, verdict_of
 from lightning_hooks.tensor_kinds import held_part, is_sharded
 
 _FORWARD: Final = ("output", "loss")
@@ -37,6 +39,7 @@ def record_of_nonfinite(
     recorded: RecordedStep,
     training: Training,
     kept: KeptBatch | None,
+    start: StartingNumbers,
     found_in: FoundIn,
     optimizer: Optimizer | None,
     max_calls: int,
@@ -47,6 +50,7 @@ def record_of_nonfinite(
         recorded: the step.
         training: the model and its optimizers.
         kept: the batch under way; None if it is not known.
+        start: knows what was not finite when the run began.
         found_in: the tensors that have the number.
         optimizer: whose update is under way.
         max_calls: the number of calls in the trail.
@@ -60,24 +64,26 @@ def record_of_nonfinite(
     if found_in != "loss" and position is None:
         position = calls.first_bad(recorded.step, recorded.tolerated_rows, _BACKWARD)
     culprit, gap = (None, None) if position is None else _culprit(calls, position, training.model)
-    observations = replace(_observations(recorded, training, kept, found_in, optimizer), call=culprit, gap=gap)
+    observations = replace(_observations(recorded, training, kept, start, found_in, optimizer), call=culprit, gap=gap)
     verdict = verdict_of(observations)
     place = _place(verdict, observations, recorded, training)
     end = len(calls.entries) if position is None else position + 1
     inputs = {
         Verdict.BATCH: observations.bad_batch,
         Verdict.WEIGHTS: observations.bad_weights,
+        Verdict.GRADIENTS: observations.bad_gradients,
         Verdict.UPDATE: observations.bad_state,
     }
+    local = (_ONLY_LOCAL,) if any(map(is_sharded, training.model.parameters())) else ()
     record = FlightRecord(
         verdict,
         recorded.step,
         place,
-        message_of(verdict, place, None, recorded.finite_until, has_loss=has_loss),
+        message_of(verdict, place, None, _known(observations, place, recorded, training, start, has_loss)),
         inputs=inputs.get(verdict, ()),
         trail=calls.named(end - max_calls, end),
         context=training.facts(),
-        notes=(_ONLY_LOCAL,) if any(map(is_sharded, training.model.parameters())) else (),
+        notes=(*_notes_of_start(training, start), *local),
     )
     return replace(record, growth=growth_of(record, recorded))
 
@@ -153,23 +159,66 @@ def _bad_gradients(recorded: RecordedStep, parameters: Mapping[str, nn.Parameter
 
 
 def _observations(
-    recorded: RecordedStep, training: Training, kept: KeptBatch | None, found_in: FoundIn, optimizer: Optimizer | None
+    recorded: RecordedStep,
+    training: Training,
+    kept: KeptBatch | None,
+    start: StartingNumbers,
+    found_in: FoundIn,
+    optimizer: Optimizer | None,
 ) -> Observations:
     has_updated = found_in == "parameters"
     parameters = dict(training.model.named_parameters())
-    bad = tuple(_bad(parameters.items()))
-    # A late recorder looks after the update, which has made the parameters bad that were finite before.
-    has_old_weights = recorded.is_immediate and not has_updated
+    # An update changes the parameters of optimizers only: one that is frozen may have been bad all along.
+    held = {id(each) for held_by in training.optimizers for group in held_by.param_groups for each in group["params"]}
+    updated = {name: each for name, each in parameters.items() if id(each) in held} or parameters
+    bad = tuple(_bad((updated if has_updated else parameters).items()))
+    bad_gradients = tuple(_bad_gradients(recorded, parameters))
+    if has_updated:
+        bad_weights = tuple(each for each in bad if each.name in start.nonfinite)
+        if recorded.is_immediate and recorded.has_read_gradients:
+            bad_gradients = tuple(_bad((name, each.grad) for name, each in updated.items() if each.grad is not None))
+    else:
+        # A late recorder looks after the update, which has made parameters bad that were finite before.
+        bad_weights = bad if recorded.is_immediate else ()
     return Observations(
         found_in,
         recorded.step,
         bad_batch=() if kept is None else tuple(_bad(named_tensors(kept.batch))),
-        bad_weights=bad if has_old_weights else (),
+        bad_weights=bad_weights,
         bad_state=tuple(_suspicious(_state_of(optimizer, parameters))) if has_updated else (),
-        bad_gradients=tuple(_bad_gradients(recorded, parameters)),
+        bad_gradients=bad_gradients,
         bad_parameters=bad if has_updated else (),
         world_size=training.world_size,
     )
+
+
+def _known(
+    observations: Observations,
+    place: Place,
+    recorded: RecordedStep,
+    training: Training,
+    start: StartingNumbers,
+    has_loss: bool,
+) -> Known:
+    return Known(
+        loss=False if observations.found_in == "loss" else True if has_loss else None,
+        finite_until=recorded.last_finite.step_of(training.tensor_of(place.module)),
+        since_start=place.module in start.nonfinite,
+        state=state_of(observations.bad_state, place.module),
+    )
+
+
+def _notes_of_start(training: Training, start: StartingNumbers) -> tuple[str, ...]:
+    """What was not finite when the run began. A buffer with −Inf alone is a mask."""
+    masks = (each.name for each in _bad(training.model.named_buffers()) if not (each.nan or each.positive_infinite))
+    names = sorted(start.nonfinite.difference(masks))
+    return (f"Not finite when the run began: {listed(names, 3)}.",) if names else ()
+
+
+def state_of(bad_state: Iterable[TensorSummary], parameter: str) -> tuple[str, ...]:
+    """The keys, such as `exp_avg`, of what is not finite in an optimizer's state for one parameter."""
+    named = (each.name.removeprefix("state.").partition(" of ") for each in bad_state if each.nonfinite)
+    return tuple(key for key, _, name in named if name == parameter)
 
 
 def _place(verdict: Verdict, observations: Observations, recorded: RecordedStep, training: Training) -> Place:
@@ -178,6 +227,10 @@ def _place(verdict: Verdict, observations: Observations, recorded: RecordedStep,
         updated = next(iter(observations.bad_parameters), None)
         name = "" if updated is None else updated.name
         return Place(name, training.type_of_owner(name), "update", "param", 0, batch, observations.step, *process, updated)
+    if verdict is Verdict.GRADIENTS:
+        first = observations.bad_gradients[0]
+        of_gradient = (first.name, training.type_of_owner(first.name), "update", "grad", 0)
+        return Place(*of_gradient, batch, observations.step, *process, first)
     if verdict is Verdict.WEIGHTS:
         first = observations.bad_weights[0]
         of_parameter = (first.name, training.type_of_owner(first.name), "forward", "param", 0)

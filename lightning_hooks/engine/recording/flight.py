@@ -16,6 +16,7 @@ from lightning_hooks.engine.recording.first_record import record_of_failure, rec
 from lightning_hooks.engine.recording.record_folder import RecordFolder
 from lightning_hooks.engine.recording.record_writer import RecordWriter
 from lightning_hooks.engine.recording.recorder import FoundIn, Recorder
+from lightning_hooks.engine.recording.starting_numbers import StartingNumbers
 from lightning_hooks.engine.recording.step_rerun import StepRerun
 from lightning_hooks.engine.rerun.training import Training
 from lightning_hooks.errors import printable
@@ -56,12 +57,19 @@ class Flight:
         self._batches = BatchReferences()
         self._writer = RecordWriter(training, folder, options.keeps)
         self._rerun = StepRerun(training, recorder, options)
+        self._starting_numbers: StartingNumbers | None = None
         self._waits_for_backward = False
 
     @property
     def path(self) -> Path | None:
         """The folder of the record; None until it is written, and in a process beside that which writes it."""
         return self._writer.path
+
+    def begin_step(self, step: int) -> None:
+        """Note that a step begins; before the first one, look at all parameters and buffers."""
+        if self._starting_numbers is None:
+            self._starting_numbers = StartingNumbers(self._training.model)
+        self.recorder.begin_step(step)
 
     def begin_batch(self, batch: Any, batch_idx: int) -> None:
         """Keep a reference to a batch, and the states of the generators."""
@@ -95,7 +103,8 @@ class Flight:
             return
 
         def write() -> None:
-            known = (self.recorder.recorded(), self._training, self._kept_batch)
+            assert self._starting_numbers is not None
+            known = (self.recorder.recorded(), self._training, self._kept_batch, self._starting_numbers)
             self._write(record_of_nonfinite(*known, found_in, optimizer, self._options.last))
 
         self._warn_if_raised(write)
@@ -152,7 +161,9 @@ class Flight:
         if refusal:
             self._write(replace(record, notes=(*record.notes, f"The step was not run again: {refusal}.")))
         elif shown is not None:
-            self._write(explained_record(record, shown, self.recorder.recorded(), self._training))
+            assert self._starting_numbers is not None
+            known = (self.recorder.recorded(), self._training, self._starting_numbers)
+            self._write(explained_record(record, shown, *known))
 
     def _write(self, record: FlightRecord) -> None:
         # Keep the record before writing it: it is also there if the disk is full.

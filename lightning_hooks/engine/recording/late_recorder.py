@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from lightning_hooks.engine.participants.participant import PhaseMemo
 from lightning_hooks.engine.recording.batch_marks import BatchMarks
 from lightning_hooks.engine.recording.extremes import Extremes
+from lightning_hooks.engine.recording.last_finite import LastFinite
 from lightning_hooks.engine.recording.recorded_rows import Array, have_infinite_only, have_nonfinite, rows_by_tensor, trail_of
 from lightning_hooks.engine.recording.recorded_step import RecordedStep
 from lightning_hooks.engine.recording.recorder import FoundIn
@@ -68,7 +69,6 @@ class LateRecorder:
         self._numbers = StepNumbers(self._rows)
         self._changed: list[Tensor] = []  # the parameters whose changes are taken in this step
         self._rows_by_tensor = rows_by_tensor(share.plan)
-        self._finite_until: int | None = None
         self._ended_step: _EndedStep | None = None
         self._bad_step: tuple[_EndedStep, Array] | None = None
 
@@ -77,7 +77,7 @@ class LateRecorder:
         return self.marks.step if self._bad_step is None else self._bad_step[0].step
 
     def recorded(self) -> RecordedStep:
-        known = (self._extremes, self._finite_until, self.is_immediate)
+        known = (self._extremes, LastFinite(), self.is_immediate, False)
         names = [(row.name, row.tensor) for row in self._plan.rows]
         if self._bad_step is None:
             # The numbers of the step under way are on the device.
@@ -142,7 +142,6 @@ class LateRecorder:
         self._bad_step = None
         if scale is not None and not (has_bad_loss or has_bad_gradient):
             self._overflows.note_good(scale)
-        self._finite_until = ended.step
         if not (may_overflow and (has_bad_loss or has_bad_gradient)):
             self._extremes.tolerate_nonfinite(moments)
         self._extremes.keep(moments, ended.step)

@@ -53,6 +53,7 @@ class Birth:
         scalars: the numbers among its arguments that are not finite.
         cause: an origin in the forward pass whose infinity it read in the backward pass of a finite loss.
         remarks: what else is known of its operands.
+        exceeds_range: whether the result is infinite because its type has no larger numbers; None if it is not known.
     """
 
     operator: str
@@ -68,6 +69,7 @@ class Birth:
     scalars: Mapping[str, float] = field(default_factory=dict)
     cause: Origin | None = None
     remarks: tuple[str, ...] = ()
+    exceeds_range: bool | None = None
 
     def operation(self) -> Operation:
         return Operation(

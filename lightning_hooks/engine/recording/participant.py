@@ -34,7 +34,7 @@ class RecordingParticipant(Participant):
         return "recorder" if stage == "train" and self._share.part.number in self._observer.due_shares else None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        self._flight.recorder.begin_step(step)
+        self._flight.begin_step(step)
 
     def begin_batch(self) -> None:
         self._flight.recorder.begin_batch()

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_hooks.engine.recording.autograd_nodes import ForwardOperators, running_node
+from lightning_hooks.engine.recording.double_precision import is_infinite_in_double
 from lightning_hooks.engine.recording.module_calls import Call, ModuleCalls
 from lightning_hooks.engine.recording.operators import (
     UNINITIALISED,
@@ -87,7 +88,8 @@ class Provenance(DispatchMode, TorchDispatchMode):
             for each in arguments
             if each.is_written and each.is_read and not self._origins.is_uninitialised(each.tensor)
         }
-        return _Operation(operator, base_name(operator), node, arguments, before, bad_scalars(operator, args, kwargs))
+        scalars = bad_scalars(operator, args, kwargs)
+        return _Operation(operator, base_name(operator), node, arguments, before, scalars, (args, kwargs))
 
     def _after(self, operation: _Operation, result: Any) -> None:
         name, arguments = operation.name, operation.arguments
@@ -165,6 +167,8 @@ class Provenance(DispatchMode, TorchDispatchMode):
         if is_intended and intended:
             return min(intended, key=lambda origin: origin.order)
         call, line = self._place(operation.node, is_backward, stack.line)
+        # Only the numbers that an operator reads show whether its type is too narrow, so others must not have been bad before.
+        is_made = not (extent.has_nan or is_intended or bad or operation.scalars)
         birth = Birth(
             shown_name(operation.operator),
             direction,
@@ -179,6 +183,7 @@ class Provenance(DispatchMode, TorchDispatchMode):
             operation.scalars,
             cause,
             tuple(self._remark(each) for each, _ in unknown),
+            operation.exceeds_range(position) if is_made else None,
         )
         self.births.append(birth)
         return birth
@@ -207,6 +212,7 @@ class _Operation:
         arguments: its tensors.
         before: by the `id` of an argument, the numbers of a tensor before it was changed in place.
         scalars: the numbers among its arguments that are not finite.
+        given: all of its arguments, in order and by name.
     """
 
     def __init__(
@@ -217,9 +223,21 @@ class _Operation:
         arguments: Sequence[Argument],
         before: dict[int, TensorSummary],
         scalars: dict[str, float],
+        given: tuple[Any, dict[str, Any]],
     ) -> None:
         self.operator, self.name, self.node = operator, name, node
         self.arguments, self.before, self.scalars = arguments, before, scalars
+        self._given = given
+
+    def exceeds_range(self, position: int | None) -> bool | None:
+        """Whether an infinite result is finite in double precision; None if the operator cannot run again."""
+        if any(each.is_written for each in self.arguments):
+            return None
+        try:
+            return not is_infinite_in_double(self.operator, *self._given, position)
+        except Exception:
+            # Some operators do not take float64, such as those of flash attention.
+            return None
 
     def with_nan(self, argument: Argument) -> tuple[Argument, bool | None]:
         """An argument, and whether it has NaN; None if it is finite. One pass over a tensor, since bad ones are many."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_hooks.engine.recording.extremes import Extremes
+from lightning_hooks.engine.recording.last_finite import LastFinite
 from lightning_hooks.engine.recording.recorded_rows import Array, rows_by_tensor
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import LOSS
@@ -27,8 +28,9 @@ class RecordedStep:
         moments: of all rows in the step, float64 [rows, 9].
         calls: the measurements in the order of the calls.
         extremes: the largest magnitudes of the last steps.
-        finite_until: the last step after whose update all parameters were finite; None before the first.
+        last_finite: knows after which update a parameter was last finite.
         is_immediate: whether the model still has the weights and gradients of the step.
+        has_read_gradients: whether no layer was called since the gradients were looked at, so that the update has read these.
     """
 
     step: int
@@ -37,8 +39,9 @@ class RecordedStep:
     moments: Array
     calls: Calls
     extremes: Extremes
-    finite_until: int | None
+    last_finite: LastFinite
     is_immediate: bool
+    has_read_gradients: bool
 
     @property
     def has_loss(self) -> bool:

@@ -55,6 +55,10 @@ class StepRerun:
         if record.verdict is Verdict.ALL_REDUCE:
             return "each gradient that this rank computed is finite"
         if found_in == "parameters":
+            if record.verdict is Verdict.WEIGHTS:
+                return "its parameters were not finite before its update"
+            if record.verdict is Verdict.GRADIENTS:
+                return "its update read gradients that were not finite"
             is_shared = any(map(is_sharded, training.model.parameters()))
             return "an update of sharded parameters may wait for other ranks" if is_shared else ""
         refused = training.refusal()

@@ -34,7 +34,7 @@ def range_of(tensor: Tensor) -> Range | None:
 
     On a GPU it waits for the device once.
     """
-    values = _values(tensor)
+    values = real_values(tensor)
     if values is None:
         return None
     return Range(*torch.stack(torch.aminmax(values)).tolist())
@@ -53,7 +53,7 @@ def summary(name: str, tensor: Tensor) -> TensorSummary:
         (1,)
     """
     shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-    values = _values(tensor)
+    values = real_values(tensor)
     if values is None:
         return TensorSummary(name, shape, dtype)
     extent = Range(*torch.stack(torch.aminmax(values)).tolist())
@@ -85,7 +85,7 @@ def _first(finite: Tensor, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     return tuple(int(i) for i in torch.unravel_index(torch.tensor(index), shape)) if shape else ()
 
 
-def _values(tensor: Tensor) -> Tensor | None:
+def real_values(tensor: Tensor) -> Tensor | None:
     """The real numbers of a tensor, of a sharded one those that this rank holds; None if there are none to read."""
     tensor = held_part(tensor)
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta:

@@ -112,6 +112,10 @@ class Training:
         module = dict(self.model.named_modules()).get(name)
         return "" if module is None else type(module).__name__
 
+    def tensor_of(self, name: str) -> Tensor | None:
+        """A parameter or buffer by its name; None if there is none."""
+        return dict(self.model.named_parameters()).get(name, dict(self.model.named_buffers()).get(name))
+
     def type_of_owner(self, parameter: str) -> str:
         """The class of the module that holds a parameter."""
         return self.type_of(parameter.rpartition(".")[0])

@@ -484,7 +484,7 @@ FAULTS: dict[str, tuple[Callable[[], Case], Expected]] = {
         Expected("update", "aten._fused_adam_", "last.weight", "update"),
     ),
     "infinite_rate": (lambda: optimizer_case(infinite_rate), Expected("update", "aten.addcdiv_", "first.weight", "update")),
-    "bad_state": (lambda: optimizer_case(bad_state), Expected("weights", None, "last.weight", "forward")),
+    "bad_state": (lambda: optimizer_case(bad_state), Expected("update", None, "last.weight", "update")),
     "own_optimizer": (
         own_optimizer,
         Expected("update", "aten.div", "last.weight", "update", "param -= param.grad / (param.grad - param.grad)"),
