@@ -293,7 +293,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="NumericalRange",
-        message="An operation gave a number that is not finite, while all weights were finite: {where}, at step {step}.",
+        message="An operation gave a number that is not finite: {where}, at step {step}.",
         required=("NonFinite",),
         excluding=("NonFinite@input", "NonFinite@param", *_UNSTABLE[:-1]),
         next_steps=(

@@ -63,6 +63,7 @@ class Known:
         is_shown: whether the step, or its update, was run again and gave the same.
         finite_until: the last step after whose update the tensor of the place was finite; None if it was not measured.
         since_start: whether the tensor of the place was not finite when the run began.
+        divisor: a sentence on what the update divided by, if that was 0; empty otherwise.
         state: what is not finite in the state of the optimizer for the parameter of the place, such as `exp_avg`.
     """
 
@@ -70,6 +71,7 @@ class Known:
     is_shown: bool = False
     finite_until: int | None = None
     since_start: bool = False
+    divisor: str = ""
     state: tuple[str, ...] = ()
 
 
@@ -116,7 +118,8 @@ def message_of(verdict: Verdict, place: Place | None, operation: Operation | Non
                 f"between, such as clipping, made it so.{by}"
             )
         case Verdict.UPDATE:
-            return f"The gradients of step {step} are finite{_update_text(where, known)}{by}"
+            divisor = f" {known.divisor}" if known.divisor else ""
+            return f"The gradients of step {step} are finite{_update_text(where, known)}{by}{divisor}"
         case Verdict.ALL_REDUCE:
             return (
                 f"The gradients that rank {place.rank} computed in step {step} are finite; those of {where}, averaged over "
@@ -181,6 +184,8 @@ def _update_text(where: str, known: Known) -> str:
 
 def _message_of_calls(verdict: Verdict, place: Place, gap: Gap, where: str, call: str, batch: str, loss: bool | None) -> str:
     """What the calls of layers alone show: between which two the number was made."""
+    # Calls that are noted together may be of several batches.
+    batch = "" if gap.joined else batch
     begin, bad = f"In the forward pass of step {place.step}", f"the output of {where}{call.removeprefix(',')}"
     first = "the first that is not finite"
     if place.direction == "backward":

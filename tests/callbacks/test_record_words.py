@@ -157,6 +157,22 @@ def test_a_momentum_that_is_not_finite_is_told_from_its_parameter(tmp_path: Path
     )
 
 
+@pytest.mark.parametrize(("kind", "state"), [(torch.optim.Adam, "exp_avg_sq"), (torch.optim.RMSprop, "square_avg")])
+def test_an_eps_that_is_0_in_the_format_of_the_parameters(tmp_path: Path, kind: Any, state: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1)).half()
+    record = looped(model, [torch.full((6, 4), 1e-3).half()], tmp_path, make=kind)
+    assert (record.verdict, record.step, record.place.module) == (Verdict.UPDATE, 0, "0.weight")
+    assert f"Where its 12 elements are not finite, {state} is 0 for 12, and eps (1e-08) is 0 in float16" in record.message
+
+
+def test_an_eps_is_not_named_where_something_else_is_infinite(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))
+    record = looped(model, [torch.ones(6, 4)], tmp_path, make=lambda held: torch.optim.Adam(held, lr=torch.inf))
+    assert record.verdict is Verdict.UPDATE and "eps" not in record.message
+
+
 # -- gradients -------------------------------------------------------------------------------------------------------------
 
 

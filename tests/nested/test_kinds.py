@@ -153,7 +153,7 @@ def test_a_tensor_of_an_object_that_was_changed_in_place_is_named() -> None:
     references, batch = BatchReferences(), Data(x=one())
     references.keep(batch, 0, step=3)
     batch.x.zero_()
-    kept = references.last_of(step=3)
+    kept = references.of(step=3, micro_batch=0)
     assert kept is not None and kept.changed() == ["batch._store._mapping['x']"]
 
 

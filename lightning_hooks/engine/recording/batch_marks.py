@@ -17,11 +17,13 @@ class BatchMarks:
     Attributes:
         step: the step that has begun last.
         updates: the optimizers that have stepped since the batch began.
+        after_update: whether an optimizer stepped between this batch and the one before, or this is the first batch.
     """
 
     def __init__(self) -> None:
         self.step = -1
         self.updates = 0
+        self.after_update = True
         self._marks: deque[Mark] = deque(maxlen=_KEPT)
 
     @property
@@ -44,5 +46,6 @@ class BatchMarks:
         # Each callback of this package announces a batch. Mark only the first announcement.
         if is_same_step and last.first == measurements:
             return
+        self.after_update = self.updates > 0 or not self._marks
         self._marks.append(Mark(measurements, self.step, last.micro_batch + 1 if is_same_step else 0))
         self.updates = 0

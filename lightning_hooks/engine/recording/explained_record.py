@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from lightning_hooks.engine.recording.divisors import zero_divisor
 from lightning_hooks.engine.recording.explaining import Autopsy
 from lightning_hooks.engine.recording.first_record import growth_of
 from lightning_hooks.engine.recording.recorded_step import RecordedStep
 from lightning_hooks.engine.recording.starting_numbers import StartingNumbers
+from lightning_hooks.engine.recording.step_rerun import Rerun
 from lightning_hooks.engine.rerun.training import Training
 from lightning_hooks.errors import listed
 from lightning_hooks.recorder.record import FlightRecord, Place, Verdict
@@ -20,20 +22,29 @@ _UNKNOWN_PARAMETERS: Final = (
 )
 
 
+_FINITE_ALONE: Final = (
+    "{ran} of the {summed} batches since the last update have finite gradients when each runs again alone: their sum, another "
+    "batch, or code after a backward pass, such as clipping, made the number."
+)
+
+
 def explained_record(
-    record: FlightRecord, shown: Autopsy, recorded: RecordedStep, training: Training, start: StartingNumbers
+    record: FlightRecord, rerun: Rerun, recorded: RecordedStep, summed: int, training: Training, start: StartingNumbers
 ) -> FlightRecord:
     """The record with the verdict and the operation of the second run.
 
     Args:
         record: as it was written before that run.
-        shown: the result of the run.
+        rerun: the result of the run.
         recorded: the step as it was recorded.
+        summed: the number of batches whose gradients the update reads.
         training: the model, and its loss scaler.
         start: knows what was not finite when the run began.
     """
+    shown, kept = rerun.shown, rerun.kept
     notes = (*record.notes, *_note_of_compiled(record), *shown.notes)
-    place = shown.place(record.step, recorded.micro_batch, training.rank, training.world_size)
+    at = (record.step, recorded.micro_batch) if kept is None else (kept.step, kept.micro_batch)
+    place = shown.place(*at, training.rank, training.world_size)
     if shown.verdict is None or place is None:
         # A run that raised or took too long shows nothing about the step.
         if shown.notes:
@@ -43,6 +54,8 @@ def explained_record(
             return replace(record, reproduced=False, notes=(*notes, _UNKNOWN_PARAMETERS))
         # All that is known of a gradient alone is that it was not finite when the optimizer read it.
         is_changed = record.place is not None and record.place.tensor == "grad"
+        if is_changed and summed > 1:
+            return replace(record, reproduced=False, notes=(*notes, _FINITE_ALONE.format(ran=rerun.finite, summed=summed)))
         verdict = Verdict.GRADIENTS if is_changed else Verdict.NOT_REPRODUCED
         message = message_of(verdict, record.place, None, Known(is_shown=True))
         return replace(record, verdict=verdict, reproduced=False, message=message, notes=notes)
@@ -68,6 +81,7 @@ def _known(shown: Autopsy, place: Place, recorded: RecordedStep, training: Train
         is_shown=True,
         finite_until=recorded.last_finite.step_of(training.tensor_of(place.module)),
         since_start=place.module in start.nonfinite,
+        divisor=zero_divisor(training.optimizers, training.tensor_of(place.module)),
         state=(place.tensor.removeprefix("state."),) if place.tensor.startswith("state.") else (),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.recording.batches import KeptBatch
+from lightning_hooks.engine.recording.divisors import UNDER_ROOTS, zero_divisor
 from lightning_hooks.engine.recording.failures import failure_of
 from lightning_hooks.engine.recording.recorded_step import RecordedStep
 from lightning_hooks.engine.recording.recorder import FoundIn
@@ -27,8 +28,6 @@ from lightning_hooks.tensor_kinds import held_part, is_sharded
 
 _FORWARD: Final = ("output", "loss")
 _BACKWARD: Final = ("output_grad",)
-_UNDER_ROOTS: Final = ("exp_avg_sq", "square_avg", "sum")
-"""The entries of an optimizer's state of which it takes a square root."""
 _ONLY_LOCAL: Final = (
     "The parameters are sharded: this rank has looked at what it holds itself, and a number may have been bad on another rank "
     "before, which rank-*.json tell."
@@ -38,7 +37,7 @@ _ONLY_LOCAL: Final = (
 def record_of_nonfinite(
     recorded: RecordedStep,
     training: Training,
-    kept: KeptBatch | None,
+    batch_of: Callable[[int, int], KeptBatch | None],
     start: StartingNumbers,
     found_in: FoundIn,
     optimizer: Optimizer | None,
@@ -49,7 +48,7 @@ def record_of_nonfinite(
     Args:
         recorded: the step.
         training: the model and its optimizers.
-        kept: the batch under way; None if it is not known.
+        batch_of: returns a batch by its step and its number in the step; None if it is not kept.
         start: knows what was not finite when the run began.
         found_in: the tensors that have the number.
         optimizer: whose update is under way.
@@ -64,6 +63,7 @@ def record_of_nonfinite(
     if found_in != "loss" and position is None:
         position = calls.first_bad(recorded.step, recorded.tolerated_rows, _BACKWARD)
     culprit, gap = (None, None) if position is None else _culprit(calls, position, training.model)
+    kept = batch_of(recorded.step, recorded.micro_batch if culprit is None else culprit.micro_batch)
     observations = replace(_observations(recorded, training, kept, start, found_in, optimizer), call=culprit, gap=gap)
     verdict = verdict_of(observations)
     place = _place(verdict, observations, recorded, training)
@@ -205,6 +205,7 @@ def _known(
         finite_until=recorded.last_finite.step_of(training.tensor_of(place.module)),
         since_start=place.module in start.nonfinite,
         state=state_of(observations.bad_state, place.module),
+        divisor=zero_divisor(training.optimizers, training.tensor_of(place.module)),
     )
 
 
@@ -271,7 +272,7 @@ def _suspicious(state: Iterable[tuple[str, Tensor]]) -> list[TensorSummary]:
     """The summaries of a state that is not finite, or below 0 where the optimizer takes a root."""
 
     def is_suspicious(numbers: TensorSummary) -> bool:
-        is_under_root = numbers.name.split()[0].endswith(_UNDER_ROOTS)
+        is_under_root = numbers.name.split()[0].endswith(UNDER_ROOTS)
         return numbers.nonfinite > 0 or (is_under_root and (numbers.minimum or 0) < 0)
 
     return [numbers for name, each in state if is_suspicious(numbers := summary(name, each))]

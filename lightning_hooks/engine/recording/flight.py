@@ -10,8 +10,9 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.recording.batches import BatchReferences, KeptBatch
+from lightning_hooks.engine.recording.batches import MOST_BYTES, BatchReferences
 from lightning_hooks.engine.recording.explained_record import explained_record
+from lightning_hooks.engine.recording.fault_batches import batches_with_fault, note_of_sum, summed
 from lightning_hooks.engine.recording.first_record import record_of_failure, record_of_nonfinite
 from lightning_hooks.engine.recording.record_folder import RecordFolder
 from lightning_hooks.engine.recording.record_writer import RecordWriter
@@ -54,7 +55,8 @@ class Flight:
         self._training = training
         self._report = report
         self._options = options
-        self._batches = BatchReferences()
+        # A device has little memory, and no step of a model on a device runs again.
+        self._batches = BatchReferences(MOST_BYTES if recorder.is_immediate else 0)
         self._writer = RecordWriter(training, folder, options.keeps)
         self._rerun = StepRerun(training, recorder, options)
         self._starting_numbers: StartingNumbers | None = None
@@ -74,7 +76,10 @@ class Flight:
     def begin_batch(self, batch: Any, batch_idx: int) -> None:
         """Keep a reference to a batch, and the states of the generators."""
         if self.record is None:
-            self._batches.keep(batch, batch_idx, self.recorder.step)
+            marks = self.recorder.marks
+            # The numbers of a device are looked at one step late, whether or not an optimizer has stepped since.
+            after_update = marks.after_update if self.recorder.is_immediate else marks.micro_batch == 0
+            self._batches.keep(batch, batch_idx, marks.step, marks.micro_batch, after_update=after_update)
 
     def flush(self) -> None:
         """Look at the last step, because the training has ended."""
@@ -104,11 +109,11 @@ class Flight:
 
         def write() -> None:
             assert self._starting_numbers is not None
-            known = (self.recorder.recorded(), self._training, self._kept_batch, self._starting_numbers)
+            known = (self.recorder.recorded(), self._training, self._batches.of, self._starting_numbers)
             self._write(record_of_nonfinite(*known, found_in, optimizer, self._options.last))
 
         self._warn_if_raised(write)
-        if found_in == "loss" and self._kept_batch is not None and self.recorder.is_immediate:
+        if found_in == "loss" and self._batches.since_update and self.recorder.is_immediate:
             self._waits_for_backward = True
         else:
             self._finish(found_in, optimizer)
@@ -129,11 +134,6 @@ class Flight:
         elif self._waits_for_backward:
             self._finish(None, None)
 
-    @property
-    def _kept_batch(self) -> KeptBatch | None:
-        """The last batch of the step that is recorded; None if it is not known."""
-        return self._batches.last_of(self.recorder.step)
-
     def _look_at_last_step(self) -> None:
         found_in = self.recorder.flush()
         if found_in is not None:
@@ -149,26 +149,34 @@ class Flight:
             self._warn_if_raised(lambda: self._report(record, self.path))
 
     def _explain(self, found_in: FoundIn, optimizer: Optimizer | None) -> None:
-        record, kept = self.record, self._kept_batch
-        assert record is not None
-        refusal = self._rerun.refusal(record, found_in, kept)
-        shown = None
+        record = self.record
+        assert record is not None and self._starting_numbers is not None
+        recorded = self.recorder.recorded()
+        batches = batches_with_fault(record, found_in, self._batches, self.recorder)
+        refusal = self._rerun.refusal(record, found_in, batches)
+        rerun = None
         if not refusal:
             try:
-                shown = self._rerun.run(found_in, kept, optimizer)
+                rerun = self._rerun.run(found_in, batches, optimizer)
             except UntouchableError as error:
                 refusal = str(error)
         if refusal:
-            self._write(replace(record, notes=(*record.notes, f"The step was not run again: {refusal}.")))
-        elif shown is not None:
-            assert self._starting_numbers is not None
-            known = (self.recorder.recorded(), self._training, self._starting_numbers)
-            self._write(explained_record(record, shown, *known))
+            record = replace(record, notes=(*record.notes, f"The step was not run again: {refusal}."))
+        elif rerun is not None:
+            known = (recorded, summed(recorded, self._batches), self._training, self._starting_numbers)
+            record = explained_record(record, rerun, *known)
+        if rerun is None or rerun.kept is None:
+            record = replace(record, notes=(*record.notes, *note_of_sum(record, found_in, recorded, self._batches)))
+        self._write(record)
 
     def _write(self, record: FlightRecord) -> None:
+        place = record.place
+        kept = None if place is None else self._batches.of(place.step, place.micro_batch)
+        if kept is not None and "batch_idx" in record.context:
+            record = replace(record, context={**record.context, "batch_idx": kept.batch_idx})
         # Keep the record before writing it: it is also there if the disk is full.
         self.record = record
-        self.record = self._writer.write(record, self._kept_batch)
+        self.record = self._writer.write(record, kept, self._batches.reason)
 
     def _warn_if_raised(self, action: Callable[[], None]) -> None:
         try:

@@ -99,6 +99,7 @@ def save_beside(
     training: Training,
     kept: KeptBatch | None,
     keeps: Sequence[str],
+    reason: str = "the loop has not given it",
 ) -> FlightRecord:
     """Save what a replay needs; what cannot be saved is a note of the record.
 
@@ -106,8 +107,9 @@ def save_beside(
         record: the record.
         folder: where its files go.
         training: whose weights are saved.
-        kept: the batch under way; None if it is not known.
+        kept: the batch to save; None if it is not kept.
         keeps: what is saved: some of `batch` and `weights`.
+        reason: why the batch is not kept, as a clause.
     """
     files: dict[str, str] = {}
     notes: list[str] = []
@@ -124,7 +126,7 @@ def save_beside(
     if "batch" in keeps:
         changed = [] if kept is None else kept.changed()
         if kept is None:
-            notes.append("The batch is not kept: the loop has not given it.")
+            notes.append(f"The batch is not kept: {reason}.")
         elif changed:
             notes.append(f"The batch is not kept: {', '.join(changed)} was changed in place since the step began.")
         else:
@@ -136,4 +138,4 @@ def save_beside(
     elif "weights" in keeps:
         save("weights", lambda: save_weights(training.model, folder))
         save("optimizers", lambda: save_optimizers(training.optimizers, folder))
-    return replace(record, files=files, notes=(*record.notes, *notes))
+    return replace(record, files={**record.files, **files}, notes=(*record.notes, *notes))

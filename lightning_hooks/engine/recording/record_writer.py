@@ -28,13 +28,17 @@ class RecordWriter:
         self.path: Path | None = None
         self.is_written_elsewhere = False
         self._training, self._folder, self._keeps = training, folder, keeps
+        self._saved: KeptBatch | None = None  # whose files are beside the record
 
-    def write(self, record: FlightRecord, kept: KeptBatch | None) -> FlightRecord:
+    def write(self, record: FlightRecord, kept: KeptBatch | None, reason: str = "") -> FlightRecord:
         """Write a record. The first time, claim the folder and save batch and weights beside the record.
+
+        Later the batch is saved again if another one is known to have the fault.
 
         Args:
             record: the record.
-            kept: the last batch of its step; None if it is not known.
+            kept: the batch with the fault, or the last one of its step; None if it is not kept.
+            reason: why it is not kept, as a clause.
 
         Returns:
             The record with the names of the files beside it.
@@ -54,7 +58,10 @@ class RecordWriter:
             self.path = path
             # Write the record before the files beside it: an error while saving a batch must not prevent the record.
             write_texts(record, path)
-            record = save_beside(record, path, self._training, kept, self._keeps)
+            record = save_beside(record, path, self._training, kept, self._keeps, reason)
+        elif kept is not None and kept is not self._saved and "batch" in self._keeps:
+            record = save_beside(record, self.path, self._training, kept, ("batch",), reason)
+        self._saved = kept
         write_texts(record, self.path)
         return record
 
@@ -65,4 +72,4 @@ class RecordWriter:
     def close(self) -> None:
         """Drop the training and the folder; `path` stays."""
         vars(self).pop("_training", None)
-        self._folder = None
+        self._folder = self._saved = None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -27,6 +27,20 @@ _LARGEST_PARAMETERS: Final = (
 )
 
 
+class Rerun(NamedTuple):
+    """What a second run has shown.
+
+    Args:
+        shown: the result of the last run.
+        kept: the batch that gave a bad number or did not end; None if there is none, and for an update.
+        finite: the number of batches that gave finite numbers; 0 if one of them did not.
+    """
+
+    shown: Autopsy
+    kept: KeptBatch | None = None
+    finite: int = 0
+
+
 class StepRerun:
     """Runs the step of a record again, and restores the training afterwards.
 
@@ -39,13 +53,13 @@ class StepRerun:
     def __init__(self, training: Training, recorder: Recorder, options: RecorderOptions) -> None:
         self._training, self._recorder, self._options = training, recorder, options
 
-    def refusal(self, record: FlightRecord, found_in: FoundIn, kept: KeptBatch | None) -> str:
+    def refusal(self, record: FlightRecord, found_in: FoundIn, batches: Sequence[KeptBatch]) -> str:
         """Why the step cannot be run again, as a clause; empty if it can.
 
         Args:
             record: of the step.
             found_in: the tensors in which the first bad number was found.
-            kept: the last batch of the step; None if it is not known.
+            batches: those that may have made it.
         """
         training, marks = self._training, self._recorder.marks
         if not self._options.autopsy:
@@ -66,34 +80,41 @@ class StepRerun:
             return refused
         if marks.updates and not training.is_manual:
             return "an optimizer has already changed parameters in this batch"
-        if record.place is not None and record.place.micro_batch != marks.micro_batch:
-            return "it happened in an earlier batch of the step"
-        if kept is None:
-            return "the batch is not known in a loop of your own"
-        changed = kept.changed()
+        if not batches:
+            is_earlier = record.place is not None and record.place.micro_batch != marks.micro_batch
+            return "its batch is not kept" if is_earlier else "the batch is not known in a loop of your own"
+        changed = [name for kept in batches for name in kept.changed()]
         return f"{', '.join(changed)} was changed in place since the step began" if changed else ""
 
-    def run(self, found_in: FoundIn, kept: KeptBatch | None, optimizer: Optimizer | None) -> Autopsy | None:
+    def run(self, found_in: FoundIn, batches: Sequence[KeptBatch], optimizer: Optimizer | None) -> Rerun | None:
         """Run the step, or its update alone if the parameters are bad; None if the batch or the optimizer is not known.
+
+        Several batches run one after another, each from no gradients, until one gives a bad number.
 
         Args:
             found_in: as of `refusal`.
-            kept: as of `refusal`.
+            batches: as of `refusal`.
             optimizer: whose update is under way.
 
         Raises:
             UntouchableError: the step uses an object that could not be restored.
         """
         if found_in == "parameters":
-            return None if optimizer is None else self._run_update(optimizer)
-        return None if kept is None else self._run_step(kept)
+            return None if optimizer is None else Rerun(self._run_update(optimizer))
+        shown, left = None, self._options.limit
+        for kept in batches:
+            shown = self._run_step(kept, left)
+            if shown.reproduced or shown.notes:
+                return Rerun(shown, kept)
+            left -= shown.seconds
+        return None if shown is None else Rerun(shown, None, len(batches))
 
-    def _run_step(self, kept: KeptBatch) -> Autopsy:
+    def _run_step(self, kept: KeptBatch, limit: float) -> Autopsy:
         training = self._training
         step = partial(training.differentiate, kept.batch, kept.batch_idx, self._recorder.marks.updates)
         with training.quiet(), restored(training.model, scaler=training.scaler):
             kept.generators.restore()
-            return autopsy(training.model, step, batch=kept.batch, optimizers=training.optimizers, limit=self._options.limit)
+            return autopsy(training.model, step, batch=kept.batch, optimizers=training.optimizers, limit=limit)
 
     def _run_update(self, optimizer: Optimizer) -> Autopsy:
         """Run the update again with the learning rate and the state that it left.

@@ -34,8 +34,8 @@ def test_no_hook_runs_in_the_step_of_a_base_class(tmp_path: Path) -> None:
     model(torch.ones(1, 2)).sum().backward()
     recorder: Any = SimpleNamespace(marks=BatchMarks(), is_immediate=True)
     rerun = StepRerun(PlainTraining(model, lambda: [optimizer]), recorder, RecorderOptions())
-    shown = rerun.run("parameters", None, optimizer)
-    assert shown is not None and shown.reproduced and shown.verdict == "update"
+    again = rerun.run("parameters", (), optimizer)
+    assert again is not None and again.shown.reproduced and again.shown.verdict == "update"
     assert not (tmp_path / "called").exists()
     assert (Clipped.step, torch.optim.SGD.step) == steps
     optimizer.step()
