@@ -39,6 +39,7 @@ from lightning_hooks.health.watching import fields_of_watch
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS
 from lightning_hooks.rules import Watch
+from lightning_hooks.rules.watch import UnwrittenWatch
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._base import HooksCallback
@@ -125,7 +126,9 @@ class Diagnosing(Monitoring["HealthMonitor"]):
 
     def _watch(self, can_have_units: bool, **how: bool) -> list[Watch]:
         """What the health rules need."""
-        return [Watch(**fields) for fields in fields_of_watch(self.owner._health_rules, has_units=can_have_units, **how)]
+        return [
+            UnwrittenWatch(**fields) for fields in fields_of_watch(self.owner._health_rules, has_units=can_have_units, **how)
+        ]
 
     def _host(self, callbacks: Sequence[HooksCallback]) -> Watching | None:
         """The monitor whose steps the rules read; None if there is none that watches the same rows as often."""

@@ -6,12 +6,12 @@ from typing import Final
 
 from torch import nn
 
-from lightning_hooks.rules import Watch
+from lightning_hooks.rules.watch import UnwrittenWatch
 from lightning_hooks.stats import kernels
 
 DEFAULT_WATCH: Final = (
-    Watch(modules="*", select="layers", tensors=("output", "output_grad"), strict=False),
-    Watch(params="*", tensors=("param", "grad", "update"), strict=False),
+    UnwrittenWatch(modules="*", select="layers", tensors=("output", "output_grad"), strict=False),
+    UnwrittenWatch(params="*", tensors=("param", "grad", "update"), strict=False),
 )
 
 

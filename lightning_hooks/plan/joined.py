@@ -172,8 +172,7 @@ class _Joining:
             own = {names.get(name, name): replace(user, name=names.get(name, name)) for name, user in users.items()}
             kept.users = {**kept.users, **own}
         if row.units is not None:
-            vectors = row.units.vectors or (kept.units is not None and kept.units.vectors)
-            kept.units = row.units._replace(vectors=vectors)
+            kept.units = row.units if kept.units is None else row.units.joined(kept.units)
         return kept
 
     def _names_of(self, plan: Plan) -> dict[str, str]:

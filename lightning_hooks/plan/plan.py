@@ -83,6 +83,11 @@ class Plan:
         return next((row.index for row in self.rows if row.tensor == LOSS), None)
 
     @cached_property
+    def written_rows(self) -> frozenset[int]:
+        """The indices of the rows that a rule of the user requests."""
+        return frozenset(member for each in self.rules if each.rule.is_written for member in each.members)
+
+    @cached_property
     def named_schedules(self) -> Due:
         """The schedules of the statistics that rules name."""
         return frozenset(self.schedules) - self.drawn_by_default

@@ -32,7 +32,7 @@ def ask_for_units(row: Row, rule: Watch, where: str) -> None:
         RuleError: another rule requests the units of this row with a different dimension or number of heads.
     """
     units = rule.units if isinstance(rule.units, Units) else Units()
-    requested = UnitSpec(units.axis, units.heads, units.vectors)
+    requested = UnitSpec(units.axis, units.heads, units.vectors, rule.is_written)
     if row.units is None:
         row.units = requested
         return
@@ -41,4 +41,4 @@ def ask_for_units(row: Row, rule: Watch, where: str) -> None:
             f"{where}.units: another rule measures the units of {row.tensor} of {row.name} with axis={row.units.axis} and "
             f"heads={row.units.heads}, this one with axis={units.axis} and heads={units.heads}"
         )
-    row.units = row.units._replace(vectors=row.units.vectors or requested.vectors)
+    row.units = row.units.joined(requested)

@@ -95,12 +95,15 @@ class Modules(list[Target[nn.Module]]):
 def named_modules(model: nn.Module) -> Modules:
     """The modules of a model that can be hooked, by their clean names.
 
-    The root, containers that are never called (`ModuleList`, `ModuleDict`) and modules that `torch.jit.script` made are not
-    included. A shared module appears once, under its first name. Instead of a wrapper, the wrapped module appears.
+    Containers that are never called (`ModuleList`, `ModuleDict`) and modules that `torch.jit.script` made are not included, nor
+    is the root, unless it is a single layer: that has the name of its class. A shared module appears once, under its first
+    name. Instead of a wrapper, the wrapped module appears.
 
     Example:
         >>> [target.name for target in named_modules(nn.Sequential(nn.ModuleList([nn.Linear(1, 1)]), nn.ReLU()))]
         ['0.0', '1']
+        >>> [target.name for target in named_modules(nn.Linear(1, 1))]
+        ['Linear']
     """
     by_id: dict[int, Target[nn.Module]] = {}
     by_name: dict[str, nn.Module] = {}
@@ -110,13 +113,15 @@ def named_modules(model: nn.Module) -> Modules:
         name = _clean(raw, model)
         # A wrapped module comes after its wrapper and has the same clean name, so it replaces the wrapper here.
         by_name[name] = module
+    if _is_one_layer(root := by_name.pop("")):
+        by_name[type(root).__name__] = root
     for name, module in by_name.items():
-        if name and isinstance(module, torch.jit.RecursiveScriptModule):  # type: ignore[attr-defined]
+        if isinstance(module, torch.jit.RecursiveScriptModule):  # type: ignore[attr-defined]
             scripted.append(Target(name, module, module))
             unhooked[name] = _SCRIPTED
-        elif name and _is_called(module):
+        elif _is_called(module):
             by_id.setdefault(id(module), Target(name, module, module)).add_alias(name)
-        elif name:
+        else:
             fault = "defines __call__() and not forward()" if "__call__" in _attributes(type(module)) else "has no forward()"
             unhooked[name] = f"the {type(module).__name__} {fault}, and torch calls hooks around forward() only"
     return Modules(by_id.values(), unhooked, scripted)
@@ -140,6 +145,7 @@ def select(
     types: TypeSpec | Sequence[TypeSpec] | None = None,
     among: str = "all",
     strict: bool = True,
+    is_written: bool = True,
     where: str = "patterns",
     advice: str = ". Set strict=False if this is intended",
 ) -> list[Target[T]]:
@@ -151,6 +157,7 @@ def select(
         types: classes, class names or import paths, of the module or of the parameter's module; default all.
         among: `all` targets (default), `leaves` (modules without children) or `layers` (of the network).
         strict: whether a rule that matches nothing raises (default) or warns.
+        is_written: whether a user wrote the rule. Another rule that is not strict says nothing if it matches nothing.
         where: the option, for messages: `watch[0].modules`.
         advice: the end of the error's message.
 
@@ -175,7 +182,8 @@ def select(
         message = _no_match(targets, refused, None, where) if refused else _no_match(targets, patterns, types, where)
         if strict:
             raise NoMatchError(f"{message}{advice}")
-        warnings.warn(message, stacklevel=2)
+        if is_written:
+            warnings.warn(message, stacklevel=2)
     elif scripted:
         warnings.warn(f"{where}: the rule has no effect on {listed(scripted)}: {_SCRIPTED}", stacklevel=2)
     return selected
@@ -220,6 +228,7 @@ def matched_by(model: nn.Module, rules: Iterable[R], where: str) -> Iterator[tup
         for option, all_targets in candidates.items():
             if (patterns := getattr(rule, option)) is not None:
                 how = {"types": fields.types, "among": getattr(rule, "select", "all"), "strict": fields.strict}
+                how["is_written"] = getattr(rule, "is_written", True)
                 targets = select(all_targets, patterns, **how, where=f"{here}.{option}")
                 if option == "params":
                     _refuse_flattened(model, targets, f"{here}.{option}")
@@ -262,6 +271,11 @@ def _is_called(module: nn.Module) -> bool:
     return isinstance(module, torch.jit.ScriptModule) or (
         getattr(type(module).forward, "__name__", "") != "_forward_unimplemented"
     )
+
+
+def _is_one_layer(root: nn.Module) -> bool:
+    # A Trainer calls `training_step` of its module, so hooks around forward() of a LightningModule never fire.
+    return not any(root.children()) and _is_called(root) and not hasattr(root, "training_step")
 
 
 def _compile(pattern: str, where: str) -> re.Pattern[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.rules.fields import (
@@ -73,6 +73,7 @@ class Watch:
     every_n_steps: ScheduleSpec | None = None
     strict: bool = True
     units: str | Units | Mapping[str, Any] | None = None
+    is_written: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check and normalise the fields."""
@@ -105,6 +106,16 @@ class Watch:
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
         return short_repr(self)
+
+
+@dataclass(frozen=True, repr=False)
+class UnwrittenWatch(Watch):
+    """A rule that no user wrote: a default rule, or what health rules need.
+
+    Nothing warns that it matches nothing, that a module which it matches is not called, or that units have no one width.
+    """
+
+    is_written: ClassVar[bool] = False
 
 
 def _check_units(rule: Watch) -> None:

@@ -54,24 +54,10 @@ class FusedAttention(nn.Module):
 @pytest.mark.parametrize(
     ("model", "shape"),
     [
-        pytest.param(
-            lambda: nn.Linear(4, 1), (8, 4), id="one layer", marks=fails_until("the default rules match a model of one layer")
-        ),
-        pytest.param(
-            OneReLU, (8, 1, 8, 8), id="one ReLU", marks=fails_until("units are measured of a module with several widths")
-        ),
-        pytest.param(
-            BothDirections,
-            (32, 28, 28),
-            id="bidirectional",
-            marks=fails_until("the units of a bidirectional layer are counted the same way in every tensor"),
-        ),
-        pytest.param(
-            FusedAttention,
-            (8, 4),
-            id="attention",
-            marks=fails_until("a dropout that is never called is no warning if nobody wrote a rule for it"),
-        ),
+        pytest.param(lambda: nn.Linear(4, 1), (8, 4), id="one layer"),
+        pytest.param(OneReLU, (8, 1, 8, 8), id="one ReLU"),
+        pytest.param(BothDirections, (32, 28, 28), id="bidirectional"),
+        pytest.param(FusedAttention, (8, 4), id="attention"),
         pytest.param(lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), (8, 4), id="perceptron"),
     ],
 )

@@ -1,5 +1,8 @@
+import warnings
+
 import pytest
 import torch
+from lightning.pytorch import LightningModule
 from torch import nn
 
 from lightning_hooks import Watch
@@ -110,6 +113,24 @@ def test_an_attribute_of_a_user_with_the_name_module_stays_in_the_name():
 
     assert modules(Wrapper(), "*") == ["module"]
     assert params(Wrapper(), "module.*") == ["module.weight", "module.bias"]
+
+
+def test_a_model_of_one_layer_is_matched_by_the_name_of_its_class():
+    layer = nn.Linear(2, 2)
+    assert modules(layer, "*", among="layers") == ["Linear"]
+    assert named_modules(nn.DataParallel(layer))[0].value is layer
+    assert modules(nn.ModuleList(), "*", strict=False, is_written=False) == []
+
+
+def test_a_lightning_module_without_children_is_not_matched():
+    with pytest.raises(NoMatchError, match="'\\*' matches nothing"):
+        modules(LightningModule(), "*")
+
+
+def test_a_rule_that_no_user_wrote_says_nothing_if_it_matches_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert modules(Net(), "nothing", strict=False, is_written=False) == []
 
 
 def test_no_match_names_the_nearest_names_and_strict():

@@ -23,12 +23,14 @@ class ModuleRule(NamedTuple):
         targets: the modules.
         effect: what the rule does to the training, in words: `a changed activation`; empty if the rule only reads.
         is_traceable: whether the rule can be part of a compiled graph.
+        is_written: whether a user wrote the rule, who is then warned of each module that is not called.
     """
 
     where: str
     targets: Sequence[Target[nn.Module]]
     effect: str = ""
     is_traceable: bool = True
+    is_written: bool = True
 
 
 class Participant:

@@ -12,6 +12,8 @@ from lightning_hooks.errors import listed
 class Uncalled:
     """Warns of modules that were not called. A module is judged in the first step in which its rule acts, and not later.
 
+    The modules of a rule that no user wrote are named only if none of them was called.
+
     Args:
         warned: the names that an earlier warning has named; a Trainer has one set for all its runs. Default: none.
     """
@@ -38,15 +40,18 @@ class Uncalled:
             return False
         self._steps.add(active)
         idle: dict[str, tuple[str, dict[str, None]]] = {}  # name of a module -> its class, and its rules
+        is_any_idle = False
         for participant, key in active:
             for rule in participant.module_rules(key):
                 for name, kind in self._not_called(participant, rule, called):
-                    idle.setdefault(name, (kind, {}))[1][_shown(participant, rule)] = None
+                    is_any_idle = True
+                    if rule.is_written or not _is_any_called(rule, called):
+                        idle.setdefault(name, (kind, {}))[1][_shown(participant, rule)] = None
         new = {name: about for name, about in idle.items() if name not in self._warned}
         self._warned.update(new)
         if new:
             _warn(new, left_out=left_out)
-        return bool(idle)
+        return is_any_idle
 
     def _not_called(self, participant: Participant, rule: ModuleRule, called: set[int]) -> Iterable[tuple[str, str]]:
         for target in rule.targets:
@@ -55,6 +60,10 @@ class Uncalled:
                 self._judged.add(judged)
                 if id(target.value) not in called:
                     yield target.name, type(target.value).__name__
+
+
+def _is_any_called(rule: ModuleRule, called: set[int]) -> bool:
+    return any(id(target.value) in called for target in rule.targets)
 
 
 def _shown(participant: Participant, rule: ModuleRule) -> str:

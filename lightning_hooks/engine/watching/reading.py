@@ -71,7 +71,9 @@ class Reading(Participant):
     def module_rules(self, key: Any = None) -> Iterable[ModuleRule]:
         if self._names_modules and not self.share.stopped:
             due = None if key is None else self.share.part.schedules(key)
-            yield ModuleRule(f"{self.share.label}watch", self.share.watched(due))
+            for is_written in (True, False):
+                targets = self.share.watched(due, is_written=is_written)
+                yield ModuleRule(f"{self.share.label}watch", targets, is_written=is_written)
 
     def before_step(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         self.observer.read_before_step(self.share.part.number, optimizer, memo)

@@ -120,9 +120,17 @@ class Share:
         if stop:
             self.fail(StoppedError("it failed on another rank"), alone=True)
 
-    def watched(self, due: Due | None = None) -> list[Target[Any]]:
-        """The modules that its rules watch, in any step or when these schedules are due."""
-        return [row.target for row in self.plan.rows if row.kind in MODULE_TENSORS and (due is None or row.due(due))]
+    def watched(self, due: Due | None = None, *, is_written: bool | None = None) -> list[Target[Any]]:
+        """The modules that its rules watch.
+
+        Args:
+            due: the schedules that are due; None for any step.
+            is_written: only those of rules that a user wrote, or only all others; None for both.
+        """
+        rows = [row for row in self.plan.rows if row.kind in MODULE_TENSORS and (due is None or row.due(due))]
+        if is_written is not None:
+            rows = [row for row in rows if (row.index in self.plan.written_rows) is is_written]
+        return [row.target for row in rows]
 
     def note_uncalled(self, called: set[int], due: Due) -> None:
         """Note the watched modules that the first watched step did not call; later steps change nothing.

@@ -20,6 +20,7 @@ from lightning_hooks.stats.processes import world_size
 from lightning_hooks.stats.schema import COUNT, MIN
 from lightning_hooks.stats.units import reference
 from lightning_hooks.stats.units.axis import axis_of, known_axis
+from lightning_hooks.stats.units.directions import directions_joined, is_bidirectional
 from lightning_hooks.stats.units.schema import ABS_MAX, COLUMNS, SQUARE, SUM, ZEROS, merge_neighbours, rescale
 from lightning_hooks.stats.units.spec import UnitSpec
 from lightning_hooks.stats.units.statistics import compute_all
@@ -75,6 +76,7 @@ class UnitStore:
         self.by_row: list[Tensor | None] = [None] * (max(rows, default=-1) + 1)
         self._specs = {row: spec for row, (_, spec) in options.items()}
         self._kinds = {row: type(module) for row, (module, _) in options.items()}
+        self._bidirectional = {row for row, (module, _) in options.items() if is_bidirectional(module)}
         self.axes: dict[int, int] = {}
         self._axis_by_shape: dict[tuple[int, ...], int] = {}
         # Rows for which all ranks hold the same number of units.
@@ -117,6 +119,7 @@ class UnitStore:
         """See `Store`. If the units cannot be read or their number has changed, warn once and skip the row from then on."""
         if row in self._skipped:
             return
+        measurement = self._with_directions_joined(row, measurement)
         axis = self._axis(row, tuple(measurement.tensor.shape))
         new = None if axis is None else measurement.units(axis)
         if axis is None or new is None:
@@ -129,6 +132,14 @@ class UnitStore:
             self._skip(row, f"it had {len(units)} units along dimension {axis}, and now has {len(new)}")
             return
         units.copy_(reference.merge(units, new.to(units.device, non_blocking=True)))
+
+    def _with_directions_joined(self, row: int, measurement: Measurement) -> Measurement:
+        """The measurement of a tensor; of the states of a bidirectional layer, with the units of both directions together."""
+        units = self.by_row[row]
+        if units is None or row not in self._bidirectional:
+            return measurement
+        joined = directions_joined(measurement.tensor, len(units))
+        return measurement if joined is None else Measurement(joined)
 
     def rescale(self, rows: Collection[int], factor: Tensor) -> None:
         """See `Store`."""
@@ -186,15 +197,16 @@ class UnitStore:
         return axis if -len(shape) <= axis < len(shape) else None
 
     def _skip(self, row: int, why: str) -> None:
-        """Stop measuring the units of a row, and warn with the reason."""
+        """Stop measuring the units of a row, and warn with the reason if a user asked for them."""
         self._skipped.add(row)
         units = self.by_row[row]
         if units is not None:
             units[:, ZEROS] = _SKIPPED
-        warnings.warn(
-            f"the units of {self._context.label(row)} are not measured: {why}. Watch(units=…) names their dimension",
-            stacklevel=2,
-        )
+        if self._specs[row].is_written:
+            warnings.warn(
+                f"the units of {self._context.label(row)} are not measured: {why}. Watch(units=…) names their dimension",
+                stacklevel=2,
+            )
 
     def _agree(self, rows: Sequence[int]) -> None:
         """Make all ranks hold the same number of units for these rows, including ranks that did not call the module.

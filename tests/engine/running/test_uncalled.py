@@ -90,6 +90,34 @@ def test_modules_that_are_called_are_not_named(tmp_path: Path) -> None:
     )
 
 
+class Alone(nn.Module):
+    """Calls the first of its layers only if it is told to."""
+
+    def __init__(self, calls_first: bool) -> None:
+        super().__init__()
+        self.calls_first = calls_first
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x) if self.calls_first else x @ self.first.weight
+        y: Tensor = hidden @ self.second.weight.T
+        return y
+
+
+@pytest.mark.parametrize("calls_first", [True, False])
+def test_the_modules_of_default_rules_are_named_only_if_none_is_called(calls_first: bool) -> None:
+    model = Alone(calls_first)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with instrument(model, [StatsMonitor()], optimizer=optimizer):
+            model(torch.randn(2, 4)).sum().backward()
+            optimizer.step()
+    said = [str(each.message) for each in caught]
+    assert len(said) == (0 if calls_first else 1)
+    assert all("not called in the first step: first, second (Linear; watch)" in each for each in said)
+
+
 def test_a_plain_loop_names_them_too() -> None:
     model = Attends()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -90,6 +90,29 @@ def test_a_skipped_row_has_no_numbers():
     assert not numbers[0].any() and numbers[1].tolist() == pytest.approx(expected(made(6, 4)), rel=1e-5)
 
 
+def test_units_that_no_user_asked_for_are_skipped_without_a_warning():
+    store = UnitStore([0], {0: (nn.ReLU(), UnitSpec(is_written=False))}, 1 + len(NAMES), StoreContext("cpu", True, LABEL, 1))
+    store.due = {0}
+    for width in (4, 5):
+        store.add(0, Measurement(made(6, width)))
+    assert not store.exchange().finish(moments_of(made(6, 4))[None], 1.0, ()).numbers.any()
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM(3, 2, 2, bidirectional=True), nn.GRU(3, 2, bidirectional=True, batch_first=True)])
+def test_states_of_a_bidirectional_layer_have_the_units_of_its_output(layer):
+    store = UnitStore([0], {0: (layer, UnitSpec(vectors=True))}, 1 + len(NAMES), StoreContext("cpu", True, LABEL, 1))
+    store.due = {0}
+    with torch.no_grad():
+        output, states = layer(made(5, 4, 3))
+    states = states if isinstance(states, tuple) else (states,)
+    # Each state is [layers * directions, batch, units]; the units of the directions stand side by side in the output.
+    flat = [state.unflatten(0, (-1, 2)).permute(0, 2, 1, 3).reshape(-1, 4) for state in states]
+    for tensor in (output, *states):
+        store.add(0, Measurement(tensor))
+    expected_sums = torch.cat([output.reshape(-1, 4), *flat]).double().sum(0)
+    assert store.by_row[0][:, 0].tolist() == pytest.approx(expected_sums.tolist(), abs=1e-6)
+
+
 def test_heads_that_do_not_divide_the_units_are_refused():
     with pytest.raises(
         RuleError, match="heads=3: the 4 units of output of layer 0 do not form so many groups of equal size; choose a"
