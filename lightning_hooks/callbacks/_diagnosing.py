@@ -36,6 +36,7 @@ from lightning_hooks.health.finding import Cause
 from lightning_hooks.health.reference.causes import CAUSES_WITH_REFERENCE
 from lightning_hooks.health.reporter import Reporter
 from lightning_hooks.health.watching import fields_of_watch
+from lightning_hooks.nested.tensors import tensors_of
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS
 from lightning_hooks.rules import Watch
@@ -77,8 +78,13 @@ class Diagnosing(Monitoring["HealthMonitor"]):
             histogram_every_n_steps=HISTOGRAM_EVERY_N_STEPS,
             on_error=self.owner.on_error,
             only_tables=True,
-            watches_loss_alone=any(rule.enabled for rule in self.owner._health_rules),
+            watches_loss_alone=self._has_rules,
+            every_step=self._has_rules,
         )
+
+    @property
+    def _has_rules(self) -> bool:
+        return any(rule.enabled for rule in self.owner._health_rules)
 
     @property
     @override
@@ -108,7 +114,7 @@ class Diagnosing(Monitoring["HealthMonitor"]):
     def guest_in_loop(self, monitor: Job[Any, Any], run: LoopRun) -> LoopGuest | None:
         if monitor is not self._host(run.callbacks):
             return None
-        return LoopGuest(self._watch(has_units(run.model), beside=True), self._report_in_loop)
+        return LoopGuest(self._watch(has_units(run.model), beside=True), self._report_in_loop, self._has_rules)
 
     def _report_in_loop(self, focus: Callable[[int], None]) -> Reporter:
         self.reporter = Reporter(self.new_diagnosis(), self.owner._actions, LoopOutlet(focus))
@@ -118,7 +124,8 @@ class Diagnosing(Monitoring["HealthMonitor"]):
     def guest_of(self, monitor: Job[Any, Any], trainer: Trainer) -> Guest | None:
         if (is_under_way(trainer) and not in_fit(trainer)) or monitor is not self._host(our_callbacks(trainer)):
             return None
-        return Guest(self._watch(_has_units(trainer), beside=True), partial(self._start_reporter, trainer))
+        rules = self._watch(_has_units(trainer), beside=True)
+        return Guest(rules, partial(self._start_reporter, trainer), self._has_rules)
 
     @override
     def guests(self, trainer: Trainer | None) -> list[Guest]:
@@ -126,9 +133,8 @@ class Diagnosing(Monitoring["HealthMonitor"]):
 
     def _watch(self, can_have_units: bool, **how: bool) -> list[Watch]:
         """What the health rules need."""
-        return [
-            UnwrittenWatch(**fields) for fields in fields_of_watch(self.owner._health_rules, has_units=can_have_units, **how)
-        ]
+        needed = fields_of_watch(self.owner._health_rules, has_units=can_have_units, **how)
+        return [UnwrittenWatch(**fields) for fields in needed]
 
     def _host(self, callbacks: Sequence[HooksCallback]) -> Watching | None:
         """The monitor whose steps the rules read; None if there is none that watches the same rows as often."""
@@ -170,6 +176,12 @@ class Diagnosing(Monitoring["HealthMonitor"]):
             return Resolved(Plan([], [], ()), {})
         watched = self._watch(_has_units(trainer), from_start=True)
         return resolve_stages(model, watched, self.options, label=self.label, name="the default watch")
+
+    def note_batch(self, batch: Any) -> None:
+        """Measure the batch that begins, if the step under way reads it."""
+        producer = None if self.run is None else self.run.producers.get("train")
+        if producer is not None and self.run is not None and self.run.hook_manager.acts(producer.observer):
+            producer.observer.note_batch(tensors_of(batch))
 
     @override
     def contribute(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Contribution | None:

@@ -166,7 +166,7 @@ def before_optimizer_step(run: LightningRun, callback: HooksCallback, optimizer:
     if not run.hook_manager.switch.is_on:
         return
     producer = run.producers.get("train")
-    if producer is not None and run.hook_manager.acts(producer.observer):
+    if producer is not None and run.hook_manager.acts(producer.observer) and not producer.is_between:
         with producer.guard():
             run.facts.note()
     for participant in callback._participants:
@@ -207,7 +207,8 @@ def _end_step(run: LightningRun, producer: Producer, step: int) -> None:
         due = dict(observer.due_shares)
         producer.end(step, hook_manager.take_reports)
         for number, schedules in due.items():
-            observer.shares[number].note_uncalled(hook_manager.called, schedules)
+            if not observer.shares[number].plan.is_between(schedules):
+                observer.shares[number].note_uncalled(hook_manager.called, schedules)
 
 
 def end_epoch(run: LightningRun, trainer: Trainer) -> None:

@@ -36,10 +36,12 @@ class Guest(NamedTuple):
     Args:
         rules: what the monitor has to watch besides its own rules.
         consumer: makes the consumer of its steps when the run begins; it is given the writer and the context of the monitor.
+        every_step: whether the monitor has to measure the loss, the whole gradient and the batch at every step.
     """
 
     rules: Sequence[Watch]
     consumer: Callable[[Any, Any], StepConsumer]
+    every_step: bool = False
 
 
 class Job(Generic[Owner, Resolved]):

@@ -39,10 +39,12 @@ class LoopGuest(NamedTuple):
     Args:
         rules: what the monitor has to watch besides its own rules.
         consumer: makes the consumer of its steps, given a function that makes the monitor measure at each of the next steps.
+        every_step: whether the monitor has to measure the loss and the whole gradient at every step.
     """
 
     rules: Sequence[Watch]
     consumer: Callable[[Callable[[int], None]], StepConsumer]
+    every_step: bool = False
 
 
 class MonitorPart(LoopPart):
@@ -83,7 +85,7 @@ class MonitorPart(LoopPart):
         resolved = resolve_stages(
             run.model,
             _rules_of(run, watch, guests),
-            options,
+            replace(options, every_step=options.every_step or any(guest.every_step for guest in guests)),
             label=label,
             name="watch" if watch else "the default watch",
             draws=run.has_board(owner),

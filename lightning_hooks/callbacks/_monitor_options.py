@@ -18,6 +18,7 @@ class MonitorOptions:
         is_default: whether the default rules are watched.
         only_tables: whether tables alone are written, without scalars and histograms.
         watches_loss_alone: whether the loss is watched also if no rule matches anything.
+        every_step: whether the loss, the whole gradient and the batch are measured at every step.
     """
 
     schedule: EveryN
@@ -33,3 +34,4 @@ class MonitorOptions:
     is_default: bool = False
     only_tables: bool = False
     watches_loss_alone: bool = False
+    every_step: bool = False

@@ -51,6 +51,7 @@ def resolve_stages(
         label,
         with_loss="train" in options.stages,
         loss_alone=options.watches_loss_alone,
+        every_step=options.every_step,
         draws_every=options.histogram_every_n_steps if draws else None,
         name=name,
     )

@@ -107,9 +107,11 @@ class MonitorRun:
 
     @property
     def is_due(self) -> bool:
-        """Whether the monitor measures in the training step under way."""
+        """Whether the monitor measures what its rules request in the training step under way."""
         trained = self.trained
-        return trained is not None and trained.part.number in self._producers[TRAIN].observer.due_shares
+        if trained is None or trained.is_between:
+            return False
+        return trained.part.number in self._producers[TRAIN].observer.due_shares
 
     def focus(self, steps: int) -> None:
         """Measure at every one of the next steps."""

@@ -10,7 +10,7 @@ from torch import nn
 
 from lightning_hooks.errors import counted
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.rows import LOSS, requested
+from lightning_hooks.plan.rows import WHOLE, requested
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.tensorboard.own_board import OwnBoard
 
@@ -24,7 +24,7 @@ def start_line(monitor: str, plan: Plan, prefix: str, loggers: Sequence[Any]) ->
         prefix: the prefix of its tags.
         loggers: those that it writes to.
     """
-    targets = {id(row.target.value): row.target.value for row in plan.rows if row.tensor != LOSS}
+    targets = {id(row.target.value): row.target.value for row in plan.rows if row.tensor not in WHOLE}
     modules = sum(isinstance(value, nn.Module) for value in targets.values())
     stats = {stat for row in plan.rows_and_groups for stat in requested(row.requests, plan.named_schedules)}
     counts = {"module": modules, "parameter": len(targets) - modules}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from torch import nn
@@ -59,7 +60,9 @@ class Watching(Monitoring["StatsMonitor"]):
     @override
     def resolve(self, model: nn.Module, trainer: Trainer | None = None, earlier: Earlier | None = None) -> Resolved:
         watch = self.owner.watch
-        needed = [rule for guest in self.guests(trainer) for rule in guest.rules]
+        guests = self.guests(trainer)
+        needed = [rule for guest in guests for rule in guest.rules]
         watched = [*(DEFAULT_WATCH if watch is None else watch), *needed] if needed else watch
         name = "the default watch" if watch is None else "watch"
-        return resolve_stages(model, watched, self.options, label=self.label, name=name)
+        options = replace(self.options, every_step=any(guest.every_step for guest in guests))
+        return resolve_stages(model, watched, options, label=self.label, name=name)

@@ -166,6 +166,7 @@ class HealthMonitor(HooksCallback):
             else:
                 self._first_batch.show(trainer)
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
+        self._job.note_batch(batch)
 
     @override
     def on_train_batch_end(

@@ -34,6 +34,7 @@ def has_stepped_too_far(evidence: Evidence, begin: int) -> bool:
     ratio = _track(evidence, "update", "ratio")
     if ratio is None or not len(ratio.values):
         return False
+    ratio = evidence.of_rows(ratio)
     shares = np.where(np.isfinite(ratio.values), ratio.values, 0.0)
     if np.median(shares[:FIRST_STEPS].max(axis=0)) > FAR:
         return True

@@ -63,6 +63,7 @@ class Diagnosis:
     ) -> None:
         self.rules = _checked(DEFAULT_RULES if rules is None else rules)
         self.accept = tuple(accept)
+        self._look_between = {name for name, rule in self.rules.items() if rule.looks_between}
         self._cause_rules = causes
         self.evidence = Evidence([need for rule in self.rules.values() for need in rule.needs], window)
         self._count = 0
@@ -84,12 +85,16 @@ class Diagnosis:
             self._go_back(view.step)
         self.evidence.add(view)
         self._count += 1
-        return self._look(view) if view.step >= self._next_look else []
+        return self._look(view) if view.step >= (self._next_between if view.is_between else self._next_look) else []
 
     def _plan_looks(self) -> None:
         """Note when each rule looks next, so that most steps ask no rule."""
         self._due_at = {name: self._due(rule) for name, rule in self.rules.items()}
+        self._note_next()
+
+    def _note_next(self) -> None:
         self._next_look = min(self._due_at.values(), default=_NEVER)
+        self._next_between = min((due for name, due in self._due_at.items() if name in self._look_between), default=_NEVER)
 
     def finish(self) -> list[Event]:
         """Let all rules look at the steps that they have not judged, because the run ends."""
@@ -151,10 +156,12 @@ class Diagnosis:
         """Let the rules look that are due at the step of a view; all rules if it is None."""
         changed: dict[int, EventKind] = {}
         for name, due in self._due_at.items():
+            if view is not None and view.is_between and name not in self._look_between:
+                continue
             if due < _NEVER and (view is None or view.step >= due):
                 changed |= self._look_with(self.rules[name], view)
                 self._due_at[name] = self._due(self.rules[name])
-        self._next_look = min(self._due_at.values(), default=_NEVER)
+        self._note_next()
         return self._events(changed, self.evidence.step) if changed else []
 
     def _due(self, rule: HealthRule) -> int:

@@ -87,6 +87,7 @@ class Evidence:
         self._views: list[StepView] = []  # the last views, of which some statistic is still to be read
         self._facts = FactsHistory()
         self._due: dict[int, Due] = {}
+        self._between: set[int] = set()
         self._judged_until = -1
         # Keep each track until the next view is added: several rules that look at one step read the same statistic.
         self._tracks: dict[Key, Track] = {}
@@ -99,11 +100,15 @@ class Evidence:
             self._go_back(view.step)
         if self._reader is None or self._reader.index is not view.rows:
             self._change_rows(view.rows)
-        self._facts.add(view.step, view.facts)
+        if view.is_between:
+            self._between.add(view.step)
+        else:
+            self._facts.add(view.step, view.facts)
+            self.facts = view.facts
         self._due[view.step] = view.due
         if not 0 <= self.first_step <= view.step:
             self.first_step = view.step
-        self.step, self.facts, self.structure, self.ranks = view.step, view.facts, view.structure, view.ranks
+        self.step, self.structure, self.ranks = view.step, view.structure, view.ranks
         self._window.add_step(view.step)
         self._views.append(view)
         self._tracks = {}
@@ -123,8 +128,20 @@ class Evidence:
 
     @property
     def new_steps(self) -> NDArray[np.int64]:
-        """The steps of the window that the rule has not judged before."""
-        return self.steps[self._new()]
+        """The steps of the window that the rule has not judged before, without those between the steps of rows."""
+        new = self.steps[self._new()]
+        return new[self._are_of_rows(new)] if self._between else new
+
+    def of_rows(self, track: Track) -> Track:
+        """A track of rows without the steps between, at which only the loss and the whole gradient were measured."""
+        kept = self._are_of_rows(track.steps) if self._between else np.ones(0, dtype=np.bool_)
+        if kept.all():
+            return track
+        new = slice(int(kept[: track.new.start].sum()), int(kept[: track.new.stop].sum()))
+        return track._replace(steps=track.steps[kept], values=track.values[kept], new=new)
+
+    def _are_of_rows(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.array([step not in self._between for step in steps.tolist()], dtype=np.bool_)
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -266,6 +283,7 @@ class Evidence:
         first = int(self._window.steps[0])
         self._facts.forget_before(first)
         self._due = {step: due for step, due in self._due.items() if step >= first}
+        self._between = {step for step in self._between if step >= first}
 
     def _change_rows(self, index: RowIndex) -> None:
         self._fill_all()
@@ -290,6 +308,7 @@ class Evidence:
         self._window.forget_from(step)
         self._facts.forget_from(step)
         self._due = {known: due for known, due in self._due.items() if known < step}
+        self._between = {known for known in self._between if known < step}
         self._judged_until = min(self._judged_until, step - 1)
         self._falls.clear()
         if not len(self._window.steps):
@@ -305,6 +324,7 @@ class Evidence:
             "names": {tensor: list(names) for tensor, names in self._names.items()},
             "early": [[*key, *level.state()] for key, level in self._early.items()],
             "facts": self._facts.state(),
+            "between": sorted(self._between),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -319,12 +339,13 @@ class Evidence:
             window = Window.from_state(self._window.size, state["window"])
             early = {(str(e[0]), str(e[1])): EarlyLevel.from_state(e[2:]) for e in state["early"]}
             facts = FactsHistory.from_state(state["facts"])
+            between = {*map(int, state["between"])}
             check_widths(window, early, names)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise RuleError(f"evidence: the saved state is damaged: {error}") from error
         self.step, self._names, self._window, self._early, self._facts = step, names, window, early, facts
         self.first_step = first_step
-        self.facts = facts.last
+        self.facts, self._between = facts.last, between
         self._reader, self._views, self._tracks, self._due = None, [], {}, {}
         for key in self.needs:
             if key not in window:

@@ -44,6 +44,8 @@ class Reporter(StepConsumer):
         error: of an action `raise`; whoever drives the run raises it at the end of the step.
     """
 
+    reads_between = True
+
     def __init__(self, diagnosis: Diagnosis, actions: Actions, outlet: Outlet, *, writes: bool = True) -> None:
         self.diagnosis = diagnosis
         self.error: HealthError | None = None

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
 from lightning_hooks.health.criterion import Criterion
+from lightning_hooks.plan.rows import WHOLE
 from lightning_hooks.rules.statistics import check_statistic
 from lightning_hooks.rules.tensors import MODULE_TENSORS, PARAM_TENSORS
 
@@ -210,6 +211,11 @@ class HealthRule(Criterion):
                 f"{self.name}.severity must be info, warning or critical, got {shown(self.severity)}{hint}"
             ) from None
         super().__post_init__()
+
+    @property
+    def looks_between(self) -> bool:
+        """Whether the rule also looks at steps at which only the loss and the whole gradient are measured."""
+        return self.family == "loss" or any(tensor in ("", *WHOLE) for tensor, _ in self.needs)
 
     def can_run(self, evidence: Evidence) -> str | None:
         """Why the rule cannot run with this evidence; None if it can.

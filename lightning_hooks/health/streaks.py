@@ -183,6 +183,7 @@ class _MeasuredSteps:
         for tensor, stat in rule.needs:
             track = evidence.track(tensor, stat)
             if track is not None:
+                track = track if rule.looks_between else evidence.of_rows(track)
                 self._tracks.setdefault(tensor, []).append(track)
         self._columns: dict[str, Mapping[str, int]] = {}
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lightning_hooks.plan.plan import Matched, Plan
 from lightning_hooks.plan.row_index import Indices
-from lightning_hooks.plan.rows import LOSS, Demand, Due, Requests, Row
+from lightning_hooks.plan.rows import WHOLE, Demand, Due, Requests, Row
 from lightning_hooks.plan.user_registry import UserRegistry
 from lightning_hooks.stats.accumulators import BUILT_IN, Accumulator
 from lightning_hooks.stats.accumulators.function import key_of
@@ -224,7 +224,7 @@ def _users_of_rows(plan: Plan) -> list[Mapping[str, UserStatistic]]:
 
 def _exclude(kept: Row, row: Row, asked: Requests) -> bool:
     """Whether a row of a plan cannot share a row of the table, because one measurement cannot serve both."""
-    if kept.tensor == LOSS:
+    if kept.tensor in WHOLE:
         return False
     if kept.units is not None and row.units is not None and kept.units[:2] != row.units[:2]:
         return True

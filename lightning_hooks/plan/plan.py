@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from lightning_hooks.plan.row_index import RowIndex
-from lightning_hooks.plan.rows import LOSS, Due, Row, requested
+from lightning_hooks.plan.rows import EVERY_STEP, GRADIENT, LOSS, Due, Row, requested
 from lightning_hooks.rules import FORWARD_TENSORS, PARAM_TENSORS, Watch
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats.accumulators import BUILT_IN, Accumulator, AccumulatorRows
@@ -80,7 +80,20 @@ class Plan:
     @cached_property
     def loss_row(self) -> int | None:
         """The index of the row of the loss; None if the plan has none."""
-        return next((row.index for row in self.rows if row.tensor == LOSS), None)
+        return self.whole_row(LOSS)
+
+    def whole_row(self, tensor: str) -> int | None:
+        """The index of the row of a tensor in `WHOLE`; None if the plan has none."""
+        return next((row.index for row in self.rows if row.tensor == tensor), None)
+
+    @cached_property
+    def is_of_every_step(self) -> bool:
+        """Whether the loss and the norm of the gradient are measured at every step, and other rows at fewer."""
+        return self.whole_row(GRADIENT) is not None
+
+    def is_between(self, due: Due) -> bool:
+        """Whether only what is measured at every step is due."""
+        return self.is_of_every_step and due == {EVERY_STEP}
 
     @cached_property
     def written_rows(self) -> frozenset[int]:

@@ -6,7 +6,7 @@ import torch
 
 from lightning_hooks.errors import RuleError, listed
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.rows import LOSS
+from lightning_hooks.plan.rows import WHOLE
 from lightning_hooks.stats.processes import have_the_same, rank, world_size
 
 
@@ -23,7 +23,7 @@ def check_ranks_agree(plan: Plan, device: torch.device | str) -> None:
     asked = [(each.tensor, each.name, each.requests) for each in plan.rows_and_groups]
     if world_size() == 1 or have_the_same(repr(asked), device):
         return
-    rows = [row for row in plan.rows if row.tensor != LOSS]
+    rows = [row for row in plan.rows if row.tensor not in WHOLE]
     names = listed(f"{row.tensor} of {row.name}" for row in rows) or "none"
     raise RuleError(
         f"watch: the processes watch different rows or statistics, or at different steps: process {rank()} watches "

@@ -11,7 +11,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.defaults import DEFAULT_WATCH, draws_by_default
 from lightning_hooks.plan.groups import add_groups, index_groups
 from lightning_hooks.plan.plan import Matched, Plan
-from lightning_hooks.plan.rows import LOSS, Requests, Row
+from lightning_hooks.plan.rows import BATCH, EVERY_STEP, GRADIENT, LOSS, Requests, Row
 from lightning_hooks.plan.units import ask_for_units, units_schedule
 from lightning_hooks.plan.user_registry import UserRegistry, accumulator_of
 from lightning_hooks.rules import Watch
@@ -31,6 +31,7 @@ def resolve(
     *,
     with_loss: bool = False,
     loss_alone: bool = False,
+    every_step: bool = False,
     draws_every: int | None = None,
     name: str = "watch",
 ) -> Plan:
@@ -43,6 +44,7 @@ def resolve(
         where: the text before the names of rules in messages.
         with_loss: whether to add a row for the loss, if there is any other row.
         loss_alone: whether to add it also if there is no other row.
+        every_step: whether to measure the loss, the whole gradient and the batch at every step, whatever the schedule.
         draws_every: the interval in steps at which rows of rules without `stats` also keep a histogram, rounded up to a
             multiple of the interval of the rule; None for no such histograms. See `draws_by_default`.
         name: of the list of rules in messages.
@@ -55,7 +57,7 @@ def resolve(
         found.add_rule(rule, here, targets)
     param_row_of = found.add_params_of_ratios()
     if with_loss and (found.rows or loss_alone):
-        found.add_loss(model)
+        found.add_loss(model, every_step=every_step and schedule != EVERY_STEP)
     plan = Plan(
         [*found.rows.values()],
         found.matched,
@@ -164,12 +166,18 @@ class _Found:
         with_ratio = [row for row in self.rows.values() if "ratio" in row.stats or row.index in in_groups]
         return {row.index: self.row_of(row.target, "param").index for row in with_ratio}
 
-    def add_loss(self, model: nn.Module) -> None:
-        """Add a row of the loss, which is due whenever another row is; without any other, by the schedule of the rules."""
+    def add_loss(self, model: nn.Module, *, every_step: bool) -> None:
+        """Add a row of the loss, which is due whenever another row is; without any other, by the schedule of the rules.
+
+        With `every_step` the loss is due at every step, and so are a row of the whole gradient and one of the batch.
+        """
         if not self.rows:
             self.schedules[self._schedule] = None
+        if every_step:
+            self.schedules[EVERY_STEP] = None
         requests = tuple((due, ()) for due in self.schedules)
-        self.rows[id(model), LOSS] = Row(len(self.rows), LOSS, requests, target=Target(LOSS, model, model))
+        for tensor in (LOSS, GRADIENT, BATCH) if every_step else (LOSS,):
+            self.rows[id(model), tensor] = Row(len(self.rows), tensor, requests, target=Target(tensor, model, model))
 
 
 def _refuse_common_tags(plan: Plan, where: str) -> None:

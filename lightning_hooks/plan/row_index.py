@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.plan.rows import LOSS, Due, Requests, Row, requested
+from lightning_hooks.plan.rows import LOSS, WHOLE, Due, Requests, Row, requested
 from lightning_hooks.stats.accumulators import Accumulator, AccumulatorRows
 from lightning_hooks.stats.columns import by_starts
 from lightning_hooks.stats.statistics import MAGNITUDE_STATS
@@ -148,9 +148,9 @@ class RowIndex:
         return cls(
             [row.name for row in rows_and_groups],
             [row.tensor for row in rows_and_groups],
-            [*("" if row.tensor == LOSS else type(row.target.owner).__name__ for row in rows), *("" for _ in groups)],
+            [*("" if row.tensor in WHOLE else type(row.target.owner).__name__ for row in rows), *("" for _ in groups)],
             {group.index: group.members for group in groups},
-            [row.index for row in rows if row.target.owner is row.target.value and row.tensor != LOSS],
+            [row.index for row in rows if row.target.owner is row.target.value and row.tensor not in WHOLE],
             param_row_of,
             [RequestedRows(*key, np.array(indices)) for key, indices in by_requests.items()],
             [RequestedRows(group.tensor, group.requests, np.array([group.index])) for group in groups],

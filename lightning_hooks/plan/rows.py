@@ -42,6 +42,14 @@ Requests = tuple[tuple[EveryN, tuple[str, ...]], ...]
 """Statistics that rules request, by schedule: pairs of a schedule and names of statistics."""
 LOSS: Final = "loss"
 """The name and the tensor of the row of the loss, which no rule requests: a monitor measures it at every watched step."""
+GRADIENT: Final = "gradient"
+"""The name and the tensor of the row of the whole gradient: its norm at the steps at which no rule measures gradients."""
+BATCH: Final = "batch"
+"""The name and the tensor of the row of the batch of a Trainer: all its tensors of real numbers together."""
+WHOLE: Final = (LOSS, GRADIENT, BATCH)
+"""The tensors that belong to the whole step, and to no module and no parameter."""
+EVERY_STEP: Final = EveryN()
+"""The schedule of these rows, if they are measured at every step."""
 
 _NO_USERS: Mapping[str, UserStatistic] = {}
 

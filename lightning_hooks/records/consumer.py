@@ -99,9 +99,11 @@ class Publisher:
             self._consumers.append(consumer)
 
     def publish(self, view: StepView) -> None:
-        """Pass a view to every consumer, even if one raises; then raise the first error."""
+        """Pass a view to every consumer that reads such views, even if one raises; then raise the first error."""
         failures: list[Exception] = []
         for consumer in self._consumers:
+            if view.is_between and not getattr(consumer, "reads_between", False):
+                continue
             try:
                 consumer.consume(view)
             except Exception as error:

@@ -12,7 +12,7 @@ import numpy as np
 from lightning_hooks.codec import decode, encode
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.row_index import RequestedRows, RowIndex
-from lightning_hooks.plan.rows import LOSS, Requests
+from lightning_hooks.plan.rows import BATCH, EVERY_STEP, GRADIENT, LOSS, Requests
 from lightning_hooks.records.facts import Structure
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules.schedule import EveryN, every_n
@@ -54,7 +54,7 @@ class SavedIndex:
 
     def to_json(self) -> str:
         """The JSON text in an event file. Readers that do not read step views find the requested statistics in `asked`."""
-        index = self.index
+        index = _without_between(self.index)
         requests: dict[Requests, int] = {}
 
         def entries(listed: Sequence[RequestedRows]) -> list[tuple[str, int, list[int]]]:
@@ -128,6 +128,22 @@ class _PlainIndex:
     kept: Mapping[str, tuple[int, ...]]
     magnitudes: bool
     structure: Structure | None = None
+
+
+def _without_between(index: RowIndex) -> RowIndex:
+    """The index without what is measured between the steps of rows, of which files hold nothing. These rows are the last."""
+    if GRADIENT not in index.tensors:
+        return index
+    kept = index.tensors.index(GRADIENT)
+    requested = [
+        RequestedRows(each.tensor, tuple(asked for asked in each.requests if asked[0] != EVERY_STEP), each.rows)
+        for each in index.requested_rows
+        if each.tensor not in (GRADIENT, BATCH)
+    ]
+    named = index.names[:kept], index.tensors[:kept], index.module_types[:kept]
+    accumulators = [AccumulatorRows(each.accumulator, each.rows) for each in index.kept.values()]
+    rest = index.order, index.param_row_of, requested, (), accumulators
+    return RowIndex(*named, {}, *rest, magnitudes=index.magnitudes)
 
 
 def _index(plain: _PlainIndex) -> RowIndex:

@@ -75,6 +75,8 @@ class StepView:
         ranks: the number of ranks that were merged.
         facts: how the step trained; None if nobody knows. The same object as in the view before if nothing changed.
         structure: the modules and parameters of the model; None if nobody knows. The same object in all views of a run.
+        is_between: whether the step is one at which no rule measures: only the loss, the norm of the gradient and the batch
+            have numbers. Only consumers that read such steps get the view.
 
     Example:
         >>> StepView(3, summaries={"run/grad_norm": 2.0}).summaries["run/grad_norm"]
@@ -95,6 +97,7 @@ class StepView:
     ranks: int = 1
     facts: StepFacts | None = None
     structure: Structure | None = field(default=None, repr=False)
+    is_between: bool = False
 
     def __post_init__(self) -> None:
         # All consumers get the same view, so none of them may change its mappings. The producer may later change the mappings

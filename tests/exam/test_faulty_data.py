@@ -57,13 +57,7 @@ def test_nan_in_one_batch_of_a_loop(names: tuple[str, ...], at: int) -> None:
 
 
 @pytest.mark.parametrize("at", [30, 33])
-@pytest.mark.parametrize(
-    "is_alone",
-    [
-        False,
-        pytest.param(True, marks=fails_until("numbers that are not finite are looked for at every step")),
-    ],
-)
+@pytest.mark.parametrize("is_alone", [False, True], ids=["beside a monitor", "alone"])
 def test_nan_in_one_batch_of_a_fit(tmp_path: Path, is_alone: bool, at: int) -> None:
     """The same in a fit: a `HealthMonitor` alone, which measures one step in five, names the same batch and step."""
     monitor = HealthMonitor()

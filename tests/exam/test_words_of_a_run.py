@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from lightning_hooks import HealthMonitor
 from tests.callbacks.models import trainer_of
-from tests.exam._trainings import fails_until, fit, squared_error, train
+from tests.exam._trainings import fit, squared_error, train
 
 
 class OneReLU(nn.Module):
@@ -69,7 +69,6 @@ def test_no_warning_where_nobody_wrote_a_rule(model: type[nn.Module], shape: tup
     assert said.warnings == []
 
 
-@fails_until("the last line counts the steps of the fit, and not those that were measured")
 def test_the_last_line_counts_the_steps_of_the_fit(tmp_path: Path) -> None:
     """A `HealthMonitor` alone measures one step in five; a fit of 120 steps is one of 120 steps."""
     monitor = HealthMonitor()

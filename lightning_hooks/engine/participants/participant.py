@@ -61,6 +61,11 @@ class Participant:
     account: Account
     loss_scale: Tensor | None = None
 
+    @property
+    def reports_now(self) -> bool:
+        """Whether the participant writes the reports of transforms at the step under way, in which it acts."""
+        return self.reports
+
     def step_key(self, step: int, stage: str) -> Hashable | None:
         """The key of what the participant does at a step: equal keys need equal hooks. None if it does nothing.
 

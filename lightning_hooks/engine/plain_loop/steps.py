@@ -125,7 +125,9 @@ class LoopSteps:
             producer.agree()
             return
         for number, due in producer.observer.due_shares.items():
-            producer.observer.shares[number].note_uncalled(self._hook_manager.called, due)
+            share = producer.observer.shares[number]
+            if not share.is_between:
+                share.note_uncalled(self._hook_manager.called, due)
         producer.end(self.number, self._hook_manager.take_reports)
 
     def _before(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -135,12 +137,17 @@ class LoopSteps:
         if id(optimizer) in self._stepped:
             self.end()
         self._look_up_replaced(optimizer)
-        if self._noted is None and self._facts is not None:
+        if self._noted is None and self._facts is not None and self._reads_facts:
             self._noted = self._facts.of_step()
         for participant in self._hook_manager.participants:
             self._hook_manager.before_step(participant, optimizer)
         self._hook_manager.phase("final", optimizer)
         self._hook_manager.phase("before_update", optimizer)
+
+    @property
+    def _reads_facts(self) -> bool:
+        producer = self._producer
+        return producer is not None and self._measures(producer) and not producer.is_between
 
     def _note_begin(self) -> None:
         begins, self._begins = self._begins, None

@@ -54,7 +54,7 @@ class StageStep:
             reporting: whether transforms report if no monitor is part of the run.
         """
         monitored = any(participant.reports for participant in participants if not participant.is_absent)
-        reports = any(participant.reports for participant, _ in self.active) or (reporting and not monitored)
+        reports = any(participant.reports_now for participant, _ in self.active) or (reporting and not monitored)
         assert self.number is not None
         for participant, _ in self.active:
             with participant.account:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.row_index import joined
+from lightning_hooks.plan.rows import BATCH, GRADIENT
 from lightning_hooks.stats.schema import COUNT, NONFINITE, squares
 from lightning_hooks.stats.statistics import compute
 
@@ -29,6 +30,7 @@ class GlobalNumbers:
         }
         self._tensors = tuple(rows)
         self._loss_row = plan.loss_row
+        self._whole_gradient, self._batch = plan.whole_row(GRADIENT), plan.whole_row(BATCH)
         # The rows of all tensors one after the other, and the offset at which the rows of each tensor begin.
         self._rows = joined([*rows.values()])
         self._starts = np.cumsum([0, *map(len, rows.values())], dtype=np.intp)[:-1]
@@ -54,9 +56,14 @@ class GlobalNumbers:
             out["run/update_ratio"] = update / param if param else (0.0 if update == 0 else float("inf"))
         if not math.isnan(noise_scale):
             out["run/noise_scale"] = noise_scale
+        if self._whole_gradient is not None and counts[self._whole_gradient] > 0:
+            out["run/grad_norm"] = float(np.sqrt(squared[self._whole_gradient]))
         if self._loss_row is not None and counts[self._loss_row] > 0:
             out["run/loss"] = float(compute("mean", rows[self._loss_row : self._loss_row + 1])[0])
         out["run/nonfinite"] = float(np.add.reduce(rows[:, NONFINITE]))
+        if self._batch is not None:
+            # A batch may hold NaN on purpose, as a mask of its targets.
+            out["run/nonfinite"] -= float(rows[self._batch, NONFINITE])
         return out
 
     def _sums(self, of_rows: Array) -> Array:

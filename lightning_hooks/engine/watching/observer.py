@@ -21,9 +21,10 @@ from lightning_hooks.engine.watching.param_reader import ParamReader, TensorRows
 from lightning_hooks.engine.watching.row_fallback import RowFallback
 from lightning_hooks.engine.watching.row_owners import RowOwners, owners_requesting
 from lightning_hooks.engine.watching.share import Share
+from lightning_hooks.engine.watching.whole_gradient import WholeGradient
 from lightning_hooks.hooks import Action, RowInGraph
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.rows import LOSS, Due, Row
+from lightning_hooks.plan.rows import BATCH, LOSS, WHOLE, Due, Row
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
 from lightning_hooks.stats import kernels
@@ -95,14 +96,15 @@ class Observer(Participant):
         self.fallback = RowFallback(self)
         self._reader = ParamReader(plan, self.table, self.held)
         self._owners = RowOwners(plan, len(self.shares), self._reader.updates_of)
-        self.reads_before_step = "before_step" in self._reader.phases
+        self._whole_gradient = WholeGradient(plan, self.table.ranks)
+        self.reads_before_step = "before_step" in self._reader.phases or self._whole_gradient.row is not None
         self.reads_final = "final" in self._reader.phases
         self.reads_updates = "after_update" in self._reader.phases
         self.demands: Due = frozenset(plan.schedules)
         self.graph_key: Hashable = self.demands
         self._demands_of: dict[tuple[Due, ...], Due] = {}
         self._cost = 0.0, 0
-        self._write_loss: Callable[[Tensor], None] | None = None
+        self._writers_of_whole: dict[int, Callable[[Tensor], None]] = {}  # by row
         self._told_capture = False
         self._sharded = any(is_sharded(target.value) for target in self.all_targets())
 
@@ -123,15 +125,17 @@ class Observer(Participant):
         return self.demands or None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        self.fallback.begin_step([(self.shares[number], due) for number, due in self.due_shares.items()])
+        shares = {number: self.shares[number] for number in self.due_shares}
+        full = {number: share for number, share in shares.items() if not share.is_between}
+        self.fallback.begin_step([(share, self.due_shares[number]) for number, share in full.items()])
         self.table.expect(self.plan.on_request_at(self.demands))
         if stage != "train":
             return
-        for number in self.due_shares:
-            overhead = self.shares[number].overhead
-            if overhead is not None:
-                overhead.begin()
+        for share in full.values():
+            if share.overhead is not None:
+                share.overhead.begin()
         self.table.clear()
+        self._whole_gradient.clear()
         self.pairs.begin(step)
 
     def note_cost(self, own: float, common: float, wall: float | None) -> None:
@@ -173,7 +177,7 @@ class Observer(Participant):
         self.absent.warn()
 
     def all_targets(self) -> Iterable[Target[Any]]:
-        return (row.target for row in self.plan.rows if row.tensor != LOSS)
+        return (row.target for row in self.plan.rows if row.tensor not in WHOLE)
 
     def refreshed(self) -> None:
         self._reader.forget()
@@ -216,6 +220,7 @@ class Observer(Participant):
     def read_before_step(self, number: int, optimizer: Optimizer, memo: PhaseMemo) -> None:
         """Read in the turn of an owner the tensors of parameters that exist before the step of their optimizer."""
         self._read("before_step", optimizer, memo.scale, number)
+        self._read_whole_gradient(number, optimizer, memo.scale)
         if "pairs" not in self.plan.index.kept or not self._reads:
             return
         for due in self._due_rows("before_step", optimizer, number):
@@ -303,6 +308,24 @@ class Observer(Participant):
             for row, measurement in self._reader.read(phase, optimizer, self._due_rows(phase, optimizer, number), scale):
                 self.fallback.put(row, measurement)
 
+    def _read_whole_gradient(self, number: int, optimizer: Optimizer, scale: Tensor | None) -> None:
+        """Measure the norm of all gradients of an optimizer, in the turn of the owner that asks for it."""
+        row = self._whole_gradient.row
+        if row is None or not self._reads or row not in self._owners.turn(number, self.demands):
+            return
+        if self._whole_gradient.is_due(self.shares[number].plan, self.due_shares[number]):
+            with self.guard:
+                measurement = self._whole_gradient.read(optimizer, scale)
+                if measurement is not None:
+                    self.fallback.put(row, measurement)
+
+    def note_batch(self, tensors: Iterable[Tensor]) -> None:
+        """Merge the real numbers of a batch into the row of the batch, before the batch is used."""
+        row = self.plan.whole_row(BATCH)
+        for tensor in tensors if row is not None else ():
+            if tensor.is_floating_point():
+                self._note_whole(row, tensor)
+
     def note_loss(self, loss: Tensor, batches: int = 1) -> None:
         """Merge a loss into the row of the loss, before its backward.
 
@@ -310,14 +333,17 @@ class Observer(Participant):
             loss: as it is differentiated: multiplied by the loss scale, and divided by the batches of an optimizer's step.
             batches: the number of these batches.
         """
-        row, fallback = self.plan.loss_row, self.fallback
+        self._note_whole(self.plan.whole_row(LOSS), loss, batches)
+
+    def _note_whole(self, row: int | None, tensor: Tensor, times: int = 1) -> None:
+        fallback = self.fallback
         if row is None or self.failed or not self.plan.rows[row].due(self.demands):
             return
         with self.account, self.guard:
-            if self._write_loss is None:
-                self._write_loss = self.table.writer(row, fallback, ())
+            if row not in self._writers_of_whole:
+                self._writers_of_whole[row] = self.table.writer(row, fallback, ())
             cost = fallback.calls, fallback.nanoseconds
-            self._write_loss(loss.detach() if batches == 1 else loss.detach() * batches)
+            self._writers_of_whole[row](tensor.detach() if times == 1 else tensor.detach() * times)
             # Restore the counters, which stand for calls of hooks: no hook was called, and `account` has measured the time.
             fallback.calls, fallback.nanoseconds = cost
 

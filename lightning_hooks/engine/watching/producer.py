@@ -82,6 +82,11 @@ class Producer:
         """Whether an owner with consumers has rows that are due in the current step."""
         return bool(self._due_now())
 
+    @property
+    def is_between(self) -> bool:
+        """Whether the step under way has only what is measured at every step, for every owner with consumers."""
+        return all(self.observer.shares[number].is_between for number in self._due_now())
+
     def end(self, step: int, take_reports: Callable[[], Mapping[str, float]]) -> None:
         """Finish a watched step, or the run of another stage. All ranks must call `end`, which merges the table over them.
 
@@ -98,14 +103,19 @@ class Producer:
         due = self._due_now()
         scale = observer.loss_scale  # the factor by which gradients of module tensors are still multiplied
         observer.fallback.note_order()
-        own, checksum = self._facts_of_rank()
+        is_between = self.is_between
+        own, checksum = (None, 0) if is_between else self._facts_of_rank()
         pending = observer.exchange(checksum)
-        before = None if self._awaiting_requests is None else self._awaiting_requests.pending
+        awaited = self._awaiting_requests
+        before = None if awaited is None else awaited.pending
         # With several ranks, `note` reads the exchange of the previous step. Wait for the exchange before the call of `note`,
         # so that the wait does not count as time of the observer.
         if before is not None and observer.table.ranks > 1:
             self._wait_for(before)
-        facts = None if self._facts is None else self._facts.note(own, pending, before)
+        facts = None
+        if self._facts is not None and not is_between:
+            # The exchange of a step without facts does not say whether the facts of ranks differ.
+            facts = self._facts.note(own, pending, None if awaited is None or awaited.facts is None else awaited.pending)
         of_stores = observer.table.exchange_stores()
         copied_scale = None if scale is None else begin_copy(scale)
         told = self._reports(due, take_reports)
@@ -134,6 +144,8 @@ class Producer:
         told: dict[int, Mapping[str, float]] = {}
         for number in due:
             share = self.observer.shares[number]
+            if share.is_between:
+                continue
             told[number] = take_reports()
             if share.writes_global and share.overhead is not None:
                 told[number] = {**told[number], **share.overhead.report()}
@@ -151,7 +163,7 @@ class Producer:
         ended, self._awaiting_requests = self._awaiting_requests, None
         if ended is not None:
             self._wait_for(ended.pending)
-            if self._facts is not None:
+            if self._facts is not None and ended.facts is not None:
                 self._facts.agree(ended.pending)
             self.observer.agree(ended.pending.merged)
         self.publish_pending()

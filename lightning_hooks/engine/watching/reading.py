@@ -11,7 +11,7 @@ from lightning_hooks.engine.participants.participant import ModuleRule, Particip
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.hooks import Action, Handles, HookSwitch
-from lightning_hooks.plan.rows import LOSS
+from lightning_hooks.plan.rows import WHOLE
 from lightning_hooks.rules.patterns import Target
 
 
@@ -35,6 +35,11 @@ class Reading(Participant):
     def reports(self) -> bool:  # type: ignore[override]
         """Whether transforms report into the views of this owner."""
         return self.observer.stage == "train" and self.share.publisher is not None and not self.share.stopped
+
+    @property
+    def reports_now(self) -> bool:
+        """Whether transforms report into the view of the step under way."""
+        return self.reports and not self.share.is_between
 
     @property
     def is_absent(self) -> bool:
@@ -63,7 +68,7 @@ class Reading(Participant):
         self.share.is_absent = True
 
     def all_targets(self) -> Iterable[Target[Any]]:
-        return (row.target for row in self.share.plan.rows if row.tensor != LOSS)
+        return (row.target for row in self.share.plan.rows if row.tensor not in WHOLE)
 
     def actions(self, key: Any) -> Iterable[Action]:
         return self.observer.actions_of_turn(self.share.part.number, key)

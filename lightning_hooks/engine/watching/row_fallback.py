@@ -12,7 +12,7 @@ from weakref import ref
 from torch import Tensor
 
 from lightning_hooks.plan.plan import LOSS_SCALED
-from lightning_hooks.plan.rows import LOSS, Due
+from lightning_hooks.plan.rows import WHOLE, Due
 from lightning_hooks.stats.kernels import FallbackWriter
 from lightning_hooks.stats.measurement import Measurement, UnmeasurableError, UnscaledMeasurement
 from lightning_hooks.stats.schema import MAX, MIN, NONFINITE
@@ -79,7 +79,7 @@ class RowFallback(FallbackWriter):
             row_of, is_due = share.part.row_of, share.part.measured_at(due)
             # Other owners may have had more rows measured in this step.
             measured = [row for row in self._order if row in row_of and is_due[row_of[row]]]
-            share.plan.index.set_execution_order([row_of[row] for row in measured if rows[row].tensor != LOSS])
+            share.plan.index.set_execution_order([row_of[row] for row in measured if rows[row].tensor not in WHOLE])
             share.shapes.update({row_of[row]: self._shapes[row] for row in measured if row in self._shapes})
             share.has_order = bool(measured)
         self._order = []

@@ -10,10 +10,11 @@ from lightning_hooks.engine.participants.overhead import Account, Overhead
 from lightning_hooks.errors import RuleError, StoppedError
 from lightning_hooks.plan.joined import Part
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.rows import Due
+from lightning_hooks.plan.rows import EVERY_STEP, Due
 from lightning_hooks.records.consumer import Publisher
 from lightning_hooks.rules import MODULE_TENSORS
 from lightning_hooks.rules.patterns import Target
+from lightning_hooks.rules.schedule import EveryN
 
 
 class Share:
@@ -67,6 +68,7 @@ class Share:
         self.shapes: dict[int, tuple[int, ...]] = {}
         self._intervals = [(each, each) for each in part.plan.schedules]
         self._due_of: dict[tuple[bool, ...], Due] = {}
+        self._due: Due = frozenset()
         self._focus_until = 0  # the step before which every row is measured
         self._last_asked = -1
 
@@ -85,7 +87,13 @@ class Share:
         # Return the same set for the same schedules: a set keeps its hash, and several caches have it as their key.
         if chosen not in self._due_of:
             self._due_of[chosen] = frozenset(compress(self.plan.schedules, chosen))
-        return self._due_of[chosen]
+        self._due = self._due_of[chosen]
+        return self._due
+
+    @property
+    def is_between(self) -> bool:
+        """Whether only what is measured at every step is due in the step under way."""
+        return self.plan.is_between(self._due)
 
     def widen(self, factor: int) -> None:
         """From the next step on, make every interval `factor` times as long as its rule says; rows keep their schedules."""
@@ -93,7 +101,12 @@ class Share:
             self.factor = factor
             if self.overhead is not None:
                 self.overhead.restart()
-            self._intervals = [(schedule, schedule.widened(factor)) for schedule, _ in self._intervals]
+            self._intervals = [(each, self._widened(each)) for each, _ in self._intervals]
+
+    def _widened(self, schedule: EveryN) -> EveryN:
+        """A schedule with longer intervals; that of what is measured at every step stays."""
+        is_of_every_step = self.plan.is_of_every_step and schedule == EVERY_STEP
+        return schedule if is_of_every_step else schedule.widened(self.factor)
 
     def wanted_factor(self) -> int:
         """The factor by which the intervals should be longer than the rules say, by what this rank has measured."""

@@ -110,6 +110,7 @@ class ShareViews:
             is_last: whether no other view is made of these numbers, so that this one may keep their arrays.
         """
         plan, part = self._share.plan, self._share.part
+        is_between = plan.is_between(due)
         # Another owner may have had more rows measured than this one asked for.
         measured = None if self._stage != "train" else part.measured_at(due)
         is_all = measured is None or bool(measured.all())
@@ -117,8 +118,9 @@ class ShareViews:
         if measured is not None and not is_all:
             moments[~measured] = _NEUTRAL
         is_own = self._is_whole and is_last
-        named = {each.rows.accumulator.name: self._numbers_of(each, numbers, due, measured, is_own) for each in self._kept}
-        for name, history in self._histories.items():
+        of_step = [] if is_between else self._kept
+        named = {each.rows.accumulator.name: self._numbers_of(each, numbers, due, measured, is_own) for each in of_step}
+        for name, history in self._histories.items() if named else ():
             own = next(list(each.rows) for each in plan.kept if each.accumulator.name == name)
             states = RowStates({name: named[name], MOMENTS.name: moments[own]}.__getitem__, self._table.ranks)
             named[name] = history.update(states)
@@ -142,6 +144,7 @@ class ShareViews:
             ranks=self._table.ranks,
             facts=numbers.facts,
             structure=self._structure,
+            is_between=is_between,
         )
 
     def _numbers_of(

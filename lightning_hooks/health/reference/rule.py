@@ -138,6 +138,10 @@ class ReferenceRule(HealthRule):
         common = {name: value for name, value in options.items() if name not in tolerances}
         return super().with_options({**common, "tolerances": tolerances})
 
+    @property
+    def looks_between(self) -> bool:
+        return False
+
     def can_run(self, evidence: Evidence) -> str | None:
         obstacle = self.compared.obstacle
         return super().can_run(evidence) if obstacle is None else obstacle(self._good_runs(), evidence)

@@ -51,6 +51,7 @@ def _numbers_differ(good: GoodRuns, evidence: Evidence) -> Iterator[Symptom]:
     outside: dict[Key, _Outside] = {}
     for key in BAND_KEYS:
         bands, track = good.reference.bands.get(key), evidence.track(*key)
+        track = None if track is None else evidence.of_rows(track)
         if bands is not None and track is not None and len(track.steps[track.new]):
             outside[key] = _Outside.of(bands, track, good.reference.last, good.tolerances["sigmas"])
     for key, each in outside.items():

@@ -145,8 +145,11 @@ def _weights_jump(good: GoodRuns, evidence: Evidence) -> Iterator[Symptom]:
     """
     tracks = {stat: evidence.track("param", stat) for stat in _WEIGHT}
     update, update_max = evidence.track("update", "norm"), evidence.track("update", "abs_max")
-    params = {stat: track for stat, track in tracks.items() if track is not None}
-    if update is None or update_max is None or len(params) < len(tracks) or not len(update.steps[update.new]):
+    params = {stat: evidence.of_rows(track) for stat, track in tracks.items() if track is not None}
+    if update is None or update_max is None or len(params) < len(tracks):
+        return
+    update, update_max = evidence.of_rows(update), evidence.of_rows(update_max)
+    if not len(update.steps[update.new]):
         return
     first = max(0, (update.new.start or 0) - 1)
     of_params = {stat: track.values[first:] for stat, track in params.items()}

@@ -41,7 +41,10 @@ class NotCalledAnyMore(HealthRule):
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         output, facts = evidence.track("output", "count"), evidence.facts
-        if output is None or facts is None or evidence.structure is None or len(output.steps) < self.history + self.least:
+        if output is None or facts is None or evidence.structure is None:
+            return
+        output = evidence.of_rows(output)
+        if len(output.steps) < self.history + self.least:
             return
         ran = output.values > 0
         absent = np.flatnonzero(~ran[-self.least :].any(axis=0) & ran[: -self.least].any(axis=0)).tolist()
@@ -91,8 +94,11 @@ class NeverCalled(HealthRule):
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         output = evidence.track("output", "count")
-        steps = evidence.steps
-        if output is None or len(steps) < self.least or int(steps[0]) != evidence.first_step:
+        if output is None:
+            return
+        output = evidence.of_rows(output)
+        steps = output.steps
+        if len(steps) < self.least or int(evidence.steps[0]) != evidence.first_step:
             return
         ran = (output.values > 0).any(axis=0)
         if not ran.any() or ran.all():

@@ -63,6 +63,7 @@ class GradientSpike(HealthRule):
         track, early = evidence.track("grad", "norm"), evidence.early("grad", "norm")
         if track is None or early is None or not len(track.steps):
             return
+        track = evidence.of_rows(track)
         for column in self._candidates(track, early, _are_weights(evidence, track.names)):
             values = track.values[:, column]
             for spike in spikes(values, track.new, [self._limit_of], self.settle, self.times, SHORT_HISTORY):

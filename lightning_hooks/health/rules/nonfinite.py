@@ -13,6 +13,7 @@ from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.roles import Mask
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import Needs
+from lightning_hooks.plan.rows import WHOLE
 from lightning_hooks.records.step_view import StepView
 
 _HALF_MAX: Final = 65504.0  # the largest finite float16
@@ -29,6 +30,11 @@ class _Bad(NamedTuple):
 
     track: Track
     rows: Mask
+
+    @property
+    def measured(self) -> Mask:
+        """The steps at which a row of the tensor was measured, bool [window]."""
+        return ~np.isnan(self.track.values).all(axis=1)
 
     def are_finite(self, step: int) -> bool:
         """Whether the tensor was measured at a step of the window, and all its rows were finite there."""
@@ -65,6 +71,8 @@ class NonFinite(HealthRule):
         ("output", "nonfinite"),
         ("output", "max"),
         ("input", "nonfinite"),
+        ("gradient", "nonfinite"),
+        ("batch", "nonfinite"),
     )
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the row that is named first: a logarithm or root of 0, a division by 0, the exponential of a large number.",
@@ -95,24 +103,42 @@ class NonFinite(HealthRule):
         steps, new = evidence.steps, next(iter(bad.values())).track.new
         if not alarm[new].any():
             return
-        for begin, end in _runs(alarm):
+        # A step at which nothing was measured that could be bad neither begins nor ends anything.
+        whole = _bad(evidence, "gradient")
+        known = np.flatnonzero(np.any([found.measured for found in bad.values()], axis=0))
+        for begin, end in ((known[first], known[last - 1] + 1) for first, last in _runs(alarm[known])):
             if end <= new.start:
                 continue
+            since = self._since(evidence, whole, begin)
             for tensor, column, counts in self._origins(evidence, bad, begin):
                 for i in range(max(begin, new.start), end):
                     if counts.rows[i, column]:
                         count = float(counts.track.values[i, column])
                         name = counts.track.names[column]
-                        row = "" if tensor == "loss" else name
-                        is_loss_alone = grad is not None and grad.are_finite(i)
+                        row = "" if counts.track.tensor in WHOLE else name
+                        is_loss_alone = any(each is not None and each.are_finite(i) for each in (grad, whole))
                         yield Symptom(
                             row,
                             tensor=tensor,
                             step=int(steps[i]),
                             measured=count,
                             threshold=0.0,
-                            text=_text(tensor, count, is_loss_alone),
+                            text=_text(counts.track.tensor if row == "" else tensor, count, is_loss_alone),
+                            since=since,
                         )
+
+    def _since(self, evidence: Evidence, whole: _Bad | None, begin: int) -> int | None:
+        """The step at which the whole gradient was the first to be bad, where that led to what is bad now; None if none was.
+
+        A loss scaler skips steps with such gradients, so under one they lead to nothing.
+        """
+        facts = evidence.facts
+        if whole is None or (facts is not None and (facts.precision == "16-mixed" or facts.loss_scale not in (None, 1.0))):
+            return None
+        first = begin
+        while first > 0 and whole.rows[first - 1].any():
+            first -= 1
+        return int(evidence.steps[first]) if first < begin else None
 
     def _origins(self, evidence: Evidence, bad: dict[str, _Bad], step: int) -> Iterator[tuple[str, int, _Bad]]:
         """The rows that were bad at the first bad step, as (tensor, column, where it is bad); those of activations last."""
@@ -135,6 +161,13 @@ class NonFinite(HealthRule):
                 first = order.get(output.track.names[column], first)
                 yield "output", column, is_nan
             yield from self._of_batch(evidence, bad, output, order, step)
+            measured = ~np.isnan(output.track.values[step]).all()
+        else:
+            measured = False
+        batch = _bad(evidence, "batch")
+        # At a step between those of rows, only the batch itself tells. A batch that is masked by NaN has always held some.
+        if not measured and batch is not None and batch.rows[step].any() and not batch.rows[:step].any():
+            yield "input", 0, batch
         inputs = _bad(evidence, "input")
         if inputs is not None and len(inputs.rows) > step:
             at_first = [c for c in np.flatnonzero(inputs.rows[step]).tolist() if order.get(inputs.track.names[c], -1) == 0]
@@ -168,15 +201,17 @@ class NonFinite(HealthRule):
         if largest is None or facts is None or not (facts.precision == "16-mixed" or facts.loss_scale not in (None, 1.0)):
             return found
         steps = grad.track.steps.tolist()
+        measured = np.flatnonzero(grad.measured).tolist()
         for i in np.flatnonzero(grad.rows.any(axis=1)).tolist():
-            if i + 1 < self.overflows:
+            last = measured[: measured.index(i) + 1][-self.overflows :]
+            if len(last) < self.overflows:
                 continue
             at_step = evidence.facts_at(steps[i])
             scale = at_step.loss_scale if at_step is not None and at_step.loss_scale is not None else 1.0
             finite = np.where(np.isfinite(largest.values[i]), largest.values[i], 0.0)
             is_far = finite.any() and finite.max() * scale < _HALF_MAX / self.headroom
             if is_far or scale <= 1.0:
-                found[i] = grad.rows[i - self.overflows + 1 : i + 1].all(axis=0)
+                found[i] = grad.rows[last].all(axis=0)
         return found
 
 
@@ -207,6 +242,7 @@ def _text(tensor: str, count: float, is_loss_alone: bool) -> str:
         "grad": "gradient",
         "output": "output (the first in order of execution)",
         "input": "first module's output, whose weights are finite,",
+        "batch": "batch",
     }[tensor]
     return f"{int(count)} elements of the {what} are not finite"
 

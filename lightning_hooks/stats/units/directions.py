@@ -33,4 +33,5 @@ def directions_joined(state: Tensor, units: int) -> Tensor | None:
     """
     if state.ndim < 2 or state.shape[0] % 2 or 2 * state.shape[-1] != units:
         return None
-    return state.unflatten(0, (-1, 2)).movedim(1, -2).flatten(-2)
+    joined: Tensor = state.unflatten(0, (-1, 2)).movedim(1, -2).flatten(-2)
+    return joined

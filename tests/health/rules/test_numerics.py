@@ -62,6 +62,57 @@ def test_the_weight_and_the_first_output_are_named_where_the_weight_breaks():
     assert rows_of(steps_of(everything, begin=9)) == {("param", "b.weight"), ("output", "b"), ("loss", "")}
 
 
+def between(changes, *, at, steps=40, every=5, facts=None):
+    """A run of which rows are measured at each fifth step, and the loss, the whole gradient and the batch at all.
+
+    Args:
+        changes: {tensor: a row of the whole step that is broken, or a function of the step}.
+        at: the step from which on they are.
+        steps: how many.
+        every: the interval of the rows.
+        facts: of all steps.
+    """
+    usual = {"loss": of_rms(1.0), "gradient": of_rms(1e-3), "batch": of_rms(1.0)}
+    whole = {(tensor, tensor): changes.get(tensor, made) for tensor, made in usual.items()}
+    whole = {
+        (tensor, tensor): lambda step, tensor=tensor, made=made: (
+            usual[tensor] if step < at else made(step) if callable(made) else made
+        )
+        for (tensor, _), made in whole.items()
+    }
+    rows = {("output", each.name): of_rms(1.0) for each in MODEL.modules}
+    rows |= {(tensor, name): of_rms(1e-3) for tensor in ("param", "grad", "update") for name in WEIGHTS}
+    rows = {key: lambda step, made=made: made if (step + 1) % every == 0 else None for key, made in rows.items()}
+    views = run(MODEL, {**rows, **whole}, steps=steps, facts=facts or StepFacts(), loss=None)
+    return [replace(view, is_between=(view.step + 1) % every != 0) for view in views]
+
+
+@pytest.mark.parametrize("at", [21, 24])
+def test_a_loss_is_looked_at_at_every_step_whatever_the_interval_of_rows(at):
+    (finding,) = diagnosed(NonFinite(), between({"loss": NAN}, at=at)).findings
+    assert finding.first_step == at and finding.message == "The loss is not finite, although all gradients are."
+
+
+def test_a_batch_that_is_not_finite_is_named_beside_the_loss_that_it_breaks():
+    views = between({"loss": NAN, "gradient": NAN, "batch": NAN}, at=21)
+    assert ("input", "") in rows_of(views)
+    (finding,) = diagnosed(NonFinite(), views).findings
+    assert {each.text for each in finding.evidence} >= {"1 elements of the batch are not finite"}
+    assert found(NonFinite(), between({"batch": NAN}, at=21)) == {}
+
+
+def test_a_batch_that_always_holds_nan_as_a_mask_is_no_origin():
+    views = between({"batch": NAN, "loss": lambda step: NAN if step >= 21 else of_rms(1.0)}, at=0)
+    assert rows_of(views) == {("loss", "")}
+
+
+def test_a_gradient_between_rows_is_the_beginning_of_what_it_breaks():
+    changes = {"gradient": NAN, "loss": lambda step: NAN if step > 21 else of_rms(1.0)}
+    assert found(NonFinite(), between(changes, at=21)) == {"": 21}
+    assert found(NonFinite(), between({"gradient": NAN}, at=21)) == {}
+    assert found(NonFinite(), between(changes, at=21, facts=scaled(128.0))) == {"": 22}
+
+
 def test_rows_that_break_later_are_no_origin():
     views = steps_of({("param", "b.weight"): NAN}, begin=9)
     later = steps_of({("param", name): NAN for name in WEIGHTS}, begin=9)

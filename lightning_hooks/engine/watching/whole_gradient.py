@@ -1,0 +1,80 @@
+"""All gradients of a step together, at the steps at which no rule measures gradients: one call of the kernel an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lightning_hooks.plan.plan import Plan
+from lightning_hooks.plan.rows import GRADIENT, Due
+from lightning_hooks.stats import kernels
+from lightning_hooks.stats.measurement import Measurement, MergedMeasurement
+from lightning_hooks.stats.moments import merge_groups, rescale
+from lightning_hooks.stats.processes import rank
+from lightning_hooks.tensor_kinds import elements, is_sharded
+
+
+class WholeGradient:
+    """Reads the gradients that the optimizers of a step hold, without waiting for a device.
+
+    Args:
+        plan: the plan of a table.
+        ranks: the number of ranks whose tables are merged.
+
+    Attributes:
+        row: of the whole gradient; None if the plan has none.
+    """
+
+    def __init__(self, plan: Plan, ranks: int) -> None:
+        self.row = plan.whole_row(GRADIENT)
+        self._reads_shared = ranks == 1 or rank() == 0
+        self._is_due: dict[Due, bool] = {}
+        # The moments by the id of an optimizer of the step: LBFGS evaluates its gradients several times.
+        self._read: dict[int, Tensor] = {}
+
+    def clear(self) -> None:
+        """Begin a step."""
+        self._read.clear()
+
+    def is_due(self, plan: Plan, due: Due) -> bool:
+        """Whether no gradient of a plan is due, so that the norm of all of them does not follow from rows."""
+        if due not in self._is_due:
+            self._is_due[due] = not any(row.tensor == "grad" and row.due(due) for row in plan.rows)
+        return self._is_due[due]
+
+    @torch.no_grad()
+    def read(self, optimizer: Optimizer, scale: Tensor | None) -> Measurement | None:
+        """The gradients of all optimizers of the step that were read so far; None without any gradient.
+
+        Args:
+            optimizer: steps next.
+            scale: the loss scale by which its gradients are still multiplied; None if they are not.
+        """
+        by_device: dict[torch.device, list[Tensor]] = {}
+        for tensor in self._gradients(optimizer):
+            by_device.setdefault(tensor.device, []).append(tensor)
+        if by_device:
+            moments = _merged([kernels.measure_many(tensors) for tensors in by_device.values()])
+            self._read[id(optimizer)] = moments if scale is None else rescale(moments, scale.double().reciprocal())
+        read = [*self._read.values()]
+        return MergedMeasurement(read[0] if len(read) == 1 else _merged([each[None] for each in read])) if read else None
+
+    def _gradients(self, optimizer: Optimizer) -> Iterator[Tensor]:
+        """The elements that this rank counts: of a gradient that all ranks hold, the first rank counts all."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                gradient = parameter.grad if parameter.requires_grad else None
+                if gradient is None or not (self._reads_shared or is_sharded(gradient)):
+                    continue
+                stored = elements(gradient)
+                if stored is not None and stored[0].numel():
+                    yield stored[0]
+
+
+def _merged(moments: list[Tensor]) -> Tensor:
+    """The moments of all rows of several tables, [9], on the device of the first."""
+    rows = torch.cat([each.to(moments[0].device) for each in moments])
+    return merge_groups(rows)
