@@ -42,7 +42,9 @@ INITIALISATIONS: Final[Mapping[str, Callable[[Tensor], Any] | None]] = {
 def initialise(module: nn.Module, name: str) -> None:
     """Give linear layers and convolutions other weights, and biases of 0; "default" leaves both."""
     fill = INITIALISATIONS[name]
-    for each in module.modules() if fill is not None else ():
+    if fill is None:
+        return
+    for each in module.modules():
         if isinstance(each, (nn.Linear, nn.Conv1d, nn.Conv2d)):
             fill(each.weight)
             if each.bias is not None:
@@ -129,8 +131,8 @@ class Learner(LightningModule):
         self.spec, self.model, self.criterion = spec, model, criterion
         self.automatic_optimization = not is_manual(spec)
 
-    def forward(self, inputs: Tensor) -> Any:
-        return self.model(inputs)
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.model(*inputs)
 
     def loss(self, batch: Any) -> Tensor:
         inputs, targets = batch
@@ -172,7 +174,7 @@ def split(samples: Tensor, spec: Spec, purpose: str) -> Tensor:
     return order[:1400] if purpose == "train" else order[1400:]
 
 
-def loader(spec: Spec, *tensors: Tensor) -> DataLoader:
+def loader(spec: Spec, *tensors: Tensor) -> DataLoader[Any]:
     """The batches of a training, in an order that depends on its repetition."""
     source = spec.source("order")
     return DataLoader(TensorDataset(*tensors), batch_size=spec.batch, shuffle=True, drop_last=True, generator=source)

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import torch
-from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import EMAWeightAveraging, WeightAveraging
 from torch import Tensor, nn
 from torch.distributions import Beta
@@ -67,9 +66,10 @@ def _each_hidden(change: Callable[[nn.Module], Any], case: Case, spec: Spec) -> 
 
 def _average(case: Case, spec: Spec) -> Case:
     """Keep a moving average of the weights outside of the model, as users of EMA do."""
-    average = AveragedModel(case.module.model, multi_avg_fn=get_ema_multi_avg_fn(0.99))
+    model: Any = case.module.model
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))
 
-    def update(module: LightningModule, *args: Any) -> None:
+    def update(module: Any, *args: Any) -> None:
         average.to(module.dtype).update_parameters(module.model)
 
     case.module.on_train_batch_end = partial(update, case.module)
@@ -120,7 +120,7 @@ def _binary(layer: nn.Module) -> None:
 
 def _mixup(case: Case, spec: Spec) -> Case:
     """Learn from mixtures of two samples."""
-    module = case.module
+    module: Any = case.module
 
     def mixed(batch: Any) -> Tensor:
         inputs, labels = batch
@@ -134,8 +134,9 @@ def _mixup(case: Case, spec: Spec) -> Case:
 
 def _prior_head(case: Case, spec: Spec) -> Case:
     """Let the biases of the head begin at the best constant prediction."""
-    _, head = layers_of(case.module)[-1]
-    targets = case.loader.dataset.tensors[1]
+    head: Any = layers_of(case.module)[-1][1]
+    data: Any = case.loader.dataset
+    targets = data.tensors[1]
     if targets.is_floating_point():
         best = targets.mean(0)
     else:
@@ -157,7 +158,7 @@ def _freeze_first(case: Case, spec: Spec) -> Case:
 
 
 def _zero_head(case: Case, spec: Spec) -> Case:
-    _, head = layers_of(case.module)[-1]
+    head: Any = layers_of(case.module)[-1][1]
     nn.init.zeros_(head.weight)
     return case
 
@@ -171,7 +172,8 @@ def _noise(case: Case, spec: Spec) -> Case:
             return None
         return (first + 0.1 * torch.randn_like(first), *args[1:])
 
-    case.module.model.register_forward_pre_hook(noisy)
+    model: Any = case.module.model
+    model.register_forward_pre_hook(noisy)
     return case
 
 
@@ -211,7 +213,7 @@ TRICKS: Final[Mapping[str, Trick]] = {
         lambda spec: spec.family in ("mlp", "cnn", "resnet", "transformer") and not tied(spec) and _has_free_first(spec),
     ),
     "unfrozen-first": Trick(_unfreeze_first, lambda spec: _can_unfreeze(spec) and _has_free_first(spec) and _is_copied(spec)),
-    # AdamW in two groups, of which biases and norms have no decay.
+    # Biases and norms are a second group of parameters, without a decay.
     "groups": Trick(_unchanged, lambda spec: _is_single(spec) and OPTIMIZERS[spec.optimizer].decays),
     # The direction of a code that is 0 for all samples has no gradient, so that such an encoder never begins to learn.
     "zero-head": Trick(_zero_head, lambda spec: not tied(spec) and spec.family != "contrastive"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import BaseFinetuning
@@ -28,8 +29,9 @@ class Unfreezing(BaseFinetuning):
 
 def with_callback(case: Case, callback: Callback) -> Case:
     """The case with a callback that its module brings."""
-    brought = [*case.module.configure_callbacks(), callback]
-    case.module.configure_callbacks = lambda: brought
+    module: Any = case.module
+    brought = [*module.configure_callbacks(), callback]
+    module.configure_callbacks = lambda: brought
     return case
 
 

@@ -60,9 +60,6 @@ class Recommender(nn.Module):
 
 
 class _Learner(Learner):
-    def forward(self, places: Tensor, numbers: Tensor) -> Tensor:
-        return self.model(places, numbers)
-
     def loss(self, batch: Any) -> Tensor:
         places, numbers, clicks = batch
         return self.criterion(self(places, numbers), clicks)

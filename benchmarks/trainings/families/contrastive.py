@@ -60,10 +60,10 @@ def make(spec: Spec) -> Case:
     """The case of a spec."""
     seeded(spec)
     pixels, width = _data(spec, "train"), spec["width"]
-    norms = {"none": [], "batch": [nn.BatchNorm1d], "layer": [nn.LayerNorm]}[spec["norm"]]
+    norms: Mapping[str, list[Any]] = {"none": [], "batch": [nn.BatchNorm1d], "layer": [nn.LayerNorm]}
     layers: list[nn.Module] = []
     for index in range(spec["depth"]):
-        layers += [nn.Linear(width if index else pixels.shape[1], width), *(norm(width) for norm in norms)]
+        layers += [nn.Linear(width if index else pixels.shape[1], width), *(norm(width) for norm in norms[spec["norm"]])]
         layers += [ACTIVATIONS[spec.activation](), *dropouts(spec)]
     model = nn.Sequential(*layers, nn.Linear(width, spec["codes"]))
     return learned(spec, model, _criterion(spec), pixels, learner=_Learner)

@@ -59,8 +59,8 @@ class Writer(nn.Module):
 
 def _loss(logits: Tensor, symbols: Tensor) -> Tensor:
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    lengths = [torch.full((len(symbols),), each.shape[1]) for each in (logits, symbols)]
-    return functional.ctc_loss(logits.log_softmax(2).transpose(0, 1), symbols, *lengths)
+    frames, written = (torch.full((len(symbols),), each.shape[1]) for each in (logits, symbols))
+    return functional.ctc_loss(logits.log_softmax(2).transpose(0, 1), symbols, frames, written)
 
 
 def data(spec: Spec, purpose: str) -> tuple[Tensor, Tensor]:

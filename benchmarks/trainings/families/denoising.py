@@ -61,7 +61,8 @@ class UNet(nn.Module):
 def with_head(case: Case, spec: Spec) -> Case:
     """The case of a U-Net, whose head begins at zero if that is drawn."""
     if spec["zero"]:
-        nn.init.zeros_(case.module.model.head.weight)
+        model: Any = case.module.model
+        nn.init.zeros_(model.head.weight)
     return case
 
 
@@ -88,8 +89,8 @@ def _data(spec: Spec, purpose: str) -> Tensor:
 def make(spec: Spec) -> Case:
     """The case of a spec."""
     seeded(spec)
-    criterion = {"squared": functional.mse_loss, "absolute": functional.l1_loss, "huber": functional.huber_loss}[spec.loss]
-    return with_head(learned(spec, UNet(spec, 2), criterion, _data(spec, "train"), learner=_Learner), spec)
+    losses: Mapping[str, Any] = {"squared": functional.mse_loss, "absolute": functional.l1_loss, "huber": functional.huber_loss}
+    return with_head(learned(spec, UNet(spec, 2), losses[spec.loss], _data(spec, "train"), learner=_Learner), spec)
 
 
 def measure(module: LightningModule, spec: Spec) -> float:

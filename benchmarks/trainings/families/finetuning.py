@@ -69,10 +69,10 @@ class Tuned(nn.Module):
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         width = spec["width"]
-        norms = {"none": [], "layer": [nn.LayerNorm], "batch": [nn.BatchNorm1d]}[spec["norm"]]
+        norms: Mapping[str, list[Any]] = {"none": [], "layer": [nn.LayerNorm], "batch": [nn.BatchNorm1d]}
         blocks = []
         for index in range(spec["depth"]):
-            layers = [nn.Linear(width if index else 64, width), *(norm(width) for norm in norms)]
+            layers = [nn.Linear(width if index else 64, width), *(norm(width) for norm in norms[spec["norm"]])]
             blocks.append(nn.Sequential(*layers, ACTIVATIONS[spec.activation](), *dropouts(spec)))
         self.body, self.head = nn.Sequential(*blocks), nn.Linear(width, 10)
 
@@ -118,7 +118,8 @@ def make(spec: Spec) -> Case:
     if mode != "tiny":
         model.head = new
     if mode == "lora":
-        for block in model.body:
+        blocks: Any = model.body
+        for block in blocks:
             block[0] = Lora(block[0], spec["rank"])
     if mode == "probe":
         model.body.requires_grad_(False)

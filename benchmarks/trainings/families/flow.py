@@ -78,7 +78,8 @@ def make(spec: Spec) -> Case:
     seeded(spec)
     model = Flow(spec)
     case = learned(spec, model, _negative_mean, points(spec, "train")[0], learner=_Learner)
-    for coupling in model.couplings if spec["zero"] else ():
+    couplings: Any = model.couplings if spec["zero"] else ()
+    for coupling in couplings:
         nn.init.zeros_(coupling.net[-1].weight)
         nn.init.zeros_(coupling.net[-1].bias)
     return case

@@ -5,7 +5,7 @@ Healthy: the energy distance of generated points to fresh ones is at most half o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -51,7 +51,7 @@ class Gan(nn.Module):
         return self.generator(codes)
 
 
-_JUDGING = {
+_JUDGING: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "natural": lambda real, fake: softplus(-real).mean() + softplus(fake).mean(),
     "hinge": lambda real, fake: (1 - real).relu().mean() + (1 + fake).relu().mean(),
     "squares": lambda real, fake: (real - 1).square().mean() + fake.square().mean(),
@@ -68,6 +68,8 @@ def _fooling(spec: Spec) -> Any:
 
 
 class _Learner(Learner):
+    model: Gan
+
     def codes(self, points: Tensor) -> Tensor:
         return torch.randn(len(points), self.spec["codes"], dtype=points.dtype)
 
@@ -88,7 +90,8 @@ class _Learner(Learner):
         return loss + 5 * (slope.norm(dim=1) - 1).square().mean()
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        generating, judging = self.optimizers()
+        optimizers: Any = self.optimizers()
+        generating, judging = optimizers
         losses = []
         turns = [(judging, self.judging_loss)] * (2 if self.spec["twice"] else 1) + [(generating, self.loss)]
         for optimizer, loss_of in turns:

@@ -62,9 +62,6 @@ class GraphNet(nn.Module):
 
 
 class _Learner(Learner):
-    def forward(self, features: Tensor, adjacency: Tensor) -> Tensor:
-        return self.model(features, adjacency)
-
     def loss(self, batch: Any) -> Tensor:
         features, adjacency, labels, given = (each[0] for each in batch)
         return self.criterion(self(features, adjacency)[given], labels[given])

@@ -50,7 +50,8 @@ def _branch(spec: Spec, first: int, last: int, stride: int) -> nn.Sequential:
     if spec["pre"]:
         return nn.Sequential(*norm_of(spec["norm"], first), activation(), start, *norm, activation(), end)
     if spec["zero"]:
-        nn.init.zeros_(final[0].weight)
+        last_norm: Any = final[0]
+        nn.init.zeros_(last_norm.weight)
     return nn.Sequential(start, *norm, activation(), end, *final)
 
 

@@ -42,7 +42,7 @@ def _both(logits: Tensor, targets: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(logits, targets) + _dice(logits, targets)
 
 
-_LOSSES = {"cross-entropy": functional.binary_cross_entropy_with_logits, "dice": _dice, "both": _both}
+_LOSSES: Mapping[str, Any] = {"cross-entropy": functional.binary_cross_entropy_with_logits, "dice": _dice, "both": _both}
 
 
 def data(spec: Spec, purpose: str) -> tuple[Tensor, Tensor]:

@@ -53,7 +53,8 @@ class Layer(nn.Module):
 
     def attention(self, inputs: Tensor) -> Tensor:
         parts = self.qkv(inputs).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(*parts, is_causal=self.is_causal)
+        query, key, value = parts.unbind(0)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=self.is_causal)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -102,7 +103,8 @@ def make(spec: Spec) -> Case:
     model = Transformer(spec)
     if not spec["tied"]:
         initialise(model, spec.initialisation)
-    for layer in model.layers if spec["zero"] else ():
+    layers: Any = model.layers if spec["zero"] else ()
+    for layer in layers:
         nn.init.zeros_(layer.out.weight)
         nn.init.zeros_(layer.feed[-1].weight)
     return Case(Learner(spec, model, CLASSIFICATION[spec.loss]), loader(spec, *data(spec, "train")))

@@ -27,7 +27,8 @@ def _freeze(case: Case, spec: Spec, share: float) -> Planted:
 
 
 def _forget(case: Case, spec: Spec, share: float) -> Planted:
-    chosen, module = _share_of(case, share), case.module
+    module: Any = case.module
+    chosen = _share_of(case, share)
     held = module.held
     forgotten = {id(parameter) for _, layer in chosen for parameter in layer.parameters()}
 
