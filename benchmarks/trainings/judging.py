@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import lightning_hooks.health as health
+from benchmarks.trainings.mutators import MUTATORS
+from benchmarks.trainings.shown import changed_at
 from galleries.rules import HEALTH
 from lightning_hooks.codec import encode
 from lightning_hooks.health.actions import Actions
@@ -129,7 +131,10 @@ def judged(line: Mapping[str, Any], folder: Path, rules: Any = None) -> dict[str
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            judgement = judge_offline(read_views(folder / line["views"]), rules, line["error"])
+            views = read_views(folder / line["views"])
+            judgement = judge_offline(views, rules, line["error"])
+            if shown := _shown(line, views, folder):
+                plain |= shown
     except Exception as failure:
         return {**plain, "error": f"{type(failure).__name__}: {failure}"}
     findings = [
@@ -139,3 +144,12 @@ def judged(line: Mapping[str, Any], folder: Path, rules: Any = None) -> dict[str
     causes = [[cause.name, cause.severity] for cause in judgement.causes]
     told = {"line": judgement.line, "blocks": judgement.blocks, "warned": [str(each.message) for each in warned]}
     return encode({**plain, "findings": findings, "causes": causes, **told, "diverged": judgement.diverged})
+
+
+def _shown(line: Mapping[str, Any], views: list[StepView], folder: Path) -> dict[str, Any]:
+    """The step at which the row or fact of a visible fault changed, if the training without the fault is in the folder."""
+    without = folder / f"{line.get('seed')}.views"
+    shows = MUTATORS[line["fault"]].answer.shows if line.get("fault") in MUTATORS else ()
+    if not shows or not without.exists():
+        return {}
+    return {"shown": changed_at(views, read_views(without), shows, line["rows"], line["onset"])}

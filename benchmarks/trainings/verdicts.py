@@ -48,6 +48,7 @@ class Rung:
         has_cause: whether a right cause was told; None if no cause of today is right.
         delay: the steps from the onset until a rule named the fault.
         lead: the steps from then until the loss diverged; None if either did not happen.
+        has_changed: whether the row or fact that makes the fault visible has changed; None if nobody has compared it.
         said: the rules that were told.
     """
 
@@ -60,6 +61,7 @@ class Rung:
     has_cause: bool | None
     delay: int | None
     lead: int | None
+    has_changed: bool | None
     said: tuple[str, ...]
 
 
@@ -71,9 +73,9 @@ def rung_of(line: Mapping[str, Any], judgement: Mapping[str, Any], lines: Mappin
         judgement: of it.
         lines: of all recorded jobs, among which are the repetitions of the training without the fault.
     """
-    mutator = MUTATORS[line["fault"]]
+    answer = MUTATORS[line["fault"]].answer
     told = [each for each in alarms(judgement) if each.step >= line["onset"]]
-    naming = [each for each in told if each.rule in mutator.rules]
+    naming = [each for each in told if each.rule in answer.rules]
     named_at = min((each.step for each in naming), default=None)
     diverged = judgement.get("diverged")
     return Rung(
@@ -83,9 +85,10 @@ def rung_of(line: Mapping[str, Any], judgement: Mapping[str, Any], lines: Mappin
         bool(told),
         bool(naming),
         any(map(matches(line["rows"]), (row for each in naming for row in each.rows))) if line["rows"] else None,
-        bool({cause for cause, _ in judgement["causes"]} & {*mutator.causes}) if mutator.causes else None,
+        bool({cause for cause, _ in judgement["causes"]} & {*answer.causes}) if answer.causes else None,
         None if named_at is None else named_at - line["onset"],
         None if named_at is None or diverged is None else diverged - named_at,
+        None if "shown" not in judgement else judgement["shown"] is not None,
         tuple(dict.fromkeys(each.rule for each in told)),
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from benchmarks.trainings.layers import hidden_layers
-from benchmarks.trainings.mutators.mutator import Mutator, Planted
+from benchmarks.trainings.mutators.mutator import Mutator, Planted, after, is_usual
 from benchmarks.trainings.spec import Spec
 from benchmarks.trainings.tricks import tied
 from galleries.health.training import Case
@@ -45,46 +45,53 @@ def _evaluate(case: Case, spec: Spec, share: float) -> Planted:
         for _, norm in chosen:
             norm.eval()
 
-    case.module.on_train_batch_start = evaluate
+    after(case.module, "on_train_batch_start", evaluate)
     return Planted(case, tuple(f"{name}*" for name, _ in chosen))
 
 
+def _slow_down(case: Case, spec: Spec, momentum: float) -> Planted:
+    """Let the running statistics of batch norms take this share of each batch."""
+    norms = [(name, each) for name, each in case.module.named_modules() if isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d))]
+    for _, norm in norms:
+        norm.momentum = momentum
+    return Planted(case, tuple(f"{name}*" for name, _ in norms))
+
+
+def _has_batch_norm(spec: Spec) -> bool:
+    return dict(spec.shape).get("norm") == "batch"
+
+
 def _has_layers(spec: Spec) -> bool:
-    return not tied(spec) and "frozen-first" not in spec.tricks
+    return is_usual(spec) and not tied(spec) and "frozen-first" not in spec.tricks
 
 
 MUTATORS = (
     Mutator(
         "frozen-part",
         "A share of the hidden layers, the first ones, has no `requires_grad`.",
-        "fact",
         (0.01, 0.3, 0.5, 0.7, 1.0),
-        ("NoGradient", "UnchangedParameter"),
-        (),
-        ("fact", "frozen"),
         plant=_freeze,
         fits=_has_layers,
     ),
     Mutator(
         "forgotten-part",
         "The optimizer does not hold a share of the hidden layers, the first ones.",
-        "fact",
         (0.01, 0.3, 0.5, 0.7, 1.0),
-        ("NotInOptimizer",),
-        ("ParametersForgotten",),
-        ("fact", "optimizers"),
         plant=_forget,
         fits=_has_layers,
     ),
     Mutator(
         "norms-in-evaluation",
         "A share of the batch norms is in evaluation mode, with the statistics with which they began.",
-        "fact",
         (0.01, 0.3, 0.5, 0.7, 1.0),
-        ("NormStatistics", "EvaluationMode"),
-        ("EvaluationMode",),
-        ("fact", "evaluating"),
         plant=_evaluate,
-        fits=lambda spec: dict(spec.shape).get("norm") == "batch",
+        fits=_has_batch_norm,
+    ),
+    Mutator(
+        "norm-statistics-slow",
+        "The running statistics of batch norms take a tiny share of each batch, so that evaluation uses old ones.",
+        (0.02, 0.01, 3e-3, 1e-3, 0.0),
+        plant=_slow_down,
+        fits=_has_batch_norm,
     ),
 )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from lightning.pytorch import LightningModule
 from torch import Tensor
 
+from benchmarks.trainings.mutators.answers import ANSWERS, Answer
+from benchmarks.trainings.optimizers import OPTIMIZERS, is_manual
 from benchmarks.trainings.spec import Spec
 from galleries.health.training import Case
 
@@ -42,19 +45,37 @@ def _always(spec: Spec) -> bool:
     return True
 
 
+def is_usual(spec: Spec) -> bool:
+    """Whether Lightning takes the steps of one optimizer, each from one batch, and no layer is trained only later."""
+    is_late = "unfrozen-first" in spec.tricks or spec.family == "finetuning"
+    return not (is_manual(spec) or OPTIMIZERS[spec.optimizer].whole or is_late)
+
+
+def after(module: LightningModule, hook: str, function: Callable[..., Any]) -> None:
+    """Call a function whenever a hook of Lightning has run, with its arguments. Tricks have hooks of their own.
+
+    Args:
+        module: that has the hook.
+        hook: the name of a method that returns nothing, as `on_train_batch_end`.
+        function: what to call.
+    """
+    own = getattr(module, hook)
+
+    def both(*args: Any, **options: Any) -> None:
+        own(*args, **options)
+        function(*args, **options)
+
+    setattr(module, hook, both)
+
+
 @dataclass(frozen=True)
 class Mutator:
-    """A fault.
+    """A fault. What must be said of it stands in `answers.py`, under its name.
 
     Args:
         name: in kebab case.
         doc: what is wrong, in one sentence.
-        kind: "fact" if structure, membership or a number that is not finite shows it, "pattern" if numbers do.
         rungs: five severities, the mildest first.
-        rules: the names of rules any of which names it.
-        causes: the names of the right causes; empty if none of today's is.
-        shows: the tensor and the statistic, or "fact" and a field of `StepFacts`, that must change; empty if nothing that is
-            measured today must.
         change: the spec of the faulty training.
         plant: the fault in a case.
         fits: whether a training can have the fault.
@@ -63,20 +84,21 @@ class Mutator:
 
     name: str
     doc: str
-    kind: Literal["fact", "pattern"]
     rungs: tuple[float, float, float, float, float]
-    rules: tuple[str, ...]
-    causes: tuple[str, ...] = ()
-    shows: tuple[str, str] | tuple[()] = ()
     change: Callable[[Spec, float], Spec] = _same_spec
     plant: Callable[[Case, Spec, float], Planted] = _same_case
     fits: Callable[[Spec], bool] = field(default=_always)
     onset: float = 0.0
 
     @property
+    def answer(self) -> Answer:
+        """What must change, and what names the fault."""
+        return ANSWERS[self.name]
+
+    @property
     def is_visible(self) -> bool:
         """Whether the protocol names a row or fact that must change."""
-        return bool(self.shows)
+        return bool(self.answer.shows)
 
     def onset_step(self, spec: Spec) -> int:
         """The step at which the fault begins."""
