@@ -16,6 +16,7 @@ from lightning.pytorch import Callback
 from benchmarks.trainings.families import FAMILIES
 from benchmarks.trainings.fitting import Fitted, Job, fitted, spec_of
 from benchmarks.trainings.mutators import MUTATORS
+from benchmarks.trainings.source import source_of
 from lightning_hooks import HealthMonitor, StatsMonitor
 from lightning_hooks.codec import encode
 from lightning_hooks.records.consumer import StepConsumer
@@ -53,6 +54,7 @@ def record(job: Job, folder: Path) -> dict[str, Any]:
         with _limited(LONGEST), tempfile.TemporaryDirectory() as scratch:
             spec = spec_of(job)
             line |= {"family": spec.family, "tricks": spec.tricks, "spec": repr(spec), "steps": spec.steps}
+            line["source"] = source_of(spec.family, job.fault)
             line |= _recorded(job, folder, Path(scratch))
     except Exception as failure:
         line["error"] = f"{type(failure).__name__}: {failure}"

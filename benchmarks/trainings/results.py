@@ -1,4 +1,4 @@
-"""The files of a folder of results: one JSON object a line, of recorded jobs and of judgements."""
+"""The files of a folder of results: one JSON object a line, of recorded jobs, of judgements and of other packages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any, Final
 
 RECORDED: Final = "recorded.jsonl"
 JUDGED: Final = "judged.jsonl"
+PEERS: Final = "peers.jsonl"
 
 
-def append(folder: Path, line: Mapping[str, Any]) -> None:
-    """Add a line of a recorded job. A line that was cut short is ended first."""
-    with (folder / RECORDED).open("ab+") as file:
+def append(folder: Path, line: Mapping[str, Any], name: str = RECORDED) -> None:
+    """Add a line to a file. A line that was cut short is ended first."""
+    with (folder / name).open("ab+") as file:
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
             is_cut = file.read(1) != b"\n"
@@ -23,10 +24,10 @@ def append(folder: Path, line: Mapping[str, Any]) -> None:
         file.write(b"\n" * is_cut + json.dumps(line).encode() + b"\n")
 
 
-def recorded(folder: Path) -> dict[str, dict[str, Any]]:
-    """The lines of recorded jobs by their keys. A line that was cut short, because a run was killed, counts as not there."""
+def recorded(folder: Path, name: str = RECORDED) -> dict[str, dict[str, Any]]:
+    """The lines of a file by their keys. A line that was cut short, because a run was killed, counts as not there."""
     lines: dict[str, dict[str, Any]] = {}
-    path = folder / RECORDED
+    path = folder / name
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
             line = json.loads(text)

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.markdown import table
 from benchmarks.trainings.fitting import REPEATS
 from benchmarks.trainings.mutators import MUTATORS, RUNGS
+from benchmarks.trainings.peer_table import section
 from benchmarks.trainings.planning import is_healthy
 from benchmarks.trainings.spec import REPORTING
 from benchmarks.trainings.verdicts import FACTS, Rung, alarms, rung_of
 from benchmarks.trainings.wilson import per_thousand, percent
 
+PROTOCOL: Final = Path(__file__).parent / "PROTOCOL.md"
 Lines = Mapping[str, Mapping[str, Any]]
 
 
-def page(recorded: Lines, judged: Lines) -> str:
+def page(recorded: Lines, judged: Lines, peers: Lines | None = None, protocol: str = "PROTOCOL.md") -> str:
     """The page of a folder.
 
     Args:
         recorded: the lines of recorded jobs.
         judged: the judgements, by the same keys.
+        peers: the lines of other packages.
+        protocol: the way from the page to PROTOCOL.md.
     """
     drawn = [line for line in recorded.values() if not line["fault"] and not line["repeat"]]
     healthy = [line for line in drawn if is_healthy(line) and "error" not in judged.get(line["key"], {"error": ""})]
@@ -34,15 +39,17 @@ def page(recorded: Lines, judged: Lines) -> str:
     ]
     parts = [
         "# Verdicts on drawn trainings",
-        _origin(drawn, judged),
+        _origin(drawn, judged, protocol),
         "## Healthy trainings",
         _alarm_summary(healthy, judged),
         _alarm_table(healthy, judged),
         "## Faults",
         _fault_summary(rungs),
         _fault_table(rungs),
+        _fault_list({each.fault for each in rungs}),
         "### Harmful rungs of which nothing is said",
         _silent_table(rungs),
+        section(peers or {}, recorded, judged),
         "## What was drawn and discarded",
         _drawn_table(drawn, "family", lambda line: [line.get("family", "none")]),
         _drawn_table(drawn, "trick", lambda line: line.get("tricks") or ["none"]),
@@ -51,14 +58,15 @@ def page(recorded: Lines, judged: Lines) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _origin(drawn: Sequence[Mapping[str, Any]], judged: Lines) -> str:
+def _origin(drawn: Sequence[Mapping[str, Any]], judged: Lines, protocol: str) -> str:
     seeds = [line["seed"] for line in drawn]
     digests = next(((each["rules"], each["code"]) for each in judged.values() if "rules" in each), ("none", "none"))
     which = "report" if seeds and seeds[0] in REPORTING else "may set thresholds"
     extent = f"{min(seeds)} to {max(seeds)}" if seeds else "none"
     return (
         f"Seeds {extent}, which {which}. Rules `{digests[0]}`, code `{digests[1]}`. "
-        "[PROTOCOL.md](PROTOCOL.md) defines every word and number of this page."
+        f"[The protocol]({protocol}) defines every word and number of this page, which "
+        "`python -m benchmarks.trainings table FOLDER --into PAGE` writes."
     )
 
 
@@ -106,8 +114,9 @@ def _fault_summary(rungs: Sequence[Rung]) -> str:
             f"- {len(rungs)} rungs of {len({each.fault for each in rungs})} faults; {len(harmful)} are harmful.",
             f"- Of harmful rungs of visible faults, **{percent(sum(each.is_named for each in visible), len(visible))}** are "
             f"named, and **{percent(sum(bool(each.has_cause) for each in caused), len(caused))}** get a right cause.",
-            f"- Of all harmful rungs, {percent(sum(each.is_named for each in harmful), len(harmful))} are named, and something "
-            f"is said of {percent(sum(each.is_told for each in harmful), len(harmful))}.",
+            f"- Of all harmful rungs, {percent(sum(each.is_named for each in harmful), len(harmful))} are named, "
+            f"{percent(sum(bool(each.has_cause) for each in harmful), len(harmful))} get a right cause, and something is "
+            f"said of {percent(sum(each.is_told for each in harmful), len(harmful))}.",
         ]
     )
 
@@ -123,16 +132,15 @@ def _fault_table(rungs: Sequence[Rung]) -> str:
         leads = [each.lead for each in harmful if each.lead is not None]
         placed = [each.in_place for each in harmful if each.is_named and each.in_place is not None]
         caused = [each.has_cause for each in harmful if each.has_cause is not None]
-        ladder = [
-            f"{sum(each.is_named for each in step)}/{sum(bool(each.is_harmful) for each in step)}"
-            for step in ([each for each in harmful if each.rung == rung] for rung in range(RUNGS))
-        ]
+        changed = [each.has_changed for each in harmful if each.has_changed is not None]
+        ladder = [_counts([each for each in mine if each.rung == rung]) for rung in range(RUNGS)]
         rows.append(
             [
                 f"`{name}`",
-                "yes" if mutator.is_visible else "not yet",
+                percent(sum(map(bool, changed)), len(changed)) if mutator.is_visible else "not yet",
                 *ladder,
                 percent(sum(each.is_told for each in harmful), len(harmful)),
+                percent(sum(each.is_named for each in harmful), len(harmful)),
                 percent(sum(map(bool, placed)), len(placed)),
                 percent(sum(map(bool, caused)), len(caused)),
                 f"{median(delays):.0f}" if delays else "–",
@@ -140,8 +148,31 @@ def _fault_table(rungs: Sequence[Rung]) -> str:
             ]
         )
     heads = ["fault", "visible", *(f"rung {rung + 1}" for rung in range(RUNGS))]
-    heads += ["something said", "right layer", "right cause", "steps until named", "steps before divergence"]
-    return f"In the columns of rungs: named of harmful.\n\n{table(heads, rows)}" if rows else ""
+    heads += ["found", "named", "right layer", "right cause", "steps until named", "steps before divergence"]
+    words = (
+        "*Visible*: in how many harmful rungs the row or fact has changed that must. In the columns of rungs stand the numbers "
+        "of those that are named / found / harmful / drawn. *Found* means that anything was said."
+    )
+    return f"{words}\n\n{table(heads, rows)}" if rows else ""
+
+
+def _fault_list(names: Collection[str]) -> str:
+    rows = []
+    for name, mutator in MUTATORS.items():
+        shows, rules, causes = mutator.answer
+        must = " of ".join(reversed(shows)) or "nothing yet"
+        severities = ", ".join(f"{each:g}" for each in mutator.rungs)
+        if name in names:
+            rows.append([f"`{name}`", mutator.doc, severities, must, ", ".join(rules) or "–", ", ".join(causes) or "–"])
+    heads = ["fault", "what is wrong", "severities", "must change", "named by", "right causes"]
+    return f"### What each fault is\n\n{table(heads, rows)}" if rows else ""
+
+
+def _counts(step: Sequence[Rung]) -> str:
+    """How many of the trainings of one rung are named, found, harmful and drawn."""
+    harmful = [each for each in step if each.is_harmful]
+    counts = (sum(each.is_named for each in harmful), sum(each.is_told for each in harmful), len(harmful), len(step))
+    return "/".join(map(str, counts))
 
 
 def _silent_table(rungs: Iterable[Rung]) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.trainings import results
-from benchmarks.trainings.table import page
+from benchmarks.trainings.__main__ import main
+from benchmarks.trainings.table import PROTOCOL, page
 from benchmarks.trainings.verdicts import harm_of, rung_of
 
 
@@ -91,14 +93,21 @@ def test_the_page_counts_harmful_rungs() -> None:
     judged = by_key(
         verdict("7"),
         verdict("7-rate-too-high-0"),
-        verdict("7-rate-too-high-3", finding("UpdateTooLarge", 20), causes=("LearningRateTooHigh",), diverged=50),
+        {
+            **verdict("7-rate-too-high-3", finding("UpdateTooLarge", 20), causes=("LearningRateTooHigh",), diverged=50),
+            "shown": 0,
+        },
         verdict("7-rate-too-high-4"),
     )
     text = page(lines, judged)
     assert "- 3 rungs of 1 faults; 2 are harmful." in text
     assert "**1 of 2 (50 %)** are named, and **1 of 2 (50 %)** get a right cause." in text
-    row = next(each for each in text.splitlines() if each.startswith("| `rate-too-high` | yes"))
-    assert "| 0/0 | 0/0 | 0/0 | 1/1 | 0/1 | 1 of 2 (50 %) | – | 1 of 2 (50 %) | 20 | 30 |" in row
+    row = next(each for each in text.splitlines() if each.startswith("| `rate-too-high` | 1 of 1 (100 %)"))
+    assert (
+        "| 0/0/0/1 | 0/0/0/0 | 0/0/0/0 | 1/1/1/1 | 0/0/1/1 | 1 of 2 (50 %) | 1 of 2 (50 %) | – | 1 of 2 (50 %) | 20 | 30 |"
+        in row
+    )
+    assert "- Of all harmful rungs, 1 of 2 (50 %) are named, 1 of 2 (50 %) get a right cause" in text
     assert "| `rate-too-high` | 5 | 1 |" in text
 
 
@@ -111,3 +120,15 @@ def test_judgements_of_two_sets_of_rules_are_refused(tmp_path: Path) -> None:
 def test_errors_are_listed() -> None:
     text = page(by_key(drawn(1, "below the bar", error="RuntimeError: no")), by_key({"key": "1", "error": "ValueError: bad"}))
     assert "- `1`: RuntimeError: no" in text and "- `1`, judging: ValueError: bad" in text
+
+
+def test_one_command_writes_the_page(tmp_path: Path) -> None:
+    for each in (drawn(7), *repeats(7, SPREAD), faulty(7, 3, 0.2)):
+        results.append(tmp_path, each)
+    results.write_judged(tmp_path, [verdict("7"), verdict("7-rate-too-high-3", finding("UpdateTooLarge", 20))])
+    target = tmp_path / "page.md"
+    main(["table", str(tmp_path), "--into", str(target)])
+    text = target.read_text(encoding="utf-8")
+    assert text.startswith("# Verdicts on drawn trainings\n") and "1 rungs of 1 faults" in text
+    link = re.search(r"\[The protocol\]\((.*)\)", text)
+    assert link is not None and (tmp_path / link[1]).resolve() == PROTOCOL
