@@ -73,7 +73,7 @@ class Judgement:
     """What the rules say of a training.
 
     Args:
-        findings: all of them, each with the step at which it was new.
+        findings: all of them, each with the step at which it was new, or at which harm made a warning of it.
         causes: at the end.
         line: the sentence on the whole run; empty if the fit ended with an error.
         blocks: what the terminal shows besides.
@@ -97,12 +97,14 @@ def judge_offline(views: list[StepView], rules: Any = None, error: str = "") -> 
     """
     chosen = as_health_rules(rules, [])
     diagnosis = Diagnosis(chosen, (), CAUSES_WITH_REFERENCE)
-    new: list[tuple[Finding, int]] = []
+    new: dict[int, tuple[Finding, int]] = {}
 
     def note(finding: Finding) -> None:
-        new.append((finding, diagnosis.evidence.step))
+        new[finding.number] = finding, diagnosis.evidence.step
 
-    above = ["warn", {"call": note}]
+    # A note that becomes a warning counts from that step on. The reporter does not repeat an equal action for the warning, so
+    # the severities have different functions.
+    above = ["warn", {"call": lambda finding: note(finding)}]
     actions = Actions.read({"info": {"call": note}, "warning": above, "critical": above})
     heard = Heard()
     reporter = Reporter(diagnosis, actions, heard, writes=False)
@@ -110,7 +112,7 @@ def judge_offline(views: list[StepView], rules: Any = None, error: str = "") -> 
         reporter.consume(view)
     reporter.close(RuntimeError(error) if error else None)
     final = {finding.number: finding for finding in diagnosis.findings}
-    findings = [(final.get(finding.number, finding), step) for finding, step in new]
+    findings = [(final.get(number, finding), step) for number, (finding, step) in new.items()]
     return Judgement(findings, diagnosis.causes, heard.line, heard.blocks, diverged_at(views))
 
 

@@ -26,6 +26,7 @@ from benchmarks.trainings.source import source_of
 from benchmarks.trainings.verdicts import harm_of
 from galleries.health.peer_callbacks import TorchAudit, Torchmortem
 from lightning_hooks.codec import encode
+from tests.environments.peers import ROOT, environment
 
 PEERS: Final[Mapping[str, type[Any]]] = {each.name: each for each in (Torchmortem, TorchAudit)}
 
@@ -52,9 +53,6 @@ def peer_jobs(lines: Mapping[str, Mapping[str, Any]], seeds: Sequence[int], coun
 
 def record_peers(jobs: Sequence[Job], folder: Path, processes: int) -> None:
     """Run the other packages on jobs, in their environment, and append a line for each to the folder."""
-    # Tests install packages only here, so that nothing but this needs a network.
-    from tests.environments.peers import ROOT, environment
-
     command = [str(environment()), "-m", "benchmarks.trainings.peers", str(folder.resolve()), str(processes)]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     options = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
