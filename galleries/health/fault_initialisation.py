@@ -129,6 +129,7 @@ TRAININGS = [
                 "DeadLayer",
                 "DeadUnits",
                 "MassiveActivation",
+                "InitialLoss",
             ),
             cause="InitializationTooLarge",
         ),

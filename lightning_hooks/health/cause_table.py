@@ -151,7 +151,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="DataNotNormalised",
         message="The numbers that enter the model are far from mean 0 and standard deviation 1: {where}.",
         required=("InputNotNormalised",),
-        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "PoorInitialization"),
+        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "PoorInitialization", "InitialLoss"),
         next_steps=("Subtract the mean of each feature of the training data and divide by its standard deviation.",),
         alternatives=("Categories that are given as numbers: use an embedding.",),
     ),
@@ -185,7 +185,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="InitializationTooLarge",
         message="Weights start too large: {where} differs from its neighbours from the first steps on.",
         any_of=("PoorInitialization>", "OddInitialization>"),
-        supporting=(*_UNSTABLE, *_DULL, *_STUCK),
+        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "InitialLoss"),
         next_steps=(
             "Use the initialisation that belongs to the activation: `kaiming_uniform_` for ReLU, `xavier_uniform_` for tanh.",
         ),

@@ -10,6 +10,7 @@ from lightning_hooks.health.rules import (
     calls,
     dead,
     facts,
+    first_loss,
     flow,
     gradients,
     initialisation,
@@ -24,7 +25,7 @@ from lightning_hooks.health.rules import (
 )
 
 _FILES: Final = (
-    *(membership, flow, calls, modes, facts, nonfinite, numerics, loss, targets),
+    *(membership, flow, calls, modes, facts, nonfinite, numerics, loss, first_loss, targets),
     *(gradients, updates, dead, activations, initialisation, units),
 )
 

@@ -1,0 +1,84 @@
+"""The rule on the first loss: far above that of a model that knows nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from lightning_hooks.health.evidence import LOSS, Evidence
+from lightning_hooks.health.layers import layers_of
+from lightning_hooks.health.roles import roles_of, starts
+from lightning_hooks.health.rule import HealthRule, Symptom
+from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_structure
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitialLoss(HealthRule):
+    """A cross entropy begins far above that of chance, ln(classes), and stays there for ten updates.
+
+    The loss is known as the mean cross entropy of the last layer by the gradient of that layer's output: its mean is 0, and its
+    largest element is nearly 1 / samples, as where a model is sure of a wrong class. Sums and weighted means are not judged.
+
+    Args:
+        factor: the multiple of chance that is usual at most.
+        more: the loss above chance that is usual at most, for few classes.
+        updates: the number of updates for which the loss stays there.
+        least_sure: the smallest product of the largest gradient and the number of samples.
+    """
+
+    factor: float = 2.0
+    more: float = 1.0
+    updates: int = 10
+    least_sure: float = 0.5
+    patience: int = 1
+    every_n_steps: int = 10
+    family: ClassVar[str] = "loss"
+    obstacles: ClassVar[Obstacles] = (no_loss, no_structure)
+    needs: ClassVar[Needs] = (
+        ("output_grad", "mean"),
+        ("output_grad", "rms"),
+        ("output_grad", "abs_max"),
+        ("output_grad", "count"),
+    )
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Make the weights of the last layer smaller at the start: its outputs are far apart before it has learnt anything.",
+        "Look whether the inputs are normalised.",
+        "Look whether logits are multiplied by a factor.",
+    )
+    source: ClassVar[str] = (
+        "ln(classes) is the loss of equal probabilities; the largest of healthy trainings was 1.8 times that"
+    )
+
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
+        loss, first, early, roles = evidence.loss(), evidence.start(*LOSS), evidence.early(*LOSS), roles_of(evidence)
+        if loss is None or first is None or early is None or roles is None or not len(evidence.new_steps):
+            return
+        if evidence.first_step or evidence.step < self.updates:
+            return
+        last = layers_of(evidence, roles).last
+        weight = roles.weight(last)
+        classes = weight.shape[0] if weight is not None else 0
+        if classes < 2 or not self._is_mean_entropy(evidence, last, classes):
+            return
+        chance = math.log(classes)
+        limit, begin = max(self.factor * chance, chance + self.more), float(first[0])
+        known = loss.values[np.isfinite(loss.values)]
+        lowest = float(known.min()) if known.size == loss.values.size else -math.inf
+        if begin > limit and lowest > limit and not early[0] <= limit:
+            text = f"the loss began at {begin:.4g}, and ln({classes}), the loss of guesses, is {chance:.3g}"
+            yield Symptom(last, tensor="", step=evidence.step, measured=begin, threshold=limit, text=text, since=0)
+
+    def _is_mean_entropy(self, evidence: Evidence, last: str, classes: int) -> bool:
+        """Whether the first gradient of the last layer's output is that of a mean cross entropy of so many classes."""
+        mean, rms, largest, count = (float(starts(evidence, *need, (last,))[0]) for need in self.needs)
+        # `count` is summed over all ranks. The loss of a rank is the mean over the samples of that rank only.
+        share = largest * count / evidence.ranks / classes
+        return abs(mean) <= 1e-4 * rms and self.least_sure <= share <= 1.001
+
+
+RULES: Final[tuple[HealthRule, ...]] = (InitialLoss(),)
+"""The rule on the first loss, with its defaults."""
