@@ -53,6 +53,13 @@ def linears(std: float) -> Callable[[nn.Sequential], None]:
     return change
 
 
+def dropouts_in_a_row() -> Plain:
+    torch.manual_seed(0)
+    model = mlp(depth=3)
+    dropped = [nn.Sequential(each, nn.Dropout(0.8)) if isinstance(each, nn.ReLU) else each for each in model]
+    return classified(nn.Sequential(*dropped))
+
+
 class Tied(Language):
     """Ties its head to an embedding of standard deviation 1, so that logits are of the square root of the width."""
 
@@ -133,6 +140,13 @@ PATTERNS = [
         lambda: changed(dead_by_bias),
         "A bias of −100 leaves all units of a ReLU dead.",
         Expected(("NoGradient", "ConstantOutput"), "fail"),
+    ),
+    Pattern(
+        "dropouts-in-a-row",
+        FAMILY,
+        dropouts_in_a_row,
+        "Three dropouts of 0.8 in a row, which were to keep 0.8, keep 0.008.",
+        Expected(("DropoutTooHigh",), "warn"),
     ),
     Pattern(
         "exploding",

@@ -20,6 +20,7 @@ from galleries.checks.parts import (
     fitted,
     mlp,
     regressed,
+    token_loss,
     tokens,
     waves,
 )
@@ -84,6 +85,12 @@ def relabelled(change: Callable[[Tensor], Tensor], **changes: Any) -> Plain:
     torch.manual_seed(0)
     inputs, labels = blobs()
     return classified(mlp(), inputs, change(labels), **changes)
+
+
+def labels_not_shifted() -> Plain:
+    torch.manual_seed(0)
+    sequence = tokens()
+    return classified(Language(), sequence, sequence.clone(), loss=token_loss)
 
 
 def from_one() -> Fit:
@@ -178,6 +185,27 @@ PATTERNS = [
         lambda: relabelled(lambda labels: torch.full_like(labels, -100)),
         "All labels are the index to ignore, so that the loss is NaN.",
         Expected((*FIT, "NonFinite"), "fail"),
+    ),
+    Pattern(
+        "labels-of-one-class",
+        FAMILY,
+        lambda: relabelled(torch.zeros_like),
+        "All samples have the label 0.",
+        Expected(("LabelsVary",), "warn"),
+    ),
+    Pattern(
+        "sign-flipped",
+        FAMILY,
+        lambda: relabelled(torch.clone, loss=lambda outputs, labels: -functional.cross_entropy(outputs, labels)),
+        "The loss is the negative of the cross entropy.",
+        Expected(("LossUnbounded",), "warn"),
+    ),
+    Pattern(
+        "labels-not-shifted",
+        FAMILY,
+        labels_not_shifted,
+        "A causal language model is to predict the tokens that it is given.",
+        Expected(("FutureIsHidden",), "warn"),
     ),
     Pattern(
         "signs-for-bits",

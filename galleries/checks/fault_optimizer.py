@@ -22,6 +22,12 @@ def head_replaced() -> Plain:
     return classified(model, optimizer=optimizer)
 
 
+def betas_swapped() -> Plain:
+    torch.manual_seed(0)
+    model = mlp()
+    return classified(model, optimizer=AdamW(model.parameters(), lr=3e-3, betas=(0.999, 0.9)))
+
+
 class GroupForgotten(Classifier):
     """Has a second encoder, which `configure_optimizers` forgets."""
 
@@ -250,6 +256,13 @@ PATTERNS = [
         lambda: fitted(ZeroedBeforeStep),
         "`zero_grad` is called between backward and step.",
         Expected((MOVE,), "fail", "encoder.*"),
+    ),
+    Pattern(
+        "betas-swapped",
+        FAMILY,
+        betas_swapped,
+        "The betas of AdamW are in the wrong order.",
+        Expected(("SwappedBetas",), "warn"),
     ),
     Pattern(
         "rate-tiny",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -31,6 +31,7 @@ class Check(Criterion):
         needs: what the check cannot do without: `loss`, `optimizer`. Without it the check is skipped.
         next_steps: what to try, as imperative sentences.
         source: where the thresholds are from.
+        settled_by: by an entry of `next_steps`, the check whose pass makes it needless.
         not_shown: what one batch cannot show of this fault, as a clause without a full stop, if a health rule of the same name
             looks for it during the run.
 
@@ -54,6 +55,7 @@ class Check(Criterion):
     name: ClassVar[str] = "Check"
     probes: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[str, ...]] = ()
+    settled_by: ClassVar[Mapping[str, str]] = {}
     not_shown: ClassVar[str] = ""
 
     def run(self, trial: Trial) -> CheckResult:
@@ -73,7 +75,13 @@ class Check(Criterion):
         return self._result("skip", (), reason, None, None)
 
     def warned(
-        self, rows: Sequence[str], message: str, measured: float | None = None, threshold: float | None = None
+        self,
+        rows: Sequence[str],
+        message: str,
+        measured: float | None = None,
+        threshold: float | None = None,
+        *,
+        next_steps: Sequence[str] | None = None,
     ) -> CheckResult:
         """The result of a check that found something which may be meant.
 
@@ -82,21 +90,34 @@ class Check(Criterion):
             message: what was found about them; their names are put in front.
             measured: the number that decided.
             threshold: the number that it was compared with.
+            next_steps: what to try, if that is less or other than what the check always says.
         """
-        return self._result("warn", rows, message, measured, threshold)
+        return self._result("warn", rows, message, measured, threshold, next_steps)
 
     def failed(
-        self, rows: Sequence[str], message: str, measured: float | None = None, threshold: float | None = None
+        self,
+        rows: Sequence[str],
+        message: str,
+        measured: float | None = None,
+        threshold: float | None = None,
+        *,
+        next_steps: Sequence[str] | None = None,
     ) -> CheckResult:
         """The result of a check that found a fault; arguments as of `warned`."""
-        return self._result("fail", rows, message, measured, threshold)
+        return self._result("fail", rows, message, measured, threshold, next_steps)
 
     def _result(
-        self, status: Status, rows: Sequence[str], message: str, measured: float | None, threshold: float | None
+        self,
+        status: Status,
+        rows: Sequence[str],
+        message: str,
+        measured: float | None,
+        threshold: float | None,
+        advice: Sequence[str] | None = None,
     ) -> CheckResult:
         names = tuple(dict.fromkeys(row for row in rows if row))
         text = f"{listed(names, 3)}: {message}" if names else message
-        next_steps = self.next_steps if status in ("warn", "fail") else ()
+        next_steps = tuple(self.next_steps if advice is None else advice) if status in ("warn", "fail") else ()
         return CheckResult(
             self.name, status=status, rows=names, message=text, measured=measured, threshold=threshold, next_steps=next_steps
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from threading import RLock
 from typing import Any, Final
@@ -69,7 +69,15 @@ def _run(training: Training, batch: Any, checks: Sequence[Check], accept: Iterab
     finally:
         trial.deadline = math.inf
         trial.end()
-    return CheckReport(tuple(results), notes=tuple(notes))
+    return CheckReport(tuple(_without_settled(checks, results)), notes=tuple(notes))
+
+
+def _without_settled(checks: Sequence[Check], results: Sequence[CheckResult]) -> Iterator[CheckResult]:
+    """The results without the advice that another check has settled by a pass."""
+    passed = {result.check for result in results if result.status == "pass"}
+    for check, result in zip(checks, results, strict=True):
+        settled = {step for step, name in check.settled_by.items() if name in passed}
+        yield replace(result, next_steps=tuple(step for step in result.next_steps if step not in settled))
 
 
 def _registered(checks: Sequence[Check]) -> list[str]:

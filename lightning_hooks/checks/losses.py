@@ -38,6 +38,8 @@ class LossCall:
         options: its other arguments by name.
         before: the operation whose result the input is, as autograd calls it without `Backward0`; empty if it has none.
         row: the module whose output that is; empty if it is the output of none.
+        slope: the derivative of the loss of the step with respect to what the function returned, if that is one number; None if
+            no backward reached it.
     """
 
     function: str
@@ -46,6 +48,7 @@ class LossCall:
     options: Mapping[str, Any]
     before: str
     row: str
+    slope: float | None = None
 
     @property
     def classes(self) -> int:
@@ -70,6 +73,20 @@ class LossCall:
 
     def _target(self) -> Tensor:
         return self.target if self.has_indices else self.target.float()
+
+    @property
+    def counted(self) -> Tensor:
+        """The indices of classes that count, without those to ignore; empty if the target holds no indices."""
+        if not self.has_indices or self.function not in (CROSS_ENTROPY, NLL):
+            return self.target.new_empty(0)
+        return self.target[self.target != self.options.get("ignore_index", -100)]
+
+    @property
+    def entropy(self) -> float:
+        """The entropy of the labels that count: the loss of a model that knows no more than how often each class is."""
+        shares = torch.unique(self.counted, return_counts=True)[1].double()
+        shares = shares / shares.sum()
+        return abs(float((shares * shares.log()).sum()))
 
     @property
     def chance(self) -> float:

@@ -58,6 +58,25 @@ class Layer:
     input_is_finite: bool
 
 
+@dataclass(frozen=True)
+class Dropout:
+    """One call of a dropout that dropped something.
+
+    Args:
+        row: the module that called it.
+        rate: the share of elements that it drops, together with dropouts before it with no layer between them.
+        kept: the share that it and the dropouts before it on its path keep.
+        count: of the dropouts on the path.
+        is_of_input: whether no trained layer stands in front of it.
+    """
+
+    row: str
+    rate: float
+    kept: float
+    count: int
+    is_of_input: bool
+
+
 class Record:
     """The record of one step of a training, from which the checks read what the step did.
 
@@ -80,6 +99,7 @@ class Record:
         input_grads: the gradients of the float tensors of the batch, by path.
         hidden: the names of modules in plain lists of which a parameter got a gradient.
         broadcasts: the differences of an output and a tensor of the batch that have a number for each pair of samples.
+        dropouts: the calls of dropouts that dropped something.
     """
 
     losses: list[float]
@@ -98,6 +118,7 @@ class Record:
     input_grads: dict[str, Tensor | None]
     hidden: list[str]
     broadcasts: list[str]
+    dropouts: list[Dropout]
 
     def __init__(self) -> None:
         self._failures: dict[str, Exception] = {}

@@ -7,6 +7,7 @@ from typing import Final
 from lightning_hooks.checks.catalogue import (
     derivatives,
     inputs,
+    labels,
     losses,
     membership,
     movement,
@@ -14,12 +15,13 @@ from lightning_hooks.checks.catalogue import (
     overfitting,
     samples,
     sequences,
+    settings,
     structure,
 )
 from lightning_hooks.checks.check import Check
 
 _FILES: Final = (
-    *(membership, movement, outputs, samples, sequences, inputs, losses, structure),
+    *(membership, movement, outputs, samples, sequences, inputs, labels, losses, structure, settings),
     *(overfitting, derivatives),
 )
 _FIRST: Final = ("StepRuns", "LabelsFitHead")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -11,6 +12,8 @@ from lightning_hooks.checks.errors import OutOfRangeError
 from lightning_hooks.checks.losses import BINARY, BINARY_WITH_LOGITS, CROSS_ENTROPY, ENTROPIES, NLL, LossCall, rows_sum_to_one
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
+from lightning_hooks.health.rules import first_loss
+from lightning_hooks.health.rules import loss as rules
 
 _NO_LOSS: Final = "the step calls no cross entropy of torch"
 _NO_KNOWN_LOSS: Final = "the step calls no loss function of torch that is known here"
@@ -61,11 +64,9 @@ class LabelsFitHead(Check):
         if not calls:
             return self.skipped(_NO_KNOWN_LOSS)
         call = calls[0]
-        if call.function in (CROSS_ENTROPY, NLL) and call.has_indices:
-            counted = call.target[call.target != call.options.get("ignore_index", -100)]
-            if counted.numel():
-                most = int(counted.max())
-                return self.passed(f"labels up to {most} fit {call.classes} outputs", most, call.classes - 1)
+        if call.counted.numel():
+            most = int(call.counted.max())
+            return self.passed(f"labels up to {most} fit {call.classes} outputs", most, call.classes - 1)
         return self.passed("all labels are in range")
 
 
@@ -145,16 +146,13 @@ class InitialLoss(Check):
         more: the loss above chance that is usual at most, for few classes.
     """
 
-    factor: float = 2.0
-    more: float = 1.0
+    factor: float = first_loss.InitialLoss.factor
+    more: float = first_loss.InitialLoss.more
     probes: ClassVar[tuple[str, ...]] = ("loss_calls",)
-    next_steps: ClassVar[tuple[str, ...]] = (
-        "Make the weights of the last layer smaller at the start: its outputs are far apart before it has learnt anything.",
-        "Look whether the inputs are normalised, and whether logits are multiplied by a factor.",
-    )
-    source: ClassVar[str] = (
-        "ln(classes) is the loss of equal probabilities; the largest of healthy trainings was 1.8 times that"
-    )
+    next_steps: ClassVar[tuple[str, ...]] = first_loss.InitialLoss.next_steps
+    settled_by: ClassVar[Mapping[str, str]] = {"Look whether the inputs are normalised.": "InputNotNormalised"}
+    source: ClassVar[str] = first_loss.InitialLoss.source
+    not_shown: ClassVar[str] = "whether the loss stays there in the next updates"
 
     def run(self, trial: Trial) -> CheckResult:
         calls = [
@@ -175,6 +173,8 @@ class InitialLoss(Check):
         measured, usual, call = worst
         classes = call.classes if call.function in (CROSS_ENTROPY, NLL) else 2
         text = f"the loss is {measured:.3g}, and ln({classes}) is {call.chance:.3g}"
+        if call.counted.numel() and call.entropy < call.chance - 0.1:
+            text = f"{text}; the labels have an entropy of {call.entropy:.3g}"
         if measured > usual:
             return self.warned([call.row], text, measured, usual)
         return self.passed(text, measured, usual)
@@ -188,5 +188,34 @@ def _compares_samples(call: LossCall, samples: int) -> bool:
     )
 
 
-CHECKS: Final[tuple[Check, ...]] = (LabelsFitHead(), ActivationBeforeLoss(), InitialLoss())
+@dataclass(frozen=True, kw_only=True)
+class LossUnbounded(Check):
+    """The step lowers its cross entropy, which is never below 0, and does not raise it.
+
+    The loss of the step is below 0, and so is the derivative with respect to each cross entropy that it calls. A step with
+    several losses may raise one of them on purpose, as a GAN does.
+    """
+
+    probes: ClassVar[tuple[str, ...]] = ("losses", "loss_calls")
+    next_steps: ClassVar[tuple[str, ...]] = rules.LossUnbounded.next_steps[:1]
+    source: ClassVar[str] = "a definition: a cross entropy is never below 0"
+    not_shown: ClassVar[str] = "a loss of another kind that falls without end"
+
+    def run(self, trial: Trial) -> CheckResult:
+        losses = trial.step.losses
+        slopes = [(call, call.slope) for call in trial.step.loss_calls if call.function in ENTROPIES and call.slope is not None]
+        if not slopes:
+            return self.skipped(_NO_LOSS)
+        if len(losses) != 1:
+            return self.skipped(f"a step has {len(losses)} losses, and may raise one of them on purpose")
+        call, highest = max(slopes, key=lambda each: each[1])
+        if highest < 0 and losses[0] < 0:
+            text = (
+                f"the loss of the step is {losses[0]:.3g}, below 0: the step raises `{call.function}`, as its sign is negative"
+            )
+            return self.warned([call.row], text, losses[0], 0.0)
+        return self.passed(f"the step lowers `{call.function}`", losses[0], 0.0)
+
+
+CHECKS: Final[tuple[Check, ...]] = (LabelsFitHead(), ActivationBeforeLoss(), InitialLoss(), LossUnbounded())
 """The checks on the loss, with their defaults."""

@@ -89,7 +89,8 @@ class SamplesAreIndependent(Check):
             )
         first = self._first(trial, batches)
         text = "the output of a sample depends on the inputs of other samples"
-        return self.failed([first or mixing[0]], text, found.shares[mixing[0]], self.most)
+        advice = self.next_steps if _sequence_first(trial) else self.next_steps[:1]
+        return self.failed([first or mixing[0]], text, found.shares[mixing[0]], self.most, next_steps=advice)
 
     def _why_meant(self, trial: Trial, found: Mixing, samples: Samples) -> str:
         """Why outputs that depend on other rows may be meant, as a clause; empty if nothing says so."""
@@ -101,7 +102,7 @@ class SamplesAreIndependent(Check):
             return f"{listed(related, 2) or found.relation} relates the samples with each other, as an adjacency matrix does"
         if samples.is_sure:
             return ""
-        sequence_first = [each.name for each in trial.names.modules if getattr(each.value, "batch_first", None) is False]
+        sequence_first = _sequence_first(trial)
         if sequence_first:
             # Of rows that nothing but their numbers tells apart, an order means nothing: they are no positions of a sequence.
             shares = [share for _, share in place_shares(trial, samples.size)]
@@ -119,6 +120,11 @@ class SamplesAreIndependent(Check):
             return ""
         order = [name for name in found[0].shares if name in found[0].of_mixing]
         return next((name for name in order if name and all(name in each.of_mixing for each in found)), "")
+
+
+def _sequence_first(trial: Trial) -> list[str]:
+    """The layers that expect the positions of a sequence in the first dimension."""
+    return [each.name for each in trial.names.modules if getattr(each.value, "batch_first", None) is False]
 
 
 def _few_samples(trial: Trial, count: int) -> list[tuple[Any, int]]:

@@ -11,16 +11,22 @@ from typing_extensions import override
 
 from lightning_hooks.checks.batch import generator
 from lightning_hooks.checks.check import Check
-from lightning_hooks.checks.losses import CROSS_ENTROPY, NLL
+from lightning_hooks.checks.losses import CROSS_ENTROPY, NLL, LossCall
 from lightning_hooks.checks.probes.graph import GraphProbe
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
 from lightning_hooks.nested.tensors import tensors_of
 
+_OTHERS: Final = "the labels are not the tokens of the next positions"
+_SHIFT: Final = ("Shift the labels by one position: give the model `tokens[:, :-1]`, and the loss `tokens[:, 1:]`.",)
+
 
 @dataclass(frozen=True, kw_only=True)
 class FutureIsHidden(Check):
     """Where the labels are the tokens of the next position, no output depends on later tokens.
+
+    It warns where the labels are the given tokens of the same positions and outputs depend on no later tokens. Nothing shifts
+    the labels then, and each is visible at its own position. A model that sees all tokens may be an autoencoder.
 
     Args:
         most: the largest gradient with respect to later tokens, as a share of that with respect to earlier ones.
@@ -34,16 +40,24 @@ class FutureIsHidden(Check):
     source: ClassVar[str] = "a definition: without a path from a later token the gradient is exactly 0"
 
     def run(self, trial: Trial) -> CheckResult:
-        tokens = _predicted_tokens(trial)
-        if isinstance(tokens, str):
-            return self.skipped(tokens)
+        tokens, is_shifted = _predicted_tokens(trial)
+        if tokens is None:
+            return self.skipped(_OTHERS)
         found = _Leak(tokens)
         trial.run(probes=(found,))
+        if not found.roots and not is_shifted:
+            # The labels of the batch are their own tokens, which the model does not get.
+            return self.skipped(_OTHERS)
         if len(found.roots) != 1:
             return self.skipped("the vectors of the tokens are not those of one embedding")
         if not found.shares:
             return self.skipped("no output with the positions in its second dimension depends on the tokens by a gradient")
         share = found.shares.get("", max(found.shares.values()))
+        if not is_shifted and share > self.most:
+            return self.skipped("the labels are the given tokens, which an autoencoder learns from all of them")
+        if not is_shifted:
+            text = "the labels equal the given tokens of the same positions, because nothing shifts them"
+            return self.warned([row for row in found.shares if row][:1], text, share, self.most, next_steps=_SHIFT)
         if share <= self.most:
             return self.passed("no output depends on later tokens", share, self.most)
         within = _Leak(tokens, every_output=True)
@@ -53,24 +67,29 @@ class FutureIsHidden(Check):
         return self.failed(rows[:1], text, share, self.most)
 
 
-def _predicted_tokens(trial: Trial) -> Tensor | str:
-    """The tokens [samples, positions] of which labels are the next ones; otherwise the reason why there are none."""
+def _predicted_tokens(trial: Trial) -> tuple[Tensor | None, bool]:
+    """The tokens [samples, positions] that are labels, and whether the labels are those of the next positions."""
     inputs = [each for each in tensors_of(trial.batch) if each.dim() == 2 and each.dtype in (torch.long, torch.int)]
     calls = [call for call in trial.step.loss_calls if call.function in (CROSS_ENTROPY, NLL) and call.has_indices]
     for tokens in inputs:
-        samples, length = tokens.shape
-        for call in calls:
-            if length < 4 or call.target.numel() not in (samples * length, samples * (length - 1)):
-                continue
-            labels = call.target.reshape(samples, -1)
-            following = tokens[:, 1:]
-            aligned = labels[:, : length - 1]
-            counted = aligned != call.options.get("ignore_index", -100)
-            # A sequence of one token shows no order.
-            is_varied = bool((tokens[:, 1:] != tokens[:, :-1]).any())
-            if is_varied and counted.any() and bool((aligned == following)[counted].all()):
-                return tokens
-    return "the labels are not the tokens of the next positions"
+        if any(_are_labels(tokens, call, 1) for call in calls):
+            return tokens, True
+    for tokens in inputs:
+        if any(_are_labels(tokens, call, 0) for call in calls):
+            return tokens, False
+    return None, False
+
+
+def _are_labels(tokens: Tensor, call: LossCall, shift: int) -> bool:
+    """Whether all labels that count are the tokens so many positions later."""
+    samples, length = tokens.shape
+    # A sequence of one token shows no order.
+    is_varied = bool((tokens[:, 1:] != tokens[:, :-1]).any())
+    if length < 4 or not is_varied or call.target.numel() not in (samples * length, samples * (length - shift)):
+        return False
+    aligned = call.target.reshape(samples, -1)[:, : length - shift]
+    counted = aligned != call.options.get("ignore_index", -100)
+    return bool(counted.any()) and bool((aligned == tokens[:, shift:])[counted].all())
 
 
 class _Leak(GraphProbe):

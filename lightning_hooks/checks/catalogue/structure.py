@@ -78,20 +78,24 @@ class PoorInitialization(Check):
         weighted = [each for each in layers if each.role in WEIGHTED]
         if not weighted:
             return self.skipped("no layer with weights has a finite output other than 0")
+        has_norms = any(each.role == "norm" for each in layers)
+        advice = self.next_steps[: 1 if has_norms else 2]
         for each in layers:
             gain = each.output_rms / each.input_rms if each.role in WEIGHTED and each.input_rms > 0 else 0.0
             # If the bias of a layer makes its output large, the weights are small.
             if gain > self.most_gain and _usual_gain(trial.module(each.name)) >= self.most_gain / 10:
-                return self.warned([each.name], f"the output is {gain:.3g} times as large as the input", gain, self.most_gain)
+                text = f"the output is {gain:.3g} times as large as the input"
+                return self.warned([each.name], text, gain, self.most_gain, next_steps=advice)
             if each.role == "embedding" and each.output_rms > self.most_gain:
                 size = each.output_rms
-                return self.warned([each.name], f"the vectors have a root mean square of {size:.3g}", size, self.most_gain)
+                text = f"the vectors have a root mean square of {size:.3g}"
+                return self.warned([each.name], text, size, self.most_gain, next_steps=advice)
         extreme = max(_reaches(layers), key=lambda each: abs(math.log(each[1])), default=("", 1.0))
         name, reach = extreme
         if reach > self.most_growth or reach < 1 / self.most_growth:
             threshold = self.most_growth if reach > 1 else 1 / self.most_growth
             text = f"the output is {reach:.2g} times as large as that of the first layer of its row"
-            return self.warned([name], text, reach, threshold)
+            return self.warned([name], text, reach, threshold, next_steps=advice)
         layers_said = counted(len(weighted), "layer")
         return self.passed(f"{layers_said}; the scale changes by a factor of {reach:.2g} at most between norms", reach)
 
@@ -151,6 +155,9 @@ class InputNotNormalised(Check):
         numbers = f"the input has a mean of {mean:.3g} and a standard deviation of {std:.3g}"
         if rms == 0:
             return self.warned([first.name], "the input is 0 everywhere", rms, self.least)
+        behind = trial.step.layers[trial.step.layers.index(first) + 1 :][:1]
+        if first.role in WEIGHTED and any(each.role == "norm" for each in behind):
+            return self.skipped(f"{behind[0].name} behind the first layer is a norm, which removes the scale of its input")
         if rms > self.most:
             return self.warned([first.name], numbers, rms, self.most)
         if 0 < rms < self.least:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from lightning_hooks.checks.probes import functions, modules, parameters
+from lightning_hooks.checks.probes import dropouts, functions, modules, parameters
 from lightning_hooks.checks.probes.probe import Probe
 
 PROBES: Final[Mapping[str, type[Probe]]] = {
@@ -27,6 +27,7 @@ PROBES: Final[Mapping[str, type[Probe]]] = {
         functions.Draws,
         functions.Read,
         functions.Broadcasts,
+        dropouts.Dropouts,
     )
 }
 """The probes that a check can register, by name."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from torch import Tensor, nn
@@ -68,6 +70,14 @@ class LossCalls(Probe):
             operation, row = operation_name(operation_before(logits)), self.recorder.source_of(logits)
             self._calls.append(LossCall(loss, logits.detach(), target.detach(), options, operation, row))
 
+    @override
+    def after_function(self, name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        if loss_name(function) and self._calls and isinstance(result, Tensor) and result.requires_grad and result.numel() == 1:
+            result.register_hook(partial(self._note_slope, len(self._calls) - 1))
+
+    def _note_slope(self, index: int, slope: Tensor) -> None:
+        self._calls[index] = replace(self._calls[index], slope=float(slope))
+
 
 class Draws(Probe):
     """(function, module, whether the module was in training) of each function that drew random numbers."""
@@ -82,7 +92,7 @@ class Draws(Probe):
 
     @override
     def before_function(self, name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if name in DRAWS and not (name in DROPOUTS and not _drops(args, kwargs)):
+        if name in DRAWS and not (name in DROPOUTS and not drops(args, kwargs)):
             module = self.recorder.module or self.recorder.names.model
             self._draws.append((name, self.recorder.names.of(module), module.training))
 
@@ -144,7 +154,7 @@ class Broadcasts(Probe):
             self._shapes.append(f"{tuple(first.shape)} and {tuple(second.shape)}")
 
 
-def _drops(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def drops(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of a dropout function drops anything."""
     given = dict(zip(("input", "p", "training"), args, strict=False)) | dict(kwargs)
     return bool(given.get("training", True)) and given.get("p", 0.5) != 0

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from lightning_hooks import check
 from tests.checks._training import batch, net, result_of
 
 
@@ -102,6 +103,49 @@ def test_the_first_loss_is_compared_with_chance_and_a_smaller_one_passes():
     assert (result.status, result.rows) == ("warn", ("2",)) and result.message.endswith(", and ln(3) is 1.1")
     assert result.measured > 3 * result.threshold
     assert result_of("InitialLoss", model, fields={"factor": 100.0}).status == "pass"
+
+
+def test_labels_that_say_less_than_their_number_are_told_with_their_entropy():
+    inputs, labels = batch()
+    result = result_of("InitialLoss", net(outputs=20), (inputs, labels))
+    assert result.message.endswith("and ln(20) is 3; the labels have an entropy of 1.1")
+
+
+def test_advice_that_another_check_has_settled_is_left_out():
+    model, optimizer = net(), None
+    nn.init.normal_(model[2].weight, std=30.0)
+    question = "Look whether the inputs are normalised."
+    alone = check(model, batch(), loss=F.cross_entropy, checks=["InitialLoss"])["InitialLoss"]
+    report = check(model, batch(), loss=F.cross_entropy, optimizer=optimizer, checks=["InitialLoss", "InputNotNormalised"])
+    assert question in alone.next_steps and report["InputNotNormalised"].status == "pass"
+    assert report["InitialLoss"].status == "warn" and question not in report["InitialLoss"].next_steps
+    inputs, labels = batch()
+    report = check(model, (inputs * 100, labels), loss=F.cross_entropy, checks=["InitialLoss", "InputNotNormalised"])
+    assert question in report["InitialLoss"].next_steps
+
+
+@pytest.mark.parametrize(
+    ("sign", "factor", "status"), [(1, 1.0, "pass"), (-1, 1.0, "warn"), (-1, 0.25, "warn")], ids=["falls", "rises", "divided"]
+)
+def test_a_cross_entropy_that_the_step_raises_is_a_warning(sign, factor, status):
+    result = result_of("LossUnbounded", net(), loss=lambda output, target: sign * factor * F.cross_entropy(output, target))
+    assert (result.status, result.rows) == (status, ("2",) if status == "warn" else ())
+    assert ("as its sign is negative" in result.message) == (status == "warn")
+
+
+def test_a_term_that_is_raised_beside_a_larger_one_and_a_step_of_two_losses_are_no_fault():
+    def confident(output, target):
+        return F.cross_entropy(output, target) - 0.1 * F.cross_entropy(output, target.roll(1))
+
+    assert result_of("LossUnbounded", net(), loss=confident).status == "pass"
+    model = net()
+
+    def step(module, given):
+        F.cross_entropy(module(given[0]), given[1]).backward()
+        return -F.cross_entropy(module(given[0]), given[1])
+
+    result = check(model, batch(), step=step, checks=["LossUnbounded"])["LossUnbounded"]
+    assert (result.status, result.message) == ("skip", "a step has 2 losses, and may raise one of them on purpose")
 
 
 def test_a_loss_that_compares_samples_has_no_chance():

@@ -49,7 +49,25 @@ def test_a_log_softmax_over_positions_is_found():
     assert result_of(NAME, Language(over=1), (TEXT[:, :-1], TEXT[:, 1:]), loss).status == "fail"
 
 
-@pytest.mark.parametrize("labels", [TEXT[:, :-1], TEXT[:, 1:].flip(1)], ids=["same", "reversed"])
-def test_labels_that_are_not_the_next_tokens_are_skipped(labels):
-    result = result_of(NAME, Language(mask=False), (TEXT[:, :-1], labels), loss)
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_labels_that_are_the_given_tokens_are_a_warning_unless_an_autoencoder_learns_them(is_causal):
+    result = result_of(NAME, Language(mask=is_causal), (TEXT, TEXT.clone()), loss)
+    if is_causal:
+        assert (result.status, result.rows, len(result.next_steps)) == ("warn", ("the model",), 1)
+        assert "equal the given tokens of the same positions, because nothing shifts them" in result.message
+    else:
+        assert result.status == "skip" and "which an autoencoder learns from all of them" in result.message
+
+
+def test_a_model_that_shifts_its_labels_itself_passes():
+    class Shifting(Language):
+        def forward(self, x):
+            return super().forward(x).view(len(x), -1, 20)[:, :-1].flatten(0, 1)
+
+    result = result_of(NAME, Shifting(), (TEXT, TEXT.clone()), lambda output, target: loss(output, target[:, 1:]))
+    assert result.status == "pass"
+
+
+def test_labels_that_are_not_the_next_tokens_are_skipped():
+    result = result_of(NAME, Language(mask=False), (TEXT[:, :-1], TEXT[:, 1:].flip(1)), loss)
     assert (result.status, result.message) == ("skip", "the labels are not the tokens of the next positions")

@@ -26,6 +26,9 @@ def test_a_layer_that_makes_its_input_large_is_named():
     nn.init.normal_(model[0].weight, std=60.0)
     result = result_of("PoorInitialization", model)
     assert (result.status, result.rows) == ("warn", ("0",)) and result.measured > 30
+    assert "Put a norm between the layers." in result.next_steps
+    result = result_of("PoorInitialization", nn.Sequential(nn.LayerNorm(4), *model))
+    assert (result.status, result.rows) == ("warn", ("1",)) and "Put a norm between the layers." not in result.next_steps
 
 
 def test_a_row_of_layers_that_fades_is_named_unless_norms_stand_between():
@@ -41,6 +44,14 @@ def test_a_row_of_layers_that_fades_is_named_unless_norms_stand_between():
     result = result_of("PoorInitialization", model())
     assert result.status == "warn" and result.measured < 1e-3 and "that of the first layer of its row" in result.message
     assert result_of("PoorInitialization", model(nn.LayerNorm(8))).status == "pass"
+
+
+def test_the_scale_of_an_input_in_front_of_a_norm_is_skipped_unless_it_is_0():
+    inputs, labels = batch()
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    result = result_of("InputNotNormalised", model, (200 * inputs, labels))
+    assert result.status == "skip" and result.message.startswith("1 behind the first layer is a norm")
+    assert "0 everywhere" in result_of("InputNotNormalised", model, (0 * inputs, labels)).message
 
 
 def test_large_vectors_of_an_embedding_are_a_warning():
