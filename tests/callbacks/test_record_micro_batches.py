@@ -16,6 +16,7 @@ from lightning_hooks.engine.recording import batches
 from lightning_hooks.engine.recording.saving import load_batch
 from lightning_hooks.recorder.record import FlightRecord, Verdict
 from tests.callbacks.models import trainer_of
+from tests.callbacks.test_recorder import record_late
 
 BATCH = 4
 WINDOW = 5
@@ -30,7 +31,8 @@ class Norms(LightningModule):
         self.body = nn.Linear(3, 3, bias=False)
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        return (self.body(batch[0]) ** 2).sum(1).sqrt().mean()
+        rows: Tensor = self.body(batch[0])
+        return rows.square().sum(1).sqrt().mean()
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), 0.0)
@@ -46,8 +48,9 @@ class Manual(Norms):
     def training_step(self, batch: list[Tensor], batch_idx: int) -> None:  # type: ignore[override]
         self.manual_backward(super().training_step(batch, batch_idx) / WINDOW)
         if (batch_idx + 1) % WINDOW == 0:
-            self.optimizers().step()
-            self.optimizers().zero_grad()
+            optimizer: Any = self.optimizers()
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def recorded(folder: Path, module: Norms, bad: int, **options: Any) -> tuple[FlightRecord, Tensor]:
@@ -69,6 +72,15 @@ def test_the_batch_of_a_window_that_has_the_fault(tmp_path: Path, at: int) -> No
     assert record.place is not None and record.place.micro_batch == at and record.context["batch_idx"] == 2 * WINDOW + at
     assert record.operation is not None and record.operation.node == "SqrtBackward0"
     assert saved[1].abs().sum() == 0 and not any("sum over" in note for note in record.notes)
+
+
+def test_on_a_device_no_batch_of_several_is_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers come one step late, and those of several calls of a layer together."""
+    record_late(monkeypatch)
+    record, saved = recorded(tmp_path, Norms(), WINDOW + 1)
+    assert (record.verdict, record.step, record.context["batch_idx"]) == (Verdict.BACKWARD, 1, 2 * WINDOW - 1)
+    assert "in batch" not in record.message and saved.abs().sum(1).min() > 0
+    assert record.notes[-1] == "The update reads the sum over 5 batches, and the batch that is kept is the last of them."
 
 
 @pytest.mark.parametrize("at", [1, 4])

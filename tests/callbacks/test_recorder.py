@@ -311,7 +311,7 @@ class Blocks(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=1e-2)
 
 
-def record_late(monkeypatch):
+def record_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand in for a device: Python writes every row, and its copies are read later."""
     late_copies.install(monkeypatch)
     monkeypatch.setattr("lightning_hooks.engine.recording.step_numbers.begin_copy", late_copies.LateCopy)

@@ -150,10 +150,12 @@ def _remarks(birth: Birth) -> list[str]:
 def _exceeds_range(birth: Birth) -> bool | None:
     """Whether the result is infinite for lack of range."""
     is_infinite = not birth.result.nan and birth.result.nonfinite > 0 and not birth.scalars
-    if birth.exceeds_range is None and is_infinite:
-        # An operator in place has overwritten what it read.
-        return birth.operator.partition(".")[2].strip("_") not in _POLES
-    return birth.exceeds_range
+    if birth.exceeds_range is not None or not is_infinite:
+        return birth.exceeds_range
+    if any(each.nonfinite for each in birth.inputs):
+        return False
+    # An operator in place has overwritten what it read.
+    return birth.operator.partition(".")[2].strip("_") not in _POLES
 
 
 def _overflow(birth: Birth) -> str:
@@ -161,7 +163,7 @@ def _overflow(birth: Birth) -> str:
     result = birth.result
     largest = [each.abs_max for each in birth.inputs if each.abs_max is not None]
     dtype = getattr(torch, result.dtype)
-    if not _exceeds_range(birth) or not largest or any(each.nonfinite for each in birth.inputs) or not dtype.is_floating_point:
+    if not _exceeds_range(birth) or not largest or not dtype.is_floating_point:
         return ""
     limit, most = torch.finfo(dtype).max, max(largest)
     if most <= 1 or math.isinf(limit):
