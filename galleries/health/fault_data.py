@@ -117,6 +117,18 @@ def zero_batches(seed: int) -> Case:
     return Case(ZeroBatches(adamw(1e-3)), loader(*digits(), seed=seed))
 
 
+class EmptyInputs(Spoilt):
+    """Reads nothing but zeros."""
+
+    def spoil(self, step: int, inputs: Tensor) -> Tensor:
+        return torch.zeros_like(inputs)
+
+
+def empty_inputs(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(EmptyInputs(adamw(1e-3)), loader(*digits(), seed=seed))
+
+
 class OneBatch(Spoilt):
     """Sees its 80th batch again and again, since an iterator is made anew at every step."""
 
@@ -258,6 +270,15 @@ TRAININGS = [
             onset=80,
         ),
         "From step 80 on all inputs are zero.",
+    ),
+    Training(
+        "inputs-of-zeros",
+        "data",
+        empty_inputs,
+        100,
+        "set",
+        Expectation("pattern", ("ZeroInput",), "encoder.0", "InputOfZeros"),
+        "All inputs are zero, from the first step on.",
     ),
     Training(
         "same-batch-again",

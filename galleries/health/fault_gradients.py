@@ -24,6 +24,36 @@ def detached_encoder(seed: int) -> Case:
     return Case(DetachedEncoder(), loader(*digits(), seed=seed))
 
 
+class ClearedEarly(Perceptron):
+    """Clears its gradients between the backward pass and the step of the optimizer."""
+
+    def on_after_backward(self) -> None:
+        self.zero_grad()
+
+
+def cleared_early(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(ClearedEarly(), loader(*digits(), seed=seed))
+
+
+class SpareHead(Perceptron):
+    """Computes a second head that its loss does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(64, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        features = self.encoder(inputs)
+        self.spare(features)
+        return self.head(features)
+
+
+def spare_head(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(SpareHead(), loader(*digits(), seed=seed))
+
+
 class TwoBranches(Learner):
     """Adds two branches, one of which is computed without a graph."""
 
@@ -249,5 +279,23 @@ TRAININGS = [
         "held",
         Expectation("fact", ("NoGradient", "UnchangedParameter"), "encoder*", "GradientCut"),
         "Codes are chosen by an index, through which no gradient reaches the encoder.",
+    ),
+    Training(
+        "cleared-early",
+        "gradients",
+        cleared_early,
+        100,
+        "set",
+        Expectation("pattern", ("ZeroGradients",), cause="GradientsClearedEarly"),
+        "Gradients are cleared between the backward pass and the step.",
+    ),
+    Training(
+        "spare-head",
+        "gradients",
+        spare_head,
+        100,
+        "set",
+        Expectation("pattern", ("UnusedOutput",), "spare*"),
+        "A second head is computed, and no loss uses it.",
     ),
 ]

@@ -62,6 +62,8 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "sign-forgotten": lambda w: w.end() < -1e4,
     # gradients
     "detached-encoder": lambda w: without_gradient(w, "encoder") and w.end() > 1.9,
+    "cleared-early": lambda w: w.change("encoder.0.weight") == 0 and w.change("head.weight") == 0,
+    "spare-head": lambda w: without_gradient(w, "spare") and w.end() < 1.0,
     "branch-without-graph": lambda w: without_gradient(w, "side"),
     "clipped-to-nothing": lambda w: stalls(w) and w.change("encoder.0.weight") < 1e-4,
     "deep-sigmoid": lambda w: shrinks(w, "encoder.0.weight", "head.weight", 1e4) and stalls(w),
@@ -122,6 +124,7 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "labels-of-one-class": lambda w: w.end() < 1e-3,
     "absurd-sample": lambda w: jumps(w, 49, 3) and jumps(w, 99, 3),
     "infinite-batch": lambda w: w.finite() == 50,
+    "inputs-of-zeros": lambda w: w.outputs[60, "encoder.0"].spread < 1e-6 and stalls(w),
     "zero-batches": lambda w: jumps(w, 80, 2) and w.outputs[80, "encoder.0"].spread < 1e-6 and stalls(w),
     "same-batch-again": lambda w: w.losses[-1] < 0.1 * w.mean(70, 80),
     "sorted-by-label": lambda w: max(w.losses[5:]) > 3 * w.losses[0],

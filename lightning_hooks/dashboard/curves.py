@@ -40,13 +40,18 @@ _TABLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "NoGradient": (("grad", "norm"),),
     "NotInOptimizer": (("update", "ratio"), ("update", "norm")),
     "UnchangedParameter": (("update", "ratio"),),
+    "UnusedOutput": (("grad", "norm"),),
     "WeightDecayTooLarge": (("param", "norm"),),
 }
 """The tables that show a finding better than one of its tensor, or if it names no tensor, by its rule."""
 _USUAL_TABLES: Final = (("grad", "norm"), ("output", "std"), ("output", "norm"), ("param", "norm"))
 _ONLY: Final = frozenset({"NotInOptimizer"})
 """The rules whose findings other tables do not show: an unused parameter has no update, while its gradient looks healthy."""
-_SCALARS: Final[Mapping[str, str]] = {"GradientsRepeat": "grad_norm", "ClippingAlways": "grad_norm"}
+_SCALARS: Final[Mapping[str, str]] = {
+    "ClippingAlways": "grad_norm",
+    "GradientsRepeat": "grad_norm",
+    "ZeroGradients": "grad_norm",
+}
 """The global number that shows a finding of the whole run, by its rule; by default the loss."""
 _OF_CAUSES: Final[Mapping[str, str]] = {"LearningRateTooHigh": "update_ratio"}
 """The global number that shows a cause better than the curves of its findings, by the name of the cause."""

@@ -7,6 +7,7 @@ from typing import Final
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import (
     has_float16_without_gradient,
+    has_gradients_in_backward,
     has_input_of_zeros,
     has_module_that_gives_zeros,
     has_modules_in_evaluation,
@@ -25,7 +26,7 @@ _UNSTABLE: Final = (
     "NonFinite",
 )
 """The findings to which too large steps lead, whatever made them too large."""
-_STUCK: Final = ("LossConstant", "UpdateTooSmall", "VanishingGradient", "UnchangedParameter")
+_STUCK: Final = ("LossConstant", "UpdateTooSmall", "VanishingGradient", "UnchangedParameter", "ZeroGradients")
 """The findings of a training that does not learn, whatever the reason is."""
 _DULL: Final = ("DeadUnits", "DeadLayer", "SaturatedActivation", "ConstantOutput", "MassiveActivation", "UnitCollapse")
 """The findings on activations with which many faults end, whatever the reason is."""
@@ -103,7 +104,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
         name="NumericalRange",
         message="Parameters are float16, in which gradients below 6e-8 become 0: {where}, since step {step}.",
-        any_of=("NoGradient", "LostUpdates"),
+        any_of=("NoGradient@grad", "ZeroGradients", "LostUpdates"),
         supporting=(*_STUCK, *_DULL),
         excluding=("UpdateTooLarge", "LossDiverged"),
         next_steps=(
@@ -112,6 +113,27 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         ),
         alternatives=("A graph that is cut: then the gradient is missing in float32 too.",),
         condition=has_float16_without_gradient,
+    ),
+    CauseRule(
+        name="GradientsClearedEarly",
+        message="Gradients are cleared between the backward pass and the step of the optimizer, since step {step}.",
+        required=("ZeroGradients",),
+        supporting=(*_STUCK, *_DULL, "NoGradient"),
+        next_steps=("Call `optimizer.zero_grad()` before the backward pass or after the step, not between them.",),
+        alternatives=("A loop that updates parameters within the backward pass: then they change, and the loss falls.",),
+        confidence="likely",
+        condition=has_gradients_in_backward,
+    ),
+    CauseRule(
+        name="InputOfZeros",
+        message="Every number that enters {where} is 0, at each step since the first one.",
+        required=("ZeroInput",),
+        supporting=("DeadLayer@input", "NoGradient", *_DULL, *_STUCK),
+        next_steps=(
+            "Look at the input of the module: the data behind a wrong key, a mask, a division of integers, a factor of 0.",
+        ),
+        alternatives=("An input that is zero on purpose, as the initial state of a recurrent network: accept the finding.",),
+        confidence="likely",
     ),
     CauseRule(
         name="BadBatch",
@@ -141,7 +163,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
         name="InitializationTooSmall",
         message="Weights start at zero and stay there, so that neither signal nor gradient passes: {where}, since step {step}.",
-        any_of=("NoGradient", "DeadUnits", "DeadLayer", "ConstantOutput"),
+        any_of=("NoGradient@grad", "DeadUnits", "DeadLayer", "ConstantOutput"),
         supporting=(*_STUCK, *_DULL, "NoGradient", "PoorInitialization", "OddInitialization"),
         next_steps=("Start weights with the initialisation of their class, `reset_parameters()`; zeros are for biases.",),
         alternatives=("A branch that starts at zero on purpose: then its own weight gets a gradient, and grows.",),
@@ -266,13 +288,25 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         ),
     ),
     CauseRule(
+        name="InputOfZeros",
+        message="What {where} multiplies is always 0, so that it gets no gradient, since step {step}.",
+        required=("NoGradient@input",),
+        supporting=(*_STUCK, *_DULL),
+        next_steps=(
+            "Look at the input of the module: the data behind a wrong key, a mask, a division of integers, a factor of 0.",
+            "If it is the recurrent weight of an RNN, look whether sequences have length 1, as with a wrong `batch_first`.",
+        ),
+        alternatives=("A loss that reads only the first element of each sequence: then the state before it is 0.",),
+        confidence="likely",
+    ),
+    CauseRule(
         name="GradientCut",
         message="No gradient reaches {where}: something cuts the graph between it and the loss.",
         required=("NoGradient",),
         supporting=("UnchangedParameter", "UpdateTooSmall", "LossConstant", "VanishingGradient", "NotCalledAnyMore"),
         next_steps=("Search behind the module for `detach()`, `.data`, `.item()`, `torch.no_grad()` and argmax.",),
         alternatives=(
-            "The module is not used in the forward pass: then it has no `output` rows either.",
+            "An output that no loss uses: then nothing is wrong, and the parameter can be frozen.",
             "The parameter is frozen on purpose: set `requires_grad=False` and leave it out of the optimizer.",
         ),
         confidence="likely",

@@ -102,6 +102,13 @@ def has_input_of_zeros(evidence: Evidence) -> bool:
     return first is not None and first == evidence.order[0] and inputs[first] == 1
 
 
+def has_gradients_in_backward(evidence: Evidence) -> bool:
+    """Whether a gradient other than 0 reaches the output of a layer with parameters."""
+    structure = evidence.structure
+    layers = {each.module for each in structure.parameters} if structure is not None else set()
+    return any(value > 0 for name, value in _last(evidence, "output_grad", "abs_max").items() if name in layers)
+
+
 def has_module_that_gives_zeros(evidence: Evidence) -> bool:
     """Whether a module without weights, and no activation or dropout, gives zeros only for an input that is not zero."""
     roles = roles_of(evidence)

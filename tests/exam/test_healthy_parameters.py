@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_hooks import HealthMonitor
 from tests.callbacks.models import trainer_of
-from tests.exam._trainings import Batch, Said, fails_until, fit, squared_error, train
+from tests.exam._trainings import Batch, Said, fit, squared_error, train
 
 
 class Regression(LightningModule):
@@ -168,7 +168,6 @@ def regress(kind: type[nn.Module], steps: int = 40) -> Said:
     return train(model, torch.optim.Adam(model.parameters(), lr=1e-2), [(x, y)] * steps, squared_error)
 
 
-@fails_until("an output that no loss uses is told apart from a graph that is cut")
 @pytest.mark.parametrize("kind", [SpareHead, Residual, LastOfBothDirections])
 def test_an_output_that_no_loss_uses(kind: type[nn.Module]) -> None:
     """A part of the model is computed and not used by the loss. That is worth a note; nothing is cut."""
@@ -184,7 +183,6 @@ def test_a_graph_that_is_cut_is_told() -> None:
     assert any("NoGradient at 0: body." in alarm for alarm in said.alarms)
 
 
-@fails_until("a cause says that several findings agree only where there are several")
 def test_one_finding_is_not_called_several() -> None:
     """A cut graph has one finding, so its cause must not say that several findings agree."""
     said = regress(Cut)

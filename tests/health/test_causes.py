@@ -23,7 +23,7 @@ RULES = [*rules_by_name()]
 NAMES = """
 LearningRateTooHigh LearningRateTooLow InitializationTooLarge InitializationTooSmall ActivationsDead ActivationsSaturated
 GradientCut ParametersForgotten BadBatch NumericalRange DataNotNormalised ClippingStopsLearning UnitCollapsed
-GradientsNotCleared WeightDecayDominates EvaluationMode ReplicasApart DropoutTooHigh
+GradientsNotCleared GradientsClearedEarly InputOfZeros WeightDecayDominates EvaluationMode ReplicasApart DropoutTooHigh
 """.split()
 
 
@@ -111,6 +111,14 @@ def weight_of(value):
     return evidence_of("param", "norm", [all_of(value)], structure=structure("float32"))
 
 
+def reached(value):
+    """Evidence of a layer whose output has a gradient of this value."""
+    evidence = Evidence([("output_grad", "abs_max")])
+    moments = np.array([all_of(value)])
+    evidence.add(StepView(0, rows=RowIndex(["fc"], ["output_grad"]), moments=moments, structure=structure("float32")))
+    return evidence
+
+
 def input_of(value):
     return evidence_of("input", "zero_fraction", [all_of(value)])
 
@@ -131,6 +139,7 @@ EVIDENCE = (
     lambda: rates_of(0.1, 0.5),
     half_without_gradient,
     lambda: weight_of(0.0),
+    lambda: reached(2.0),
     lambda: input_of(0.0),
     lambda: module_of(2.0, 0.0),
 )
@@ -147,12 +156,22 @@ def evidence_for(rule):
         (conditions.has_float16_without_gradient, half_without_gradient("float32")),
         (conditions.has_float16_without_gradient, half_without_gradient(gradient=0.5)),
         (conditions.has_weights_of_zeros, weight_of(0.5)),
+        (conditions.has_gradients_in_backward, reached(0.0)),
         (conditions.has_input_of_zeros, input_of(0.5)),
         (conditions.has_module_that_gives_zeros, module_of(0.0, 0.0)),
         (conditions.has_module_that_gives_zeros, module_of(2.0, 1.0)),
         (conditions.has_module_that_gives_zeros, module_of(2.0, 0.0, "activation")),
     ],
-    ids=["float32", "a gradient", "a weight", "an input", "zeros before it", "not zeros", "an activation"],
+    ids=[
+        "float32",
+        "a gradient",
+        "a weight",
+        "no gradient in backward",
+        "an input",
+        "zeros before it",
+        "not zeros",
+        "an activation",
+    ],
 )
 def test_a_condition_can_fail(condition, without):
     assert not condition(without) and not condition(Evidence()) and any(condition(make()) for make in EVIDENCE)
@@ -263,6 +282,14 @@ def test_eight_symptoms_of_one_learning_rate_are_one_cause():
     (cause,) = explain(findings_of(*rules, first=30), Evidence())
     assert cause.name == "LearningRateTooHigh" and cause.confidence == "likely" and cause.first_step == 30
     assert cause.message.endswith("This is likely: several findings agree.")
+    (alone,) = explain([finding("NoGradient")], Evidence())
+    assert alone.name == "GradientCut" and alone.message.endswith("between it and the loss. This is likely.")
+
+
+def test_missing_gradients_are_no_matter_of_weights_that_start_at_zero():
+    assert [cause.name for cause in explain([finding("NoGradient@update")], weight_of(0.0))] == ["GradientCut"]
+    assert [cause.name for cause in explain([finding("NoGradient@grad")], weight_of(0.0))] == ["InitializationTooSmall"]
+    assert [cause.name for cause in explain([finding("NoGradient@input")], weight_of(0.5))] == ["InputOfZeros"]
 
 
 def test_a_symptom_long_before_the_decisive_finding_stands_alone():

@@ -22,10 +22,11 @@ from lightning_hooks.health.rules import (
     targets,
     units,
     updates,
+    zeros,
 )
 
 _FILES: Final = (
-    *(membership, flow, calls, modes, facts, nonfinite, numerics, loss, first_loss, targets),
+    *(membership, flow, zeros, calls, modes, facts, nonfinite, numerics, loss, first_loss, targets),
     *(gradients, updates, dead, activations, initialisation, units),
 )
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 import numpy as np
 
 from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence, Track
+from lightning_hooks.health.reach import multiplies_zeros, unused_parameters
 from lightning_hooks.health.roles import Mask, aligned, roles_of
-from lightning_hooks.health.rule import HealthRule, Symptom
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_optimizer, no_structure
 from lightning_hooks.health.usage import gap_at_end, has_any, is_named_copy, membership_of
 
@@ -23,10 +24,11 @@ _COUPLED: Final = ("LBFGS",)
 
 @dataclass(frozen=True, kw_only=True)
 class NoGradient(HealthRule):
-    """No gradient reaches a parameter that an optimizer holds and whose module runs.
+    """No gradient reaches a parameter that an optimizer holds and whose module runs, while others get one.
 
     The gradient is missing, or that of a weight is exactly 0 while other parameters of the same optimizer have one. It must
-    have been missing from the start on, or have been there at every step before.
+    have been missing from the start on, or have been there at every step before. `UnusedOutput` has the parameters of which
+    the loss uses nothing, and `ZeroGradients` the steps at which no parameter has a gradient.
 
     Args:
         least: the number of steps without a gradient, for a parameter that had one.
@@ -46,6 +48,10 @@ class NoGradient(HealthRule):
         ("update", "nonfinite"),
         ("param", "norm"),
         ("output", "count"),
+        ("output", "rms"),
+        ("output", "zero_fraction"),
+        ("input", "rms"),
+        ("input", "zero_fraction"),
     )
     every_n_steps: int = 5
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -56,10 +62,17 @@ class NoGradient(HealthRule):
 
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)
-        # Outputs only tell whether a module ran. If a monitor watches parameters alone, the rule runs without this information.
-        return None if reason is not None and "output" in reason else reason
+        # Outputs and inputs tell whether a module ran, and what reads it. If a monitor watches parameters alone, the rule runs
+        # without this information.
+        return None if reason is not None and ("`output`" in reason or "`input`" in reason) else reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
+        symptoms = [*self.without_gradient(evidence)]
+        unused = unused_parameters(evidence, [each.row for each in symptoms]) if symptoms else {}
+        return (each for each in symptoms if each.row not in unused)
+
+    def without_gradient(self, evidence: Evidence) -> Iterator[Symptom]:
+        """The symptoms of all parameters without a gradient, whatever the reason is."""
         grad = evidence.track("grad", "abs_max")
         if grad is None or bool((grad.values[grad.new] > 0).all()):
             return
@@ -78,7 +91,10 @@ class NoGradient(HealthRule):
             are_zero = (of_part.values == 0) & weights
             if are_zero.any():
                 are_zero &= self._others_have(evidence, of_part)
-            return (columns >= 0) & ~np.isnan(update.values[part][:, columns]), ~np.isnan(count.values[part]) & ~are_zero
+            with np.errstate(invalid="ignore"):
+                some_have = ((of_part.values > 0) | (count.values[part] > 0)).any(axis=1)
+            updated = (columns >= 0) & ~np.isnan(update.values[part][:, columns])
+            return updated & some_have[:, None], ~np.isnan(count.values[part]) & ~are_zero
 
         # With several optimizers, a step may update only some parameters.
         # Judge each parameter at the last step that updated it.
@@ -120,14 +136,16 @@ class NoGradient(HealthRule):
         begin, value = int(grad.steps[measured[before]]), grad.values[measured[-1], column]
         if (runs is not None and not runs[measured[before:]].all()) or (not value == 0 and self._moves(evidence, name, begin)):
             return
-        text = (
-            "its gradient is exactly 0, while others are not" if value == 0 else "the optimizer holds it and gets no gradient"
-        )
+        tensor, text = "update", "the optimizer holds it and gets no gradient"
+        if value == 0:
+            tensor, text = "grad", "its gradient is exactly 0, while others are not"
+            if multiplies_zeros(evidence, name):
+                tensor, text = "input", "its gradient is exactly 0, because it multiplies nothing but zeros"
         for step in grad.steps[measured[before:]].tolist():
             if step >= int(grad.steps[grad.new.start]):
                 yield Symptom(
                     name,
-                    tensor="update",
+                    tensor=tensor,
                     step=step,
                     measured=0.0,
                     threshold=1.0,
@@ -144,6 +162,35 @@ class NoGradient(HealthRule):
         norms = param.values[since, param.names.index(name)]
         norms = norms[np.isfinite(norms)]
         return len(norms) > 1 and bool(np.ptp(norms) > 1e-6 * abs(norms[0]))
+
+
+_NO_GRADIENT: Final = NoGradient()
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnusedOutput(HealthRule):
+    """No gradient reaches a parameter whose output no loss seems to use. That may be meant, so this is information.
+
+    Modules with a gradient run before its module, and no later one reads its output. Or it is the recurrent weight of one of
+    the directions of which only the first element is read.
+    """
+
+    severity: Severity = Severity.INFO
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
+    obstacles: ClassVar[Obstacles] = (no_optimizer, no_structure)
+    needs: ClassVar[Needs] = NoGradient.needs
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "If the loss should use the output, look at what becomes of it: it is dropped, detached, or rounded to an index.",
+        "If the loss should not, call `requires_grad_(False)` on the parameter.",
+    )
+    source: ClassVar[str] = "a definition: no threshold"
+
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
+        symptoms = [*_NO_GRADIENT.without_gradient(evidence)]
+        unused = unused_parameters(evidence, [each.row for each in symptoms]) if symptoms else {}
+        return (replace(each, text=unused[each.row]) for each in symptoms if unused.get(each.row))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,5 +245,5 @@ def _module_of(evidence: Evidence, parameter: str) -> str:
     return roles.owners((parameter,))[0] if roles else parameter.rpartition(".")[0]
 
 
-RULES: Final[tuple[HealthRule, ...]] = (NoGradient(), UnchangedParameter())
+RULES: Final[tuple[HealthRule, ...]] = (NoGradient(), UnusedOutput(), UnchangedParameter())
 """The rules on what reaches a parameter, with their defaults."""

@@ -1,9 +1,11 @@
 """Rules on what reaches a parameter: no gradient, no change, no call; each names the row and the step since which."""
 
+from dataclasses import replace
+
 import pytest
 
-from lightning_hooks.health.rules.flow import NoGradient, UnchangedParameter
-from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
+from lightning_hooks.health.rules.flow import NoGradient, UnchangedParameter, UnusedOutput
+from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, ParameterFacts, StepFacts
 from tests.health.rules.made import Made, diagnosed, found, of_rms, reason, run, structure_of
 
 MODEL = structure_of({"a": "Linear", "b": "Linear", "emb": "Embedding"})
@@ -106,3 +108,61 @@ def test_a_rule_says_which_tensor_is_not_measured(rule):
 def test_a_missing_gradient_is_told_without_outputs():
     tensors = {(tensor, name): of_rms(1.0) for tensor in ("grad", "update", "param") for name in NAMES}
     assert found(NoGradient(), run(MODEL, tensors | {("grad", "a.weight"): None}, facts=facts_of())) == {"a.weight": 0}
+
+
+BODY, HEAD, TAIL = of_rms(1.0), of_rms(0.7, zeros=0.5), of_rms(0.3)
+THREE = structure_of({"body": "Linear", "head": "Linear", "tail": "Linear"})
+
+
+def three(order, inputs, without):
+    """A run of three layers, executed in this order, one of which has no gradient."""
+    tensors = {("input", name): inputs[name] for name in order}
+    tensors |= {("output", name): of_rms(2.0 + i) for i, name in enumerate(order)}
+    names = [each.name for each in THREE.parameters]
+    for tensor in ("grad", "update", "param"):
+        tensors |= {(tensor, name): of_rms(1.0) for name in names}
+    tensors |= {("grad", name): None for name in names if name.startswith(without)}
+    return run(THREE, tensors, steps=20, facts=facts_of(names))
+
+
+@pytest.mark.parametrize(
+    ("order", "inputs", "without", "is_unused"),
+    [
+        (["body", "head", "tail"], [BODY, HEAD, HEAD], "head", True),
+        (["body", "tail", "head"], [BODY, HEAD, HEAD], "head", True),
+        (["body", "head", "tail"], [BODY, HEAD, TAIL], "head", False),
+        (["body", "head", "tail"], [BODY, BODY, HEAD], "head", False),
+        (["body", "head", "tail"], [BODY, HEAD, HEAD], "body", False),
+    ],
+    ids=["read beside it", "last", "reads a new tensor", "reads data", "the first"],
+)
+def test_an_output_that_nothing_reads_is_no_cut_graph(order, inputs, without, is_unused):
+    views = three(order, dict(zip(order, inputs, strict=True)), without)
+    expected = {f"{without}.weight": 0, f"{without}.bias": 0}
+    assert found(UnusedOutput(), views) == (expected if is_unused else {})
+    assert found(NoGradient(), views) == ({} if is_unused else expected)
+
+
+RNN = structure_of({"rnn": "RNN"})
+WEIGHTS = [f"rnn.weight_{kind}_l0{side}" for kind in ("ih", "hh") for side in ("", "_reverse")]
+RNN = replace(RNN, parameters=tuple(ParameterFacts(name, "rnn", (8, 8), "float32") for name in WEIGHTS))
+
+
+def recurrent(zeros, inputs=USUAL):
+    tensors = {("input", "rnn"): inputs, ("output", "rnn"): USUAL}
+    for tensor in ("grad", "update", "param"):
+        tensors |= {(tensor, name): ZERO if tensor == "grad" and name in zeros else of_rms(1.0) for name in WEIGHTS}
+    return run(RNN, tensors, steps=20, facts=facts_of(WEIGHTS))
+
+
+def test_a_direction_that_is_read_at_its_first_element_is_information_and_sequences_of_one_element_are_told():
+    one = recurrent(["rnn.weight_hh_l0_reverse"])
+    assert found(UnusedOutput(), one) == {"rnn.weight_hh_l0_reverse": 0} and found(NoGradient(), one) == {}
+    (finding,) = diagnosed(NoGradient(), recurrent(WEIGHTS[2:])).findings
+    assert finding.tensor == "input" and finding.message == (
+        "rnn.weight_hh_l0, then 1 more: its gradient is exactly 0, because it multiplies nothing but zeros (since the start)."
+    )
+    (finding,) = diagnosed(NoGradient(), recurrent(WEIGHTS[:2], ZERO)).findings
+    assert finding.tensor == "input" and finding.rows == tuple(WEIGHTS[:2])
+    (finding,) = diagnosed(NoGradient(), recurrent(WEIGHTS[:1])).findings
+    assert finding.tensor == "grad" and "because" not in finding.message

@@ -1,0 +1,88 @@
+"""Facts of numbers: no gradient at all, an input of zeros; they hold for ten updates, whatever the loss does."""
+
+import pytest
+
+from lightning_hooks.health.rules.zeros import ZeroGradients, ZeroInput
+from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
+from tests.health.rules.made import Made, diagnosed, falling, found, of_rms, reason, run, structure_of
+
+NAMES = ("a.weight", "b.weight")
+ZERO = Made(std=0.0, low=0.0, high=0.0, zeros=1.0)
+FACTS = StepFacts((OptimizerFacts("SGD", (GroupFacts(0.1, 0.0, NAMES),)),))
+MODEL = structure_of({"a": "Linear", "b": "Linear"})
+
+
+def trained(grads, loss=lambda step: 3.0, steps=40):
+    """A run in which both parameters have the same gradient at each step."""
+    tensors = {("grad", name): grads for name in NAMES} | {("update", name): of_rms(1.0) for name in NAMES}
+    return run(MODEL, tensors, steps, loss, FACTS)
+
+
+def since(step, value=ZERO):
+    return lambda now: value if now >= step else of_rms(1.0)
+
+
+def test_gradients_of_exactly_zero_are_told_after_ten_updates():
+    (finding,) = diagnosed(ZeroGradients(), trained(since(20))).findings
+    assert finding.first_step == 20 and finding.message == "All gradients are exactly 0 at 20 updates in a row."
+    assert found(ZeroGradients(), trained(since(31))) == {}
+
+
+def test_a_loss_of_exactly_zero_from_the_start_is_a_fault_and_one_that_was_reached_is_not():
+    (finding,) = diagnosed(ZeroGradients(), trained(ZERO, lambda step: 0.0)).findings
+    assert finding.message.startswith("The loss and all gradients are exactly 0 at ")
+    assert found(ZeroGradients(), trained(since(20), lambda step: max(0.0, 2 - step / 10))) == {}
+
+
+@pytest.mark.parametrize(
+    ("grads", "count"),
+    [
+        (None, 40),
+        (lambda step: None if step % 2 else of_rms(1.0), 20),
+        (lambda step: None if step % 5 == 4 else of_rms(1.0), 0),
+    ],
+    ids=["always", "at every second one", "at eight"],
+)
+def test_updates_at_which_no_parameter_has_a_gradient_are_counted(grads, count):
+    findings = diagnosed(ZeroGradients(), trained(grads)).findings
+    assert [each.message for each in findings] == [f"No parameter has a gradient at {count} of the last 40 updates."][
+        : count > 0
+    ]
+
+
+@pytest.mark.parametrize("one", [of_rms(1e-9), Made(low=-1e-9, high=1e-9)])
+def test_one_gradient_that_is_not_zero_is_enough(one):
+    views = run(
+        MODEL, {("grad", "a.weight"): ZERO, ("grad", "b.weight"): of_rms(1e-9), ("update", "a.weight"): ZERO}, facts=FACTS
+    )
+    assert found(ZeroGradients(), views) == {}
+
+
+def entering(inputs, loss=lambda step: 3.0):
+    return run(MODEL, {("input", "b"): inputs, ("output", "a"): of_rms(1.0)}, 60, loss)
+
+
+def rarely(value):
+    return lambda step: value if step % 10 == 0 else None
+
+
+def test_an_input_that_is_zero_since_the_first_step_is_told_with_what_the_loss_does():
+    (finding,) = diagnosed(ZeroInput(), entering(rarely(ZERO))).findings
+    assert (finding.rows, finding.first_step) == (("b",), 0)
+    assert finding.message == "b: every element of its input has been 0 since the first step."
+    (finding,) = diagnosed(ZeroInput(), entering(since(0), falling)).findings
+    assert finding.message.startswith("b: every element of its input has been 0 since the first step")
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [since(5), lambda step: ZERO if step < 8 else of_rms(1.0), lambda step: ZERO if step % 3 else of_rms(1.0)],
+    ids=["later", "for eight updates", "now and then"],
+)
+def test_an_input_that_is_zero_for_a_while_is_no_finding(inputs):
+    assert found(ZeroInput(), entering(inputs)) == {}
+
+
+def test_a_rule_says_what_it_lacks():
+    assert reason(ZeroGradients(), run(MODEL, {("param", "a.weight"): of_rms(1.0)})) == "it is not known how the steps train"
+    assert reason(ZeroInput(), run(MODEL, {("output", "a"): of_rms(1.0)})) == "no row has `input`"
