@@ -207,6 +207,7 @@ class Diagnosing(Monitoring["HealthMonitor"]):
     def end_training(self, trainer: Trainer) -> None:
         super().end_training(trainer)
         if self.reporter is not None and self._requests is not None:
+            self.reporter.end = current_step(trainer)
             self.reporter.finish()
             self._requests.fulfil(trainer)
 

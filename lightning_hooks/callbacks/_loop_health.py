@@ -76,6 +76,7 @@ class HealthPart(LoopPart):
             self._own.end_step(step)
         reporter = self._reporter()
         if reporter is not None:
+            reporter.end = step + 1
             reporter.raise_if_asked()
 
     @override

@@ -50,6 +50,17 @@ class Checkup(NamedTuple):
         return [finding for finding in self.findings if stands(finding)]
 
     @property
+    def is_healthy(self) -> bool:
+        """Whether no finding stands, and the loss shows that the training has learned."""
+        return not self.standing and not self.unjudged and self.summary.get("has_learned") is True
+
+    @property
+    def course(self) -> str:
+        """What the loss did, if that does not show that the training has learned; empty if it does, or is not known."""
+        course = self.summary.get("course")
+        return course if isinstance(course, str) and self.summary.get("has_learned") is not True else ""
+
+    @property
     def unjudged(self) -> str:
         """Why nothing can be said of the run, although no finding stands; empty if it is healthy or not."""
         if self.standing:
@@ -102,13 +113,14 @@ class Checkup(NamedTuple):
         """The diagnosis as plain values."""
         return {
             "run": str(self.run),
-            "healthy": None if self.unjudged else not self.standing,
+            "healthy": False if self.standing else True if self.is_healthy else None,
             **({"problem": self.unjudged} if self.unjudged else {}),
             "source": "event file" if self.is_recomputed else "journal",
             "has_ended": self.known.has_ended,
             "fit": self.known.fit,
             "fits": self.known.fits,
             "steps": self.steps,
+            "course": self.course,
             "findings": [finding.to_dict() for finding in self.findings],
             "causes": [cause.to_dict() for cause in self.causes],
             "ran": self.names("ran"),

@@ -21,9 +21,10 @@ _DESCRIPTION: Final = """\
 Say what is wrong with a training, what most likely causes it, which rules looked and which could not.
 
 A run with a HealthMonitor is read from its journal. Of another run the default rules read the event file.
-If a folder has several runs, each gets one line. The exit code is 0 if all are healthy, 1 if a warning or
-worse stands in one, else 2 if one cannot be judged, as a fit that was killed before any rule looked. A usage
-error is 2, too."""
+If a folder has several runs, each gets one line. A run is healthy if nothing is wrong and its loss shows that
+it has learned; otherwise no problem was found. The exit code is 0 in both cases, 1 if a warning or worse stands
+in a run, else 2 if one cannot be judged, as a fit that was killed before any rule looked. A usage error is 2,
+too."""
 
 
 def doctor(arguments: list[str]) -> int:
@@ -111,7 +112,8 @@ def _json(runs: Sequence[Path], checkups: Sequence[Checkup | RuleError]) -> dict
         each.to_dict() if isinstance(each, Checkup) else {"run": str(run), "problem": str(each)}
         for run, each in zip(runs, checkups, strict=True)
     ]
-    return {"healthy": {0: True, 1: False, 2: None}[_code(checkups)], "runs": entries}
+    is_healthy = all(isinstance(each, Checkup) and each.is_healthy for each in checkups)
+    return {"healthy": False if _code(checkups) == 1 else True if is_healthy else None, "runs": entries}
 
 
 def _report(run: Path, checkup: Checkup | RuleError) -> Report:

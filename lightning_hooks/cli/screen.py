@@ -33,7 +33,8 @@ def table(runs: Sequence[Path], checkups: Sequence[Checkup | RuleError]) -> Iter
         elif checkup.unjudged:
             verdict, problem = "not judged", checkup.unjudged
         elif not checkup.standing:
-            verdict, problem = "healthy", "" if checkup.known.has_ended else "it has not ended, or was killed"
+            verdict = "healthy" if checkup.is_healthy else "no problem"
+            problem = checkup.course if checkup.known.has_ended else "it has not ended, or was killed"
         else:
             worst = blocks_of(checkup.causes, checkup.standing)[0]
             verdict, problem = "not healthy", f"{worst.severity.upper()}: {worst.verdict}"
@@ -91,7 +92,9 @@ def verdict_of(checkup: Checkup) -> str:
     if standing:
         verdict = f"{run}: not healthy, {counted(len(standing), 'problem')}{steps}.{over}"
     else:
-        verdict = f"{run}: healthy, no problem{' stands' if past else ''}{steps}.{over}"
+        claim = "healthy, no problem" if checkup.is_healthy else "no problem"
+        found = " stands" if past else "" if checkup.is_healthy else " found"
+        verdict = f"{run}: {claim}{found}{steps}{checkup.course and f'; {checkup.course}'}.{over}"
     source = "The default rules have read its event file" if checkup.is_recomputed else ""
     source += ": no HealthMonitor was active" if source and not has_journal(run) else ""
     ends = {

@@ -62,8 +62,8 @@ def checks_of(summary: Mapping[str, Any]) -> dict[str, Any] | None:
     """Which rules looked at a run, from its `summary.json`, without what has another type; None while rules still look.
 
     Returns:
-        `ran` (names of rules), `could_not_run` and `failed` (the reason of each), `accepted`, the number of `steps`, and the
-        `error` of the training if there was one.
+        `ran` (names of rules), `could_not_run` and `failed` (the reason of each), `accepted`, the number of `steps`, whether
+        the training `has_learned`, the `course` of its loss in words, and the `error` of the training if there was one.
     """
     if not isinstance(summary.get("ran"), list) or summary.get("has_ended") is False:
         return None
@@ -73,7 +73,8 @@ def checks_of(summary: Mapping[str, Any]) -> dict[str, Any] | None:
     }
     steps = summary.get("steps")
     ends = {key: summary[key] for key in ("error", "stopped") if _is_text(summary.get(key))}
-    return {**texts, **reasons, "steps": steps if isinstance(steps, int) else 0, **ends}
+    learning = {"has_learned": summary.get("has_learned") is True, "course": str(summary.get("course") or "")}
+    return {**texts, **reasons, "steps": steps if isinstance(steps, int) else 0, **learning, **ends}
 
 
 def has_ended(text: str) -> bool:

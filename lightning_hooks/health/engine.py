@@ -17,6 +17,7 @@ from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import Cause, Event, EventKind, Finding, stands
 from lightning_hooks.health.groups import Groups
 from lightning_hooks.health.harm import RECENT, harm_of, jump_of
+from lightning_hooks.health.learning import course_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules import DEFAULT_RULES
 from lightning_hooks.health.streaks import Streak, Streaks
@@ -50,8 +51,8 @@ class Diagnosis:
 
     Example:
         >>> diagnosis = Diagnosis(rules=[])
-        >>> diagnosis.add(StepView(0)), diagnosis.summary()["line"]
-        ([], 'Healthy: 0 rules found nothing in 1 step.')
+        >>> diagnosis.add(StepView(0)), diagnosis.summary()["verdict"]
+        ([], 'No problem found')
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Diagnosis:
         self._look_between = {name for name, rule in self.rules.items() if rule.looks_between}
         self._cause_rules = causes
         self.evidence = Evidence([need for rule in self.rules.values() for need in rule.needs], window)
-        self._count = 0
+        self._end = 0  # the number of the step behind the last one, as far as it is known
         self._judged = dict.fromkeys(self.rules, -1)
         self._streaks = {name: Streaks(rule) for name, rule in self.rules.items()}
         self._groups = Groups(self.rules, self._fitting)
@@ -84,7 +85,7 @@ class Diagnosis:
         if view.step <= self.evidence.step:
             self._go_back(view.step)
         self.evidence.add(view)
-        self._count += 1
+        self._end = view.step + 1
         return self._look(view) if view.step >= (self._next_between if view.is_between else self._next_look) else []
 
     def _plan_looks(self) -> None:
@@ -96,9 +97,14 @@ class Diagnosis:
         self._next_look = min(self._due_at.values(), default=_NEVER)
         self._next_between = min((due for name, due in self._due_at.items() if name in self._look_between), default=_NEVER)
 
-    def finish(self) -> list[Event]:
-        """Let all rules look at the steps that they have not judged, because the run ends."""
-        return self._look(None) if self._count else []
+    def finish(self, end: int | None = None) -> list[Event]:
+        """Let all rules look at the steps that they have not judged, because the run ends.
+
+        Args:
+            end: the number of the step that would come next, since the last steps may have no view; None if it is not known.
+        """
+        self._end = max(self._end, end or 0)
+        return self._look(None) if self.evidence.step >= 0 else []
 
     @property
     def findings(self) -> list[Finding]:
@@ -270,19 +276,20 @@ class Diagnosis:
         """
         return summary_of(
             self.evidence.step,
-            self._count,
+            self._end - max(self.evidence.first_step, 0) if self.evidence.step >= 0 else 0,
             ran=[name for name in self.rules if name in self._ran],
             could_not={name: why for name, why in self._could_not.items() if name not in self._ran},
             failed=self._failed,
             accepted=sorted(self._accepted),
             findings=self.findings,
             causes=self._causes,
+            course=course_of(self.evidence),
         )
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain values, from which a resumed run goes on as if it had not been interrupted."""
         return {
-            "count": self._count,
+            "end": self._end,
             "evidence": self.evidence.state_dict(),
             "judged": dict(self._judged),
             "streaks": {name: streaks.state() for name, streaks in self._streaks.items()},
@@ -302,7 +309,7 @@ class Diagnosis:
         """
         evidence = Evidence(self.evidence.needs, self.evidence.size)
         try:
-            count = int(state["count"])
+            end = int(state["end"])
             judged = {name: int(dict(state["judged"]).get(name, -1)) for name in self.rules}
             groups = Groups.from_state(self.rules, state["groups"], self._fitting)
             causes = [Cause.from_dict(cause) for cause in state["causes"]]
@@ -316,7 +323,7 @@ class Diagnosis:
             evidence.load_state_dict(state["evidence"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RuleError(f"diagnosis: the saved state is damaged: {error}") from error
-        self.evidence, self._count, self._judged, self._streaks, self._groups = evidence, count, judged, streaks, groups
+        self.evidence, self._end, self._judged, self._streaks, self._groups = evidence, end, judged, streaks, groups
         self._harm = -1, ""
         self._causes, self._ran, self._could_not, self._failed, self._accepted = causes, ran, could_not, failed, accepted
         self._plan_looks()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_hooks.errors import RuleError
+from lightning_hooks.health.early_losses import EarlyLosses
 from lightning_hooks.health.facts_history import FactsHistory
 from lightning_hooks.health.reading import Reader
 from lightning_hooks.health.window import WINDOW, Array, EarlyLevel, Key, Window, check_widths
@@ -82,6 +83,7 @@ class Evidence:
         self.size = size
         self._window = Window(size)
         self._early: dict[Key, EarlyLevel] = {}
+        self._early_losses = EarlyLosses()
         self._names: dict[str, tuple[str, ...]] = {}
         self._reader: Reader | None = None
         self._views: list[StepView] = []  # the last views, of which some statistic is still to be read
@@ -234,6 +236,11 @@ class Evidence:
             self._falls[window] = self.step, None if loss is None else falls(loss.values[:, 0], window)
         return self._falls[window][1]
 
+    def early_losses(self) -> Array:
+        """The losses of the steps 20 to 40 of the run, as far as they were measured, float64 [steps]. A resume keeps them."""
+        self.loss()
+        return self._early_losses.values
+
     def facts_at(self, step: int) -> StepFacts | None:
         """How a step of the window trained; None if unknown. The same object as long as nothing changed."""
         return self._facts.at(step)
@@ -267,6 +274,9 @@ class Evidence:
             if key not in self._early:
                 self._early[key] = EarlyLevel(values.shape[1])
             self._early[key].add(values)
+            if key == LOSS and values.shape[1]:
+                steps = self._window.steps[-len(values) :]
+                self._early_losses.add(steps - self.first_step, values[len(values) - len(steps) :, 0])
 
     def _fill_all(self) -> None:
         for key in self.needs:
@@ -311,6 +321,7 @@ class Evidence:
         self._between = {known for known in self._between if known < step}
         self._judged_until = min(self._judged_until, step - 1)
         self._falls.clear()
+        self._early_losses.forget_from(step - self.first_step)
         if not len(self._window.steps):
             self._early.clear()
 
@@ -323,6 +334,7 @@ class Evidence:
             "window": self._window.state_dict(),
             "names": {tensor: list(names) for tensor, names in self._names.items()},
             "early": [[*key, *level.state()] for key, level in self._early.items()],
+            "early_losses": self._early_losses.state(),
             "facts": self._facts.state(),
             "between": sorted(self._between),
         }
@@ -338,13 +350,14 @@ class Evidence:
             names = {str(k): tuple(map(str, each)) for k, each in dict(state["names"]).items()}
             window = Window.from_state(self._window.size, state["window"])
             early = {(str(e[0]), str(e[1])): EarlyLevel.from_state(e[2:]) for e in state["early"]}
+            early_losses = EarlyLosses.from_state(state["early_losses"])
             facts = FactsHistory.from_state(state["facts"])
             between = {*map(int, state["between"])}
             check_widths(window, early, names)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise RuleError(f"evidence: the saved state is damaged: {error}") from error
         self.step, self._names, self._window, self._early, self._facts = step, names, window, early, facts
-        self.first_step = first_step
+        self.first_step, self._early_losses = first_step, early_losses
         self.facts, self._between = facts.last, between
         self._reader, self._views, self._tracks, self._due = None, [], {}, {}
         for key in self.needs:

@@ -42,6 +42,8 @@ class Reporter(StepConsumer):
 
     Attributes:
         error: of an action `raise`; whoever drives the run raises it at the end of the step.
+        end: the number of the step that would come next, set by whoever drives the run: the last steps may have no view. None
+            if it is not known.
     """
 
     reads_between = True
@@ -49,6 +51,7 @@ class Reporter(StepConsumer):
     def __init__(self, diagnosis: Diagnosis, actions: Actions, outlet: Outlet, *, writes: bool = True) -> None:
         self.diagnosis = diagnosis
         self.error: HealthError | None = None
+        self.end: int | None = None
         self._actions = actions
         self._outlet = outlet
         self._writes = writes
@@ -125,7 +128,7 @@ class Reporter(StepConsumer):
             self._teller.keep(has_ended=True)
 
     def _finish(self) -> None:
-        self._report(self.diagnosis.finish())
+        self._report(self.diagnosis.finish(self.end))
         if self._is_first:
             self._teller.tell_due_causes(None)
 

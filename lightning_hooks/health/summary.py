@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from lightning_hooks.errors import counted, listed, printable
 from lightning_hooks.health.finding import Cause, Finding
+from lightning_hooks.health.learning import UNKNOWN, LossCourse
 from lightning_hooks.health.rule import Severity
+
+HEALTHY: Final = "Healthy"
+"""The verdict on a run in which nothing was found and whose loss shows that it has learned."""
+NOTHING_FOUND: Final = "No problem found"
+"""The verdict on another run in which nothing was found."""
+NOT_HEALTHY: Final = "Not healthy"
+FURTHER: Final = "`lightning-hooks check` and a comparison with a good run look further"
 
 
 def summary_of(
@@ -20,28 +28,34 @@ def summary_of(
     accepted: Sequence[str],
     findings: Sequence[Finding],
     causes: Sequence[Cause],
+    course: LossCourse = UNKNOWN,
 ) -> dict[str, Any]:
     """The summary as plain values.
 
     Args:
         step: the last step.
-        steps: the number of steps that were published.
+        steps: the number of steps of the run.
         ran: the names of the rules that looked.
         could_not: why other rules could not.
         failed: the error of each rule that was switched off.
         accepted: the rule and row of symptoms that the user accepts.
         findings: all findings.
         causes: what explains them.
+        course: of the loss.
 
     Example:
-        >>> summary_of(9, 10, ran=["LossSpike"], could_not={"DeadUnits": "no row has `output`"}, failed={}, accepted=[],
-        ...            findings=[], causes=[])["line"]
-        'Healthy: 1 rule found nothing in 10 steps; 1 could not run: DeadUnits (no row has `output`).'
+        >>> summary_of(99, 100, ran=["LossSpike"], could_not={"DeadUnits": "no row has `output`"}, failed={}, accepted=[],
+        ...            findings=[], causes=[], course=LossCourse(2.3, 0.7, True))["line"]
+        'Healthy: 1 rule found nothing in 100 steps; 1 could not run: DeadUnits (no row has `output`).'
     """
+    verdict = _verdict_on(findings, course)
     return {
         "step": step,
         "steps": steps,
-        "line": line_of(steps, ran, {**could_not, **failed}, accepted, findings, causes),
+        "verdict": verdict,
+        "has_learned": course.has_learned,
+        "course": course.text,
+        "line": line_of(verdict, steps, ran, {**could_not, **failed}, accepted, findings, causes, course),
         "ran": list(ran),
         "could_not_run": dict(could_not),
         "failed": dict(failed),
@@ -51,29 +65,40 @@ def summary_of(
     }
 
 
+def _verdict_on(findings: Sequence[Finding], course: LossCourse) -> str:
+    """A finding that is only information does not make a run unhealthy."""
+    if any(finding.severity is not Severity.INFO for finding in findings):
+        return NOT_HEALTHY
+    return HEALTHY if course.has_learned else NOTHING_FOUND
+
+
 def line_of(
+    verdict: str,
     steps: int,
     ran: Sequence[str],
     could_not: Mapping[str, str],
     accepted: Sequence[str],
     findings: Sequence[Finding],
     causes: Sequence[Cause],
+    course: LossCourse,
 ) -> str:
-    """One sentence on a run. A finding that is only information does not make a run unhealthy."""
+    """One sentence on a run."""
     worse = [finding for finding in findings if finding.severity is not Severity.INFO]
     notes = len(findings) - len(worse)
-    looked = f"{counted(len(ran), 'rule')} found"
+    what = f"{verdict}: {counted(len(ran), 'rule')} found"
     if worse:
         told = [cause.name for cause in causes if cause.severity is not Severity.INFO]
         alone = [finding.fingerprint for finding in worse if finding.cause is None]
-        problems = f"{counted(len(worse), 'problem')} in {counted(steps, 'step')}: {listed([*told, *alone], 4)}"
-        what = f"Not healthy: {looked} {problems}"
+        what += f" {counted(len(worse), 'problem')} in {counted(steps, 'step')}: {listed([*told, *alone], 4)}"
     else:
-        what = f"Healthy: {looked} nothing in {counted(steps, 'step')}"
+        what += f" nothing in {counted(steps, 'step')}"
     reasons = [f"{name} ({why})" for name, why in could_not.items()]
+    is_open = verdict == NOTHING_FOUND
     clauses = [
+        course.text if is_open else "",
         f"{counted(notes, 'note')} in the file" if notes else "",
         f"{len(accepted)} accepted" if accepted else "",
         f"{len(could_not)} could not run: {listed(reasons, 4)}" if could_not else "",
+        FURTHER if is_open else "",
     ]
     return printable("; ".join([what, *filter(None, clauses)]) + ".")

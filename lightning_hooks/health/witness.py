@@ -1,4 +1,4 @@
-"""Whether a series falls: the second witness of rules whose patterns also occur in healthy training."""
+"""Whether a series falls, has learned or is lost: the second witness of rules whose patterns also occur in healthy training."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from numpy.typing import NDArray
 _MEDIAN_ERROR = 1.2533
 # A fall counts if it exceeds so many standard errors of the difference of two medians.
 _TIMES_NOISE = 2.0
+# A training has learned if its loss has fallen by so many standard errors. Chance alone does that once in a thousand trainings.
+_TIMES_LEARNED = 3.0
+# The noise of fewer numbers is not known.
+_LEAST_NUMBERS = 4
 
 
 def noise_of(values: NDArray[np.float64]) -> float:
@@ -26,6 +30,31 @@ def noise_of(values: NDArray[np.float64]) -> float:
     with np.errstate(invalid="ignore"):
         steps = np.diff(values)
         return float(np.median(np.abs(steps - np.median(steps))) / 0.6745 / np.sqrt(2))
+
+
+def learned(early: NDArray[np.float64], late: NDArray[np.float64]) -> bool | None:
+    """Whether the median of late numbers is below that of early ones by three times its noise.
+
+    Args:
+        early: float64 [steps]; numbers that are not finite do not count.
+        late: likewise, but infinity is far above all others.
+
+    Returns:
+        None if one of them has fewer than four numbers, so that its noise is not known.
+
+    Example:
+        >>> loss = np.random.default_rng(0).normal(2.3, 0.02, 100)
+        >>> learned(loss[:20], loss[80:]), learned(loss[:20], loss[80:] - 0.1), learned(loss[:20], loss[98:])
+        (False, True, None)
+    """
+    early, late = early[np.isfinite(early)], late[~np.isnan(late)]
+    if min(len(early), len(late)) < _LEAST_NUMBERS:
+        return None
+    if np.isinf(late).any():
+        return False
+    error = _MEDIAN_ERROR * max(noise_of(early), noise_of(late)) * np.sqrt(1 / len(early) + 1 / len(late))
+    begin, end = float(np.median(early)), float(np.median(late))
+    return bool(begin - end > max(_TIMES_LEARNED * error, 1e-12 * abs(begin)))
 
 
 def falls(values: NDArray[np.float64], window: int) -> bool | None:

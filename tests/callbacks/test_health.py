@@ -94,8 +94,9 @@ def test_weights_are_the_same_bits(tmp_path: Path, make: Any, options: dict[str,
 
 def test_a_healthy_fit_says_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trainer_of(tmp_path, StatsMonitor(loggers=[]), HealthMonitor()).fit(Net(adamw), data(20))
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("Healthy", "Not healthy", "WARNING"))]
-    assert len(lines) == 1 and lines[0].startswith("Healthy: ") and "found nothing in 20 steps" in lines[0]
+    verdicts = ("Healthy", "No problem found", "Not healthy", "WARNING")
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith(verdicts)]
+    assert line.startswith("No problem found: ") and "found nothing in 20 steps; the loss went from " in line
 
 
 def test_findings_are_in_files_in_the_event_file_and_computed_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +148,7 @@ def test_a_healthy_run_says_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     for path in (logger.log_dir, str(event_file)):
         for options in ([], ["--follow"]):
             assert main(["doctor", path, *options]) == 0
-            assert capsys.readouterr().out.startswith(f"{path}: healthy, no problem in 20 steps.")
+            assert capsys.readouterr().out.startswith(f"{path}: no problem found in 20 steps; the loss went from ")
 
 
 def test_actions_stop_save_call_and_raise(tmp_path: Path) -> None:

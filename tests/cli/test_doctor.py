@@ -20,10 +20,11 @@ from lightning_hooks import StatsMonitor
 from lightning_hooks.cli.main import main
 from lightning_hooks.health.finding import Cause, Finding
 from lightning_hooks.health.journal import Journal
+from lightning_hooks.health.learning import LossCourse
 from lightning_hooks.health.rule import Severity
 from lightning_hooks.health.summary import summary_of
 from tests.callbacks.terminal import Screen, run_in_terminal
-from tests.cli.written_fits import BEGIN, END, cause, finding, write_fit
+from tests.cli.written_fits import BEGIN, END, LEARNED, cause, finding, write_fit
 
 Doctor = Callable[..., tuple[int, str, str]]
 
@@ -52,6 +53,7 @@ def write_summary(folder: Path, *findings: Finding, stopped: str | None = None, 
         "could_not": {"NormStatistics": "no norm", "ScaleCollapse": "no scaler", "Underflow": "no scaler"},
         "failed": {},
         "accepted": [],
+        "course": LEARNED,
     }
     journal = Journal(folder)
     journal.write([BEGIN])
@@ -89,6 +91,24 @@ def test_a_healthy_run_says_which_checks_found_nothing(tmp_path: Path, doctor: D
         "Failed      Mine (ValueError: no)",
         "Accepted    DeadUnits/head",
     ]
+
+
+@pytest.mark.parametrize("has_learned", [False, None])
+def test_a_run_whose_loss_does_not_show_that_it_has_learned_is_not_called_healthy(
+    tmp_path: Path, doctor: Doctor, has_learned: bool | None
+) -> None:
+    write_summary(tmp_path / "a", course=LossCourse(2.31, 2.3, has_learned))
+    write_summary(tmp_path / "b")
+    code, out, _ = doctor(tmp_path / "a")
+    assert code == 0 and out.startswith(f"{tmp_path / 'a'}: no problem found in 100 steps; the loss went from 2.31 to 2.3.\n")
+    code, out, _ = doctor(tmp_path)
+    assert code == 0
+    assert [line.split(maxsplit=1)[1] for line in out.splitlines()] == [
+        "no problem     the loss went from 2.31 to 2.3",
+        "healthy",
+    ]
+    shown = json.loads(doctor(tmp_path, "--json")[1])
+    assert shown["healthy"] is None and [run["healthy"] for run in shown["runs"]] == [None, True]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +154,7 @@ def test_json_has_what_the_screen_has(tmp_path: Path, doctor: Doctor) -> None:
         "fit": 1,
         "fits": 1,
         "steps": 100,
+        "course": "",
         "ran": ["R"],
         "could_not_run": {},
         "failed": {},
@@ -260,10 +281,10 @@ def test_a_problem_makes_the_exit_code_1_whatever_else_cannot_be_judged(tmp_path
     assert doctor(tmp_path)[0] == 1
 
 
-def test_a_fit_that_goes_on_and_whose_problem_is_over_is_healthy(tmp_path: Path, doctor: Doctor) -> None:
+def test_of_a_fit_that_goes_on_and_whose_problem_is_over_no_problem_stands(tmp_path: Path, doctor: Doctor) -> None:
     write_fit(tmp_path, finding(is_over=40), ends=False)
     code, out, _ = doctor(tmp_path)
-    assert code == 0 and "healthy, no problem stands. 1 earlier problem is over. The fit has not ended, or was killed." in out
+    assert code == 0 and ": no problem stands. 1 earlier problem is over. The fit has not ended, or was killed." in out
 
 
 @pytest.mark.parametrize("name", ["findings.jsonl", "summary.json"])

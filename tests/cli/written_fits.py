@@ -11,10 +11,12 @@ import pytest
 from lightning_hooks.cli.main import main
 from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.journal import Journal
+from lightning_hooks.health.learning import LossCourse
 from lightning_hooks.health.rule import Severity, Symptom
 from lightning_hooks.health.summary import summary_of
 
 BEGIN, END = Event("begin", 0), Event("end", 99)
+LEARNED = LossCourse(2.3, 0.7, has_learned=True)
 
 
 def finding(number: int = 1, rule: str = "DeadUnits", row: str = "fc", first: int = 20, **options: Any) -> Finding:
@@ -43,7 +45,8 @@ def found(*about: Finding | Cause, step: int = 30) -> list[Event]:
 def summary(*about: Finding | Cause) -> dict[str, Any]:
     known = [each for each in about if isinstance(each, Finding)]
     causes = [each for each in about if isinstance(each, Cause)]
-    return summary_of(99, 100, ran=["R"], could_not={}, failed={}, accepted=[], findings=known, causes=causes)
+    looked: dict[str, Any] = {"ran": ["R"], "could_not": {}, "failed": {}, "accepted": []}
+    return summary_of(99, 100, **looked, findings=known, causes=causes, course=LEARNED)
 
 
 def write_fit(folder: Path, *about: Finding | Cause, ends: bool = True) -> None:

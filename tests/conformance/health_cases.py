@@ -27,7 +27,7 @@ from tests.conformance.product_cases import bits
 
 RANK = int(os.environ.get("LOCAL_RANK", "0"))
 BATCH, FEATURES = 4, 6  # of one rank
-SAID = ("Healthy", "Not healthy", "WARNING", "CRITICAL")
+SAID = ("Healthy", "No problem found", "Not healthy", "WARNING", "CRITICAL")
 """How the lines begin that a `HealthMonitor` prints."""
 FIRST_BATCHES = [("automatic", False, False), ("manual", True, False), ("exchanging", False, True), ("both", True, True)]
 """Name, whether optimization is manual, and whether the step exchanges a tensor, of the fits whose first batch is checked."""

@@ -87,8 +87,11 @@ def test_lines_of_others_are_listed_as_they_are_and_damaged_ones_are_not():
 def test_a_summary_says_which_rules_looked_and_what_they_found():
     ran = {"ran": ["DeadUnits", 3], "could_not_run": {"Underflow": "no float16"}, "steps": 9}
     known = {"ran": ["DeadUnits"], "could_not_run": {"Underflow": "no float16"}, "failed": {}, "accepted": [], "steps": 9}
+    known |= {"has_learned": False, "course": ""}
     assert checks_of({**ran, "failed": [], "error": None}) == known
     assert checks_of({**ran, "error": "KeyboardInterrupt: "}) == {**known, "error": "KeyboardInterrupt: "}
+    learned = {"has_learned": True, "course": "the loss went from 2.3 to 0.7"}
+    assert checks_of({**ran, **learned}) == {**known, **learned}
     assert checks_of({}) is None and checks_of({"ran": "all"}) is None
     assert checks_of({**ran, "has_ended": False}) is None and shown_summary({}) is None
     found = shown_summary({**ran, "findings": [DEAD.to_dict()], "causes": [CAUSE.to_dict()]})

@@ -8,6 +8,7 @@ import pytest
 from lightning_hooks.dashboard.report import write_report
 from lightning_hooks.health.finding import Cause, Event, Finding
 from lightning_hooks.health.journal import Journal
+from lightning_hooks.health.learning import LossCourse
 from lightning_hooks.health.rule import Severity, Symptom
 from lightning_hooks.health.summary import summary_of
 from tests import forked
@@ -54,7 +55,7 @@ def sick_events():
     return [*(Event("new", 80, each) for each in (small, note, alone, large, spike)), Event("cause", 80, cause=cause)]
 
 
-def write_journal(folder, events, has_ended=True, ran=("LossSpike", "NonFinite"), could_not=None):
+def write_journal(folder, events, has_ended=True, ran=("LossSpike", "NonFinite"), could_not=None, has_learned=True):
     journal = Journal(folder)
     journal.write([Event("begin", 0), *events])
     if has_ended:
@@ -62,6 +63,7 @@ def write_journal(folder, events, has_ended=True, ran=("LossSpike", "NonFinite")
             "findings": [each.finding for each in events if each.finding],
             "causes": [each.cause for each in events if each.cause],
         }
+        found["course"] = LossCourse(2.31, 2.3, has_learned)
         summary = summary_of(99, 100, ran=ran, could_not=could_not or {}, failed={}, accepted=["DeadUnits/head"], **found)
         journal.write_summary(summary)
         journal.write([Event("end", 99)])
@@ -71,10 +73,11 @@ def write_journal(folder, events, has_ended=True, ran=("LossSpike", "NonFinite")
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("logs")
-    for name in ("sick", "fine", "going on", "it's not looked at", "nasty", "notes"):
+    for name in ("sick", "fine", "at chance", "going on", "it's not looked at", "nasty", "notes"):
         write_run(folder / name, range(100), scalars={"run/loss": 0.5})
     write_journal(folder / "sick", sick_events())
     write_journal(folder / "fine", [], could_not={"ReplicasDiffer": "there is one rank only"})
+    write_journal(folder / "at chance", [], has_learned=False)
     write_journal(folder / "going on", [], has_ended=False)
     write_journal(folder / "notes", [Event("new", 9, finding(1, "MassiveActivation", NAMES[0], 9, Severity.INFO))])
     nasty = finding(1, MARKUP, MARKUP, 5, cause=None)
@@ -176,6 +179,13 @@ def test_a_healthy_run_says_which_rules_looked(browser, url, logdir, tmp_path):
             assert page.get_by_text("ReplicasDiffer: there is one rank only").is_visible()
             assert page.get_by_text("Accepted, so not told: DeadUnits/head.").is_visible()
             assert page.locator(".finding").count() == 0
+
+
+def test_a_run_that_does_not_show_that_it_has_learned_is_not_called_healthy(browser, url):
+    with opened(browser, f"{url}#run=at chance", viewport=SIZE) as page:
+        page.wait_for_selector(".verdict")
+        said = "No problem found: 2 rules found nothing in 100 steps; the loss went from 2.31 to 2.3."
+        assert page.locator(".verdict").inner_text() == said
 
 
 def test_a_run_that_goes_on_and_one_with_notes_only(browser, url):

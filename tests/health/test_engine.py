@@ -13,6 +13,7 @@ from lightning_hooks.errors import RuleError
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.rule import HealthRule, symptoms_where
+from lightning_hooks.health.summary import FURTHER
 from lightning_hooks.records.facts import StepFacts
 from lightning_hooks.records.step_view import StepView
 from tests.health.rules_for_tests import Huge, LowScale, Raises
@@ -284,14 +285,15 @@ def test_a_healthy_run_says_which_rules_looked_and_which_could_not():
     diagnosis, events = run(one_row([1] * 9), Huge(), LowScale())
     assert events == [] and diagnosis.summary()["ran"] == ["Huge"]
     assert diagnosis.summary()["line"] == (
-        "Healthy: 1 rule found nothing in 9 steps; 1 could not run: LowScale (nobody knows how the steps trained)."
+        "No problem found: 1 rule found nothing in 9 steps; 1 could not run: LowScale (nobody knows how the steps trained); "
+        f"{FURTHER}."
     )
     assert run(one_row([20] * 9), Huge())[0].summary()["line"] == "Not healthy: 1 rule found 1 problem in 9 steps: Hot."
 
 
 def test_information_does_not_make_a_run_unhealthy():
     diagnosis, _ = run(one_row([20] * 9), Huge(severity="info"))
-    assert diagnosis.summary()["line"] == "Healthy: 1 rule found nothing in 9 steps; 1 note in the file."
+    assert diagnosis.summary()["line"] == f"No problem found: 1 rule found nothing in 9 steps; 1 note in the file; {FURTHER}."
 
 
 def test_a_cause_that_is_contradicted_is_withdrawn():
@@ -321,7 +323,7 @@ def test_wrong_rules_are_errors():
 
 
 @pytest.mark.parametrize(
-    "damage", [{"count": "x"}, {"groups": [{}]}, {"causes": [3]}, {"evidence": {}}, {"streaks": {"Huge": [1]}}]
+    "damage", [{"end": "x"}, {"groups": [{}]}, {"causes": [3]}, {"evidence": {}}, {"streaks": {"Huge": [1]}}]
 )
 def test_a_damaged_state_is_an_error_and_changes_nothing(damage):
     diagnosis, _ = run(one_row([20] * 9), Huge())

@@ -10,6 +10,7 @@ import pytest
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.journal import Journal, read_findings
 from lightning_hooks.health.rule import HealthRule, Symptom
+from lightning_hooks.health.summary import FURTHER
 from lightning_hooks.records.run_context import checkpoint_name
 from tests.health.outlets_for_tests import HEALTHY, SICK, consume, started, views
 from tests.health.rules_for_tests import Huge, Raises
@@ -48,7 +49,7 @@ def test_information_is_in_the_files_only(tmp_path):
     reporter, outlet, _ = started(tmp_path, Huge(severity="info"))
     consume(reporter, views(SICK))
     assert outlet.blocks == [] and outlet.markdown == ""
-    assert outlet.lines == ["Healthy: 1 rule found nothing in 20 steps; 1 note in the file."]
+    assert outlet.lines == [f"No problem found: 1 rule found nothing in 20 steps; 1 note in the file; {FURTHER}."]
     assert [finding.rule for finding in read_findings(tmp_path).findings] == ["Huge"]
 
 
@@ -75,7 +76,7 @@ def test_a_fit_that_fails_writes_its_error_and_says_no_line(tmp_path):
 
 
 def test_two_fits_in_one_folder_are_kept_apart(tmp_path):
-    for series, line in ((SICK, "Not healthy"), (HEALTHY, "Healthy")):
+    for series, line in ((SICK, "Not healthy"), (HEALTHY, "No problem found")):
         reporter, _, _ = started(tmp_path, Huge())
         consume(reporter, views(series))
         run = read_findings(tmp_path)

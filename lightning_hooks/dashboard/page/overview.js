@@ -89,8 +89,10 @@ export class OverviewView {
     if (!findings) return unexamined(doctor);
     if (blocks.length) return verdictOf(blocks);
     if (!checks) return h("p", { class: "verdict fine" }, badgeOf("fine", "Nothing found so far"), ": the training goes on, or was ended from outside.");
-    const looked = `: ${several(checks.ran.length, "rule")} found nothing in ${several(checks.steps, "step")}.`;
-    return h("p", { class: "verdict fine" }, badgeOf("fine", "Healthy"), looked);
+    const looked = `: ${several(checks.ran.length, "rule")} found nothing in ${several(checks.steps, "step")}`;
+    // Only a loss that has fallen shows that a training is healthy.
+    const course = checks.course && !checks.has_learned ? `; ${checks.course}` : "";
+    return h("p", { class: "verdict fine" }, badgeOf("fine", checks.has_learned ? "Healthy" : "No problem found"), `${looked}${course}.`);
   }
 
   /** A link to the records that have no card; null if each has one. */

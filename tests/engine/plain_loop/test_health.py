@@ -52,7 +52,8 @@ def test_a_healthy_loop_is_told_one_line_and_its_weights_are_the_same_bits(tmp_p
     watched, plain = model_of(), model_of()
     train(watched, folder=tmp_path)
     said = capsys.readouterr().err
-    assert said.startswith("Healthy: ") and "found nothing in 30 steps" in said and said.count("\n") == 1
+    assert said.startswith("No problem found: ") and said.count("\n") == 1
+    assert "found nothing in 30 steps; the loss went from " in said
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
     for batch in batches():
         optimizer.zero_grad()
@@ -77,7 +78,7 @@ def test_a_forgotten_layer_is_told_once_with_its_cause_and_is_in_the_files(tmp_p
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     train(model_of())
-    assert capsys.readouterr().err.startswith("Healthy") and not list(tmp_path.iterdir())
+    assert capsys.readouterr().err.startswith("No problem found: ") and not list(tmp_path.iterdir())
 
 
 def test_rules_that_need_a_loss_say_so_where_no_loss_is_noted(tmp_path):
@@ -118,7 +119,7 @@ def test_a_second_loop_in_the_folder_is_kept_apart(tmp_path, capsys):
 @pytest.mark.parametrize("rule", ["LossDiverged", "NotInOptimizer"])
 def test_rules_that_read_no_row_look_too(rule, capsys):
     train(model_of(), health=HealthMonitor([rule]))
-    assert capsys.readouterr().err == "Healthy: 1 rule found nothing in 30 steps.\n"
+    assert capsys.readouterr().err.startswith("No problem found: 1 rule found nothing in 30 steps; the loss went from ")
 
 
 class Fails(HealthRule):
@@ -230,7 +231,7 @@ def test_a_loop_is_compared_with_good_ones_while_it_runs(tmp_path, capsys):
     good = [tmp_path / "run_0", tmp_path / "run_1"]
     capsys.readouterr()
     learn(2, same := HealthMonitor([], reference=good))
-    assert same.findings == [] and capsys.readouterr().err.startswith("Healthy: 11 rules found nothing in 25 steps")
+    assert same.findings == [] and capsys.readouterr().err.startswith("No problem found: 11 rules found nothing in 25 steps")
     changed = HealthMonitor([], reference=good)
     model = learn(2, changed, rate=0.05, folder=tmp_path / "changed")
     (finding,) = changed.findings

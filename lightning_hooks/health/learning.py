@@ -1,0 +1,95 @@
+"""Whether a training has learned, as its loss shows."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from lightning_hooks.health.early_losses import EarlyLosses
+from lightning_hooks.health.evidence import LOSS, Evidence
+from lightning_hooks.health.window import Array
+from lightning_hooks.health.witness import learned
+
+LEAST_STEPS: Final = 60
+"""The number of steps of a training from which on its loss can show that it has learned."""
+_LATE: Final = 8  # the least number of losses in the last tenth
+
+
+def late_losses(evidence: Evidence) -> Array:
+    """The losses of the last tenth of the steps of a run, float64 [steps]; at least the last eight behind step 40.
+
+    Of a long run, only the losses in the window are left.
+    """
+    loss = evidence.loss()
+    if loss is None or not loss.values.shape[1]:
+        return np.empty(0)
+    is_known = ~np.isnan(loss.values[:, 0]) & (loss.steps > evidence.first_step + EarlyLosses.LAST)
+    values, steps = loss.values[is_known, 0], loss.steps[is_known]
+    count = int((steps > evidence.step - (evidence.step - evidence.first_step + 1) / 10).sum())
+    return values[-max(count, _LATE) :]
+
+
+def has_learned(evidence: Evidence) -> bool | None:
+    """Whether the loss has fallen since the steps 20 to 40, by three times its noise.
+
+    In the first twenty steps the bias of a head learns how frequent each class is, which is no learning.
+
+    Returns:
+        None if the run has fewer than 60 steps, or too few of them have a loss.
+    """
+    if evidence.step - evidence.first_step + 1 < LEAST_STEPS:
+        return None
+    return learned(evidence.early_losses(), late_losses(evidence))
+
+
+class LossCourse(NamedTuple):
+    """What the loss of a run says about it.
+
+    Args:
+        first: the first loss; NaN if none is known.
+        last: the median of the last losses, likewise.
+        has_learned: whether the loss shows that the model has learned; None if it cannot show it.
+
+    Example:
+        >>> LossCourse(2.3147, 2.301, False).text, LossCourse().text
+        ('the loss went from 2.315 to 2.301', '')
+    """
+
+    first: float = np.nan
+    last: float = np.nan
+    has_learned: bool | None = None
+
+    @property
+    def text(self) -> str:
+        """The course in words; empty if no loss is known."""
+        if np.isnan(self.first) or np.isnan(self.last):
+            return ""
+        return f"the loss went from {self.first:.4g} to {self.last:.4g}"
+
+
+UNKNOWN: Final = LossCourse()
+"""The course of a loss that nobody knows."""
+
+
+def course_of(evidence: Evidence) -> LossCourse:
+    """The course of the loss of a run."""
+    loss, start = evidence.loss(), evidence.start(*LOSS)
+    if loss is None or start is None or not loss.values.shape[1]:
+        return UNKNOWN
+    known = loss.values[~np.isnan(loss.values[:, 0]), 0]
+    late = late_losses(evidence)
+    late = late if len(late) else known[-_LATE:]
+    last = float(np.median(late)) if len(late) else np.nan
+    return LossCourse(float(start[0]), last, has_learned(evidence) if _is_measure(evidence) else None)
+
+
+def _is_measure(evidence: Evidence) -> bool:
+    """Whether the loss measures how much a model has learned.
+
+    The losses of several optimizers, as of a generator and its discriminator, balance. A loss of both signs is no distance
+    from anything; that of a policy gradient is an estimate whose size says nothing about the policy.
+    """
+    early, late = evidence.early_losses(), late_losses(evidence)
+    has_both_signs = any(len(each) and each.min() < 0 < each.max() for each in (early, late))
+    return not has_both_signs and (evidence.facts is None or len(evidence.facts.optimizers) <= 1)
