@@ -74,6 +74,8 @@ class CauseRule:
         next_steps: what to try.
         alternatives: other explanations, each with how to tell it apart.
         confidence: `possible` becomes `likely` if findings of two rules agree.
+        detail: of the steps before the decisive findings began, given the first step of these: sentences with numbers, which
+            are added to the message; None for none.
         while_standing: whether the decisive findings must stand, because the message says what is so now.
         same_rows: whether supporting findings must be about the modules of the decisive ones.
         condition: of the facts of the run; None for none.
@@ -95,6 +97,7 @@ class CauseRule:
     next_steps: tuple[str, ...] = ()
     alternatives: tuple[str, ...] = ()
     confidence: Confidence = "possible"
+    detail: Callable[[Evidence, int], str] | None = None
     while_standing: bool = False
     same_rows: bool = False
     condition: Callable[[Evidence], bool] | None = None

@@ -6,6 +6,8 @@ from typing import Final
 
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import (
+    divergence,
+    has_diverged,
     has_float16_without_gradient,
     has_gradients_in_backward,
     has_input_of_zeros,
@@ -237,6 +239,22 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="LearningRateTooHigh",
+        message="The training diverged until numbers were too large for their format: {where} first, at step {step}.",
+        required=("NonFinite",),
+        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "ScaleCollapse", "NoGradient", "LostUpdates"),
+        next_steps=(
+            "Divide the learning rate by 10 or more, or warm it up over some hundred steps.",
+            "Clip the norm of the gradient.",
+        ),
+        alternatives=(
+            "Recurrent weights that amplify: then gradients explode before updates are large; clipping alone cures it.",
+            "An operation without a finite result (log of 0, 0/0): then the steps before are ordinary.",
+        ),
+        history=has_diverged,
+        detail=divergence,
+    ),
+    CauseRule(
+        name="LearningRateTooHigh",
         message="The steps are too large for this model, since step {step}: {where} first.",
         any_of=("UpdateTooLarge", "WeightGrowth", "LossDiverged", "ExplodingGradient"),
         supporting=(*_UNSTABLE, *_DULL, *_STUCK, "ScaleCollapse", "NoGradient", "LostUpdates"),
@@ -247,6 +265,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
             "Samples that come sorted: then the loss falls to almost 0, and jumps where the next kind begins.",
             "Recurrent weights that amplify: then gradients explode before updates are large; clipping alone cures it.",
         ),
+        detail=divergence,
     ),
     CauseRule(
         name="UnitCollapsed",
@@ -314,8 +333,18 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="LearningRateTooLow",
+        message="The learning rate is 0, so that nothing changes: {where}, since step {step}.",
+        required=("LearningRateZero",),
+        supporting=("LossConstant", "UnchangedParameter", "UpdateTooSmall", "LostUpdates"),
+        next_steps=(
+            "Look at what the schedule does at this step: the number of steps that it was given, and how often it is stepped.",
+        ),
+        alternatives=("Frozen on purpose: then `requires_grad_(False)` on the parameters of the group says so.",),
+    ),
+    CauseRule(
+        name="LearningRateTooLow",
         message="The steps are too small for the model to learn, since step {step}.",
-        any_of=("LearningRateZero", "UpdateTooSmall", "LostUpdates"),
+        any_of=("UpdateTooSmall", "LostUpdates"),
         supporting=("LossConstant", "UnchangedParameter"),
         excluding=("VanishingGradient",),
         next_steps=("Multiply the learning rate by 10.", "Look at what the schedule does at this step."),

@@ -93,11 +93,12 @@ def _cause_of(rule: CauseRule, decisive: Sequence[Finding], taken: Sequence[Find
         confidence = "likely"
     where = shown_rows(decisive[0].rows) or ("the loss" if decisive[0].tensor == "loss" else "the run")
     first = min(finding.first_step for finding in decisive)
+    detail = "" if rule.detail is None else rule.detail(evidence, first)
     agree = ": several findings agree" if len({finding.rule for finding in taken}) > 1 else ""
     sure = {"certain": "", "likely": f" This is likely{agree}.", "possible": " This is one possibility."}
     return Cause(
         rule.name,
-        rule.message.replace("{where}", where).replace("{step}", str(first)) + sure[confidence],
+        rule.message.replace("{where}", where).replace("{step}", str(first)) + detail + sure[confidence],
         tuple(dict.fromkeys(finding.fingerprint for finding in taken)),
         fitting(rule.next_steps, evidence),
         confidence,

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from lightning_hooks.health.evidence import Evidence, Track
-from lightning_hooks.health.roles import is_weight, roles_of
+from lightning_hooks.health.evidence import LOSS, Evidence, Track
+from lightning_hooks.health.roles import Array, is_weight, medians, percent, roles_of
 from lightning_hooks.records.facts import StepFacts
 
 FIRST_STEPS: Final = 25
@@ -22,6 +22,74 @@ LASTING: Final = 10
 """The number of steps: so many large ones in a row have gone too far, and a rate that rose so many ago is still to blame."""
 RAISED: Final = 5.0
 """The multiple to which a learning rate must rise from one step to the next; schedules of healthy trainings rise by and by."""
+USUAL: Final = 1e-3
+"""The share of a weight that a step usually changes."""
+_GROWN: Final = 10.0  # the multiple of its level to which a series has grown
+_BEFORE: Final = 30  # steps
+
+
+def has_diverged(evidence: Evidence, begin: int) -> bool:
+    """Whether a training diverged before its findings began.
+
+    The loss or the whole gradient had grown to ten times its level over more than one step, or a step had changed the median
+    weight by half of it. An operation without a finite result, such as the logarithm of 0, comes after ordinary steps.
+
+    Args:
+        evidence: of the run.
+        begin: the first step of the findings.
+    """
+    shares = _shares(evidence, begin)
+    return bool((shares[-LASTING:, 1] > FAR).any()) or _growth(evidence, begin) != ""
+
+
+def divergence(evidence: Evidence, begin: int) -> str:
+    """What grew before the findings began, how large the steps were, and at which learning rate; empty if nothing is known.
+
+    Args:
+        evidence: of the run.
+        begin: the first step of the findings.
+    """
+    shares, rate = _shares(evidence, begin), max(_rates(evidence.facts_at(begin)), default=0.0)
+    says = _growth(evidence, begin)
+    large = shares[shares[:, 1] > LARGE]
+    if len(large):
+        # The first of the large steps tells the rate; later ones are what it has led to.
+        step, share = large[0].tolist()
+        of_rate = f" than {rate:.3g}" if rate > 0 else ""
+        says += (
+            f" Step {int(step)} changed the median weight by {percent(share)} of it; about {percent(USUAL)} is usual, for "
+            f"which the rate must be {share / USUAL:.2g} times smaller{of_rate}."
+        )
+    elif rate > 0:
+        says += f" The learning rate is {rate:.3g}."
+    return says
+
+
+def _growth(evidence: Evidence, begin: int) -> str:
+    """Which series had grown before a step, with its numbers; empty if none had."""
+    for name, key in (("loss", LOSS), ("norm of the gradient", ("", "run/grad_norm"))):
+        track = _track(evidence, *key)
+        if track is None or not track.values.shape[1]:
+            continue
+        is_known = np.isfinite(track.values[:, 0]) & (track.steps < begin)
+        values, steps = np.abs(track.values[is_known, 0][-_BEFORE:]), track.steps[is_known][-_BEFORE:]
+        if len(values) < 3:
+            continue
+        level = float(np.median(values[: max(len(values) // 2, 1)]))
+        if values[-1] > _GROWN * level > 0 and values[-1] > values[-2] > level:
+            return f" The {name} grew from {values[0]:.3g} at step {steps[0]} to {values[-1]:.3g} at step {steps[-1]}."
+    return ""
+
+
+def _shares(evidence: Evidence, begin: int) -> Array:
+    """The steps before a step, and by which share of itself each changed the median weight, float64 [steps, 2]."""
+    track, roles = _track(evidence, "update", "ratio"), roles_of(evidence)
+    if track is None:
+        return np.empty((0, 2))
+    weights = np.ones(len(track.names), dtype=np.bool_) if roles is None else roles.are_weights(track.names)
+    middle = medians(np.where(weights & (track.values > 0) & np.isfinite(track.values), track.values, np.nan))
+    is_known = np.isfinite(middle) & (track.steps < begin)
+    return np.stack([track.steps[is_known].astype(np.float64), middle[is_known]], axis=1)[-_BEFORE:]
 
 
 def has_stepped_too_far(evidence: Evidence, begin: int) -> bool:

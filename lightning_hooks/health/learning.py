@@ -6,14 +6,16 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from lightning_hooks.health.cross_entropy import CrossEntropy, cross_entropy_of
 from lightning_hooks.health.early_losses import EarlyLosses
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.window import Array
-from lightning_hooks.health.witness import learned
+from lightning_hooks.health.witness import error_of, learned
 
 LEAST_STEPS: Final = 60
 """The number of steps of a training from which on its loss can show that it has learned."""
 _LATE: Final = 8  # the least number of losses in the last tenth
+_SHARE: Final = 0.005  # a fall by less is none, however quiet the loss is
 
 
 def late_losses(evidence: Evidence) -> Array:
@@ -40,7 +42,25 @@ def has_learned(evidence: Evidence) -> bool | None:
     """
     if evidence.step - evidence.first_step + 1 < LEAST_STEPS:
         return None
-    return learned(evidence.early_losses(), late_losses(evidence))
+    entropy, late = cross_entropy_of(evidence), late_losses(evidence)
+    if entropy is not None and len(late) and is_at_chance(late, entropy):
+        return False
+    return learned(evidence.early_losses(), late)
+
+
+def is_at_chance(losses: Array, entropy: CrossEntropy) -> bool:
+    """Whether the median of losses is not below the cross entropy of equal probabilities by three times its noise.
+
+    Args:
+        losses: float64 [steps], at least two.
+        entropy: of the loss.
+
+    Example:
+        >>> loss = np.random.default_rng(0).normal(2.3, 0.05, 16)
+        >>> is_at_chance(loss, CrossEntropy(10, False)), is_at_chance(loss - 0.1, CrossEntropy(10, False))
+        (True, False)
+    """
+    return bool(np.median(losses) > entropy.chance - max(3 * error_of(losses), _SHARE * entropy.chance))
 
 
 class LossCourse(NamedTuple):
@@ -50,22 +70,25 @@ class LossCourse(NamedTuple):
         first: the first loss; NaN if none is known.
         last: the median of the last losses, likewise.
         has_learned: whether the loss shows that the model has learned; None if it cannot show it.
+        chance: the loss of a model that knows nothing; NaN if it is not known.
 
     Example:
-        >>> LossCourse(2.3147, 2.301, False).text, LossCourse().text
-        ('the loss went from 2.315 to 2.301', '')
+        >>> LossCourse(2.3147, 2.301, False, 2.3026).text, LossCourse().text
+        ('the loss went from 2.315 to 2.301 (chance is 2.303)', '')
     """
 
     first: float = np.nan
     last: float = np.nan
     has_learned: bool | None = None
+    chance: float = np.nan
 
     @property
     def text(self) -> str:
         """The course in words; empty if no loss is known."""
         if np.isnan(self.first) or np.isnan(self.last):
             return ""
-        return f"the loss went from {self.first:.4g} to {self.last:.4g}"
+        chance = "" if np.isnan(self.chance) else f" (chance is {self.chance:.4g})"
+        return f"the loss went from {self.first:.4g} to {self.last:.4g}{chance}"
 
 
 UNKNOWN: Final = LossCourse()
@@ -81,7 +104,9 @@ def course_of(evidence: Evidence) -> LossCourse:
     late = late_losses(evidence)
     late = late if len(late) else known[-_LATE:]
     last = float(np.median(late)) if len(late) else np.nan
-    return LossCourse(float(start[0]), last, has_learned(evidence) if _is_measure(evidence) else None)
+    entropy = cross_entropy_of(evidence)
+    chance = np.nan if entropy is None or entropy.is_negated else entropy.chance
+    return LossCourse(float(start[0]), last, has_learned(evidence) if _is_measure(evidence) else None, chance)
 
 
 def _is_measure(evidence: Evidence) -> bool:

@@ -32,6 +32,11 @@ def noise_of(values: NDArray[np.float64]) -> float:
         return float(np.median(np.abs(steps - np.median(steps))) / 0.6745 / np.sqrt(2))
 
 
+def error_of(values: NDArray[np.float64]) -> float:
+    """The standard error of the median of numbers, as far as their noise tells."""
+    return float(_MEDIAN_ERROR * noise_of(values) / np.sqrt(len(values)))
+
+
 def learned(early: NDArray[np.float64], late: NDArray[np.float64]) -> bool | None:
     """Whether the median of late numbers is below that of early ones by three times its noise.
 

@@ -277,6 +277,35 @@ def test_a_finding_has_one_cause_at_most_and_the_order_of_findings_does_not_matt
     assert explain(findings, Evidence()) == causes
 
 
+def losses_of(*losses):
+    """Evidence of steps with these losses."""
+    evidence, index = Evidence(), RowIndex(["loss"], ["loss"])
+    for step, loss in enumerate(losses):
+        evidence.add(StepView(step, rows=index, moments=np.array([all_of(loss)])))
+    return evidence
+
+
+def test_what_grew_before_it_overflowed_diverged_and_what_did_not_had_an_operation_without_a_result():
+    (diverged,) = explain([finding("NonFinite", first=4, rows=("",))], losses_of(10, 278, 3.6e4, 1e20))
+    assert diverged.name == "LearningRateTooHigh"
+    assert "The loss grew from 10 at step 0 to 1e+20 at step 3." in diverged.message
+    for losses in ([2.3, 2.1, 2.2, 2.0, 1.9] * 4, [2.3] * 19 + [90.0]):
+        (cause,) = explain([finding("NonFinite", first=20, rows=("",))], losses_of(*losses))
+        assert cause.name == "NumericalRange"
+
+
+def test_a_divergence_says_how_large_the_steps_were_and_how_many_times_too_large():
+    (cause,) = explain([finding("NonFinite", first=3)], many_steps([1.7, 2.5, 9.0]))
+    assert cause.name == "LearningRateTooHigh"
+    assert "Step 0 changed the median weight by 170 % of it; about 0.1 % is usual" in cause.message
+    assert "the rate must be 1.7e+03 times smaller" in cause.message
+
+
+def test_a_rate_of_zero_is_not_to_be_multiplied():
+    (cause,) = explain([finding("LearningRateZero"), finding("UpdateTooSmall", number=2)], Evidence())
+    assert cause.name == "LearningRateTooLow" and not any("ultiply" in step for step in cause.next_steps)
+
+
 def test_eight_symptoms_of_one_learning_rate_are_one_cause():
     rules = ("UpdateTooLarge", "LossSpike", "LossDiverged", "ExplodingGradient", "DeadUnits", "WeightGrowth", "NonFinite")
     (cause,) = explain(findings_of(*rules, first=30), Evidence())

@@ -29,7 +29,7 @@ class LearningRateZero(HealthRule):
         budget: the share of the steps of the fit after which a rate of 0 is the end of a schedule.
     """
 
-    budget: float = 0.9
+    budget: float = 0.75
     patience: int = 2
     warmup: int = 2
     every_n_steps: int = 5
@@ -39,7 +39,10 @@ class LearningRateZero(HealthRule):
         "Look at the number of steps that the schedule was given, and at how often it is stepped (interval step or epoch).",
         "If the group is frozen on purpose, call `requires_grad_(False)` on its parameters.",
     )
-    source: ClassVar[str] = "ours: not in the first two steps, since a warm-up may begin at 0; 90 % of the steps of the fit"
+    source: ClassVar[str] = (
+        "ours: not in the first two steps, since a warm-up may begin at 0; a schedule may end shortly before the fit, which "
+        "then has no rate for a quarter of its steps at most"
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         for step in evidence.new_steps.tolist():

@@ -8,12 +8,17 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from lightning_hooks.health.cross_entropy import CrossEntropy, cross_entropy_of
 from lightning_hooks.health.evidence import LOSS, Evidence
-from lightning_hooks.health.roles import Array
+from lightning_hooks.health.learning import is_at_chance, late_losses
+from lightning_hooks.health.roles import Array, medians, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import WITNESS, Obstacles, no_loss
-from lightning_hooks.health.rules.spikes import LOCAL, largest_deviation, six_sigma, spikes
-from lightning_hooks.health.witness import falls
+from lightning_hooks.health.rules.spikes import HISTORY, LOCAL, largest_deviation, six_sigma, spikes
+from lightning_hooks.health.witness import falls, noise_of
+
+FIRST_STEPS: Final = 10
+"""The number of first steps whose updates may be far too large."""
 
 
 def _balanced_losses(evidence: Evidence) -> str | None:
@@ -41,7 +46,8 @@ class LossSpike(HealthRule):
     Args:
         sigmas: the smallest distance from the mean of the last 128 steps, in standard deviations.
         times: the smallest multiple of the largest deviation in these steps from the level before it.
-        least_share: the smallest rise as a share of the early loss: ripples of a loss that is almost 0 do no harm.
+        least_share: the smallest rise as a share of the early loss, and of the level before the spike: ripples of a loss that
+            is almost 0, or of a large one, do no harm.
         settle: the number of steps within which the loss must come back by half.
     """
 
@@ -69,7 +75,7 @@ class LossSpike(HealthRule):
 
         def limit_of(history: Array) -> float:
             level, deviation = largest_deviation(history)
-            return level + max(self.times * deviation, least)
+            return level + max(self.times * deviation, least, self.least_share * abs(level))
 
         def usual(history: Array) -> float:
             return six_sigma(history, self.sigmas)
@@ -81,7 +87,8 @@ class LossSpike(HealthRule):
         values = track.values[:, 0]
         for spike in spikes(values, track.new, [near, usual, limit_of], self.settle):
             value, step = float(values[spike.at]), int(track.steps[spike.at])
-            text = f"the loss jumps to {value:.4g} at step {step}, and had stayed below {spike.limit:.4g}"
+            before = values[max(0, spike.at - HISTORY) : spike.at]
+            text = f"the loss jumps to {value:.4g} at step {step}, and had stayed below {np.nanmax(before):.4g}"
             yield Symptom(
                 "", tensor="", step=int(track.steps[spike.back]), measured=value, threshold=spike.limit, text=text, since=step
             )
@@ -91,17 +98,23 @@ class LossSpike(HealthRule):
 class LossDiverged(HealthRule):
     """The loss stays far above its start.
 
-    A multiple of the *minimum* is no sign of divergence: losses that have nearly reached 0 exceed it at all times.
+    A multiple of the *minimum* is no sign of divergence: losses that have nearly reached 0 exceed it at all times. One of the
+    first losses may be small by luck, as that of a batch of a single sample. So the loss must also exceed what the noise of the
+    first losses explains.
 
     Args:
-        most: the multiple of the largest of the first losses.
-        first: the number of first losses.
-        last: the number of last losses that all exceed it.
+        most: the multiple of the start.
+        times: the multiple of the noise of the first losses, above the start.
+        first: the number of first losses, the smallest of which is the start unless the first one is larger.
+        last: the number of last losses that all exceed both.
+        soon: this number if steps change most weights by more than all of them.
     """
 
     most: float = 4.0
+    times: float = 3.0
     first: int = 5
     last: int = 10
+    soon: int = 3
     patience: int = 1
     every_n_steps: int = 10
     severity: Severity = Severity.CRITICAL
@@ -112,18 +125,22 @@ class LossDiverged(HealthRule):
         "If the samples come in a fixed order, shuffle them.",
     )
     source: ClassVar[str] = (
-        "TheDeepChecker warns at 2 × the minimum, which fires on healthy trainings; 4 × the start at ten steps in a row: ours"
+        "TheDeepChecker warns at 2 × the minimum, which fires on healthy trainings; 4 × the start at ten steps in a row: ours; "
+        "three times its noise is no chance"
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         values, steps, judged = _known(evidence)
         start = evidence.start("loss", "mean")
-        if start is None or len(values) < self.last + self.first or judged >= len(values):
+        # Only the first looks have too few losses, so that the others need not read the updates.
+        last = self.soon if len(values) < self.last + self.first and largest_steps(evidence) > 1 else self.last
+        if start is None or len(values) < last + self.first or judged >= len(values):
             return
-        begin = float(start[0])
+        begin, early = float(start[0]), evidence.early_losses()
         if int(evidence.steps[0]) == evidence.first_step:
-            begin = max(begin, float(values[: self.first].min()))
-        lowest, limit = float(values[-self.last :].min()), self.most * begin
+            begin, early = max(begin, float(values[: self.first].min())), values[: 2 * self.first]
+        noise = noise_of(early) if len(early) > self.first else 0.0
+        lowest, limit = float(values[-last:].min()), max(self.most * begin, begin + self.times * noise)
         if begin > 0 and lowest > limit:
             below = np.flatnonzero(values <= limit)
             since = steps[int(below[-1]) + 1 if len(below) else 0]
@@ -133,7 +150,7 @@ class LossDiverged(HealthRule):
 
 @dataclass(frozen=True, kw_only=True)
 class LossUnbounded(HealthRule):
-    """The loss falls without end below 0.
+    """The loss falls without end below 0, or it is a cross entropy with a minus sign.
 
     Args:
         times: the multiple of the magnitude of the first loss, or of 1 if that is less, below which a negative loss has no
@@ -159,9 +176,18 @@ class LossUnbounded(HealthRule):
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         values, steps, judged = _known(evidence)
         start = evidence.start("loss", "mean")
-        if start is None or len(values) < self.last or judged >= len(values):
+        if start is None or len(values) < self.last:
             return
         begin = float(start[0])
+        entropy = cross_entropy_of(evidence) if begin < 0 else None
+        if entropy is not None:
+            text = (
+                f"the sign of the loss is flipped: it began at {begin:.4g}, and is a cross entropy by its gradient, which "
+                f"cannot be below 0; that of {entropy.classes} equal probabilities is {entropy.chance:.4g}"
+            )
+            first = evidence.first_step
+            yield Symptom("", tensor="", step=steps[-1], measured=-begin, threshold=0.0, text=text, since=first)
+            return
         limit, highest = self.times * max(abs(begin), 1.0), float(values[-self.last :].max())
         if highest < -limit and evidence.loss_falls(WITNESS):
             text = f"the loss has fallen to {values[-1]:.4g}, began at {begin:.4g}, and still falls"
@@ -170,62 +196,88 @@ class LossUnbounded(HealthRule):
 
 @dataclass(frozen=True, kw_only=True)
 class LossConstant(HealthRule):
-    """The loss has not moved since the training began.
+    """The loss has not moved since the training began, or it is still that of a model that knows nothing.
 
-    Its median has not fallen from the first to the last quarter, neither by a small share nor by more than its noise, and it
-    varies by less than a small share from step to step.
-    Trainings with several optimizers, whose losses balance, and those whose rate still rises are left out.
+    Its median has not fallen from the first to the last losses, neither by a small share nor by more than its noise, and it
+    varies by less than a small share from step to step. Of a cross entropy the loss of equal probabilities is known: one that
+    began higher, and has fallen to it, has learned how frequent each class is and nothing else.
+    Trainings with several optimizers, whose losses balance, and those whose rate still rises are left out. A plateau at the
+    beginning is usual, so that the loss must stand for a share of the fit.
 
     Args:
         spread: the largest standard deviation as a share of the loss.
         least: the smallest relative fall that counts as learning.
         steps: the number of first steps in which nothing has moved.
+        share: the share of the steps of the fit that these must be at least.
+        most: the number of steps that are enough, however long the fit is.
+        unknown: the number of first steps if nobody knows how long the fit is.
         count: the number of measured losses among them.
     """
 
     spread: float = 0.05
     least: float = 0.005
     steps: int = 50
+    share: float = 0.2
+    most: int = 1000
+    unknown: int = 100
     count: int = 32
     patience: int = 1
     every_n_steps: int = 10
     family: ClassVar[str] = "loss"
     obstacles: ClassVar[Obstacles] = (_balanced_losses, no_loss)
     next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at some inputs with their labels: a shuffle, a sort or a sampling of one without the other parts them.",
         "Try to overfit a single batch: if the loss of it does not fall, the model or the loss is at fault, not the data.",
         "Look which layers have small updates, no gradient or constant outputs.",
     )
     source: ClassVar[str] = (
-        "smdebug LossNotDecreasing (0.1 % in 10 steps) fires on every healthy training; no fall in the first 50 steps: ours"
+        "smdebug LossNotDecreasing (0.1 % in 10 steps) fires on every healthy training; no fall in the first fifth of the fit, "
+        "and at least 50 steps: ours"
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        values, steps, judged = _known(evidence)
-        if len(values) < self.count or judged >= len(values) or int(evidence.steps[0]) != evidence.first_step:
+        values, steps, _ = _known(evidence)
+        started, early = evidence.start(*LOSS), evidence.early(*LOSS)
+        if started is None or early is None or len(values) < self.count:
             return
-        if steps[-1] - steps[0] < self.steps:
+        if evidence.step - evidence.first_step < self._wait(evidence) or self._rises(evidence, steps):
             return
+        entropy, recent = cross_entropy_of(evidence), late_losses(evidence)
+        if entropy is not None and not entropy.is_negated and len(recent) and is_at_chance(recent, entropy):
+            yield self._at_chance(entropy, float(np.median(recent)), evidence)
+        else:
+            yield from self._not_moved(evidence, values, steps, float(early[0]))
+
+    def _wait(self, evidence: Evidence) -> float:
+        """The number of steps in which the loss must have stood."""
+        last = None if evidence.facts is None else evidence.facts.last_step
+        return self.unknown if last is None else max(self.steps, min(self.share * last, self.most))
+
+    def _at_chance(self, entropy: CrossEntropy, loss: float, evidence: Evidence) -> Symptom:
+        text = (
+            f"the loss is at chance: it is {loss:.4g}, and that of {entropy.classes} equal probabilities is "
+            f"{entropy.chance:.4g}; outputs do not depend on inputs, or labels do not belong to them"
+        )
+        first = evidence.first_step
+        return Symptom("", tensor="", step=evidence.step, measured=loss, threshold=entropy.chance, text=text, since=first)
+
+    def _not_moved(self, evidence: Evidence, values: Array, steps: list[int], early: float) -> Iterable[Symptom]:
         quarter = self.count // 4
-        first, last = float(np.median(values[:quarter])), float(np.median(values[-quarter:]))
+        has_start = int(evidence.steps[0]) == evidence.first_step
+        first, last = float(np.median(values[:quarter])) if has_start else early, float(np.median(values[-quarter:]))
         middle = abs(first)
         # A loss of about 0 cannot fall any further, so a constant one is no fault.
-        if middle < 1e-8 or last < first - self.least * middle or falls(values, len(values)) or self._rises(evidence, steps):
+        if not middle >= 1e-8 or last < first - self.least * middle or falls(values, len(values)):
             return
         best = min(float(np.median(values[i : i + quarter])) for i in range(quarter, len(values) - quarter + 1, 5))
         if best < first - self.least * middle:
             return
         spread = float(np.std(np.diff(values))) / np.sqrt(2)
-        if spread < self.spread * middle:
-            text = f"the loss was {first:.5g} in the first {quarter} steps and is {last:.5g} in the last {quarter}"
-            yield Symptom(
-                "",
-                tensor="",
-                step=steps[-1],
-                measured=max(0.0, 1 - best / first),
-                threshold=self.least,
-                text=text,
-                since=steps[0],
-            )
+        # A loss that has risen by more than its noise has moved.
+        if spread < self.spread * middle and last <= first + max(self.spread * middle, 3 * spread):
+            text = f"the loss was {first:.5g} at the beginning and is {last:.5g} in the last {quarter} steps"
+            measured, since = max(0.0, 1 - best / first), evidence.first_step
+            yield Symptom("", tensor="", step=steps[-1], measured=measured, threshold=self.least, text=text, since=since)
 
     def _rises(self, evidence: Evidence, steps: list[int]) -> bool:
         """Whether the learning rate has risen in the second half of the steps, as in a warm-up."""
@@ -233,6 +285,17 @@ class LossConstant(HealthRule):
         if before is None or now is None:
             return False
         return _largest_rate(now.optimizers) > 1.001 * _largest_rate(before.optimizers)
+
+
+def largest_steps(evidence: Evidence) -> float:
+    """The largest share of itself by which the first steps change the median weight; 0 if it is not measured."""
+    key = "update", "ratio"
+    track, roles = evidence.track(*key) if key in evidence.needs else None, roles_of(evidence)
+    if track is None or roles is None or int(evidence.steps[0]) != evidence.first_step:
+        return 0.0
+    shares = np.where(roles.are_weights(track.names), track.values[:FIRST_STEPS], np.nan)
+    middle = medians(np.where(shares > 0, shares, np.nan))
+    return float(np.nanmax(middle)) if np.isfinite(middle).any() else 0.0
 
 
 def _largest_rate(optimizers: Iterable[object]) -> float:

@@ -75,7 +75,8 @@ class NonFinite(HealthRule):
         ("batch", "nonfinite"),
     )
     next_steps: ClassVar[tuple[str, ...]] = (
-        "Look at the row that is named first: a logarithm or root of 0, a division by 0, the exponential of a large number.",
+        "If losses or updates grew over the steps before, lower the learning rate; else look at the row that is named first: a "
+        "logarithm or root of 0, a division by 0, the exponential of a large number.",
         "Look at the batch of this step for values that are not finite.",
         "Resume from a checkpoint before this step; weights that are not finite never recover.",
     )

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.rules.loss import (
     RULES,
     LossConstant,
@@ -12,11 +13,22 @@ from lightning_hooks.health.rules.loss import (
     LossSpike,
     LossUnbounded,
 )
+from lightning_hooks.health.rules.targets import TargetsOutOfReach
+from lightning_hooks.health.rules.updates import UpdateTooLarge
 from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
-from tests.health.rules.made import diagnosed, noisy, of_rms, reason, run, run_of_series
+from tests.health.rules.made import diagnosed, noisy, of_rms, reason, run, run_of_series, structure_of
 from tests.health.rules.made import found as found_in
 
 ROWS = [("loss", "loss")]
+
+
+def diagnosed_by(rules, views):
+    """The diagnosis of a run by several rules."""
+    diagnosis = Diagnosis(rules)
+    for view in views:
+        diagnosis.add(view)
+    diagnosis.finish()
+    return diagnosis
 
 
 def found(rule, losses, **options):
@@ -70,6 +82,91 @@ def test_a_loss_that_falls_without_end_below_zero_has_no_bound():
     (finding,) = found(LossUnbounded(), -np.geomspace(1.0, 1e5, 100))
     assert finding.rule == "LossUnbounded" and "still falls" in finding.message and finding.severity == "warning"
     assert not found(LossDiverged(), -np.geomspace(1.0, 1e5, 100))
+
+
+def classifying(loss, classes=10, gradient=1.0, steps=220, **options):
+    """A run whose head has equal probabilities for its classes at first, by its gradient, with a loss of each step."""
+    samples = 32
+    slope = gradient * np.sqrt(classes - 1) / classes / samples
+    tensors = {
+        ("output", "head"): of_rms(0.1, count=samples * classes),
+        ("output_grad", "head"): of_rms(slope, count=samples * classes),
+    }
+    model = structure_of({"head": "Linear"}, {"head": (classes, 64)})
+    return run(model, tensors, steps=steps, loss=loss, **options)
+
+
+def said_of(rule, views):
+    """What a rule says beside one that lets the head's output be measured."""
+    return [each for each in diagnosed_by([rule, TargetsOutOfReach()], views).findings if each.rule == rule.name]
+
+
+def series(level, share=0.02, seed=1):
+    noise = np.random.default_rng(seed).standard_normal(1000)
+    return lambda step: float(level(step) * (1 + share * noise[step]))
+
+
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+def test_a_loss_at_chance_is_told_although_the_bias_has_learned_the_frequencies(classes):
+    chance = np.log(classes)
+    views = classifying(series(lambda step: chance * (1 + 0.08 * np.exp(-step / 5))), classes)
+    (finding,) = said_of(LossConstant(), views)
+    assert finding.is_over is None and finding.first_step == 0
+    assert f"that of {classes} equal probabilities is {chance:.4g}; outputs do not depend on inputs" in finding.message
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        classifying(series(lambda step: np.log(10) * (1.05 if step < 90 else 0.9))),
+        classifying(series(lambda step: np.log(10) * max(0.5, 1.05 - step / 100))),
+        classifying(series(lambda step: np.log(10)), facts=StepFacts(last_step=2000)),
+    ],
+    ids=["a plateau", "falls", "a long fit"],
+)
+def test_a_loss_that_leaves_chance_or_has_time_to_is_not_constant(views):
+    assert not said_of(LossConstant(), views)
+
+
+def test_a_loss_that_stands_still_stays_a_finding_when_the_window_moves_on():
+    (finding,) = found(LossConstant(), noisy(2.3, 600, share=0.005))
+    assert finding.is_over is None
+
+
+@pytest.mark.parametrize("loss", [lambda step: -2.31, lambda step: -2.31 - step / 100])
+def test_a_cross_entropy_with_a_minus_sign_is_told_at_once(loss):
+    (finding,) = said_of(LossUnbounded(), classifying(loss, steps=20))
+    assert "the sign of the loss is flipped" in finding.message.lower() and "cannot be below 0" in finding.message
+    assert not said_of(LossUnbounded(), classifying(loss, gradient=1.5, steps=20))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_lucky_first_loss_of_a_tiny_batch_is_no_start(seed):
+    errors = np.random.default_rng(seed).standard_normal(120) ** 2
+    errors[0] = 1e-4
+    assert not found(LossDiverged(), errors) and not found(LossDiverged(), np.tile(errors, 4))
+
+
+def test_a_loss_that_grows_from_its_first_step_on_has_diverged():
+    (finding,) = found(LossDiverged(), 10 * 1.5 ** np.arange(40))
+    assert finding.first_step < 12 and finding.severity == "critical"
+
+
+def test_a_divergence_of_steps_that_exceed_the_weights_is_told_within_ten_steps():
+    tensors = {("param", "a.weight"): of_rms(1.0), ("update", "a.weight"): of_rms(1.7)}
+    views = run(structure_of({"a": "Linear"}), tensors, steps=10, loss=lambda step: 10 * 3.0**step)
+    assert [each.rule for each in diagnosed_by([LossDiverged(), UpdateTooLarge()], views).findings] == ["LossDiverged"]
+    slow = {**tensors, ("update", "a.weight"): of_rms(0.7)}
+    assert not found_in(LossDiverged(), run(structure_of({"a": "Linear"}), slow, steps=10, loss=lambda step: 10 * 3.0**step))
+
+
+def test_a_spike_of_a_large_and_quiet_loss_must_be_a_share_of_it():
+    losses = 3.37e4 * (1 + 1e-5 * np.random.default_rng(0).standard_normal(200))
+    losses[:10], losses[180] = 10.0, 3.381e4
+    assert not found(LossSpike(), losses)
+    losses[180] = 9e4
+    (finding,) = found(LossSpike(), losses)
+    assert f"had stayed below {losses[100:180].max():.4g}" in finding.message
 
 
 def test_a_small_negative_loss_has_a_bound():

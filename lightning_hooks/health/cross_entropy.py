@@ -1,0 +1,63 @@
+"""What a run shows of its loss without its labels: that it is a cross entropy, and what that is at chance."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from lightning_hooks.health.evidence import LOSS, Evidence
+from lightning_hooks.health.layers import layers_of
+from lightning_hooks.health.roles import roles_of, starts
+
+_GRADIENT: Final = 0.1  # the relative difference from the gradient of equal probabilities
+_LOSS: Final = (0.9, 1.3)  # the first loss as a multiple of that of equal probabilities
+
+
+class CrossEntropy(NamedTuple):
+    """The mean cross entropy of the last layer's output.
+
+    Args:
+        classes: their number.
+        is_negated: whether the loss has the wrong sign.
+    """
+
+    classes: int
+    is_negated: bool
+
+    @property
+    def chance(self) -> float:
+        """The cross entropy of equal probabilities."""
+        return math.log(self.classes)
+
+
+def cross_entropy_of(evidence: Evidence) -> CrossEntropy | None:
+    """The loss, if its first value and its first gradient are those of the cross entropy of a head that knows nothing yet.
+
+    Equal probabilities of C classes have the loss ln(C). The gradient of the logits of a sample is then 1/C, less 1 at its
+    label, divided by the number of samples: only a mean cross entropy has this root mean square.
+
+    Args:
+        evidence: of the run.
+
+    Returns:
+        None if the run does not show it, such as one that goes on from trained weights.
+    """
+    roles, first = roles_of(evidence), evidence.start(*LOSS)
+    needs = ("output", "count"), ("output_grad", "rms")
+    if roles is None or first is None or not len(first) or not set(needs) <= set(evidence.needs):
+        return None
+    last = layers_of(evidence, roles).last
+    weight = roles.weight(last)
+    if weight is None or weight.shape[0] < 2:
+        return None
+    classes = weight.shape[0]
+    times = abs(float(first[0])) / math.log(classes)
+    if not _LOSS[0] < times < _LOSS[1]:
+        return None
+    count, slope = (float(starts(evidence, *need, (last,))[0]) for need in needs)
+    # `count` is summed over all ranks. The loss of a rank is the mean over the samples of that rank only.
+    samples = count / evidence.ranks / classes
+    gradient = slope * samples * classes / math.sqrt(classes - 1)
+    return CrossEntropy(classes, is_negated=bool(np.signbit(first[0]))) if abs(gradient - 1) < _GRADIENT else None
