@@ -134,5 +134,6 @@ TRAININGS = [
     Training("mlp-deep-supervision", "mlp", deep_supervision, 300, "set", None, "Every layer has a head and a loss."),
     Training("mlp-imbalanced", "mlp", imbalanced, 300, "held", None, "One sample in twenty is positive."),
     Training("mlp-plateau", "mlp", plateau, 300, "set", None, "Ten layers leave a plateau, and gradients grow a thousandfold."),
-    Training("mlp-noise", "mlp", noise, 400, "held", None, "Ten layers learn random labels by heart, after a plateau."),
+    # At seed 1 this training diverges after step 380: its loss rises from 0.4 to 5, above that of the first step.
+    Training("mlp-noise", "mlp", noise, 360, "held", None, "Ten layers learn random labels by heart, after a plateau."),
 ]

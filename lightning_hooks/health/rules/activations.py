@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import elements_per_unit, layers_of
-from lightning_hooks.health.roles import Array, Mask, percent, roles_of, stalls
+from lightning_hooks.health.roles import Array, Mask, percent, roles_of
 from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, has_new_values, held_at_measurements, no_structure
 
@@ -26,7 +26,7 @@ class SaturatedActivation(HealthRule):
 
     Args:
         at_start: the share below which a module that began so is saturated.
-        later: the share below which a module is saturated that began otherwise, while the loss does not fall.
+        later: the share below which a module is saturated that began otherwise.
     """
 
     at_start: float = 0.1
@@ -67,9 +67,8 @@ class SaturatedActivation(HealthRule):
         one_sided = sigmoids & ((low.values > 0.5) | (high.values < 0.5))
         limit = np.where(began, self.at_start, self.later)
         judged = (tanhs | sigmoids) & layers_of(evidence, roles).are_hidden(rms.names)
-        pattern = (slopes < limit) & judged & ~one_sided
-        holds = pattern & (began | stalls(evidence))
-        return symptoms_where(rms._replace(stat="slope", values=slopes), holds, limit, _saturated, pattern, before=percent)
+        holds = (slopes < limit) & judged & ~one_sided
+        return symptoms_where(rms._replace(stat="slope", values=slopes), holds, limit, _saturated, before=percent)
 
 
 def _slopes(rms: Array, mean: Array, sigmoids: Mask) -> Array:
@@ -85,10 +84,9 @@ def _saturated(slope: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantOutput(HealthRule):
-    """The output of a layer is nearly the same for all samples, and the loss does not fall.
+    """The output of a layer is nearly the same for all samples.
 
-    While the loss falls, only the last layer is judged, and only if its output varied at first: its representation collapses,
-    which is a fact.
+    Of the last layer, whose output varied at first, it is a fact: the representation collapses, whatever the loss does.
 
     Args:
         least: the smallest usual variation of units over the samples of a step, relative to their size.
@@ -126,7 +124,7 @@ class ConstantOutput(HealthRule):
         few = elements_per_unit(roles, layers, track.names, counts.values) < self.least_elements
         pattern = (track.values < self.least) & ~roles.have_role(track.names, ("embedding", "dropout", "loss")) & ~few
         is_last = np.array([name == layers.last for name in track.names], dtype=np.bool_)
-        holds = held_at_measurements(track, pattern, self.lasting) & (stalls(evidence) | (is_last & (first > 40 * self.least)))
+        holds = held_at_measurements(track, pattern, self.lasting)
         collapses = is_last & (first > 40 * self.least)
         return symptoms_where(track, holds, self.least, _constant, pattern, collapses, percent)
 

@@ -82,8 +82,6 @@ def _scales(evidence: Evidence, steps: list[int]) -> Array:
 class LostUpdates(HealthRule):
     """Most elements of a weight stay as they are although they have a gradient, and the loss does not fall.
 
-    A training whose loss is below half of its start has learned, and is not judged.
-
     Args:
         most: the share of elements with a gradient that may stay bit-equal.
     """
@@ -108,8 +106,6 @@ class LostUpdates(HealthRule):
         update, grad, roles = evidence.track(*self.needs[0]), evidence.track(*self.needs[1]), roles_of(evidence)
         if update is None or grad is None or roles is None or evidence.loss_falls(WITNESS) is not False:
             return ()
-        if _has_learned(evidence):
-            return ()
         columns = columns_of(grad.names, update.names)
         zeros = np.where(columns >= 0, grad.values[:, columns], np.nan)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -117,15 +113,6 @@ class LostUpdates(HealthRule):
             lost = np.where(zeros < 1, (update.values - zeros) / (1 - zeros), np.nan)
             holds = roles.are_weights(update.names) & (lost > self.most) & _has_rate(evidence, update.names)
         return symptoms_where(update._replace(values=lost), holds, self.most, _lost, holds, before=percent)
-
-
-def _has_learned(evidence: Evidence) -> bool:
-    """Whether the loss is below half of its start: a training that has converged makes steps of any size."""
-    loss, start = evidence.loss(), evidence.start("loss", "mean")
-    if loss is None or start is None or not start[0] > 0:
-        return False
-    known = loss.values[~np.isnan(loss.values[:, 0]), 0][-20:]
-    return len(known) > 0 and bool(np.median(known) < start[0] / 2)
 
 
 def _lost(share: float) -> str:

@@ -67,12 +67,12 @@ class UpdateTooLarge(HealthRule):
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateTooSmall(HealthRule):
-    """Steps hardly change a weight from the start on, and the loss does not fall; or far less than another weight.
+    """Steps hardly change a weight from the start on, and no other weight much more; or far less than another weight.
 
     Args:
         least: the smallest ratio of the norms of update and weight at which a loss that does not fall is no surprise.
         most_of_others: the multiple of `least` that no weight exceeds if all of them move too little.
-        least_alone: a ratio below this is also told while the loss falls, if another weight changes far more.
+        least_alone: a ratio below this is too small also if another weight changes far more.
         least_share: the share of the largest ratio below which a weight changes far less than another one.
     """
 
@@ -112,16 +112,15 @@ class UpdateTooSmall(HealthRule):
             # If another weight moves as usual, a small update may be meant:
             # a pretrained backbone often has a small learning rate.
             small = (moving < self.least) & always & (largest < self.most_of_others * self.least)
-            if evidence.loss_falls() is False:
-                yield from symptoms_where(track, small, self.least, _of_weight, small, before=percent)
             alone = (moving < self.least_alone) & (moving < self.least_share * largest) & ~(early >= self.least_alone)
+        yield from symptoms_where(track, small, self.least, _of_weight, small, before=percent)
         yield from symptoms_where(
             track, alone, np.minimum(self.least_alone, self.least_share * largest), _alone, before=percent
         )
 
 
 def _of_weight(ratio: float) -> str:
-    return f"one update is {percent(ratio)} of the weight, and the loss does not fall"
+    return f"one update is {percent(ratio)} of the weight"
 
 
 def _alone(ratio: float) -> str:

@@ -129,6 +129,11 @@ def found(rule, views):
     return {row: finding.first_step for finding in diagnosed(rule, views).findings for row in finding.rows}
 
 
+def warned(rule, views):
+    """What one rule says above `info`: {row: first step}."""
+    return {row: each.first_step for each in diagnosed(rule, views).findings if each.severity != "info" for row in each.rows}
+
+
 def reason(rule, views):
     """Why a rule could not run."""
     diagnosis = diagnosed(rule, views)
