@@ -64,6 +64,7 @@ _TOLD = "a plain loop warns, as a Trainer does, that rows are merged because of 
 _LOOPS = {"loop": "run_0", "hugging_face": "hooks/run_0"}
 _HARM = "a finding says with which tensors and harm it was found, and a symptom whether it is a fact"
 _DROPOUT = "DropoutTooHigh looks at inputs too, so that it runs in a model without a dropout"
+_BLOCKS = "a block quotes a symptom of each row and tensor, and the source of a threshold as it is"
 _JUDGED = (
     *("health", "recorder", "own_watch", "two_monitors", "stages", "accumulation", "compiled", "ddp"),
     *_LOOPS,
@@ -77,4 +78,5 @@ ACCEPTED: tuple[Accepted, ...] = (
     *(Accepted(setup, r"^processes/0/warnings/[01]$", _TOLD) for setup in _LOOPS),
     *(Accepted(setup, r"/(is_fact|tensors/\d+|harm)$", _HARM) for setup in _JUDGED),
     *(Accepted(setup, r"/(ran/\d+|could_not_run/DropoutTooHigh|line)$", _DROPOUT) for setup in _JUDGED),
+    *(Accepted(setup, r"^processes/\d+/terminal/\d+$", _BLOCKS) for setup in _JUDGED),
 )
