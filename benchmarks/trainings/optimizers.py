@@ -59,6 +59,11 @@ OPTIMIZERS: Final[Mapping[str, Kind]] = {
 }
 
 
+def adapts(spec: Spec) -> bool:
+    """Whether the length of a step does not depend on that of the gradient."""
+    return "ada" in spec.optimizer or spec.optimizer == "rmsprop"
+
+
 def is_manual(spec: Spec) -> bool:
     """Whether a training has two optimizers, so that Lightning leaves their steps to the module."""
     return spec.optimizer == "muon" or spec.family == "gan"

@@ -15,8 +15,9 @@ from torch.nn.utils import parametrizations, parametrize, prune
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
+from benchmarks.trainings.families.regression import is_scaled
 from benchmarks.trainings.layers import DENSE, first_float, hidden_layers, layers_of
-from benchmarks.trainings.optimizers import OPTIMIZERS, has_sparse_tables, is_manual
+from benchmarks.trainings.optimizers import OPTIMIZERS, adapts, has_sparse_tables, is_manual
 from benchmarks.trainings.spec import Spec
 from benchmarks.trainings.unfreezing import with_callback, with_unfreezing
 from galleries.health.training import Case
@@ -32,11 +33,6 @@ class Trick(NamedTuple):
 
     apply: Callable[[Case, Spec], Case]
     fits: Callable[[Spec], bool] = lambda spec: True
-
-
-def _adapts(spec: Spec) -> bool:
-    """Whether the length of a step does not depend on that of the gradient."""
-    return "ada" in spec.optimizer or spec.optimizer in ("rmsprop",)
 
 
 def _can_clip(spec: Spec) -> bool:
@@ -138,7 +134,7 @@ def _prior_head(case: Case, spec: Spec) -> Case:
     data: Any = case.loader.dataset
     targets = data.tensors[1]
     if targets.is_floating_point():
-        best = targets.mean(0)
+        best = targets.mean(0) / (spec["scale"] if is_scaled(spec) else 1.0)
     else:
         shares = (targets.flatten().bincount(minlength=len(head.bias)) + 1) / (targets.numel() + len(head.bias))
         best = shares.logit() if spec.loss == "one-against-all" else shares.log()
@@ -200,7 +196,7 @@ def _can_average(spec: Spec) -> bool:
 
 TRICKS: Final[Mapping[str, Trick]] = {
     "clip": Trick(partial(_with_options, gradient_clip_val=1.0), _can_clip),
-    "clip-always": Trick(partial(_with_options, gradient_clip_val=0.05), lambda spec: _adapts(spec) and _can_clip(spec)),
+    "clip-always": Trick(partial(_with_options, gradient_clip_val=0.05), lambda spec: adapts(spec) and _can_clip(spec)),
     "weight-norm": Trick(partial(_each_hidden, parametrizations.weight_norm), _has_hidden),
     "spectral-norm": Trick(partial(_each_hidden, parametrizations.spectral_norm), _has_hidden),
     "pruned": Trick(

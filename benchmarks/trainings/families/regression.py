@@ -14,6 +14,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from benchmarks.trainings.families.family import ANY, Family
+from benchmarks.trainings.optimizers import adapts
 from benchmarks.trainings.parts import ACTIVATIONS, REGRESSION, dropouts, learned, margin, predicted, seeded
 from benchmarks.trainings.spec import Spec
 from galleries.health.training import Case
@@ -32,6 +33,22 @@ def _draw(random: Random) -> Mapping[str, Any]:
     }
 
 
+class Scaled(nn.Module):
+    """Gives outputs the scale of the targets."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.scale * inputs
+
+
+def is_scaled(spec: Spec) -> bool:
+    """Whether the model knows the scale of the targets, as steps whose length does not grow with it would not fit it."""
+    return (adapts(spec) or spec.optimizer in ("rprop", "muon")) and not 0.1 <= spec["scale"] <= 3
+
+
 def data(spec: Spec, purpose: str) -> tuple[Tensor, Tensor]:
     """Samples of a sum of waves with noise: 512 for an optimizer that takes all of them at once, else 2,048."""
     count = 512 if spec.batch == 512 and purpose == "train" else 2048
@@ -39,7 +56,7 @@ def data(spec: Spec, purpose: str) -> tuple[Tensor, Tensor]:
     inputs = torch.randn(count, spec["features"], generator=source)
     directions = spec["frequency"] * torch.randn(spec["features"], 3, generator=task) / spec["features"] ** 0.5
     mixed = torch.randn(3, spec["targets"], generator=task)
-    values = torch.sin(2 * inputs @ directions) @ mixed
+    values = torch.sin(inputs @ directions) @ mixed
     values = values / values.std() + spec["noise"] * torch.randn(count, spec["targets"], generator=source)
     return inputs, spec["scale"] * (values + spec["centre"])
 
@@ -52,7 +69,8 @@ def make(spec: Spec) -> Case:
     for index in range(spec["depth"]):
         size = spec["width"] if index else spec["features"]
         layers += [nn.Linear(size, spec["width"]), ACTIVATIONS[spec.activation](), *dropouts(spec)]
-    model = nn.Sequential(*layers, nn.Linear(spec["width"], spec["targets"]))
+    ends = [Scaled(spec["scale"])] if is_scaled(spec) else []
+    model = nn.Sequential(*layers, nn.Linear(spec["width"], spec["targets"]), *ends)
     return learned(spec, model, REGRESSION[spec.loss], inputs, targets)
 
 
