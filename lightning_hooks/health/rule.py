@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
 from lightning_hooks.health.criterion import Criterion
-from lightning_hooks.plan.rows import WHOLE
 from lightning_hooks.rules.statistics import check_statistic
 from lightning_hooks.rules.tensors import MODULE_TENSORS, PARAM_TENSORS
 
@@ -30,6 +29,8 @@ _PARAMETRIZED: Final = re.compile(r"parametrizations\.(\w+)\.original\d*$")
 """The name of a parameter of `torch.nn.utils.parametrize`."""
 _NORMED: Final = re.compile(r"((?:weight|bias)(?:_[hi]h_l\d+(?:_reverse)?)?)_(?:g|v|orig)$")
 """The name of a parameter of the functions in `torch.nn.utils`: weight norm, spectral norm and pruning."""
+# A number of the whole step, and the values of `plan.rows.WHOLE`, repeated because the import of that module loads torch.
+_OF_EVERY_STEP: Final = ("", "loss", "gradient", "batch")
 FAMILIES = ("facts", "loss", "gradients", "updates", "activations", "numerics")
 Kind = Literal["structure", "numbers", "pattern"]
 """What a rule states: a fact of structure (membership, modes, rates), a fact of numbers, or a pattern.
@@ -215,7 +216,7 @@ class HealthRule(Criterion):
     @property
     def looks_between(self) -> bool:
         """Whether the rule also looks at steps at which only the loss and the whole gradient are measured."""
-        return self.family == "loss" or any(tensor in ("", *WHOLE) for tensor, _ in self.needs)
+        return self.family == "loss" or any(tensor in _OF_EVERY_STEP for tensor, _ in self.needs)
 
     def can_run(self, evidence: Evidence) -> str | None:
         """Why the rule cannot run with this evidence; None if it can.

@@ -7,6 +7,7 @@ import pytest
 
 from lightning_hooks.health.rules.nonfinite import NonFinite
 from lightning_hooks.health.rules.numerics import LostUpdates, Underflow
+from lightning_hooks.plan.rows import WHOLE
 from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
 from tests.health.rules.made import Made, diagnosed, falling, found, of_rms, reason, run, structure_of, warned
 
@@ -111,6 +112,12 @@ def test_a_gradient_between_rows_is_the_beginning_of_what_it_breaks():
     assert found(NonFinite(), between(changes, at=21)) == {"": 21}
     assert found(NonFinite(), between({"gradient": NAN}, at=21)) == {}
     assert found(NonFinite(), between(changes, at=21, facts=scaled(128.0))) == {"": 22}
+
+
+def test_rules_on_the_whole_step_look_between_the_steps_of_rows():
+    assert NonFinite().looks_between and not Underflow().looks_between
+    for tensor in WHOLE:
+        assert type("Reads", (NonFinite,), {"needs": ((tensor, "mean"),)})().looks_between
 
 
 def test_rows_that_break_later_are_no_origin():
