@@ -29,7 +29,8 @@ def late_losses(evidence: Evidence) -> Array:
     is_known = ~np.isnan(loss.values[:, 0]) & (loss.steps > evidence.first_step + EarlyLosses.LAST)
     values, steps = loss.values[is_known, 0], loss.steps[is_known]
     count = int((steps > evidence.step - (evidence.step - evidence.first_step + 1) / 10).sum())
-    return values[-max(count, _LATE) :]
+    late: Array = values[-max(count, _LATE) :]
+    return late
 
 
 def has_learned(evidence: Evidence) -> bool | None:

@@ -142,8 +142,14 @@ def _without_between(index: RowIndex) -> RowIndex:
     ]
     named = index.names[:kept], index.tensors[:kept], index.module_types[:kept]
     accumulators = [AccumulatorRows(each.accumulator, each.rows) for each in index.kept.values()]
-    rest = index.order, index.param_row_of, requested, (), accumulators
-    return RowIndex(*named, {}, *rest, magnitudes=index.magnitudes)
+    return RowIndex(
+        *named,
+        order=index.order,
+        param_row_of=index.param_row_of,
+        requested_rows=requested,
+        kept=accumulators,
+        magnitudes=index.magnitudes,
+    )
 
 
 def _index(plain: _PlainIndex) -> RowIndex:

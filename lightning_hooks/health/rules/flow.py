@@ -92,7 +92,7 @@ class NoGradient(HealthRule):
             if are_zero.any():
                 are_zero &= self._others_have(evidence, of_part)
             with np.errstate(invalid="ignore"):
-                some_have = ((of_part.values > 0) | (count.values[part] > 0)).any(axis=1)
+                some_have: Mask = np.any((of_part.values > 0) | (count.values[part] > 0), axis=1)
             updated = (columns >= 0) & ~np.isnan(update.values[part][:, columns])
             return updated & some_have[:, None], ~np.isnan(count.values[part]) & ~are_zero
 

@@ -189,9 +189,10 @@ class DropoutTooHigh(HealthRule):
         zeros = evidence.track("input", "zero_fraction")
         if zeros is None or not (zeros.values[zeros.new] >= self.most).any():
             return
-        sizes, counts, *outputs = (evidence.track(*need) for need in self.needs[1:])
-        if sizes is None or counts is None or any(track is None for track in outputs):
+        tracks = [track for need in self.needs[1:] if (track := evidence.track(*need)) is not None]
+        if len(tracks) < len(self.needs) - 1:
             return
+        sizes, counts, *outputs = tracks
         names = roles.remember("before", (*evidence.order, "", *zeros.names), lambda: _before(evidence, roles, zeros.names))
         columns = columns_of(outputs[0].names, names)
         before, before_sizes, before_counts = (np.where(columns >= 0, track.values[:, columns], np.nan) for track in outputs)

@@ -34,7 +34,8 @@ class _Bad(NamedTuple):
     @property
     def measured(self) -> Mask:
         """The steps at which a row of the tensor was measured, bool [window]."""
-        return ~np.isnan(self.track.values).all(axis=1)
+        is_measured: Mask = np.any(~np.isnan(self.track.values), axis=1)
+        return is_measured
 
     def are_finite(self, step: int) -> bool:
         """Whether the tensor was measured at a step of the window, and all its rows were finite there."""

@@ -59,8 +59,8 @@ class ZeroGradients(HealthRule):
             return
         updates = np.flatnonzero(~np.isnan(update.values).all(axis=1))
         with np.errstate(invalid="ignore"):
-            has = ((largest.values[updates] > 0) | (count.values[updates] > 0)).any(axis=1)
-        is_missing = np.isnan(count.values[updates]).all(axis=1)
+            has: Mask = np.any((largest.values[updates] > 0) | (count.values[updates] > 0), axis=1)
+        is_missing: Mask = np.all(np.isnan(count.values[updates]), axis=1)
         learned = self._is_learned(evidence)[updates]
         for end, at in enumerate(updates.tolist()):
             if at < largest.new.start or has[end]:
