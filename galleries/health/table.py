@@ -12,6 +12,7 @@ from galleries.faults_page import linked
 from galleries.health import peer_table
 from galleries.health.catalogue import faulty, healthy
 from galleries.health.training import Training
+from galleries.rules import HEALTH
 from lightning_hooks.health import HealthRule
 from lightning_hooks.health.causes import CAUSES, CauseRule
 from lightning_hooks.health.rule import shown_rows
@@ -109,6 +110,9 @@ def summary(results: list[dict[str, Any]]) -> str:
     trainings = {each.name: each for each in [*healthy(), *faulty()]}
     seeds = sorted({each["seed"] for each in results})
     lines = [f"- Seeds: {', '.join(map(str, seeds))}; {len(results)} runs."]
+    if any(each.get("rules") != HEALTH for each in results):
+        said = "those of today may differ; `make gallery` records them anew."
+        lines.insert(0, f"- **These answers are of earlier rules**, and {said}")
     for half, said in (("set", "of the half on which thresholds could be set"), ("held", "of the half that was held back")):
         runs = [each for each in results if trainings[each["name"]].half == half]
         sound = [each for each in runs if trainings[each["name"]].expects is None]

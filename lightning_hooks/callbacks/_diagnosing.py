@@ -207,7 +207,9 @@ class Diagnosing(Monitoring["HealthMonitor"]):
     def end_training(self, trainer: Trainer) -> None:
         super().end_training(trainer)
         if self.reporter is not None and self._requests is not None:
-            self.reporter.end = current_step(trainer)
+            producer = None if self.run is None else self.run.producers.get("train")
+            if producer is not None and not producer.observer.has_lost_a_share:
+                self.reporter.end = current_step(trainer)
             self.reporter.finish()
             self._requests.fulfil(trainer)
 

@@ -59,9 +59,11 @@ class HealthPart(LoopPart):
         super().__init__(Contribution("HealthMonitor") if own is None else own.contribution)
         self._own = own
         self._reporter = reporter
+        self._producer: Producer | None = None
 
     @override
     def assembled(self, made: Assembled, producer: Producer | None) -> None:
+        self._producer = producer
         if self._own is not None:
             self._own.assembled(made, producer)
 
@@ -76,7 +78,8 @@ class HealthPart(LoopPart):
             self._own.end_step(step)
         reporter = self._reporter()
         if reporter is not None:
-            reporter.end = step + 1
+            if self._producer is not None and not self._producer.observer.has_lost_a_share:
+                reporter.end = step + 1
             reporter.raise_if_asked()
 
     @override

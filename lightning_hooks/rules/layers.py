@@ -36,6 +36,16 @@ def why_no_layers(modules: Iterable[nn.Module]) -> dict[int, str]:
     return reasons
 
 
+def has_children(module: nn.Module) -> bool:
+    """Whether a module has children. Of a child even its truth may raise: a list of modules has a length, others only seem to.
+
+    Example:
+        >>> has_children(nn.Sequential(nn.ModuleList())), has_children(nn.Linear(1, 1))
+        (True, False)
+    """
+    return next(module.children(), None) is not None
+
+
 def _apart(module: nn.Module) -> str | None:
     if isinstance(module, (Metric, MetricCollection)):
         return _IN_A_METRIC
@@ -51,7 +61,7 @@ def _alone(module: nn.Module) -> str | None:
         return _NEVER_CALLED
     if isinstance(module, ParametrizationList):
         return _PARAMETRIZATION
-    return HAS_CHILDREN if any(module.children()) and not _owns_parameters(module) else None
+    return HAS_CHILDREN if has_children(module) and not _owns_parameters(module) else None
 
 
 def _owns_parameters(module: nn.Module) -> bool:

@@ -16,7 +16,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from lightning_hooks.errors import NoMatchError, RuleError, UnsupportedError, listed, nearest
 from lightning_hooks.rules.fields import EXPRESSION, TypeSpec, check_expressions
 from lightning_hooks.rules.importing import import_object
-from lightning_hooks.rules.layers import why_no_layers
+from lightning_hooks.rules.layers import has_children, why_no_layers
 
 R = TypeVar("R")
 T = TypeVar("T", nn.Module, nn.Parameter)
@@ -173,7 +173,7 @@ def select(
         targets = targets.layers()
 
     def matches(target: Target[T]) -> bool:
-        return is_named(target.aliases) and not (leaves and any(target.owner.children())) and is_of_type(target.owner)
+        return is_named(target.aliases) and not (leaves and has_children(target.owner)) and is_of_type(target.owner)
 
     selected = [target for target in targets if matches(target)]
     scripted = [target.name for target in getattr(targets, "scripted", ()) if matches(target)]
@@ -275,7 +275,7 @@ def _is_called(module: nn.Module) -> bool:
 
 def _is_one_layer(root: nn.Module) -> bool:
     # A Trainer calls `training_step` of its module, so hooks around forward() of a LightningModule never fire.
-    return not any(root.children()) and _is_called(root) and not hasattr(root, "training_step")
+    return not has_children(root) and _is_called(root) and not hasattr(root, "training_step")
 
 
 def _compile(pattern: str, where: str) -> re.Pattern[str]:

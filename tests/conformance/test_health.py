@@ -113,7 +113,7 @@ def test_sharded_parameters_have_the_same_bits_and_no_finding(ranks: Any) -> Non
 def test_a_healthy_run_says_one_line_on_rank_0_and_writes_no_finding(ranks: Any) -> None:
     told = found(ranks, "healthy", "beside")
     assert told["findings"] == told["calls"] == [] and told["printed"] == [told["line"]]
-    assert told["line"].startswith("No problem found: ") and "ReplicasDiffer" not in told["line"], "the replicas were compared"
+    assert told["line"].startswith("Healthy: ") and "ReplicasDiffer" not in told["line"], "the replicas were compared"
     assert (Path(told["folder"]) / "summary.json").exists() and read_findings(told["folder"]).findings == []
 
 

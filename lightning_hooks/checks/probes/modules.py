@@ -14,6 +14,7 @@ from lightning_hooks.checks.probes.probe import Probe
 from lightning_hooks.checks.record import Call, Layer
 from lightning_hooks.engine.participants.facts import role_of
 from lightning_hooks.nested.tensors import tensors_in
+from lightning_hooks.rules.layers import has_children
 
 
 class Calls(Probe):
@@ -82,12 +83,12 @@ class Layers(Probe):
 
     @override
     def before_module(self, name: str, module: nn.Module, args: Any) -> None:
-        if not any(True for _ in module.children()):
+        if not has_children(module):
             self._inputs.append(_numbers_of(args))
 
     @override
     def after_module(self, name: str, module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
-        if any(True for _ in module.children()):
+        if has_children(module):
             return
         inputs = self._inputs.pop()
         if self.recorder.names.has(module):

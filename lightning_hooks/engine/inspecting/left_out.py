@@ -11,7 +11,7 @@ from torch import nn
 from lightning_hooks.errors import listed
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import TypeSpec
-from lightning_hooks.rules.layers import why_no_layers
+from lightning_hooks.rules.layers import has_children, why_no_layers
 from lightning_hooks.rules.patterns import Modules, by_names, by_types, named_modules
 
 
@@ -72,7 +72,7 @@ def _of_rule(modules: Modules, rule: Watch) -> Iterator[tuple[str, str, str]]:
     is_named, is_of_type = by_names(patterns, "modules"), by_types(types, "modules")
     for target in modules:
         reason = reasons.get(id(target.value)) or (
-            "has children" if rule.select == "leaves" and any(target.value.children()) else None
+            "has children" if rule.select == "leaves" and has_children(target.value) else None
         )
         if reason is not None and is_named(target.aliases) and is_of_type(target.value):
             yield target.name, type(target.value).__name__, reason

@@ -10,6 +10,7 @@ from weakref import ref
 from torch import Tensor, nn
 
 from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFacts, ParameterFacts, StepFacts, Structure
+from lightning_hooks.rules.layers import has_children
 from lightning_hooks.rules.patterns import Target, named_modules, named_parameters
 
 _ROLES: Final = (
@@ -226,7 +227,7 @@ def role_of(module: nn.Module) -> str:
     for role, ending in _ENDINGS:
         if type(module).__name__.endswith(ending):
             return role
-    return "container" if any(True for _ in module.children()) else "other"
+    return "container" if has_children(module) else "other"
 
 
 def _module_facts(name: str, module: nn.Module) -> ModuleFacts:

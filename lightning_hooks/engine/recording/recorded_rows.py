@@ -13,6 +13,7 @@ from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.rules import Watch
+from lightning_hooks.rules.layers import has_children
 from lightning_hooks.rules.schedule import EveryN
 from lightning_hooks.stats import kernels
 from lightning_hooks.stats.schema import MAX, MIN, NONFINITE
@@ -32,7 +33,7 @@ def plan_of(model: nn.Module, label: str = "") -> Plan:
         label: how messages name the callback.
     """
     rules = []
-    if any(True for _ in model.children()):
+    if has_children(model):
         rules.append(Watch(modules="*", select="layers", tensors=("output", "output_grad"), stats=_STATS, strict=False))
     if any(True for _ in model.parameters()):
         rules.append(Watch(params="*", tensors=("grad",), stats=_STATS, strict=False))

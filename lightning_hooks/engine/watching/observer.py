@@ -113,6 +113,11 @@ class Observer(Participant):
         """Whether all owners have stopped."""
         return all(share.stopped for share in self.shares)
 
+    @property
+    def has_lost_a_share(self) -> bool:
+        """Whether an owner has stopped or failed, so that what reads its views knows nothing of later steps."""
+        return any(share.stopped or share.failed for share in self.shares)
+
     def step_key(self, step: int, stage: str) -> Hashable | None:
         if stage != self.stage:
             return None

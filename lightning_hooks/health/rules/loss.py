@@ -139,8 +139,10 @@ class LossDiverged(HealthRule):
         begin, early = float(start[0]), evidence.early_losses()
         if int(evidence.steps[0]) == evidence.first_step:
             begin, early = max(begin, float(values[: self.first].min())), values[: 2 * self.first]
-        noise = noise_of(early) if len(early) > self.first else 0.0
-        lowest, limit = float(values[-last:].min()), max(self.most * begin, begin + self.times * noise)
+        lowest, limit = float(values[-last:].min()), self.most * begin
+        # Where a first step has changed most weights by more than all of them, what follows is no noise of a beginning.
+        if lowest > limit and len(early) > self.first and largest_steps(evidence) <= 1:
+            limit = max(limit, begin + self.times * noise_of(early))
         if begin > 0 and lowest > limit:
             below = np.flatnonzero(values <= limit)
             since = steps[int(below[-1]) + 1 if len(below) else 0]

@@ -160,6 +160,15 @@ def test_a_divergence_of_steps_that_exceed_the_weights_is_told_within_ten_steps(
     assert not found_in(LossDiverged(), run(structure_of({"a": "Linear"}), slow, steps=10, loss=lambda step: 10 * 3.0**step))
 
 
+def test_a_loss_that_one_step_has_thrown_far_up_has_diverged_however_it_varies_there():
+    losses = 3.8 + 1e3 * np.abs(np.random.default_rng(0).standard_normal(60)) + 100
+    losses[0] = 3.8
+    thrown = {("param", "a.weight"): of_rms(1.0), ("update", "a.weight"): lambda step: of_rms(100.0 if step == 0 else 0.1)}
+    views = run(structure_of({"a": "Linear"}), thrown, steps=60, loss=lambda step: float(losses[step]))
+    (finding,) = diagnosed_by([LossDiverged()], views).findings
+    assert finding.first_step <= 2 and "it began at 3.8" in finding.message
+
+
 def test_a_spike_of_a_large_and_quiet_loss_must_be_a_share_of_it():
     losses = 3.37e4 * (1 + 1e-5 * np.random.default_rng(0).standard_normal(200))
     losses[:10], losses[180] = 10.0, 3.381e4
