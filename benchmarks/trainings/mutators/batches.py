@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,14 +24,14 @@ HAVE_NUMBERS = ("mlp", "regression", "cnn", "resnet", "autoencoder", "segmentati
 """The families whose inputs are numbers that the loader gives."""
 
 
-class Changed(DataLoader):
+class Changed(DataLoader[Any]):
     """The batches of another loader, each changed."""
 
-    def __init__(self, loader: DataLoader, change: Change) -> None:
+    def __init__(self, loader: DataLoader[Any], change: Change) -> None:
         super().__init__(loader.dataset, batch_size=loader.batch_size, drop_last=True)
         self._loader, self._change, self._count = loader, change, 0
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Any:
         for batch in self._loader:
             yield self._change(self._count, [*batch])
             self._count += 1

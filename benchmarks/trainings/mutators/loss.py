@@ -21,17 +21,19 @@ _CLASSIFIERS = ("mlp", "cnn", "resnet", "transformer", "encoder-decoder", "graph
 
 def multiply(case: Case, factor: float) -> Planted:
     """Multiply the loss by a factor."""
-    loss = case.module.loss
+    module: Any = case.module
+    loss = module.loss
 
     def multiplied(batch: Any) -> Tensor:
         return factor * loss(batch)
 
-    case.module.loss = multiplied
+    module.loss = multiplied
     return Planted(case)
 
 
 def _with(case: Case, change: Callable[[Criterion], Criterion]) -> Planted:
-    case.module.criterion = change(case.module.criterion)
+    module: Any = case.module
+    module.criterion = change(module.criterion)
     return Planted(case)
 
 
@@ -50,7 +52,7 @@ def _mixed(case: Case, share: float, wrong: Criterion) -> Planted:
 
 def _broadcast(case: Case, spec: Spec, share: float) -> Planted:
     """Subtract targets [n] from predictions [n, 1], which gives [n, n]."""
-    own = case.module.criterion
+    own: Any = case.module.criterion
 
     def wrong(outputs: Tensor, targets: Tensor) -> Tensor:
         rows = targets.flatten()[None]

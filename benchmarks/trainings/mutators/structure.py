@@ -22,7 +22,7 @@ _STACKED = ("mlp", "regression", "cnn", "resnet", "autoencoder", "contrastive")
 
 
 def _activations(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    kinds = tuple(each for each in ACTIVATIONS.values() if isinstance(each, type))
+    kinds: tuple[Any, ...] = tuple(each for each in ACTIVATIONS.values() if isinstance(each, type))
     return [(name, each) for name, each in module.named_modules() if isinstance(each, kinds)]
 
 
@@ -106,12 +106,12 @@ def _mask_nothing(case: Case, spec: Spec, share: float) -> Planted:
     """Let attention see the future in a share of the batches of training."""
     source = spec.source("masks")
 
-    def choose(module: nn.Module, args: Any) -> None:
+    def choose(module: Any, args: Any) -> None:
         is_open = module.training and float(torch.rand((), generator=source)) < share
         for layer in module.layers:
             layer.is_causal = not is_open
 
-    case.module.model.register_forward_pre_hook(choose)
+    case.module.get_submodule("model").register_forward_pre_hook(choose)
     return Planted(case)
 
 
@@ -121,7 +121,8 @@ def _attend_to_batch(case: Case, spec: Spec, share: float) -> Planted:
     def mixed(own: Any, inputs: Tensor) -> Tensor:
         return (1 - share) * own(inputs) + share * own(inputs.transpose(0, 1)).transpose(0, 1)
 
-    for layer in case.module.model.layers:
+    model: Any = case.module.model
+    for layer in model.layers:
         layer.attention = partial(mixed, layer.attention)
     return Planted(case)
 
@@ -130,7 +131,7 @@ def _scale_positions(case: Case, spec: Spec, factor: float) -> Planted:
     def scaled(module: nn.Module, args: Any, output: Tensor) -> Tensor:
         return factor * output
 
-    case.module.model.positions.register_forward_hook(scaled)
+    case.module.get_submodule("model.positions").register_forward_hook(scaled)
     return Planted(case, ("model.positions*", "model.layers", "model.layers.0*"))
 
 

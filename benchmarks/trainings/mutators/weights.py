@@ -15,7 +15,7 @@ from benchmarks.trainings.tricks import tied
 from galleries.health.training import Case
 
 
-def _middle(case: Case, kinds: tuple[type[nn.Module], ...] = DENSE) -> tuple[str, nn.Module]:
+def _middle(case: Case, kinds: tuple[type[nn.Module], ...] = DENSE) -> tuple[str, Any]:
     """The hidden layer in the middle of the model; the last layer of a model without hidden ones."""
     layers = hidden_layers(case.module, kinds) or layers_of(case.module)
     return layers[len(layers) // 2]
@@ -32,7 +32,7 @@ def _rescale(case: Case, spec: Spec, factor: float) -> Planted:
     name, layer = _middle(case)
     with torch.no_grad():
         for weight in weights_of(layer):
-            weight *= factor
+            weight.mul_(factor)
     return Planted(case, _rows_of(case, name))
 
 
@@ -54,14 +54,14 @@ def _amplify(case: Case, spec: Spec, factor: float) -> Planted:
 
 def _enlarge_table(case: Case, spec: Spec, factor: float) -> Planted:
     with torch.no_grad():
-        case.module.model.tokens.weight *= factor
+        case.module.get_parameter("model.tokens.weight").mul_(factor)
     return Planted(case, ("model.tokens*", "model.head*"))
 
 
 def _reset(case: Case, spec: Spec, share: float) -> Planted:
     """Draw the weights of a share of the hidden layers anew, once."""
     layers, module, onset = hidden_layers(case.module), case.module, int(_LATE * spec.steps)
-    chosen = layers[: max(1, math.ceil(share * len(layers)))]
+    chosen: list[tuple[str, Any]] = layers[: max(1, math.ceil(share * len(layers)))]
     done: list[int] = []
 
     def reset(*args: Any) -> None:
@@ -81,7 +81,7 @@ def _shrink(case: Case, spec: Spec, factor: float) -> Planted:
     def shrink(*args: Any) -> None:
         with torch.no_grad():
             for parameter in module.parameters():
-                parameter *= factor
+                parameter.mul_(factor)
 
     after(module, "on_train_batch_start", shrink)
     return Planted(case)
