@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -9,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.trainings import mutators
 from benchmarks.trainings.families import FAMILIES
 from benchmarks.trainings.mutators import FILES
 
@@ -37,11 +39,25 @@ def source_of(family: str, fault: str = "") -> dict[str, str]:
     shared = [path for path in sorted(_FOLDER.glob("*.py")) if path.name not in _LATER]
     parts = {"generator": _digest((*shared, _FOLDER / "families" / "family.py", *map(_path_of, _GALLERY)))}
     module = FAMILIES[family].measure.__module__
-    parts[f"families/{module.rpartition('.')[2]}"] = _digest((_path_of(module),))
+    parts[f"families/{module.rpartition('.')[2]}"] = _digest(files_of(module))
     if fault:
-        folder = _FOLDER / "mutators"
-        parts[f"mutators/{FILES[fault]}"] = _digest((folder / "mutator.py", folder / f"{FILES[fault]}.py"))
+        parts[f"mutators/{FILES[fault]}"] = _digest(files_of(f"{mutators.__name__}.{FILES[fault]}"))
     return parts
+
+
+@cache
+def files_of(module: str) -> tuple[Path, ...]:
+    """The file of a module, and the files of its folder that it imports, also by way of others. Answers decide no training.
+
+    Example:
+        >>> [path.name for path in files_of("benchmarks.trainings.families.segmentation")]
+        ['cnn.py', 'denoising.py', 'family.py', 'segmentation.py']
+    """
+    package, path = module.rpartition(".")[0], _path_of(module)
+    nodes = ast.walk(ast.parse(path.read_bytes()))
+    imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module is not None}
+    inside = {each for each in imported if each.startswith(f"{package}.") and each != f"{package}.answers"}
+    return tuple(sorted({path, *(file for each in inside for file in files_of(each))}))
 
 
 _GALLERY: Final = ("galleries.health.training", "galleries.health.faulty_parts")

@@ -99,10 +99,13 @@ def matches(globs: Iterable[str]) -> Any:
 
 
 def harm_of(line: Mapping[str, Any], lines: Mapping[str, Mapping[str, Any]]) -> bool | None:
-    """Whether a measure lies below that of all repetitions by more than their spread, and by `LEAST_HARM` at least."""
+    """Whether a measure lies below that of all repetitions by more than their spread, and by `LEAST_HARM` at least.
+
+    None if a repetition is missing, or if the line has no measure because its fault could not be put into the training.
+    """
     keys = [Job(line["seed"], repeat=repeat).key for repeat in range(1, REPEATS + 1)]
     values = [float(lines[key]["value"]) for key in keys if key in lines and not lines[key].get("error")]
-    if len(values) < REPEATS:
+    if len(values) < REPEATS or "value" not in line:
         return None
     spread = max(values) - min(values)
     return not float(line["value"]) >= min(values) - max(spread, LEAST_HARM)

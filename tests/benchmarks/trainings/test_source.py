@@ -11,8 +11,8 @@ from benchmarks.trainings import __main__ as command
 from benchmarks.trainings import results
 from benchmarks.trainings.families import FAMILIES
 from benchmarks.trainings.fitting import Job
-from benchmarks.trainings.mutators import MUTATORS
-from benchmarks.trainings.source import refuse_mixed, source_of
+from benchmarks.trainings.mutators import FILES, MUTATORS
+from benchmarks.trainings.source import files_of, refuse_mixed, source_of
 
 
 def line(key: str, family: str = "mlp", fault: str = "", **source: str) -> dict[str, Any]:
@@ -24,6 +24,15 @@ def test_each_family_and_fault_has_a_source() -> None:
     assert len({each["generator"] for each in sources}) == 1
     assert {part for each in sources for part in each} >= {"families/mlp", "families/cnn", "mutators/rates", "mutators/weights"}
     assert source_of("mlp") != source_of("cnn") and "mutators/rates" in source_of("mlp", "rate-too-high")
+
+
+def test_a_source_has_the_files_that_it_imports_and_no_answers() -> None:
+    for name in ("cnn", "resnet", "denoising", "segmentation"):
+        assert "cnn.py" in {path.name for path in files_of(f"benchmarks.trainings.families.{name}")}
+    files = {name: {path.name for path in files_of(f"benchmarks.trainings.mutators.{name}")} for name in {*FILES.values()}}
+    assert files["labels"] == {"batches.py", "labels.py", "mutator.py"}
+    assert files["numerics"] == {"loss.py", "mutator.py", "numerics.py", "optimizer.py"}
+    assert not any("answers.py" in each for each in files.values())
 
 
 def test_lines_of_two_sources_are_refused() -> None:

@@ -75,6 +75,11 @@ def test_harm_leaves_the_spread_of_the_repetitions(value: float, is_harmful: boo
     assert harm_of(faulty(7, 0, value), by_key(*repeats(7, [0.9] * 5))) is not (value > 0.88)
 
 
+def test_a_fault_that_could_not_be_planted_has_no_harm() -> None:
+    line = {key: value for key, value in faulty(7, 0, 0.1).items() if key != "value"} | {"error": "ValueError: no layer"}
+    assert harm_of(line, by_key(*repeats(7, SPREAD))) is None
+
+
 def test_a_rung_is_named_by_its_rules_at_its_rows_with_its_cause() -> None:
     lines = by_key(*repeats(7, SPREAD))
     line = faulty(7, 1, 0.1, "cut-by-detach", ("model.0*",))
