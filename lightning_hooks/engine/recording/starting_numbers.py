@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from lightning_hooks.engine.recording.summaries import real_values
@@ -30,18 +29,15 @@ class StartingNumbers:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._names: list[str] = []
-        largest = []
+        largest: dict[torch.device, dict[str, Tensor]] = {}
         for name, tensor in chain(model.named_parameters(), model.named_buffers()):
             values = None if is_lazy(tensor) else real_values(tensor)
             if values is not None:
-                self._names.append(name)
-                largest.append(torch.linalg.vector_norm(values, math.inf).double())
-        device = largest[0].device if largest else None
-        self._copy = begin_copy(torch.stack([each.to(device, non_blocking=True) for each in largest])) if largest else None
+                largest.setdefault(values.device, {})[name] = torch.linalg.vector_norm(values, math.inf).double()
+        self._copies = [(tuple(each), begin_copy(torch.stack([*each.values()]))) for each in largest.values()]
 
     @cached_property
     def nonfinite(self) -> frozenset[str]:
         """The names of the parameters and buffers that were not finite."""
-        numbers: Any = () if self._copy is None else self._copy.wait()
-        return frozenset(name for name, number in zip(self._names, numbers, strict=True) if not np.isfinite(number))
+        known = (zip(names, copy.wait(), strict=True) for names, copy in self._copies)
+        return frozenset(name for name, number in chain.from_iterable(known) if not np.isfinite(number))

@@ -75,6 +75,7 @@ class WholeGradient:
 
 
 def _merged(moments: list[Tensor]) -> Tensor:
-    """The moments of all rows of several tables, [9], on the device of the first."""
-    rows = torch.cat([each.to(moments[0].device) for each in moments])
-    return merge_groups(rows)
+    """The moments of all rows of several tables, [9], on one of their devices."""
+    # Copy to an accelerator if there is one: a copy from it to the host would wait for it.
+    device = next((each.device for each in moments if each.device.type != "cpu"), moments[0].device)
+    return merge_groups(torch.cat([each.to(device, non_blocking=True) for each in moments]))
