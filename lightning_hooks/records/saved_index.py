@@ -131,7 +131,10 @@ class _PlainIndex:
 
 
 def _without_between(index: RowIndex) -> RowIndex:
-    """The index without what is measured between the steps of rows, of which files hold nothing. These rows are the last."""
+    """The index without what is measured between the steps of rows, of which files hold nothing.
+
+    These rows are the last ones. A plan that has them consists of rules that no user wrote, so it has no groups.
+    """
     if GRADIENT not in index.tensors:
         return index
     kept = index.tensors.index(GRADIENT)

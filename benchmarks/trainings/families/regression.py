@@ -45,7 +45,7 @@ class Scaled(nn.Module):
 
 
 def is_scaled(spec: Spec) -> bool:
-    """Whether the model knows the scale of the targets, as steps whose length does not grow with it would not fit it."""
+    """Whether the model multiplies by the scale of the targets: the steps of its optimizer do not grow with that scale."""
     return (adapts(spec) or spec.optimizer in ("rprop", "muon")) and not 0.1 <= spec["scale"] <= 3
 
 

@@ -46,7 +46,7 @@ _LOSSES: Mapping[str, Any] = {"cross-entropy": functional.binary_cross_entropy_w
 
 
 def data(spec: Spec, purpose: str) -> tuple[Tensor, Tensor]:
-    """Noisy images, and which of their pixels are darker than the mean."""
+    """Noisy images, and which of their pixels belong to strokes."""
     pixels, _ = images()
     pixels = pixels[split(pixels, spec, purpose)]
     noise = torch.randn(pixels.shape, generator=spec.source(purpose, of_task=True))
