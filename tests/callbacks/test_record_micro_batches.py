@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_hooks import FlightRecorder
-from lightning_hooks.engine.recording import batches
-from lightning_hooks.engine.recording.saving import load_batch
+from lightning_hooks.engine.recording import batches, record_folder
+from lightning_hooks.engine.recording.saving import load_batch, save_batch
 from lightning_hooks.recorder.record import FlightRecord, Verdict
 from tests.callbacks.models import trainer_of
 from tests.callbacks.test_recorder import record_late
@@ -51,6 +51,13 @@ class Manual(Norms):
             optimizer: Any = self.optimizers()
             optimizer.step()
             optimizer.zero_grad()
+
+
+class Uncalled(Norms):
+    """Calls no layer, so that only a second run tells which batch has the fault."""
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        return (batch[0] @ self.body.weight.T).square().sum(1).sqrt().mean()
 
 
 def recorded(folder: Path, module: Norms, bad: int, **options: Any) -> tuple[FlightRecord, Tensor]:
@@ -102,6 +109,21 @@ def test_a_batch_that_was_dropped_is_not_replaced_by_another(tmp_path: Path, mon
     assert record is not None and record.operation is None and "batch" not in record.files
     assert "The batch is not kept: those since the last update are kept up to 256 MB and 3 tensors." in record.notes
     assert "The step was not run again: its batch is not kept." in record.notes
+
+
+def test_a_batch_that_cannot_be_saved_is_not_replaced_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Path] = []
+
+    def save(batch: Any, folder: Path) -> Any:
+        calls.append(folder)
+        if len(calls) > 1:
+            raise ValueError("no")
+        return save_batch(batch, folder)
+
+    monkeypatch.setattr(record_folder, "save_batch", save)
+    record, _ = recorded(tmp_path, Uncalled(), WINDOW + 1)
+    assert record.place is not None and record.place.micro_batch == 1 and len(calls) == 2
+    assert "batch" not in record.files and "The batch could not be saved: ValueError: no" in record.notes
 
 
 def test_without_a_second_run_the_last_batch_is_said_to_be_that(tmp_path: Path) -> None:

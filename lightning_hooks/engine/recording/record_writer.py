@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lightning_hooks.engine.recording.batches import KeptBatch
@@ -60,7 +61,9 @@ class RecordWriter:
             write_texts(record, path)
             record = save_beside(record, path, self._training, kept, self._keeps, reason)
         elif kept is not None and kept is not self._saved and "batch" in self._keeps:
-            record = save_beside(record, self.path, self._training, kept, ("batch",), reason)
+            # If the batch cannot be saved, the record must not name the files of the earlier one as those of the fault.
+            others = {what: file for what, file in record.files.items() if what not in ("batch", "generators")}
+            record = save_beside(replace(record, files=others), self.path, self._training, kept, ("batch",), reason)
         self._saved = kept
         write_texts(record, self.path)
         return record
