@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from torch import Tensor
+
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
@@ -16,8 +18,8 @@ from lightning_hooks.nested.tensors import tensors_of
 class LabelsVary(Check):
     """The labels of the samples are not all of one class.
 
-    Only where each sample has one label, and where balanced classes would hardly ever give such a batch. Of two classes one may
-    be rare, so that nothing is said of them.
+    Only where each sample has one label, which the loss gets as the batch holds it, and where balanced classes would hardly
+    ever give such a batch. Of two classes one may be rare, so that nothing is said of them.
 
     Args:
         least_chance: the smallest probability of a batch of one class, if all classes were as frequent, that is no chance.
@@ -35,9 +37,10 @@ class LabelsVary(Check):
         calls = [call for call in trial.step.loss_calls if call.counted.numel()]
         if not calls:
             return self.skipped("the step calls no cross entropy of torch with indices of classes")
-        # Labels of samples lie in a tensor of one dimension. Those of pixels and tokens are often flattened in the step only.
-        sizes = {len(each) for each in tensors_of(trial.batch) if each.dim() == 1}
-        calls = [call for call in calls if call.target.dim() == 1 and len(call.target) in sizes]
+        # A loss that compares views of a sample makes labels itself, all of them 0: only those of the batch are judged. Labels
+        # of pixels and tokens, which may well be equal, have more dimensions there.
+        given = [each for each in tensors_of(trial.batch) if each.dim() == 1]
+        calls = [call for call in calls if any(_are_equal(call.target, each) for each in given)]
         if not calls:
             return self.skipped("it is not known which label belongs to which sample")
         for call in calls:
@@ -51,6 +54,10 @@ class LabelsVary(Check):
                 return self.warned([call.row], f"all {count} labels of the batch are {int(call.counted[0])}", 0.0, 0.0)
         most = max(call.entropy for call in calls)
         return self.passed(f"the labels of the batch have an entropy of {most:.3g}", most, 0.0)
+
+
+def _are_equal(target: Tensor, given: Tensor) -> bool:
+    return target.shape == given.shape and bool((target == given.to(target.device)).all())
 
 
 CHECKS: Final[tuple[Check, ...]] = (LabelsVary(),)

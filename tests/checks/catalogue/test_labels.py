@@ -35,3 +35,13 @@ def test_labels_of_pixels_and_numbers_are_skipped():
     assert (result.status, result.message) == ("skip", "it is not known which label belongs to which sample")
     result = result_of(NAME, net(), (INPUTS, torch.randn(24, 3)), F.mse_loss)
     assert (result.status, result.message) == ("skip", "the step calls no cross entropy of torch with indices of classes")
+
+
+def test_labels_that_a_contrastive_loss_makes_itself_are_skipped():
+    """The positive pair of each sample comes first, and the labels of the batch are not used."""
+
+    def contrastive(output, target):
+        return F.cross_entropy(output, torch.zeros(len(output), dtype=torch.long))
+
+    result = result_of(NAME, net(), (INPUTS, LABELS), contrastive)
+    assert (result.status, result.message) == ("skip", "it is not known which label belongs to which sample")
