@@ -25,8 +25,9 @@ _SHIFT: Final = ("Shift the labels by one position: give the model `tokens[:, :-
 class FutureIsHidden(Check):
     """Where the labels are the tokens of the next position, no output depends on later tokens.
 
-    It warns where the labels are the given tokens of the same positions and outputs depend on no later tokens. Nothing shifts
-    the labels then, and each is visible at its own position. A model that sees all tokens may be an autoencoder.
+    It warns where the labels are the given tokens of the same positions and outputs depend on their own token, but on no later
+    one. Nothing shifts the labels then, and each is visible at its own position. A model that sees all tokens may be an
+    autoencoder, and one whose outputs do not depend on their own token shifts its hidden vectors.
 
     Args:
         most: the largest gradient with respect to later tokens, as a share of that with respect to earlier ones.
@@ -55,6 +56,11 @@ class FutureIsHidden(Check):
         share = found.shares.get("", max(found.shares.values()))
         if not is_shifted and share > self.most:
             return self.skipped("the labels are the given tokens, which an autoencoder learns from all of them")
+        if not is_shifted and "" not in found.owns:
+            return self.skipped("the input of the loss has no positions in which it depends on the tokens by a gradient")
+        if not is_shifted and found.owns[""] <= self.most:
+            text = "no output depends on the token of its own position, or on a later one"
+            return self.passed(text, found.owns[""], self.most)
         if not is_shifted:
             text = "the labels equal the given tokens of the same positions, because nothing shifts them"
             return self.warned([row for row in found.shares if row][:1], text, share, self.most, next_steps=_SHIFT)
@@ -98,6 +104,12 @@ class _Leak(GraphProbe):
     Args:
         tokens: of the batch, [samples, positions].
         every_output: as of `GraphProbe`.
+
+    Attributes:
+        roots: the vectors of the tokens, of each embedding.
+        shares: by the name of the module, the largest gradient to later tokens over that to the others; the input of the loss
+            has an empty name.
+        owns: by the name of the module, the largest gradient to the token of the same position over that to earlier ones.
     """
 
     def __init__(self, tokens: Tensor, *, every_output: bool = False) -> None:
@@ -105,6 +117,7 @@ class _Leak(GraphProbe):
         self.tokens = tokens
         self.roots: list[Tensor] = []
         self.shares: dict[str, float] = {}
+        self.owns: dict[str, float] = {}
 
     @override
     def on_embedding(self, indices: Tensor, vectors: Tensor) -> None:
@@ -129,9 +142,10 @@ class _Leak(GraphProbe):
         if found[0] is None:
             return
         sizes = torch.nan_to_num(found[0].detach().abs()).amax(dim=(0, 2))
-        earlier, later = float(sizes[: place + 1].max()), float(sizes[place + 1 :].max())
-        if earlier > 0 or later > 0:
-            self.shares[name] = max(later / max(earlier, 1e-30), self.shares.get(name, 0.0))
+        before, own, later = float(sizes[:place].max()), float(sizes[place]), float(sizes[place + 1 :].max())
+        if max(before, own, later) > 0:
+            self.shares[name] = max(later / max(before, own, 1e-30), self.shares.get(name, 0.0))
+            self.owns[name] = max(own / max(before, 1e-30), self.owns.get(name, 0.0))
 
 
 def _at(output: Tensor, samples: int, length: int, place: int) -> Tensor | None:

@@ -68,6 +68,20 @@ def test_a_model_that_shifts_its_labels_itself_passes():
     assert result.status == "pass"
 
 
+def test_a_model_that_hides_from_each_output_its_own_token_passes():
+    """As masked convolutions over tokens do: the vectors are moved by one position, and the labels are not."""
+
+    class Moving(Language):
+        def forward(self, x):
+            hidden = F.pad(self.tokens(x)[:, :-1], (0, 0, 1, 0))
+            hidden = hidden + F.scaled_dot_product_attention(self.query(hidden), hidden, hidden, is_causal=self.mask)
+            return self.head(hidden).flatten(0, 1)
+
+    result = result_of(NAME, Moving(), (TEXT, TEXT.clone()), loss)
+    assert (result.status, result.measured) == ("pass", 0.0)
+    assert result.message == "no output depends on the token of its own position, or on a later one"
+
+
 def test_labels_that_are_not_the_next_tokens_are_skipped():
     result = result_of(NAME, Language(mask=False), (TEXT[:, :-1], TEXT[:, 1:].flip(1)), loss)
     assert (result.status, result.message) == ("skip", "the labels are not the tokens of the next positions")
