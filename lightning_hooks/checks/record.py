@@ -68,6 +68,7 @@ class Dropout:
         kept: the share that it and the dropouts before it on its path keep.
         count: of the dropouts on the path.
         is_of_input: whether no trained layer stands in front of it.
+        is_joined: whether `rate` is that of several dropouts.
     """
 
     row: str
@@ -75,6 +76,7 @@ class Dropout:
     kept: float
     count: int
     is_of_input: bool
+    is_joined: bool = False
 
 
 class Record:

@@ -14,7 +14,10 @@ from lightning_hooks.health.rules import modes as rules
 
 @dataclass(frozen=True, kw_only=True)
 class SwappedBetas(Check):
-    """The first beta of an optimizer, of the gradient, is not above the second one, of its square."""
+    """The first beta of an optimizer, of the gradient, is not above the second one, of its square.
+
+    Of three betas the roles differ: the second one of Adan is of differences of gradients, and usually below the first one.
+    """
 
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -28,15 +31,15 @@ class SwappedBetas(Check):
         for number, optimizer in enumerate(trial.optimizers):
             for group in optimizer.param_groups:
                 betas = group.get("betas")
-                if not isinstance(betas, (tuple, list)) or len(betas) < 2 or not all(map(_is_on_host, betas[:2])):
+                if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(map(_is_on_host, betas)):
                     continue
                 count += 1
-                first, second = map(float, betas[:2])
+                first, second = map(float, betas)
                 if first > second**0.5:
                     text = f"optimizer {number} ({type(optimizer).__name__}) has betas of {first:g} and {second:g}"
                     return self.warned([""], f"{text}, the larger one for the gradient", first, second)
         if not count:
-            return self.passed("no optimizer has betas")
+            return self.passed("no optimizer has two betas")
         return self.passed(f"the betas of {counted(count, 'parameter group')} are in order")
 
 
@@ -66,6 +69,8 @@ class DropoutTooHigh(Check):
         highest = max(dropouts, key=lambda each: each.rate)
         if highest.rate >= self.most:
             text = f"drops {highest.rate:.0%} of what it gets"
+            if highest.is_joined:
+                text = f"this dropout and those before it with no layer between them drop {highest.rate:.0%} together"
             return self.warned([highest.row], text, highest.rate, self.most)
         least = min(dropouts, key=lambda each: each.kept)
         limit = (1 - self.most) ** 2

@@ -37,11 +37,12 @@ class Dropouts(Probe):
         rate, (before, has_layer) = float(given.get("p", 0.5)), self._before(given["input"].grad_fn)
         kept, count = (1.0, 0) if before is None else (before.kept, before.count)
         kept *= 1 - rate
-        if before is not None and not has_layer:
+        is_joined = before is not None and not has_layer
+        if before is not None and is_joined:
             rate = 1 - (1 - rate) * (1 - before.rate)
         module = self.recorder.module
         row = "" if module is None else self.recorder.names.of(module)
-        call = Dropout(row, rate, kept, count + 1, not given["input"].requires_grad)
+        call = Dropout(row, rate, kept, count + 1, not given["input"].requires_grad, is_joined)
         self._calls.append(call)
         if result.grad_fn is not None:
             self._by_node[result.grad_fn] = call
