@@ -156,7 +156,8 @@ class InputNotNormalised(Check):
         if rms == 0:
             return self.warned([first.name], "the input is 0 everywhere", rms, self.least)
         behind = trial.step.layers[trial.step.layers.index(first) + 1 :][:1]
-        if first.role in WEIGHTED and any(each.role == "norm" for each in behind):
+        # The eps of a norm keeps an input small that is far below 1.
+        if first.role in WEIGHTED and any(each.role == "norm" for each in behind) and rms >= self.least:
             return self.skipped(f"{behind[0].name} behind the first layer is a norm, which removes the scale of its input")
         if rms > self.most:
             return self.warned([first.name], numbers, rms, self.most)
