@@ -113,9 +113,11 @@ def message_of(verdict: Verdict, place: Place | None, operation: Operation | Non
         case Verdict.GRADIENTS:
             is_shown = known.is_shown and operation is None
             begin = "are finite when its backward pass runs again" if is_shown else "were finite after its backward pass"
+            # The backward pass may give other numbers each time. What was measured after it leaves no choice.
+            other = " or an operation that is not deterministic," if is_shown else ""
             return (
                 f"The gradients of step {step} {begin}, and that of {where} was not when the optimizer had read it: code in "
-                f"between, such as clipping, made it so.{by}"
+                f"between, such as clipping,{other} made it so.{by}"
             )
         case Verdict.UPDATE:
             divisor = f" {known.divisor}" if known.divisor else ""

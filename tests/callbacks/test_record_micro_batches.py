@@ -130,3 +130,9 @@ def test_without_a_second_run_the_last_batch_is_said_to_be_that(tmp_path: Path) 
     record, _ = recorded(tmp_path, Manual(), WINDOW + 1, autopsy=False)
     assert record.operation is None
     assert record.notes[-1] == "The update reads the sum over 5 batches, and the batch that is kept is the last of them."
+
+
+def test_a_second_run_that_does_not_end_tells_no_batch_from_the_others(tmp_path: Path) -> None:
+    record, _ = recorded(tmp_path, Manual(), WINDOW + 1, limit=1e-9)
+    assert record.operation is None and any("the step was stopped" in note for note in record.notes)
+    assert record.notes[-1] == "The update reads the sum over 5 batches, and the batch that is kept is the last of them."

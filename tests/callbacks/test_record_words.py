@@ -258,6 +258,25 @@ def test_a_missing_target_that_reaches_the_gradient_only(tmp_path: Path) -> None
     )
 
 
+class Interrupted(Small):
+    """Raises before the backward pass whenever a dispatch mode follows the step."""
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        if torch._C._len_torch_dispatch_stack():
+            raise RuntimeError("no second run")
+        return loss
+
+
+def test_a_second_run_that_does_not_end_shows_nothing_of_the_loss(tmp_path: Path) -> None:
+    inputs = torch.randn(16, 2, 5)
+    inputs[9, 0, 0] = torch.nan
+    recorder = FlightRecorder(logdir=tmp_path)
+    trainer_of(tmp_path, recorder).fit(Interrupted(), DataLoader(TensorDataset(inputs), 4))
+    assert recorder.record is not None
+    assert recorder.record.message == "The batch of step 2 has elements that are not finite, and its loss is not finite."
+
+
 class Powers(Small):
     """A power whose slope at 0 is infinite."""
 

@@ -87,6 +87,13 @@ def test_words_say_where_when_and_what():
             "The gradients of step 7 were finite after its backward pass, and that of head.weight (Linear) was not when the "
             "optimizer had read it: code in between, such as clipping, made it so.",
         ),
+        (
+            Verdict.GRADIENTS,
+            Known(is_shown=True),
+            "The gradients of step 7 are finite when its backward pass runs again, and that of head.weight (Linear) was not "
+            "when the optimizer had read it: code in between, such as clipping, or an operation that is not deterministic, "
+            "made it so.",
+        ),
     ],
 )
 def test_words_claim_no_more_than_is_known(verdict, known, message):

@@ -20,8 +20,6 @@ _UNKNOWN_PARAMETERS: Final = (
     "The update, run again, gave finite numbers. The parameters that it read are gone: those that are not finite now were 0, "
     "or the largest number of their type. Code between this update and the one before may have changed them."
 )
-
-
 _FINITE_ALONE: Final = (
     "{ran} of the {summed} batches since the last update have finite gradients when each runs again alone: their sum, another "
     "batch, or code after a backward pass, such as clipping, made the number."
@@ -76,9 +74,9 @@ def explained_record(
 def _known(shown: Autopsy, place: Place, recorded: RecordedStep, training: Training, start: StartingNumbers) -> Known:
     is_noticed = {"loss": False, "grad": True}
     return Known(
-        # A step that did not end shows nothing of its loss.
-        loss=is_noticed.get(shown.noticed.partition(" ")[0], True if recorded.has_loss else None),
-        is_shown=True,
+        # A step that did not end shows nothing of its loss, nor what the bad number has reached.
+        loss=is_noticed.get(shown.noticed.partition(" ")[0], recorded.is_loss_finite),
+        is_shown=bool(shown.noticed),
         finite_until=recorded.last_finite.step_of(training.tensor_of(place.module)),
         since_start=place.module in start.nonfinite,
         divisor=zero_divisor(training.optimizers, training.tensor_of(place.module)),

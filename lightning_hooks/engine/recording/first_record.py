@@ -204,7 +204,7 @@ def _known(
         loss=False if observations.found_in == "loss" else True if has_loss else None,
         finite_until=recorded.last_finite.step_of(training.tensor_of(place.module)),
         since_start=place.module in start.nonfinite,
-        state=state_of(observations.bad_state, place.module),
+        state=_nonfinite_keys(observations.bad_state, place.module),
         divisor=zero_divisor(training.optimizers, training.tensor_of(place.module)),
     )
 
@@ -216,7 +216,7 @@ def _notes_of_start(training: Training, start: StartingNumbers) -> tuple[str, ..
     return (f"Not finite when the run began: {listed(names, 3)}.",) if names else ()
 
 
-def state_of(bad_state: Iterable[TensorSummary], parameter: str) -> tuple[str, ...]:
+def _nonfinite_keys(bad_state: Iterable[TensorSummary], parameter: str) -> tuple[str, ...]:
     """The keys, such as `exp_avg`, of what is not finite in an optimizer's state for one parameter."""
     named = (each.name.removeprefix("state.").partition(" of ") for each in bad_state if each.nonfinite)
     return tuple(key for key, _, name in named if name == parameter)

@@ -165,7 +165,7 @@ class Flight:
         elif rerun is not None:
             known = (recorded, summed(recorded, self._batches), self._training, self._starting_numbers)
             record = explained_record(record, rerun, *known)
-        if rerun is None or rerun.kept is None:
+        if rerun is None or rerun.kept is None or not rerun.shown.reproduced:
             record = replace(record, notes=(*record.notes, *note_of_sum(record, found_in, recorded, self._batches)))
         self._write(record)
 

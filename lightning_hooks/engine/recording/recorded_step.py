@@ -49,6 +49,11 @@ class RecordedStep:
         return bool((self.moments[rows_by_tensor(self.plan)[LOSS], COUNT] > 0).any())
 
     @property
+    def is_loss_finite(self) -> bool | None:
+        """Whether the loss is finite; None if it was not measured."""
+        return not self.nonfinite_names(LOSS) if self.has_loss else None
+
+    @property
     def tolerated_rows(self) -> Set[int]:
         """The rows that have had numbers that are not finite in a step whose loss and gradients were finite, as masks have."""
         return self.extremes.tolerated_rows

@@ -31,9 +31,9 @@ class StartingNumbers:
     def __init__(self, model: nn.Module) -> None:
         largest: dict[torch.device, dict[str, Tensor]] = {}
         for name, tensor in chain(model.named_parameters(), model.named_buffers()):
-            values = None if is_lazy(tensor) else real_values(tensor)
-            if values is not None:
-                largest.setdefault(values.device, {})[name] = torch.linalg.vector_norm(values, math.inf).double()
+            number = _largest(tensor)
+            if number is not None:
+                largest.setdefault(number.device, {})[name] = number
         self._copies = [(tuple(each), begin_copy(torch.stack([*each.values()]))) for each in largest.values()]
 
     @cached_property
@@ -41,3 +41,15 @@ class StartingNumbers:
         """The names of the parameters and buffers that were not finite."""
         known = (zip(names, copy.wait(), strict=True) for names, copy in self._copies)
         return frozenset(name for name, number in chain.from_iterable(known) if not np.isfinite(number))
+
+
+def _largest(tensor: Tensor) -> Tensor | None:
+    """The largest magnitude of a tensor; None if it cannot be read."""
+    if is_lazy(tensor):
+        return None
+    try:
+        values = real_values(tensor)
+        return None if values is None else torch.linalg.vector_norm(values, math.inf).double()
+    except Exception:
+        # A subclass of Tensor may lack any operation, which must not end the training.
+        return None
