@@ -78,6 +78,15 @@ def test_a_dropout_of_almost_everything_is_seen_however_it_is_written(kind, row)
     assert result_of("DropoutTooHigh", kind(0.5), given).status == "pass"
 
 
+@pytest.mark.parametrize("drop", [lambda x: torch.dropout(x, 0.95, train=False), lambda x: torch.dropout(x, 0.95, False)])
+def test_a_dropout_that_is_off_drops_nothing(drop):
+    class Off(Functional):
+        def forward(self, x):
+            return self.head(drop(self.body(x)))
+
+    assert result_of("DropoutTooHigh", Off(0.0)).status == "pass"
+
+
 def dropped(*rates, wrap=lambda layers: nn.Sequential(*layers)):
     blocks = [wrap([nn.Linear(8, 8), nn.ReLU(), nn.Dropout(rate)]) for rate in rates]
     return nn.Sequential(nn.Linear(4, 8), *blocks, nn.Linear(8, 3))
