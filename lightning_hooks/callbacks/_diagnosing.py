@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_hooks.callbacks._checks import Earlier
@@ -30,7 +31,7 @@ from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.participants.shards import has_units
 from lightning_hooks.engine.plain_loop.part import LoopPart
 from lightning_hooks.engine.plain_loop.run import LoopRun
-from lightning_hooks.errors import RuleError
+from lightning_hooks.errors import RuleError, printable
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Cause
 from lightning_hooks.health.reference.causes import CAUSES_WITH_REFERENCE
@@ -41,6 +42,7 @@ from lightning_hooks.plan.plan import Plan
 from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.watch import UnwrittenWatch
+from lightning_hooks.tensor_kinds import is_plain, without_subclass
 
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._base import HooksCallback
@@ -181,7 +183,7 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         """Measure the batch that begins, if the step under way reads it."""
         producer = None if self.run is None else self.run.producers.get("train")
         if producer is not None and self.run is not None and self.run.hook_manager.acts(producer.observer):
-            producer.observer.note_batch(tensors_of(batch))
+            producer.observer.note_batch(each for tensor in tensors_of(batch) if (each := _readable(tensor)) is not None)
 
     @override
     def contribute(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Contribution | None:
@@ -248,3 +250,15 @@ class Diagnosing(Monitoring["HealthMonitor"]):
 def _has_units(trainer: Trainer | None) -> bool:
     """Whether units can be measured, as far as is known before a run."""
     return trainer is None or not is_under_way(trainer) or has_units(trainer.lightning_module)
+
+
+def _readable(tensor: Tensor) -> Tensor | None:
+    """A tensor of a batch to measure; None if it refuses even to be detached, as a subclass may."""
+    if is_plain(tensor):
+        return tensor
+    try:
+        with without_subclass():
+            return tensor.detach()
+    except Exception as error:
+        warnings.warn(f"a {type(tensor).__name__} of the batch is not measured: {printable(str(error))}", stacklevel=2)
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,21 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
-from lightning_hooks import Apply, GradientTransforms, HealthMonitor, StatsMonitor, StepConsumer, StepView, instrument
+from lightning_hooks import (
+    Apply,
+    FlightRecorder,
+    GradientTransforms,
+    HealthMonitor,
+    StatsMonitor,
+    StepConsumer,
+    StepView,
+    instrument,
+)
 from lightning_hooks.transforms import ClipByGlobalNorm
 from tests.callbacks.models import Gan, Net, data, trainer_of
+from tests.conformance.test_tensor_kinds import MAKES
 
 NORM = "run/grad_norm"
 
@@ -116,7 +128,7 @@ class Two(LightningModule):
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
         x = torch.randn(3, 4)
         squared = 0.0
-        for module, optimizer in zip((self.first, self.second), self.optimizers(), strict=True):  # type: ignore[arg-type]
+        for module, optimizer in zip((self.first, self.second), self.optimizers(), strict=True):
             optimizer.zero_grad()
             self.manual_backward(module(x).square().mean())
             squared += norm_of(module.parameters()) ** 2
@@ -151,6 +163,31 @@ def test_transforms_report_as_without_health_rules(tmp_path: Path) -> None:
         assert {tag: found[1][step][tag] for tag in plain if tag != "run/overhead"} == {
             tag: value for tag, value in plain.items() if tag != "run/overhead"
         }
+
+
+class Given(Net):
+    """Gets batches that it does not read."""
+
+    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+        return batch
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step((torch.randn(3, 6), torch.randn(3, 3)), batch_idx)
+
+
+@pytest.mark.parametrize("kind", MAKES)
+@pytest.mark.parametrize("make", [HealthMonitor, FlightRecorder])
+def test_a_batch_that_refuses_operations_does_not_end_a_fit(tmp_path: Path, kind: str, make: Any) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        batches = [{"x": MAKES[kind](torch.ones(3, 4))} for _ in range(3)]
+        trainer = trainer_of(tmp_path, make())
+        trainer.fit(Given(), DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
+    assert trainer.global_step == 3
+    # The subclass that refuses only functions can be read all the same.
+    said = any("is not measured" in str(each.message) for each in caught)
+    assert said == (make is HealthMonitor and kind != "Refusing")
+    assert not any("stopped watching" in str(each.message) for each in caught)
 
 
 def test_a_gan_is_read_at_every_step(tmp_path: Path) -> None:

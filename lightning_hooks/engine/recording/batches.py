@@ -8,7 +8,7 @@ import torch
 
 from lightning_hooks.nested.tensors import named_tensors, tensors_of
 from lightning_hooks.snapshot.generators import Generators
-from lightning_hooks.tensor_kinds import version_of
+from lightning_hooks.tensor_kinds import version_of, without_subclass
 
 MOST_BYTES: Final = 256_000_000
 """The most bytes of the tensors of the batches that are kept beside the last one."""
@@ -82,9 +82,10 @@ class BatchReferences:
             after_update: whether an update has read the gradients of the batches before.
         """
         versions, nbytes = [], 0
-        for each in tensors_of(batch):
-            versions.append(version_of(each))
-            nbytes += each.nbytes if each.layout is torch.strided else 0
+        with without_subclass():
+            for each in tensors_of(batch):
+                versions.append(version_of(each))
+                nbytes += each.nbytes if each.layout is torch.strided else 0
         last = self._kept[-1] if self._kept else None
         # Reading the state of NumPy's generator takes long; that of the previous batch serves if nothing was drawn since.
         generators = Generators(None if last is None else last.generators)
