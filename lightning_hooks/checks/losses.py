@@ -38,8 +38,8 @@ class LossCall:
         options: its other arguments by name.
         before: the operation whose result the input is, as autograd calls it without `Backward0`; empty if it has none.
         row: the module whose output that is; empty if it is the output of none.
-        slope: the derivative of the loss of the step with respect to what the function returned, if that is one number; None if
-            no backward reached it.
+        slope: the derivative of the loss of the step with respect to what the function returned, if that has no dimension; None
+            if no backward reached it.
     """
 
     function: str

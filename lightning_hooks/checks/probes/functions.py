@@ -72,7 +72,8 @@ class LossCalls(Probe):
 
     @override
     def after_function(self, name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        if loss_name(function) and self._calls and isinstance(result, Tensor) and result.requires_grad and result.numel() == 1:
+        # The losses of single samples, also of a batch of one, may be multiplied by rewards of either sign.
+        if loss_name(function) and self._calls and isinstance(result, Tensor) and result.requires_grad and result.dim() == 0:
             result.register_hook(partial(self._note_slope, len(self._calls) - 1))
 
     def _note_slope(self, index: int, slope: Tensor) -> None:

@@ -133,6 +133,17 @@ def test_a_cross_entropy_that_the_step_raises_is_a_warning(sign, factor, status)
     assert ("as its sign is negative" in result.message) == (status == "warn")
 
 
+def test_an_action_that_is_made_less_likely_is_no_fault():
+    """As of policy gradients: each sample has a factor, which is negative for this one."""
+
+    def reinforce(output, target):
+        return (-2.0 * F.cross_entropy(output, target, reduction="none")).mean()
+
+    inputs, labels = batch()
+    for given in ((inputs, labels), (inputs[:1], labels[:1])):
+        assert result_of("LossUnbounded", net(), given, reinforce).status == "skip"
+
+
 def test_a_term_that_is_raised_beside_a_larger_one_and_a_step_of_two_losses_are_no_fault():
     def confident(output, target):
         return F.cross_entropy(output, target) - 0.1 * F.cross_entropy(output, target.roll(1))
