@@ -10,6 +10,7 @@ import numpy as np
 
 from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.usage import has_scaler
 
 
 def fitting(next_steps: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
@@ -32,8 +33,7 @@ def _has_norm(evidence: Evidence) -> bool:
 
 
 def _has_scaler(evidence: Evidence) -> bool:
-    facts = evidence.facts
-    return facts is not None and (facts.precision == "16-mixed" or facts.loss_scale not in (None, 1.0))
+    return has_scaler(evidence.facts)
 
 
 def _clips(evidence: Evidence) -> bool:

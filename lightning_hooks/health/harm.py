@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,8 @@ from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.layers import layers_of, units_of
 from lightning_hooks.health.roles import roles_of
 from lightning_hooks.health.rules.spikes import largest_deviation
-from lightning_hooks.health.witness import noise_of
+from lightning_hooks.health.usage import has_risen, has_several_optimizers
+from lightning_hooks.health.witness import error_of, noise_of
 
 RECENT: Final = 10
 """The number of losses whose median is the level at a step."""
@@ -64,7 +66,7 @@ def harm_of(evidence: Evidence) -> str:
         begin = int(np.flatnonzero(finite)[-1]) + 1 if finite.any() else 0
         return f"the loss is not finite since step {steps[begin]}"
     values, steps = values[finite], steps[finite]
-    if len(values) < _LEAST or _balances(evidence):
+    if len(values) < _LEAST or has_several_optimizers(evidence.facts):
         return ""
     began, highest = float(np.nanmax([first[0], early[0]])), np.inf
     if int(evidence.steps[0]) == evidence.first_step:
@@ -100,19 +102,9 @@ def _are_bad(evidence: Evidence) -> NDArray[np.bool_]:
     return np.zeros(len(evidence.steps), dtype=np.bool_) if track is None else track.values[:, 0] > 0
 
 
-def _balances(evidence: Evidence) -> bool:
-    """Whether several optimizers train, of a GAN say, whose losses may stay where they are and rise."""
-    return evidence.facts is not None and len(evidence.facts.optimizers) > 1
-
-
-def _error(values: _Losses) -> float:
-    """The standard error of the difference of two levels."""
-    return 1.2533 * noise_of(values) * float(np.sqrt(2 / RECENT))
-
-
 def _loss_of_gain(values: _Losses, steps: NDArray[np.int64], began: float, highest: float) -> str:
     levels = np.median(sliding_window_view(values, RECENT), axis=1)
-    least, now, best = _TIMES_NOISE * _error(values), float(levels[-1]), int(levels.argmin())
+    least, now, best = _TIMES_NOISE * error_of(noise_of(values), RECENT, RECENT), float(levels[-1]), int(levels.argmin())
     if now > highest + least:
         return f"the loss has risen: it was {highest:.4g} at most at the beginning and is {now:.4g} at step {steps[-1]}"
     gain = began - float(levels[best])
@@ -126,33 +118,24 @@ def _loss_of_gain(values: _Losses, steps: NDArray[np.int64], began: float, highe
 
 def _stand_still(evidence: Evidence, values: _Losses, steps: NDArray[np.int64], began: float) -> str:
     now = float(np.median(values[-RECENT:]))
-    if abs(began) < _ZERO or len(values) < SHORT or _rate_rises(evidence):
+    before = evidence.facts_at(int(evidence.steps[len(evidence.steps) // 2]))
+    if abs(began) < _ZERO or len(values) < SHORT or has_risen(before, evidence.facts):
         return ""
-    chance = _chance(evidence)
+    outputs = _outputs(evidence)
+    chance = math.log(outputs)
     is_at_chance = chance > 0 and abs(now - chance) <= _GUESS * chance
     if now <= began - abs(began) / 2 and not is_at_chance:
         return ""
     if evidence.loss_falls(SHORT) is not False or evidence.loss_falls(LONG):
         return ""
-    before = float(np.median(values[-SHORT : -SHORT + SHORT // 4]))
-    text = f"the loss has not fallen: it was {before:.4g} at step {steps[-SHORT]} and is {now:.4g} at step {steps[-1]}"
-    return f"{text}, which a guess has ({chance:.4g})" if is_at_chance else text
+    level = float(np.median(values[-SHORT : -SHORT + SHORT // 4]))
+    text = f"the loss has not fallen: it was {level:.4g} at step {steps[-SHORT]} and is {now:.4g} at step {steps[-1]}"
+    # The loss need not be a cross entropy, so the sentence says what the number is, not that the model guesses.
+    return f"{text}; the cross entropy of a guess among {outputs} outputs is {chance:.4g}" if is_at_chance else text
 
 
-def _chance(evidence: Evidence) -> float:
-    """The cross entropy of a guess among the outputs of the last layer; 0 if unknown."""
+def _outputs(evidence: Evidence) -> int:
+    """The number of outputs of the last layer; 1 if it is unknown."""
     roles = roles_of(evidence)
-    units = 0.0 if roles is None else units_of(roles, layers_of(evidence, roles).last)
-    return float(np.log(units)) if units >= 2 else 0.0
-
-
-def _rate_rises(evidence: Evidence) -> bool:
-    """Whether the learning rate has risen in the second half of the window, as in a warm-up."""
-    middle, now = evidence.facts_at(int(evidence.steps[len(evidence.steps) // 2])), evidence.facts
-    if middle is None or now is None:
-        return False
-    before, after = (
-        max((group.lr or 0.0 for optimizer in facts.optimizers for group in optimizer.groups), default=0.0)
-        for facts in (middle, now)
-    )
-    return after > 1.001 * before
+    units = float("nan") if roles is None else units_of(roles, layers_of(evidence, roles).last)
+    return int(units) if units >= 1 else 1

@@ -9,8 +9,9 @@ import numpy as np
 from lightning_hooks.health.cross_entropy import CrossEntropy, cross_entropy_of
 from lightning_hooks.health.early_losses import EarlyLosses
 from lightning_hooks.health.evidence import LOSS, Evidence
+from lightning_hooks.health.usage import has_several_optimizers
 from lightning_hooks.health.window import Array
-from lightning_hooks.health.witness import error_of, learned
+from lightning_hooks.health.witness import error_of, learned, noise_of
 
 LEAST_STEPS: Final = 60
 """The number of steps of a training from which on its loss can show that it has learned."""
@@ -44,7 +45,7 @@ def has_learned(evidence: Evidence) -> bool | None:
     if evidence.step - evidence.first_step + 1 < LEAST_STEPS:
         return None
     entropy, late = cross_entropy_of(evidence), late_losses(evidence)
-    if entropy is not None and len(late) and is_at_chance(late, entropy):
+    if entropy is not None and is_at_chance(late, entropy):
         return False
     return learned(evidence.early_losses(), late)
 
@@ -53,7 +54,7 @@ def is_at_chance(losses: Array, entropy: CrossEntropy) -> bool:
     """Whether the median of losses is not below the cross entropy of equal probabilities by three times its noise.
 
     Args:
-        losses: float64 [steps], at least two.
+        losses: float64 [steps]. The noise of fewer than two is not known, so that these are not at chance.
         entropy: of the loss.
 
     Example:
@@ -61,7 +62,10 @@ def is_at_chance(losses: Array, entropy: CrossEntropy) -> bool:
         >>> is_at_chance(loss, CrossEntropy(10, False)), is_at_chance(loss - 0.1, CrossEntropy(10, False))
         (True, False)
     """
-    return bool(np.median(losses) > entropy.chance - max(3 * error_of(losses), _SHARE * entropy.chance))
+    if len(losses) < 2:
+        return False
+    least = max(3 * error_of(noise_of(losses), len(losses)), _SHARE * entropy.chance)
+    return bool(np.median(losses) > entropy.chance - least)
 
 
 class LossCourse(NamedTuple):
@@ -118,4 +122,4 @@ def _is_measure(evidence: Evidence) -> bool:
     """
     early, late = evidence.early_losses(), late_losses(evidence)
     has_both_signs = any(len(each) and each.min() < 0 < each.max() for each in (early, late))
-    return not has_both_signs and (evidence.facts is None or len(evidence.facts.optimizers) <= 1)
+    return not has_both_signs and not has_several_optimizers(evidence.facts)

@@ -73,6 +73,29 @@ def _membership(facts: StepFacts) -> Membership:
     return Membership(optimizer_of, lr_of, strangers)
 
 
+def rates_of(facts: StepFacts | None) -> list[float]:
+    """The learning rate of each parameter group; 0 if only the device knows it."""
+    groups = [] if facts is None else [group for optimizer in facts.optimizers for group in optimizer.groups]
+    return [group.lr or 0.0 for group in groups]
+
+
+def has_risen(before: StepFacts | None, now: StepFacts | None) -> bool:
+    """Whether the largest learning rate has risen between two steps, as in a warm-up; False if one of them is unknown."""
+    if before is None or now is None:
+        return False
+    return max(rates_of(now), default=0.0) > 1.001 * max(rates_of(before), default=0.0)
+
+
+def has_scaler(facts: StepFacts | None) -> bool:
+    """Whether a loss scaler is at work."""
+    return facts is not None and (facts.precision == "16-mixed" or facts.loss_scale not in (None, 1.0))
+
+
+def has_several_optimizers(facts: StepFacts | None) -> bool:
+    """Whether several optimizers train, as in a GAN, so that their losses may balance: they need not fall, and may rise."""
+    return facts is not None and len(facts.optimizers) > 1
+
+
 def trainable(structure: Structure, facts: StepFacts) -> list[str]:
     """The names of the parameters that are not frozen."""
     frozen = set(facts.frozen)

@@ -32,9 +32,18 @@ def noise_of(values: NDArray[np.float64]) -> float:
         return float(np.median(np.abs(steps - np.median(steps))) / 0.6745 / np.sqrt(2))
 
 
-def error_of(values: NDArray[np.float64]) -> float:
-    """The standard error of the median of numbers, as far as their noise tells."""
-    return float(_MEDIAN_ERROR * noise_of(values) / np.sqrt(len(values)))
+def error_of(noise: float, *counts: int) -> float:
+    """The standard error of the median of some numbers, or of the difference of two such medians.
+
+    Args:
+        noise: of the numbers, as `noise_of` returns it.
+        counts: the number of numbers of each median.
+
+    Example:
+        >>> round(error_of(1.0, 100), 3), round(error_of(1.0, 200, 200), 3)
+        (0.125, 0.125)
+    """
+    return float(_MEDIAN_ERROR * noise * np.sqrt(sum(1 / count for count in counts)))
 
 
 def learned(early: NDArray[np.float64], late: NDArray[np.float64]) -> bool | None:
@@ -57,7 +66,7 @@ def learned(early: NDArray[np.float64], late: NDArray[np.float64]) -> bool | Non
         return None
     if np.isinf(late).any():
         return False
-    error = _MEDIAN_ERROR * max(noise_of(early), noise_of(late)) * np.sqrt(1 / len(early) + 1 / len(late))
+    error = error_of(max(noise_of(early), noise_of(late)), len(early), len(late))
     begin, end = float(np.median(early)), float(np.median(late))
     return bool(begin - end > max(_TIMES_LEARNED * error, 1e-12 * abs(begin)))
 
@@ -84,7 +93,7 @@ def falls(values: NDArray[np.float64], window: int) -> bool | None:
     quarter = max(window // 4, 2)
     first, last = np.median(known[:quarter]), np.median(known[-quarter:])
     with np.errstate(invalid="ignore"):
-        error = _MEDIAN_ERROR * noise_of(known) * np.sqrt(2 / quarter)
+        error = error_of(noise_of(known), quarter, quarter)
         return bool(first - last > max(_TIMES_NOISE * error, 1e-12 * abs(first)))
 
 

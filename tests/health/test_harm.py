@@ -90,7 +90,7 @@ def test_a_loss_at_chance_is_harm_however_large_it_began():
             evidence.add(view)
         return harm_of(evidence)
 
-    assert harm(model).endswith("at step 119, which a guess has (2.303)")
+    assert harm(model).endswith("at step 119; the cross entropy of a guess among 10 outputs is 2.303")
     assert harm(structure_of({"head": "Linear"}, {"head": (64, 64)})) == harm(None) == ""
 
 

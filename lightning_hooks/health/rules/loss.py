@@ -15,6 +15,7 @@ from lightning_hooks.health.roles import Array, medians, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import WITNESS, Obstacles, no_loss
 from lightning_hooks.health.rules.spikes import HISTORY, LOCAL, largest_deviation, six_sigma, spikes
+from lightning_hooks.health.usage import has_risen, has_several_optimizers
 from lightning_hooks.health.witness import falls, noise_of
 
 FIRST_STEPS: Final = 10
@@ -23,8 +24,7 @@ FIRST_STEPS: Final = 10
 
 def _balanced_losses(evidence: Evidence) -> str | None:
     """An obstacle: of a GAN, say, the sum of the losses may stay where it is."""
-    facts = evidence.facts
-    return "several optimizers train with losses that may balance" if facts is not None and len(facts.optimizers) > 1 else None
+    return "several optimizers train with losses that may balance" if has_several_optimizers(evidence.facts) else None
 
 
 def _known(evidence: Evidence) -> tuple[Array, list[int], int]:
@@ -242,10 +242,12 @@ class LossConstant(HealthRule):
         started, early = evidence.start(*LOSS), evidence.early(*LOSS)
         if started is None or early is None or len(values) < self.count:
             return
-        if evidence.step - evidence.first_step < self._wait(evidence) or self._rises(evidence, steps):
+        # While the learning rate rises, as in a warm-up, a loss need not fall yet.
+        rises = has_risen(evidence.facts_at(steps[len(steps) // 2]), evidence.facts)
+        if rises or evidence.step - evidence.first_step < self._wait(evidence):
             return
         entropy, recent = cross_entropy_of(evidence), late_losses(evidence)
-        if entropy is not None and not entropy.is_negated and len(recent) and is_at_chance(recent, entropy):
+        if entropy is not None and not entropy.is_negated and is_at_chance(recent, entropy):
             yield self._at_chance(entropy, float(np.median(recent)), evidence)
         else:
             yield from self._not_moved(evidence, values, steps, float(early[0]))
@@ -281,13 +283,6 @@ class LossConstant(HealthRule):
             measured, since = max(0.0, 1 - best / first), evidence.first_step
             yield Symptom("", tensor="", step=steps[-1], measured=measured, threshold=self.least, text=text, since=since)
 
-    def _rises(self, evidence: Evidence, steps: list[int]) -> bool:
-        """Whether the learning rate has risen in the second half of the steps, as in a warm-up."""
-        before, now = evidence.facts_at(steps[len(steps) // 2]), evidence.facts
-        if before is None or now is None:
-            return False
-        return _largest_rate(now.optimizers) > 1.001 * _largest_rate(before.optimizers)
-
 
 def largest_steps(evidence: Evidence) -> float:
     """The largest share of itself by which the first steps change the median weight; 0 if it is not measured."""
@@ -298,11 +293,6 @@ def largest_steps(evidence: Evidence) -> float:
     shares = np.where(roles.are_weights(track.names), track.values[:FIRST_STEPS], np.nan)
     middle = medians(np.where(shares > 0, shares, np.nan))
     return float(np.nanmax(middle)) if np.isfinite(middle).any() else 0.0
-
-
-def _largest_rate(optimizers: Iterable[object]) -> float:
-    groups = [group for each in optimizers for group in each.groups]  # type: ignore[attr-defined]
-    return max((group.lr for group in groups if group.lr is not None), default=0.0)
 
 
 RULES: Final[tuple[HealthRule, ...]] = (

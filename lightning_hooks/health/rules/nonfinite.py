@@ -13,6 +13,7 @@ from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.roles import Mask
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import Needs
+from lightning_hooks.health.usage import has_scaler
 from lightning_hooks.plan.rows import WHOLE
 from lightning_hooks.records.step_view import StepView
 
@@ -134,8 +135,7 @@ class NonFinite(HealthRule):
 
         A loss scaler skips steps with such gradients, so under one they lead to nothing.
         """
-        facts = evidence.facts
-        if whole is None or (facts is not None and (facts.precision == "16-mixed" or facts.loss_scale not in (None, 1.0))):
+        if whole is None or has_scaler(evidence.facts):
             return None
         first = begin
         while first > 0 and whole.rows[first - 1].any():
@@ -199,8 +199,8 @@ class NonFinite(HealthRule):
     def _beyond_scaling(self, evidence: Evidence, grad: _Bad) -> Mask:
         """Gradients that no loss scale would make finite, bool [window, rows]."""
         found = np.zeros_like(grad.rows)
-        facts, largest = evidence.facts, evidence.track("grad", "abs_max")
-        if largest is None or facts is None or not (facts.precision == "16-mixed" or facts.loss_scale not in (None, 1.0)):
+        largest = evidence.track("grad", "abs_max")
+        if largest is None or not has_scaler(evidence.facts):
             return found
         steps = grad.track.steps.tolist()
         measured = np.flatnonzero(grad.measured).tolist()
