@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from lightning_hooks.health.evidence import LOSS, Evidence, Track
 from lightning_hooks.health.roles import Array, is_weight, medians, percent, roles_of
-from lightning_hooks.records.facts import StepFacts
+from lightning_hooks.health.usage import rates_of
 
 FIRST_STEPS: Final = 25
 """The steps of the start that are compared with later ones."""
@@ -49,12 +49,12 @@ def divergence(evidence: Evidence, begin: int) -> str:
         evidence: of the run.
         begin: the first step of the findings.
     """
-    shares, rate = _shares(evidence, begin), max(_rates(evidence.facts_at(begin)), default=0.0)
-    says = _growth(evidence, begin)
+    shares, says = _shares(evidence, begin), _growth(evidence, begin)
     large = shares[shares[:, 1] > LARGE]
+    # The first of the large steps tells the rate; later ones are what it has led to.
+    step, share = large[0].tolist() if len(large) else (begin, 0.0)
+    rate = max(rates_of(evidence.facts_at(int(step))), default=0.0)
     if len(large):
-        # The first of the large steps tells the rate; later ones are what it has led to.
-        step, share = large[0].tolist()
         of_rate = f" than {rate:.3g}" if rate > 0 else ""
         says += (
             f" Step {int(step)} changed the median weight by {percent(share)} of it; about {percent(USUAL)} is usual, for "
@@ -72,12 +72,15 @@ def _growth(evidence: Evidence, begin: int) -> str:
         if track is None or not track.values.shape[1]:
             continue
         is_known = np.isfinite(track.values[:, 0]) & (track.steps < begin)
-        values, steps = np.abs(track.values[is_known, 0][-_BEFORE:]), track.steps[is_known][-_BEFORE:]
+        values, steps = track.values[is_known, 0][-_BEFORE:], track.steps[is_known][-_BEFORE:]
         if len(values) < 3:
             continue
-        level = float(np.median(values[: max(len(values) // 2, 1)]))
-        if values[-1] > _GROWN * level > 0 and values[-1] > values[-2] > level:
-            return f" The {name} grew from {values[0]:.3g} at step {steps[0]} to {values[-1]:.3g} at step {steps[-1]}."
+        sizes = np.abs(values)
+        level = float(np.median(sizes[: max(len(sizes) // 2, 1)]))
+        if sizes[-1] > _GROWN * level > 0 and sizes[-1] > sizes[-2] > level:
+            # The first number may be an outlier, which is larger than the last one.
+            low = int(np.flatnonzero(sizes <= level)[0])
+            return f" The {name} grew from {values[low]:.3g} at step {steps[low]} to {values[-1]:.3g} at step {steps[-1]}."
     return ""
 
 
@@ -100,9 +103,9 @@ def has_stepped_too_far(evidence: Evidence, begin: int) -> bool:
         begin: the first step of the findings.
     """
     ratio = _track(evidence, "update", "ratio")
+    ratio = None if ratio is None else evidence.of_rows(ratio)
     if ratio is None or not len(ratio.values):
         return False
-    ratio = evidence.of_rows(ratio)
     shares = np.where(np.isfinite(ratio.values), ratio.values, 0.0)
     if np.median(shares[:FIRST_STEPS].max(axis=0)) > FAR:
         return True
@@ -117,14 +120,9 @@ def has_raised_rate(evidence: Evidence, begin: int) -> bool:
         evidence: of the run.
         begin: the first step of the findings.
     """
-    rates = [_rates(evidence.facts_at(step)) for step in range(begin - LASTING - 1, begin + 1)]
+    rates = [rates_of(evidence.facts_at(step)) for step in range(begin - LASTING - 1, begin + 1)]
     changes = (zip(before, after, strict=False) for before, after in pairwise(rates))
     return any(0 < before * RAISED <= after for change in changes for before, after in change)
-
-
-def _rates(facts: StepFacts | None) -> list[float]:
-    groups = [] if facts is None else [group for optimizer in facts.optimizers for group in optimizer.groups]
-    return [group.lr or 0.0 for group in groups]
 
 
 def _track(evidence: Evidence, tensor: str, stat: str) -> Track | None:

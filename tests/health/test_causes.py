@@ -80,13 +80,13 @@ def far_step():
     return evidence_of("update", "ratio", [ones, twos])
 
 
-def many_steps(ratios):
+def many_steps(ratios, **options):
     """Evidence of steps that change each of some weights by a share."""
     evidence = Evidence([("update", "ratio")])
     index = RowIndex(["a.weight", "b.weight"] * 2, ["param"] * 2 + ["update"] * 2, order=range(4))
     for step, ratio in enumerate(ratios):
         moments = np.array([all_of(value) for value in (1.0, 1.0, ratio, ratio)])
-        evidence.add(StepView(step, rows=index, moments=moments))
+        evidence.add(StepView(step, rows=index, moments=moments, **options))
     return evidence
 
 
@@ -292,6 +292,16 @@ def test_what_grew_before_it_overflowed_diverged_and_what_did_not_had_an_operati
     for losses in ([2.3, 2.1, 2.2, 2.0, 1.9] * 4, [2.3] * 19 + [90.0]):
         (cause,) = explain([finding("NonFinite", first=20, rows=("",))], losses_of(*losses))
         assert cause.name == "NumericalRange"
+
+
+def test_the_number_from_which_a_loss_grew_is_no_outlier():
+    (cause,) = explain([finding("NonFinite", first=30, rows=("",))], losses_of(1e5, *[1.0] * 26, 3.0, 20.0, 90.0))
+    assert "The loss grew from 1 at step 1 to 90 at step 29." in cause.message
+
+
+def test_a_window_without_a_step_of_rows_says_nothing_of_updates():
+    evidence = many_steps([0.1] * 40, is_between=True)
+    assert [cause.name for cause in explain([finding("DeadUnits", first=30)], evidence)] == ["ActivationsDead"]
 
 
 def test_a_divergence_says_how_large_the_steps_were_and_how_many_times_too_large():
