@@ -56,7 +56,7 @@ def unused_parameters(evidence: Evidence, names: Sequence[str]) -> dict[str, str
     gradients = _gradients(evidence)
     owners = dict(zip(names, roles.owners(tuple(names)), strict=True))
     unread = _unread(evidence, roles, gradients, set(owners.values()))
-    said = {name: "no gradient comes to it, and no later module reads its output" for name in names if owners[name] in unread}
+    said = {name: unread[owners[name]] for name in names if owners[name] in unread}
     for name in names:
         if (
             _STATE.search(name)
@@ -68,11 +68,12 @@ def unused_parameters(evidence: Evidence, names: Sequence[str]) -> dict[str, str
 
 
 def _gradients(evidence: Evidence) -> dict[str, float]:
-    """The last largest gradient of each parameter that has had one."""
+    """The largest gradient of each parameter at the last step of rows, for those that have one there."""
     grad = evidence.track("grad", "abs_max")
-    if grad is None or not len(grad.values):
+    if grad is None:
         return {}
-    last = dict(zip(grad.names, grad.values[-1].tolist(), strict=True))
+    grad = evidence.of_rows(grad)
+    last = dict(zip(grad.names, grad.values[-1].tolist(), strict=True)) if len(grad.values) else {}
     return {name: value for name, value in last.items() if not np.isnan(value)}
 
 

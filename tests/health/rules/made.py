@@ -146,6 +146,13 @@ def without_structure(views):
     return [replace(view, structure=None) for view in views]
 
 
+def sparse(views, every):
+    """The same views with rows at every n-th step only. Between these, a step has the loss, which is the last row."""
+    moments = [np.array([*[NOT_MEASURED] * (len(view.moments) - 1), view.moments[-1]]) for view in views]
+    between = [replace(view, moments=each, is_between=True) for view, each in zip(views, moments, strict=True)]
+    return [each if view.step % every else view for view, each in zip(views, between, strict=True)]
+
+
 def falling(step):
     """A loss that falls."""
     return 3.0 - 0.01 * step

@@ -6,7 +6,7 @@ import pytest
 
 from lightning_hooks.health.rules.flow import NoGradient, UnchangedParameter, UnusedOutput
 from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, ParameterFacts, StepFacts
-from tests.health.rules.made import Made, diagnosed, found, of_rms, reason, run, structure_of
+from tests.health.rules.made import Made, diagnosed, found, of_rms, reason, run, sparse, structure_of
 
 MODEL = structure_of({"a": "Linear", "b": "Linear", "emb": "Embedding"})
 NAMES = ("a.weight", "b.weight", "emb.weight")
@@ -141,6 +141,19 @@ def test_an_output_that_nothing_reads_is_no_cut_graph(order, inputs, without, is
     expected = {f"{without}.weight": 0, f"{without}.bias": 0}
     assert found(UnusedOutput(), views) == (expected if is_unused else {})
     assert found(NoGradient(), views) == ({} if is_unused else expected)
+
+
+def test_nothing_is_said_of_an_output_until_inputs_are_measured():
+    """Modules that run last have nothing behind them that could read their output. Only the inputs say so."""
+    order = ["body", "tail", "head"]
+    views = three(order, dict.fromkeys(order, None), "head")
+    assert found(UnusedOutput(), views) == found(NoGradient(), views) == {}
+
+
+def test_an_output_that_nothing_reads_is_no_cut_graph_if_the_run_ends_between_two_steps_of_rows():
+    """The last row is of step 18, at which no rule looks before the run ends at step 19."""
+    views = sparse(three(["body", "head", "tail"], {"body": BODY, "head": HEAD, "tail": HEAD}, "head"), 3)
+    assert found(NoGradient(), views) == {} and found(UnusedOutput(), views) == {"head.weight": 0, "head.bias": 0}
 
 
 RNN = structure_of({"rnn": "RNN"})
