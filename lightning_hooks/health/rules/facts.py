@@ -12,6 +12,7 @@ from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.roles import Array, percent
 from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_facts, no_optimizer
+from lightning_hooks.health.usage import has_scaler
 from lightning_hooks.records.facts import GroupFacts, StepFacts
 
 _DECOUPLED: Final = ("SGD", "AdamW", "Lion", "Adafactor", "Muon", "LAMB", "NAdamW", "StableAdamW")
@@ -131,30 +132,31 @@ class WeightDecayTooLarge(HealthRule):
         optimizers = evidence.facts.optimizers if evidence.facts is not None else ()
         adding = [(each.type, group) for each in optimizers if each.type in _NORMALISING for group in each.groups]
         for kind, group in adding:
-            weights, gradients = (_norms_of(evidence.track(*need), group.params) for need in self.needs)
+            weights, gradients = (_new_norms_of(evidence, evidence.track(*need), group.params) for need in self.needs)
             if not group.weight_decay or not group.lr or not group.params or weights is None or gradients is None:
                 continue
             with np.errstate(invalid="ignore", divide="ignore"):
                 times = np.where(gradients > 0, group.weight_decay * weights / gradients, 0.0)
-            steps = evidence.new_steps.tolist()
-            for i in np.flatnonzero(times[-len(steps) :] >= self.most_of_gradient).tolist() if steps else ():
-                measured = float(times[-len(steps) :][i])
+            for step, measured in zip(evidence.new_steps.tolist(), times.tolist(), strict=True):
+                if measured < self.most_of_gradient:
+                    continue
                 text = f"{kind} adds weight_decay {group.weight_decay:.3g} of the weights to their gradient"
                 yield Symptom(
                     group.params[0],
                     tensor="",
-                    step=steps[i],
+                    step=step,
                     measured=measured,
                     threshold=self.most_of_gradient,
                     text=f"{text}, {measured:.3g} times as much as the gradient itself",
                 )
 
 
-def _norms_of(track: Track | None, names: tuple[str, ...]) -> Array | None:
-    """The norm of all these parameters together, float64 [window], 0 where none is measured; None without a track."""
+def _new_norms_of(evidence: Evidence, track: Track | None, names: tuple[str, ...]) -> Array | None:
+    """The norm of all these parameters together at each of `new_steps`, 0 where none is measured; None without a track."""
     if track is None:
         return None
-    norms: Array = np.sqrt(np.nansum(np.square(track.values[:, np.isin(track.names, names)]), axis=1))
+    track = evidence.of_rows(track)
+    norms: Array = np.sqrt(np.nansum(np.square(track.values[track.new][:, np.isin(track.names, names)]), axis=1))
     return norms
 
 
@@ -183,8 +185,7 @@ class ScaleCollapse(HealthRule):
     def can_run(self, evidence: Evidence) -> str | None:
         if evidence.facts is None:
             return no_facts(evidence)
-        uses_scaler = evidence.facts.precision == "16-mixed" or evidence.facts.loss_scale not in (None, 1.0)
-        return None if uses_scaler else "there is no loss scaler"
+        return None if has_scaler(evidence.facts) else "there is no loss scaler"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         known = [(step, _scale(evidence.facts_at(step))) for step in evidence.steps.tolist()]

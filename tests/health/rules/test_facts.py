@@ -7,7 +7,18 @@ import pytest
 from lightning_hooks.health.rules.facts import LearningRateZero, ScaleCollapse, WeightDecayTooLarge
 from lightning_hooks.health.rules.modes import DropoutTooHigh, EvaluationMode, NormStatistics
 from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFacts, ParameterFacts, StepFacts, Structure
-from tests.health.rules.made import Made, diagnosed, found, of_rms, reason, run, structure_of, weights_of, without_structure
+from tests.health.rules.made import (
+    Made,
+    diagnosed,
+    found,
+    of_rms,
+    reason,
+    run,
+    sparse,
+    structure_of,
+    weights_of,
+    without_structure,
+)
 
 MODEL = Structure(
     (ModuleFacts("norm", "BatchNorm1d", "norm"), ModuleFacts("drop", "Dropout", "dropout")),
@@ -72,7 +83,9 @@ def test_a_large_weight_decay_is_told_with_its_numbers():
 def test_a_decay_that_outweighs_the_gradient_it_is_added_to_is_told(decay, told):
     facts = StepFacts((OptimizerFacts("Adam", (GroupFacts(1e-3, decay, ("a", "b")),)),))
     views = run(weights_of("a", "b"), {("param", n): of_rms(1.0) for n in "ab"} | {("grad", n): of_rms(0.04) for n in "ab"})
-    assert found(WeightDecayTooLarge(), [replace(view, facts=facts) for view in views]) == told
+    views = [replace(view, facts=facts) for view in views]
+    assert found(WeightDecayTooLarge(), views) == told
+    assert found(WeightDecayTooLarge(), sparse(views, 5)) == told
 
 
 @pytest.mark.parametrize(
