@@ -107,13 +107,18 @@ class Teller:
     def _tell_withdrawals_of(self, causes: Iterable[Cause]) -> None:
         """Say that a cause holds no longer, unless another cause of its findings will say that it takes its place."""
         for cause in causes:
-            if self._told_causes.isdisjoint((cause.name, number) for number in cause.numbers):
-                continue
+            # A cause that has not been shown yet leaves to its successor what it was to take the place of.
+            names = [*self._replaced.pop(cause.name, ()), *([cause.name] if self._is_told(cause) else ())]
             successor = next((each for each in self._diagnosis.causes if not set(each.numbers).isdisjoint(cause.numbers)), None)
-            if successor is None:
-                self._use("the terminal", self._outlet.tell, block_of_withdrawal(cause))
-            else:
-                self._replaced.setdefault(successor.name, []).append(cause.name)
+            if successor is None or self._is_told(successor) or self._is_told_by_checks(successor):
+                for name in names:
+                    self._use("the terminal", self._outlet.tell, block_of_withdrawal(name))
+            elif names:
+                self._replaced.setdefault(successor.name, []).extend(names)
+
+    def _is_told(self, cause: Cause) -> bool:
+        """Whether a cause has been shown with one of its findings, so that it will not be shown again."""
+        return not self._told_causes.isdisjoint((cause.name, number) for number in cause.numbers)
 
     def _is_told_by_checks(self, cause: Cause) -> bool:
         """Whether a cause explains only what checks of the first batch have found, and what has been shown."""

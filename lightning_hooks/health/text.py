@@ -75,9 +75,9 @@ def block_of_cause(cause: Cause, findings: Iterable[Finding], before: Sequence[s
     )
 
 
-def block_of_withdrawal(cause: Cause) -> Block:
+def block_of_withdrawal(name: str) -> Block:
     """The block that takes back a cause which has been shown."""
-    return Block(Severity.INFO, f"{cause.name}, told before, holds no longer.", (), (), cause=cause.name)
+    return Block(Severity.INFO, f"{name}, told before, holds no longer.", (), (), cause=name)
 
 
 def block_of_finding(finding: Finding) -> Block:

@@ -101,6 +101,18 @@ def test_a_cause_says_which_messages_it_takes_the_place_of(tmp_path):
     ]
 
 
+def test_a_cause_whose_successor_has_been_told_before_is_taken_back(tmp_path):
+    hot = CauseRule(name="Hot", message="Hot.", required=("Huge",), confidence="certain", while_standing=True)
+    cool = CauseRule(name="Cool", message="Cool.", required=("Cold",), supporting=("Huge",), confidence="certain")
+    reporter, outlet, _ = started(tmp_path, Huge(), Cold(), causes=(hot, cool))
+    consume(reporter, of_both([20.0] * 30 + [1.0] * 30, [1.0] * 10 + [20.0] * 50))
+    assert [block.splitlines()[0] for block in outlet.blocks] == [
+        "WARNING: Hot (certain). Hot.",
+        "WARNING: Cool (certain). Cool.",
+        "INFO: Hot, told before, holds no longer.",
+    ]
+
+
 def test_a_cause_that_holds_no_longer_is_taken_back_also_after_a_resume(tmp_path):
     hot = (CauseRule(name="Hot", message="Hot.", required=("Huge",), confidence="certain", while_standing=True),)
     made = of_both([20.0] * 30 + [1.0] * 30, [1.0] * 60)
