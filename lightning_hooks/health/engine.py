@@ -18,7 +18,7 @@ from lightning_hooks.health.finding import Cause, Event, EventKind, Finding, sta
 from lightning_hooks.health.groups import Groups
 from lightning_hooks.health.harm import RECENT, harm_of, jump_of
 from lightning_hooks.health.learning import course_of
-from lightning_hooks.health.rule import HealthRule, Severity, Symptom
+from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.rules import DEFAULT_RULES
 from lightning_hooks.health.streaks import Streak, Streaks
 from lightning_hooks.health.summary import summary_of
@@ -73,7 +73,7 @@ class Diagnosis:
         self._groups = Groups(self.rules, self._fitting)
         self._causes: list[Cause] = []
         self._explained: tuple[str, Cause] | None = None
-        self._harm = -1, ""  # the last step at which somebody asked, and the answer
+        self._harm = -1, ""  # the last step at which a pattern asked for the harm in the loss, and the answer
         self._ran: set[str] = set()
         self._could_not: dict[str, str] = {}
         self._failed: dict[str, str] = {}
@@ -211,17 +211,17 @@ class Diagnosis:
         self._ran.add(name)
         self._could_not.pop(name, None)
         happened = self._groups.update(name, self._streaks[name].update(symptoms, self.evidence))
-        if rule.kind == "pattern" and rule.severity is not Severity.INFO:
-            for number in self._groups.raise_notes(name, happened, self._harm_to):
-                if happened.get(number) != "new":
-                    happened[number] = "raised"
+        for number in self._groups.raise_notes(name, happened, self._harm_to):
+            if happened.get(number) != "new":
+                happened[number] = "raised"
         return happened
 
     def _harm_to(self, last: int) -> str:
         """The harm that stands beside a pattern: of the run, or a jump of the loss where the pattern was seen last."""
         if self._harm[0] != self.evidence.step:
-            self._harm = self.evidence.step, harm_of(self.evidence) or self._harm_told()
-        return self._harm[1] or jump_of(self.evidence, last)
+            self._harm = self.evidence.step, harm_of(self.evidence)
+        # A rule on the loss may find something within this look, after another pattern has asked.
+        return self._harm[1] or self._harm_told() or jump_of(self.evidence, last)
 
     def _fitting(self, next_steps: Sequence[str]) -> tuple[str, ...]:
         return fitting(next_steps, self.evidence)

@@ -59,6 +59,11 @@ class Group:
         """Whether a symptom is a fact, although the rule looks for a pattern."""
         return any(symptom.is_fact for streak in self.members.values() for symptom in streak.symptoms)
 
+    @property
+    def has_no_witness(self) -> bool:
+        """Whether a rule has found the rows, and neither harm nor a symptom that is a fact stands beside them."""
+        return bool(self.members) and not self.harm and not self.is_fact
+
     def check_again(self, finding: Finding) -> None:
         """The check of a later fit has found the fault: keep the step at which it began."""
         first = finding.first_step if self.checked is None else self.checked.first_step
@@ -307,14 +312,19 @@ class Groups:
             harm_to: the harm beside a pattern that was seen last at a step, in words; empty if there is none.
         """
         raised = []
-        for group in self._of_rule.get(rule, ()):
+        for group in self._of_rule.get(rule, ()) if self._has_notes(rule) else ():
             holds = group.is_over is None or happened.get(group.number) in ("new", "again")
-            if not group.harm and not group.is_fact and group.members and holds:
+            if group.has_no_witness and holds:
                 group.harm = harm_to(max(streak.last for streak in group.members.values()))
                 if group.harm:
                     self._changed.add(group.number)
                     raised.append(group.number)
         return raised
+
+    def _has_notes(self, rule: str) -> bool:
+        """Whether findings of a rule are notes as long as no harm is measured, and more with it."""
+        known = self._rules.get(rule)
+        return known is not None and known.kind == "pattern" and known.severity is not Severity.INFO
 
     def _confirm(self, rule: str, streaks: Iterable[Streak]) -> dict[int, EventKind]:
         """Put streaks into groups; returns what happened to each group, by its number."""
@@ -322,10 +332,13 @@ class Groups:
         # Streaks come in the order of the model's rows, but the earliest must begin a group: it names the group.
         for streak in sorted(streaks, key=_by_begin):
             group, kind = self._group_for(rule, streak)
+            was_note = group.has_no_witness and self._has_notes(rule)
             group.add(streak)
             self._of_row[rule, streak.row] = group
             self._changed.add(group.number)
-            if kind is not None:
+            if was_note and group.is_fact and happened.get(group.number) != "new":
+                happened[group.number] = "raised"
+            elif kind is not None:
                 happened.setdefault(group.number, kind)
         return happened
 

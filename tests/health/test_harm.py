@@ -107,6 +107,9 @@ def test_what_a_rule_on_the_loss_says_for_some_steps_is_harm():
         begin: ClassVar = 0
 
     assert kinds(Diagnosis([Odd(), Wide()]), views(FALLING))[1:2] == [("new", 19, "warning")]
+    first, second = type("First", (Wide,), {}), type("Second", (Wide,), {})
+    ended = kinds(Diagnosis([first(), Odd(), second()]), views(FALLING[:18]))
+    assert [severity for *_, severity in ended] == ["info", "warning", "warning"]
     Odd.begin = None
     assert kinds(Diagnosis([Odd(), Wide()]), views(FALLING[:20]))[1:2] == [("new", 19, "info")]
 
@@ -167,6 +170,16 @@ def test_a_symptom_that_is_a_fact_needs_no_harm():
             return [replace(each, is_fact=True) for each in super().check(evidence)]
 
     assert kinds(Diagnosis([Certain()]), views(FLAT)) == [("new", 19, "warning")]
+
+
+def test_a_note_that_a_fact_joins_becomes_a_warning():
+    class Certain(Wide):
+        def check(self, evidence):
+            return [replace(each, is_fact=each.row == "b") for each in super().check(evidence)]
+
+    series = np.stack([FALLING, [1.0] * 5 + [20.0] * 115, [1.0] * 22 + [20.0] * 98], axis=1)
+    made = views_of([("loss", "loss"), ("grad", "a"), ("grad", "b")], series)
+    assert kinds(Diagnosis([Certain()]), made) == [("new", 19, "info"), ("raised", 39, "warning")]
 
 
 def test_facts_and_rules_of_users_need_no_harm():
