@@ -210,14 +210,15 @@ class ClippingAlways(HealthRule):
         is_known = np.isfinite(kept) & (grad.steps > evidence.step - self.window)
         known, steps = kept[is_known], grad.steps[is_known]
         # `final_grad` is usually measured at every tenth step, so a window of 50 steps holds five numbers and most steps none.
-        if len(known) < self.least or evidence.step - evidence.first_step < self.window - 1 or not np.isfinite(kept[-1]):
+        # Also speak at a step without one, such as the last of a run: a look without a symptom would end the finding.
+        if len(known) < self.least or evidence.step - evidence.first_step < self.window - 1:
             return
         share = float(np.mean(known < 0.99))
         if share >= self.share:
             left = percent(float(np.median(known)))
             text = f"clipping cut the gradient at {percent(share)} of the last {self.window} steps, to {left} of its norm"
             yield Symptom(
-                "", tensor="", step=evidence.step, measured=share, threshold=self.share, text=text, since=int(steps[0])
+                "", tensor="", step=int(steps[-1]), measured=share, threshold=self.share, text=text, since=int(steps[0])
             )
 
 

@@ -4,7 +4,18 @@ import pytest
 
 from lightning_hooks.health.rule import Severity
 from lightning_hooks.health.rules.updates import ClippingAlways, UpdateTooLarge, UpdateTooSmall, WeightGrowth
-from tests.health.rules.made import diagnosed, falling, found, of_rms, reason, run, structure_of, warned, without_structure
+from tests.health.rules.made import (
+    diagnosed,
+    falling,
+    found,
+    of_rms,
+    reason,
+    run,
+    sparse,
+    structure_of,
+    warned,
+    without_structure,
+)
 
 MODEL = structure_of({"a": "Linear", "b": "Linear", "c": "Linear"})
 
@@ -100,6 +111,12 @@ def test_clipping_at_every_step_is_a_note_that_says_what_is_left():
     assert (finding.severity, finding.rows, finding.is_over) == (Severity.INFO, ("",), None)
     assert finding.message == "Clipping cut the gradient at 100 % of the last 50 steps, to 0.1 % of its norm."
     assert finding.first_step == 10  # of the 50 steps at the look at step 59
+
+
+def test_clipping_is_not_over_if_the_last_step_of_a_run_has_no_final_gradient():
+    views = sparse(clipped(lambda step: 0.5, steps=98), 5)
+    (finding,) = diagnosed(ClippingAlways(), views).findings
+    assert (finding.last_step, finding.is_over) == (95, None)
 
 
 def test_clipping_now_and_then_is_no_finding():
