@@ -117,15 +117,13 @@ class ZeroInput(HealthRule):
     source: ClassVar[str] = "a definition; ten steps, because branches that start at zero leave that state within so many"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        track, first, roles = (
-            evidence.track("input", "zero_fraction"),
-            evidence.start("input", "zero_fraction"),
-            roles_of(evidence),
-        )
-        if track is None or first is None or roles is None or not (track.values[track.new] >= 1.0).any():
+        track, roles = evidence.track("input", "zero_fraction"), roles_of(evidence)
+        first, early = evidence.start("input", "zero_fraction"), evidence.early("input", "zero_fraction")
+        if track is None or first is None or early is None or roles is None or not (track.values[track.new] >= 1.0).any():
             return ()
         judged = np.array([roles.weight(name) is not None and not is_named_copy(name) for name in track.names], dtype=np.bool_)
-        pattern = (track.values >= 1.0) & judged & (first >= 1.0)
+        # In a long run the window begins late. The early level tells whether the input was another one in between.
+        pattern = (track.values >= 1.0) & judged & (first >= 1.0) & ~(early < 1.0)
         begun = np.logical_and.accumulate(pattern | np.isnan(track.values), axis=0)
         end = _all_the_same(evidence)
         text = f"every element of its input has been 0 since the first step{end}"

@@ -58,8 +58,8 @@ def test_one_gradient_that_is_not_zero_is_enough(one):
     assert found(ZeroGradients(), views) == {}
 
 
-def entering(inputs, loss=lambda step: 3.0):
-    return run(MODEL, {("input", "b"): inputs, ("output", "a"): of_rms(1.0)}, 60, loss)
+def entering(inputs, loss=lambda step: 3.0, steps=60):
+    return run(MODEL, {("input", "b"): inputs, ("output", "a"): of_rms(1.0)}, steps, loss)
 
 
 def rarely(value):
@@ -81,6 +81,10 @@ def test_an_input_that_is_zero_since_the_first_step_is_told_with_what_the_loss_d
 )
 def test_an_input_that_is_zero_for_a_while_is_no_finding(inputs):
     assert found(ZeroInput(), entering(inputs)) == {}
+
+
+def test_an_input_that_was_another_one_before_the_window_has_not_been_zero_since_the_first_step():
+    assert found(ZeroInput(), entering(lambda step: of_rms(1.0) if 0 < step < 100 else ZERO, steps=400)) == {}
 
 
 def test_a_rule_says_what_it_lacks():
