@@ -199,7 +199,8 @@ class GradientsRepeat(HealthRule):
     """From the first step on, the gradient grows as a sum does: by about one gradient a step, as if none were ever cleared.
 
     If the `cosine` of `grad` is watched, gradients of successive steps must also point in the same direction. The finding lasts
-    until the gradient is below half of its largest, because a sum that nobody clears stays.
+    until the gradient is below half of its largest, because a sum that nobody clears stays, or the window holds the first step
+    no longer.
 
     Args:
         least_rate: the smallest growth in a step, in units of the first gradient, on average since the first step and
