@@ -142,6 +142,11 @@ class Evidence:
         new = slice(int(kept[: track.new.start].sum()), int(kept[: track.new.stop].sum()))
         return track._replace(steps=track.steps[kept], values=track.values[kept], new=new)
 
+    def new_values(self, track: Track) -> Array:
+        """The numbers of a track of rows at `new_steps`, float64 [new steps, rows]. This is cheaper than `of_rows`."""
+        values = track.values[track.new]
+        return values[self._are_of_rows(track.steps[track.new])] if self._between else values
+
     def _are_of_rows(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.array([step not in self._between for step in steps.tolist()], dtype=np.bool_)
 

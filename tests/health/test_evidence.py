@@ -221,3 +221,14 @@ def test_all_rows_of_an_index_without_requests_are_due():
     for view in views_of([("grad", "a")], [[1.0], [2.0]]):
         evidence.add(view)
     assert evidence.are_due("grad").tolist() == [[True], [True]]
+
+
+def test_the_new_values_of_rows_are_those_at_new_steps_without_the_steps_between():
+    evidence, index = Evidence([("grad", "mean")]), index_of([("grad", "a")])
+    for step in range(9):
+        evidence.add(view_of(step, index, [step if step % 3 == 0 else np.nan], is_between=step % 3 != 0))
+    evidence.judge_after(2)
+    track = evidence.track("grad", "mean")
+    assert evidence.new_steps.tolist() == [3, 6] and evidence.new_values(track).tolist() == [[3.0], [6.0]]
+    rows = evidence.of_rows(track)
+    assert rows.steps.tolist() == [0, 3, 6] and rows.values[rows.new].tolist() == [[3.0], [6.0]]

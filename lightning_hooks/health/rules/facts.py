@@ -155,8 +155,7 @@ def _new_norms_of(evidence: Evidence, track: Track | None, names: tuple[str, ...
     """The norm of all these parameters together at each of `new_steps`, 0 where none is measured; None without a track."""
     if track is None:
         return None
-    track = evidence.of_rows(track)
-    norms: Array = np.sqrt(np.nansum(np.square(track.values[track.new][:, np.isin(track.names, names)]), axis=1))
+    norms: Array = np.sqrt(np.nansum(np.square(evidence.new_values(track)[:, np.isin(track.names, names)]), axis=1))
     return norms
 
 

@@ -74,7 +74,7 @@ class NoGradient(HealthRule):
     def without_gradient(self, evidence: Evidence) -> Iterator[Symptom]:
         """The symptoms of all parameters without a gradient, whatever the reason is."""
         grad = evidence.track("grad", "abs_max")
-        if grad is None or bool((grad.values[grad.new] > 0).all()):
+        if grad is None or bool((evidence.new_values(grad) > 0).all()):
             return
         update, roles = evidence.track("update", "nonfinite"), roles_of(evidence)
         count = evidence.track("grad", "nonfinite")

@@ -52,7 +52,7 @@ class ZeroGradients(HealthRule):
         if largest is None:
             return
         with np.errstate(invalid="ignore"):
-            if bool((largest.values[largest.new] > 0).any(axis=1).all()):
+            if bool((evidence.new_values(largest) > 0).any(axis=1).all()):
                 return
         count, update = evidence.track("grad", "nonfinite"), evidence.track("update", "nonfinite")
         if count is None or update is None:
