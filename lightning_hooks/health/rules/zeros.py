@@ -57,7 +57,7 @@ class ZeroGradients(HealthRule):
         count, update = evidence.track("grad", "nonfinite"), evidence.track("update", "nonfinite")
         if count is None or update is None:
             return
-        updates = np.flatnonzero(~np.isnan(update.values).all(axis=1))
+        updates = np.flatnonzero(~np.isnan(update.values).all(axis=1) & self._are_asked_for(evidence))
         with np.errstate(invalid="ignore"):
             has: Mask = np.any((largest.values[updates] > 0) | (count.values[updates] > 0), axis=1)
         is_missing: Mask = np.all(np.isnan(count.values[updates]), axis=1)
@@ -82,6 +82,12 @@ class ZeroGradients(HealthRule):
                 text=text,
                 since=since,
             )
+
+    def _are_asked_for(self, evidence: Evidence) -> Mask:
+        """At which steps of the window gradients were to be measured, or it is not known: updates may be watched more often."""
+        is_known: Mask = np.any(evidence.are_due("update"), axis=1)
+        is_due: Mask = np.any(evidence.are_due("grad"), axis=1)
+        return is_due | ~is_known
 
     def _is_learned(self, evidence: Evidence) -> Mask:
         """At which steps of the window the loss is exactly 0 and has not been so from the start on."""

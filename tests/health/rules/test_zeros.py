@@ -1,10 +1,14 @@
 """Facts of numbers: no gradient at all, an input of zeros; they hold for ten updates, whatever the loss does."""
 
+import numpy as np
 import pytest
 
 from lightning_hooks.health.rules.zeros import ZeroGradients, ZeroInput
+from lightning_hooks.plan.row_index import RequestedRows, RowIndex
 from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
+from lightning_hooks.rules.schedule import EveryN
 from tests.health.rules.made import Made, diagnosed, falling, found, of_rms, reason, run, structure_of
+from tests.health.views import view_of
 
 NAMES = ("a.weight", "b.weight")
 ZERO = Made(std=0.0, low=0.0, high=0.0, zeros=1.0)
@@ -48,6 +52,24 @@ def test_updates_at_which_no_parameter_has_a_gradient_are_counted(grads, count):
     assert [each.message for each in findings] == [f"No parameter has a gradient at {count} of the last 40 updates."][
         : count > 0
     ]
+
+
+def test_updates_between_those_at_which_gradients_are_watched_say_nothing():
+    every, rarely = EveryN(1), EveryN(10)
+    rows = [("grad", "a.weight"), ("update", "a.weight")]
+    tensors, names = zip(*rows, strict=True)
+    requests = [
+        RequestedRows(tensor, ((schedule, ("norm",)),), np.array([row]))
+        for row, (tensor, schedule) in enumerate([("grad", rarely), ("update", every)])
+    ]
+    index, views = RowIndex(names, tensors, requested_rows=requests), []
+    for step in range(60):
+        is_due = step % 10 == 9
+        values = [1.0 if is_due and step < 20 else np.nan, 1.0]
+        due = frozenset({every, rarely} if is_due else {every})
+        views.append(view_of(step, index, values, due=due, facts=FACTS, structure=MODEL))
+    assert found(ZeroGradients(), views[:20]) == {}
+    assert found(ZeroGradients(least=4), views) == {"": 29}
 
 
 @pytest.mark.parametrize("one", [of_rms(1e-9), Made(low=-1e-9, high=1e-9)])
