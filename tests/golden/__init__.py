@@ -5,5 +5,5 @@
     python -m tests.golden --record loop    write the record of this one again
 
 A difference that a change intends is a line in `renames.py`: a new name, or an accepted difference with its reason. Record a
-set-up again only if its model, options or seeds change.
+set-up again if its model, options or seeds change, or if it is to say other words, after a look at each difference.
 """

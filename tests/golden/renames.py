@@ -54,29 +54,5 @@ class Accepted:
 
 
 # They are applied in order to every key, row, tag, path and text of the record.
-RENAMES: tuple[Rename, ...] = (
-    # The folder of the set-up `hugging_face` is hooks/run_0.
-    Rename(r"(?<![a-z])hooks/(?!run_)(?=[a-z(])", "run/", "pattern"),
-    Rename(r"^(watch|watch/health|second|before|after)/hooks$", r"\1/run", "pattern", under="events/values"),
-)
-_BESIDE = "beside a StatsMonitor, a HealthMonitor asks for what that does not watch, in a plain loop as in a Trainer"
-_TOLD = "a plain loop warns, as a Trainer does, that rows are merged because of max_scalars"
-_LOOPS = {"loop": "run_0", "hugging_face": "hooks/run_0"}
-_HARM = "a finding says with which tensors and harm it was found, and a symptom whether it is a fact"
-_DROPOUT = "DropoutTooHigh looks at inputs too, so that it runs in a model without a dropout"
-_BLOCKS = "a block quotes a symptom of each row and tensor, and the source of a threshold as it is"
-_JUDGED = (
-    *("health", "recorder", "own_watch", "two_monitors", "stages", "accumulation", "compiled", "ddp"),
-    *_LOOPS,
-)
-ACCEPTED: tuple[Accepted, ...] = (
-    *(Accepted(setup, rf"^events/values/{folder}/watch/run/rules/0$", _BESIDE) for setup, folder in _LOOPS.items()),
-    *(
-        Accepted(setup, rf"^events/values/{folder}/table/index/train/0/rows/.*/requests", _BESIDE)
-        for setup, folder in _LOOPS.items()
-    ),
-    *(Accepted(setup, r"^processes/0/warnings/[01]$", _TOLD) for setup in _LOOPS),
-    *(Accepted(setup, r"/(is_fact|tensors/\d+|harm)$", _HARM) for setup in _JUDGED),
-    *(Accepted(setup, r"/(ran/\d+|could_not_run/DropoutTooHigh|line)$", _DROPOUT) for setup in _JUDGED),
-    *(Accepted(setup, r"^processes/\d+/terminal/\d+$", _BLOCKS) for setup in _JUDGED),
-)
+RENAMES: tuple[Rename, ...] = ()
+ACCEPTED: tuple[Accepted, ...] = ()
