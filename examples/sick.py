@@ -78,10 +78,10 @@ def dead() -> Classifier:
 
 
 def too_large() -> Classifier:
-    """A layer whose weights begin 100 times too large."""
+    """A layer whose weights begin 10,000 times too large."""
     model = Classifier()
     with torch.no_grad():
-        model.encoder[2].weight.mul_(100.0)
+        model.encoder[2].weight.mul_(1e4)
     return model
 
 
@@ -91,7 +91,7 @@ TRAININGS: dict[str, tuple[str, Callable[[], Classifier]]] = {
     "forgotten": ("an optimizer that holds only the head", Forgotten),
     "rate_too_high": ("a learning rate that is a thousand times too large", lambda: Classifier(lr=1.0)),
     "log_of_zero": ("a loss that takes the logarithm of 0 from step 60 on", LogOfZero),
-    "too_large": ("a layer that begins 100 times too large", too_large),
+    "too_large": ("a layer that begins 10,000 times too large", too_large),
 }
 
 

@@ -30,7 +30,9 @@ _UNSTABLE: Final = (
 """The findings to which too large steps lead, whatever made them too large."""
 _STUCK: Final = ("LossConstant", "UpdateTooSmall", "VanishingGradient", "UnchangedParameter", "ZeroGradients")
 """The findings of a training that does not learn, whatever the reason is."""
-_DULL: Final = ("DeadUnits", "DeadLayer", "SaturatedActivation", "ConstantOutput", "MassiveActivation", "UnitCollapse")
+_DULL: Final = (
+    *("DeadUnits", "DeadLayer", "ZeroInput", "SaturatedActivation", "ConstantOutput", "MassiveActivation", "UnitCollapse"),
+)
 """The findings on activations with which many faults end, whatever the reason is."""
 
 
@@ -50,7 +52,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="ParametersForgotten",
         message="The optimizer and the model do not hold the same parameters: {where}.",
         any_of=("NotInOptimizer", "StrangerInOptimizer"),
-        supporting=("UnchangedParameter", "UpdateTooSmall", "FrozenMoves"),
+        supporting=("UnchangedParameter", "UpdateTooSmall", "FrozenMoves", "LossConstant"),
         next_steps=(
             "Create the optimizer after the last change of the model, from `self.parameters()`.",
             "If the parameter is frozen on purpose, set `requires_grad=False`.",
@@ -131,6 +133,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         message="Every number that enters {where} is 0, at each step since the first one.",
         required=("ZeroInput",),
         supporting=("DeadLayer@input", "NoGradient", *_DULL, *_STUCK),
+        excluding=("DeadLayer@output",),
         next_steps=(
             "Look at the input of the module: the data behind a wrong key, a mask, a division of integers, a factor of 0.",
         ),
@@ -192,6 +195,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         message="Weight decay shrinks the weights faster than the gradients change them: {where}.",
         required=("WeightDecayTooLarge",),
         supporting=(*_STUCK, *_DULL, "UpdateTooLarge"),
+        excluding=("LossDiverged",),
         next_steps=("Divide weight_decay by 10, or by the factor by which lr · weight_decay exceeds 0.001.",),
         alternatives=("A learning rate that is too high: lower it first if weight_decay is 0.1 or less.",),
     ),
@@ -257,7 +261,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="LearningRateTooHigh",
         message="The steps are too large for this model, since step {step}: {where} first.",
         any_of=("UpdateTooLarge", "WeightGrowth", "LossDiverged", "ExplodingGradient"),
-        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "ScaleCollapse", "NoGradient", "LostUpdates"),
+        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "ScaleCollapse", "NoGradient", "LostUpdates", "WeightDecayTooLarge"),
         next_steps=("Divide the learning rate by 10, or warm it up over some hundred steps.", "Clip the norm of the gradient."),
         alternatives=(
             "A bad batch: then the first sign is one spike, and the steps before it are ordinary.",
@@ -287,7 +291,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="LearningRateTooHigh",
         message="Steps have changed most weights by a large share of them, and then units died: {where}, by step {step}.",
         any_of=("DeadLayer", "DeadUnits"),
-        supporting=(*_UNSTABLE, *_STUCK, "NoGradient", "ConstantOutput"),
+        supporting=(*_UNSTABLE, *_STUCK, "NoGradient", "ConstantOutput", "ZeroInput"),
         next_steps=("Divide the learning rate by 10, or warm it up over some hundred steps.", "Clip the norm of the gradient."),
         alternatives=("Units that were dead from the start: then `zero_fraction` of their output is 1 at step 0 already.",),
         history=has_stepped_too_far,
@@ -296,7 +300,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="ActivationsDead",
         message="Units give zero for every sample, so no gradient passes them: {where}, since step {step}.",
         any_of=("DeadLayer", "DeadUnits"),
-        supporting=(*_STUCK, "NoGradient", "ConstantOutput"),
+        supporting=(*_STUCK, "NoGradient", "ConstantOutput", "ZeroInput"),
         next_steps=(
             "If the units are dead from the first step on, start biases at 0 or slightly above; else lower the learning rate.",
             "Use an activation with a slope everywhere (GELU, LeakyReLU).",

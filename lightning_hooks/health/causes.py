@@ -91,7 +91,9 @@ def _cause_of(rule: CauseRule, decisive: Sequence[Finding], taken: Sequence[Find
     confidence: Confidence = rule.confidence
     if confidence == "possible" and len({finding.rule for finding in taken}) > 1:
         confidence = "likely"
-    where = shown_rows(decisive[0].rows) or ("the loss" if decisive[0].tensor == "loss" else "the run")
+    where = shown_rows(decisive[0].rows) or (
+        "the loss" if decisive[0].tensor == "loss" or decisive[0].rule.startswith("Loss") else "the run"
+    )
     first = min(finding.first_step for finding in decisive)
     detail = "" if rule.detail is None else rule.detail(evidence, first)
     agree = ": several findings agree" if len({finding.rule for finding in taken}) > 1 else ""

@@ -165,7 +165,7 @@ def test_a_loss_that_one_step_has_thrown_far_up_has_diverged_however_it_varies_t
     losses[0] = 3.8
     thrown = {("param", "a.weight"): of_rms(1.0), ("update", "a.weight"): lambda step: of_rms(100.0 if step == 0 else 0.1)}
     views = run(structure_of({"a": "Linear"}), thrown, steps=60, loss=lambda step: float(losses[step]))
-    (finding,) = diagnosed_by([LossDiverged()], views).findings
+    (finding,) = diagnosed_by([LossDiverged(), UpdateTooLarge()], views).findings
     assert finding.first_step <= 2 and "it began at 3.8" in finding.message
 
 
