@@ -18,7 +18,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from lightning_hooks import StatsMonitor, assert_no_hooks
+from lightning_hooks import StatsMonitor, Watch, assert_no_hooks
 from lightning_hooks.rules.patterns import named_modules
 from tests.callbacks.models import Memory, ours_on, trainer_of
 from tests.conformance._lifecycle_tools import equal_weights
@@ -264,7 +264,9 @@ def train(root: Path, name: str, *callbacks: Any) -> tuple[Animal, Memory]:
 @pytest.mark.parametrize("name", ZOO)
 def test_two_steps_of(tmp_path: Path, name: str) -> None:
     plain, _ = train(tmp_path, name)
-    monitor = StatsMonitor(max_scalars=100_000)
+    # The default rules, written by a user: of modules that are not called, only rules that somebody wrote warn.
+    layers_of_all = Watch(modules="*", select="layers", tensors=["output", "output_grad"])
+    monitor = StatsMonitor([layers_of_all, Watch(params="*", tensors=["param", "grad", "update"])], max_scalars=100_000)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         watched, memory = train(tmp_path, name, monitor)
