@@ -24,8 +24,10 @@ RAISED: Final = 5.0
 """The multiple to which a learning rate must rise from one step to the next; schedules of healthy trainings rise by and by."""
 USUAL: Final = 1e-3
 """The share of a weight that a step usually changes."""
-_GROWN: Final = 10.0  # the multiple of its level to which a series has grown
-_BEFORE: Final = 30  # steps
+_GROWN: Final = 10.0
+"""A loss or gradient has grown if it is this multiple of its level before."""
+_BEFORE: Final = 30
+"""The number of steps before the first finding in which a divergence is looked for."""
 
 
 def has_diverged(evidence: Evidence, begin: int) -> bool:

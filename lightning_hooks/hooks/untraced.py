@@ -17,7 +17,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _find() -> Callable[[Any], None]:
     from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 
-    neither = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)  # a call of the function; calls inside it
+    # The first action is for a call of the function, the second for the calls that it makes.
+    neither = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
     set_code_exec_strategy((lambda: None).__code__, neither)
     return lambda code: set_code_exec_strategy(code, neither)
 

@@ -158,6 +158,6 @@ class Broadcasts(Probe):
 def drops(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of a dropout function drops anything."""
     given = dict(zip(("input", "p", "training"), args, strict=False)) | dict(kwargs)
-    # The functions of `torch` call the third argument so, those of `torch.nn.functional` do not.
+    # The third argument is called `train` in `torch.dropout`, and `training` in `torch.nn.functional.dropout`.
     is_training = given.get("train", given.get("training", True))
     return bool(is_training) and given.get("p", 0.5) != 0

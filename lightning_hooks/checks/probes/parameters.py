@@ -55,7 +55,7 @@ class Grads(Probe):
     @override
     def end(self) -> None:
         if not self._grads:
-            # A step without a backward and an optimizer may have made gradients by hand.
+            # Without a backward pass and an optimizer's step, look once at the end: the step may have set `.grad` by hand.
             self.on_gradients()
 
 

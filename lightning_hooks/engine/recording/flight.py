@@ -55,7 +55,7 @@ class Flight:
         self._training = training
         self._report = report
         self._options = options
-        # A device has little memory, and no step of a model on a device runs again.
+        # Keep no batches of a model on a device: its memory is scarce, and none of its steps is run again.
         self._batches = BatchReferences(MOST_BYTES if recorder.is_immediate else 0)
         self._writer = RecordWriter(training, folder, options.keeps)
         self._rerun = StepRerun(training, recorder, options)

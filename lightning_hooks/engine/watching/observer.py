@@ -104,7 +104,8 @@ class Observer(Participant):
         self.graph_key: Hashable = self.demands
         self._demands_of: dict[tuple[Due, ...], Due] = {}
         self._cost = 0.0, 0
-        self._writers_of_whole: dict[int, Callable[[Tensor], None]] = {}  # by row
+        # Writers of the loss, the whole gradient and the batch, by the index of their row.
+        self._writers_of_whole: dict[int, Callable[[Tensor], None]] = {}
         self._told_capture = False
         self._sharded = any(is_sharded(target.value) for target in self.all_targets())
 

@@ -19,7 +19,8 @@ _DECOUPLED: Final = ("SGD", "AdamW", "Lion", "Adafactor", "Muon", "LAMB", "NAdam
 """Optimizers in which lr · weight_decay is the share of the weight that a step takes away."""
 _NORMALISING: Final = ("Adam", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta")
 """Optimizers that add weight_decay · weight to the gradient and divide the sum by its usual size."""
-_ROUNDING: Final = 1e-9  # of a product that equals its threshold
+_ROUNDING: Final = 1e-9
+"""The relative rounding error of rate times decay, so that a product which equals the threshold in decimals reaches it."""
 
 
 @dataclass(frozen=True, kw_only=True)

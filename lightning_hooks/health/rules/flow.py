@@ -62,8 +62,8 @@ class NoGradient(HealthRule):
 
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)
-        # Outputs and inputs tell whether a module ran, and what reads it. If a monitor watches parameters alone, the rule runs
-        # without this information.
+        # The rule runs without rows of outputs and inputs, which a monitor of parameters alone does not have. They only add
+        # whether a module ran, and what reads its output.
         return None if reason is not None and ("`output`" in reason or "`input`" in reason) else reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
