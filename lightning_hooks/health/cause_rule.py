@@ -75,7 +75,8 @@ class CauseRule:
         alternatives: other explanations, each with how to tell it apart.
         confidence: `possible` becomes `likely` if findings of two rules agree.
         detail: of the steps before the decisive findings began, given the first step of these: sentences with numbers, which
-            are added to the message; None for none.
+            are added to the message; None for none. It is asked once, as `history` is, since the window holds these steps for
+            some time only.
         while_standing: whether the decisive findings must stand, because the message says what is so now.
         same_rows: whether supporting findings must be about the modules of the decisive ones.
         condition: of the facts of the run; None for none.
@@ -106,10 +107,6 @@ class CauseRule:
     def __post_init__(self) -> None:
         if not self.required and not self.any_of:
             raise RuleError(f"cause {self.name} must have a finding in required or any_of")
-
-    def holds(self, evidence: Evidence, begin: int) -> bool:
-        """Whether the facts of the run allow the cause, if its decisive findings began at a step."""
-        return (self.condition is None or self.condition(evidence)) and (self.history is None or self.history(evidence, begin))
 
     @property
     def required_entries(self) -> tuple[Entry, ...]:

@@ -9,6 +9,7 @@ from lightning_hooks.health.cause_rule import CauseRule, Entry
 from lightning_hooks.health.cause_table import CAUSES
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import Cause, Confidence, Finding
+from lightning_hooks.health.past import Past, Shown
 from lightning_hooks.health.rule import Severity, shown_rows
 
 __all__ = ["CAUSES", "CauseRule", "explain"]
@@ -17,7 +18,9 @@ EARLIER = 40
 """Steps. If a finding began earlier than this before the decisive findings, it does not belong to their cause."""
 
 
-def explain(findings: Sequence[Finding], evidence: Evidence, table: Sequence[CauseRule] = CAUSES) -> list[Cause]:
+def explain(
+    findings: Sequence[Finding], evidence: Evidence, table: Sequence[CauseRule] = CAUSES, past: Past | None = None
+) -> list[Cause]:
     """The causes of findings. A finding belongs to one cause at most; findings without a cause stand alone.
 
     Notes need no cause: a decisive finding of each cause is above `info`.
@@ -26,6 +29,7 @@ def explain(findings: Sequence[Finding], evidence: Evidence, table: Sequence[Cau
         findings: the findings to explain. Their order does not matter.
         evidence: facts about the run.
         table: the causes; an earlier one takes its findings first.
+        past: what the steps before earlier findings of the run showed; None if nothing was explained before.
 
     Example:
         >>> from lightning_hooks.health.rule import Symptom
@@ -49,7 +53,7 @@ def explain(findings: Sequence[Finding], evidence: Evidence, table: Sequence[Cau
         left.setdefault(finding.rule, []).append(finding)
     causes = []
     for rule in table:
-        cause, taken = _explain_with(rule, left, evidence)
+        cause, taken = _explain_with(rule, left, evidence, past or Past())
         if cause is not None:
             causes.append(cause)
             keys = set(map(_key, taken))
@@ -59,7 +63,7 @@ def explain(findings: Sequence[Finding], evidence: Evidence, table: Sequence[Cau
 
 
 def _explain_with(
-    rule: CauseRule, findings: Mapping[str, Sequence[Finding]], evidence: Evidence
+    rule: CauseRule, findings: Mapping[str, Sequence[Finding]], evidence: Evidence, past: Past
 ) -> tuple[Cause | None, list[Finding]]:
     def matching(entry: Entry) -> list[Finding]:
         return [finding for finding in findings.get(entry.rule, ()) if entry.matches(finding)]
@@ -75,7 +79,10 @@ def _explain_with(
     if all(finding.severity is Severity.INFO for finding in decisive):
         return None, []
     begin = min(finding.first_step for finding in decisive)
-    if not rule.holds(evidence, begin):
+    if rule.condition is not None and not rule.condition(evidence):
+        return None, []
+    shown = past.shown(rule, evidence, begin)
+    if not shown.holds:
         return None, []
     supporting = [
         each
@@ -84,10 +91,12 @@ def _explain_with(
         if each.first_step >= begin - EARLIER and (not rule.same_rows or _share_rows(each, decisive))
     ]
     taken = _without_repeats(decisive + supporting)
-    return _cause_of(rule, decisive, taken, evidence), taken
+    return _cause_of(rule, decisive, taken, fitting(rule.next_steps, evidence), shown), taken
 
 
-def _cause_of(rule: CauseRule, decisive: Sequence[Finding], taken: Sequence[Finding], evidence: Evidence) -> Cause:
+def _cause_of(
+    rule: CauseRule, decisive: Sequence[Finding], taken: Sequence[Finding], next_steps: tuple[str, ...], shown: Shown
+) -> Cause:
     confidence: Confidence = rule.confidence
     if confidence == "possible" and len({finding.rule for finding in taken}) > 1:
         confidence = "likely"
@@ -95,14 +104,13 @@ def _cause_of(rule: CauseRule, decisive: Sequence[Finding], taken: Sequence[Find
         "the loss" if decisive[0].tensor == "loss" or decisive[0].rule.startswith("Loss") else "the run"
     )
     first = min(finding.first_step for finding in decisive)
-    detail = "" if rule.detail is None else rule.detail(evidence, first)
     agree = ": several findings agree" if len({finding.rule for finding in taken}) > 1 else ""
     sure = {"certain": "", "likely": f" This is likely{agree}.", "possible": " This is one possibility."}
     return Cause(
         rule.name,
-        rule.message.replace("{where}", where).replace("{step}", str(first)) + detail + sure[confidence],
+        rule.message.replace("{where}", where).replace("{step}", str(first)) + shown.detail + sure[confidence],
         tuple(dict.fromkeys(finding.fingerprint for finding in taken)),
-        fitting(rule.next_steps, evidence),
+        next_steps,
         confidence,
         rule.alternatives,
         max((finding.severity for finding in taken), key=lambda severity: Severity(severity).rank),

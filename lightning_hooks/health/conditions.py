@@ -26,7 +26,7 @@ USUAL: Final = 1e-3
 """The share of a weight that a step usually changes."""
 _GROWN: Final = 10.0
 """A loss or gradient has grown if it is this multiple of its level before."""
-_BEFORE: Final = 30
+BEFORE: Final = 30
 """The number of steps before the first finding in which a divergence is looked for."""
 
 
@@ -74,7 +74,7 @@ def _growth(evidence: Evidence, begin: int) -> str:
         if track is None or not track.values.shape[1]:
             continue
         is_known = np.isfinite(track.values[:, 0]) & (track.steps < begin)
-        values, steps = track.values[is_known, 0][-_BEFORE:], track.steps[is_known][-_BEFORE:]
+        values, steps = track.values[is_known, 0][-BEFORE:], track.steps[is_known][-BEFORE:]
         if len(values) < 3:
             continue
         sizes = np.abs(values)
@@ -94,7 +94,7 @@ def _shares(evidence: Evidence, begin: int) -> Array:
     weights = np.ones(len(track.names), dtype=np.bool_) if roles is None else roles.are_weights(track.names)
     middle = medians(np.where(weights & (track.values > 0) & np.isfinite(track.values), track.values, np.nan))
     is_known = np.isfinite(middle) & (track.steps < begin)
-    return np.stack([track.steps[is_known].astype(np.float64), middle[is_known]], axis=1)[-_BEFORE:]
+    return np.stack([track.steps[is_known].astype(np.float64), middle[is_known]], axis=1)[-BEFORE:]
 
 
 def has_stepped_too_far(evidence: Evidence, begin: int) -> bool:
@@ -109,7 +109,7 @@ def has_stepped_too_far(evidence: Evidence, begin: int) -> bool:
     if ratio is None or not len(ratio.values):
         return False
     shares = np.where(np.isfinite(ratio.values), ratio.values, 0.0)
-    if np.median(shares[:FIRST_STEPS].max(axis=0)) > FAR:
+    if evidence.holds_start and np.median(shares[:FIRST_STEPS].max(axis=0)) > FAR:
         return True
     large = np.median(shares[ratio.steps <= begin], axis=1) > LARGE
     return bool(len(large) >= LASTING and sliding_window_view(large, LASTING).all(axis=1).any())

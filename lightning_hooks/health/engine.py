@@ -18,6 +18,7 @@ from lightning_hooks.health.finding import Cause, Event, EventKind, Finding, sta
 from lightning_hooks.health.groups import Groups
 from lightning_hooks.health.harm import RECENT, harm_of, jump_of
 from lightning_hooks.health.learning import course_of
+from lightning_hooks.health.past import Past
 from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.rules import DEFAULT_RULES
 from lightning_hooks.health.streaks import Streak, Streaks
@@ -72,6 +73,7 @@ class Diagnosis:
         self._streaks = {name: Streaks(rule) for name, rule in self.rules.items()}
         self._groups = Groups(self.rules, self._fitting)
         self._causes: list[Cause] = []
+        self._past = Past()
         self._explained: tuple[str, Cause] | None = None
         self._harm = -1, ""  # the last step at which a pattern asked for the harm in the loss, and the answer
         self._ran: set[str] = set()
@@ -156,6 +158,7 @@ class Diagnosis:
         for streaks in self._streaks.values():
             streaks.restart()
         self._harm = -1, ""
+        self._past.forget_from(step)
         self._plan_looks()
 
     def _look(self, view: StepView | None) -> list[Event]:
@@ -194,7 +197,7 @@ class Diagnosis:
             if view is not None and name in self._ran and self._streaks[name].holds_nowhere and rule.can_skip(view):
                 return {}
             self._judged[name] = step
-            self.evidence.judge_after(judged)
+            self.evidence.judge_after(judged, self._streaks[name].standing)
             reason = rule.can_run(self.evidence) or self._without_loss(rule)
             symptoms = (
                 []
@@ -220,7 +223,7 @@ class Diagnosis:
         """The harm that stands beside a pattern: of the run, or a jump of the loss where the pattern was seen last."""
         if self._harm[0] != self.evidence.step:
             self._harm = self.evidence.step, harm_of(self.evidence)
-        # A rule on the loss may find something within this look, after another pattern has asked.
+        # The answer of rules on the loss changes within a look, so it is not kept.
         return self._harm[1] or self._harm_told() or jump_of(self.evidence, last)
 
     def _fitting(self, next_steps: Sequence[str]) -> tuple[str, ...]:
@@ -262,7 +265,8 @@ class Diagnosis:
         old = {cause.name: cause for cause in self._causes if not numbers.isdisjoint(cause.numbers)}
         given = self._known_cause(recent)
         known = {number for cause in given for number in cause.numbers}
-        new = [*given, *(each for each in explain(recent, self.evidence, self._cause_rules) if known.isdisjoint(each.numbers))]
+        found = explain(recent, self.evidence, self._cause_rules, self._past)
+        new = [*given, *(each for each in found if known.isdisjoint(each.numbers))]
         self._causes = [cause for cause in self._causes if numbers.isdisjoint(cause.numbers)] + new
         self._groups.explain(self._causes)
         names = {cause.name for cause in new}
@@ -295,6 +299,7 @@ class Diagnosis:
             "streaks": {name: streaks.state() for name, streaks in self._streaks.items()},
             "groups": self._groups.state(),
             "causes": [cause.to_dict() for cause in self._causes],
+            "past": self._past.state(),
             "ran": sorted(self._ran),
             "could_not": dict(self._could_not),
             "failed": dict(self._failed),
@@ -313,6 +318,7 @@ class Diagnosis:
             judged = {name: int(dict(state["judged"]).get(name, -1)) for name in self.rules}
             groups = Groups.from_state(self.rules, state["groups"], self._fitting)
             causes = [Cause.from_dict(cause) for cause in state["causes"]]
+            past = Past.from_state(state["past"])
             groups.explain(causes)
             streaks = {name: Streaks(rule) for name, rule in self.rules.items()}
             for name, saved in dict(state["streaks"]).items():
@@ -324,7 +330,7 @@ class Diagnosis:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RuleError(f"diagnosis: the saved state is damaged: {error}") from error
         self.evidence, self._end, self._judged, self._streaks, self._groups = evidence, end, judged, streaks, groups
-        self._harm = -1, ""
+        self._harm, self._past = (-1, ""), past
         self._causes, self._ran, self._could_not, self._failed, self._accepted = causes, ran, could_not, failed, accepted
         self._plan_looks()
 

@@ -63,6 +63,8 @@ class Evidence:
         facts: how the last step trained; None if unknown.
         structure: the modules and parameters; None if unknown.
         ranks: the number of ranks that were merged.
+        standing: the rows at which a finding of the rule that looks next stands, and since which step. A rule on what has been
+            so since an early step needs it once that step has left the window.
 
     Example:
         >>> index = RowIndex(["fc.weight", "loss"], ["grad", "loss"])
@@ -80,6 +82,7 @@ class Evidence:
         self.facts: StepFacts | None = None
         self.structure: Structure | None = None
         self.ranks = 1
+        self.standing: Mapping[str, int] = {}
         self.size = size
         self._window = Window(size)
         self._early: dict[Key, EarlyLevel] = {}
@@ -117,8 +120,14 @@ class Evidence:
         if len(self._views) >= _MOST_VIEWS:
             self._release_views()
 
-    def judge_after(self, step: int) -> None:
-        """Make the steps after this one the new ones, for the rule that looks next."""
+    def judge_after(self, step: int, standing: Mapping[str, int] | None = None) -> None:
+        """Make the steps after this one the new ones, for the rule that looks next.
+
+        Args:
+            step: the last step that the rule has judged.
+            standing: the rows at which a finding of the rule stands, each with its first step.
+        """
+        self.standing = standing or {}
         if step != self._judged_until:
             self._judged_until = step
             self._tracks = {}
@@ -127,6 +136,11 @@ class Evidence:
     def steps(self) -> NDArray[np.int64]:
         """The steps of the window, ascending."""
         return self._window.steps
+
+    @property
+    def holds_start(self) -> bool:
+        """Whether the first step of the run is still in the window."""
+        return bool(len(self.steps)) and int(self.steps[0]) == self.first_step
 
     @property
     def new_steps(self) -> NDArray[np.int64]:

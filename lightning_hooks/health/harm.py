@@ -69,7 +69,7 @@ def harm_of(evidence: Evidence) -> str:
     if len(values) < _LEAST or has_several_optimizers(evidence.facts):
         return ""
     began, highest = float(np.nanmax([first[0], early[0]])), np.inf
-    if int(evidence.steps[0]) == evidence.first_step:
+    if evidence.holds_start:
         began, highest = float(np.median(values[:_BEGIN])), float(values[:_FIRST].max())
     return _loss_of_gain(values, steps, began, highest) or _stand_still(evidence, values, steps, began)
 

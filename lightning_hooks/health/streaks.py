@@ -121,6 +121,11 @@ class Streaks:
         return not self._live
 
     @property
+    def standing(self) -> dict[str, int]:
+        """The rows at which a finding stands, each with the first step."""
+        return {streak.row: streak.first for streak in self._live.values() if streak.is_confirmed}
+
+    @property
     def is_undecided(self) -> bool:
         """Whether the condition holds somewhere, but not yet for as long as the rule's patience."""
         return any(not streak.is_confirmed for streak in self._live.values())

@@ -1,7 +1,7 @@
 """A diagnosis turns symptoms into findings: patience, warm-up, hysteresis, grouping, resume, rules that fail."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.cause_rule import CauseRule
+from lightning_hooks.health.conditions import divergence, has_diverged
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.rule import HealthRule, symptoms_where
 from lightning_hooks.health.summary import FURTHER
-from lightning_hooks.records.facts import StepFacts
+from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
 from lightning_hooks.records.step_view import StepView
 from tests.health.rules_for_tests import Huge, LowScale, Raises
 from tests.health.views import index_of, view_of, views_of
@@ -372,3 +373,47 @@ def test_an_error_of_can_skip_switches_the_rule_off_and_nothing_else():
     with pytest.warns(UserWarning, match="health rule Fails failed and is switched off: ZeroDivisionError: no luck"):
         diagnosis, _ = run(one_row(np.full(20, 20.0)), Fails(warmup=15), Huge())
     assert [finding.rule for finding in diagnosis.findings] == ["Huge"]
+
+
+def growing(steps, rate=0.5):
+    """The views of a run whose loss grows tenfold a step from step 3 to step 10, and then stays there, with its rate."""
+    group = GroupFacts(params=("fc.weight",), lr=rate, weight_decay=0.0)
+    facts, index = StepFacts(optimizers=(OptimizerFacts("SGD", (group,)),)), index_of([("grad", "fc.weight"), ("loss", "loss")])
+    losses = [10.0 ** min(max(step - 2, 0), 8) for step in range(steps)]
+    return [view_of(step, index, [20.0 if step > 8 else 1.0, loss], facts=facts) for step, loss in enumerate(losses)]
+
+
+HISTORIES = (
+    CauseRule(name="Grew", message="It grew.", required=("Huge",), history=has_diverged, detail=divergence),
+    CauseRule(name="Other", message="{where}.", any_of=("Huge", "LowScale")),
+)
+
+
+@pytest.mark.parametrize("is_resumed", [False, True], ids=["in one run", "resumed"])
+def test_a_cause_keeps_its_numbers_when_the_steps_that_they_are_from_have_left_the_window(is_resumed):
+    diagnosis = Diagnosis([Huge(), LowScale()], causes=HISTORIES)
+    views = growing(400)
+    for view in views[:380]:
+        diagnosis.add(view)
+    (told,) = diagnosis.causes
+    assert told.name == "Grew"
+    assert "The loss grew from 1 at step 0 to 1e+06 at step 8. The learning rate is 0.5." in told.message
+    if is_resumed:
+        diagnosis, old = Diagnosis([Huge(), LowScale()], causes=HISTORIES), diagnosis
+        diagnosis.load_state_dict(json.loads(json.dumps(old.state_dict())))
+    # A finding of another rule makes the diagnosis explain all findings again.
+    events = [event for view in views[380:] for event in diagnosis.add(replace(view, facts=StepFacts(loss_scale=0.5)))]
+    assert [event.finding.rule for event in events if event.kind == "new"] == ["LowScale"]
+    assert diagnosis.causes[0] == told and not any(event.kind == "withdrawn" for event in events)
+
+
+def test_a_training_that_went_back_is_judged_by_its_new_steps():
+    diagnosis = Diagnosis([Huge()], causes=HISTORIES)
+    views = growing(40)
+    for view in views:
+        diagnosis.add(view)
+    assert [cause.name for cause in diagnosis.causes] == ["Grew"]
+    index = index_of([("grad", "fc.weight"), ("loss", "loss")])
+    for step in range(40):
+        diagnosis.add(view_of(step, index, [20.0 if step > 8 else 1.0, 1.0], facts=views[0].facts))
+    assert [cause.name for cause in diagnosis.causes] == ["Other"]

@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.roles import Mask, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_optimizer, no_structure
@@ -46,6 +46,19 @@ class NotCalledAnyMore(HealthRule):
         output = evidence.of_rows(output)
         if len(output.steps) < self.history + self.least:
             return
+        stopped = {symptom.row: symptom for symptom in self._stopped(evidence, output)}
+        yield from stopped.values()
+        # Once the window does not hold the steps at which a module ran, only a finding tells that it did.
+        for name, since in evidence.standing.items():
+            if name not in stopped and name in output.names and not self._runs(output, name):
+                gap, text = evidence.step - since + 1.0, f"it has not run since step {since}"
+                yield Symptom(name, tensor="", step=evidence.step, measured=gap, threshold=float(self.least), text=text)
+
+    def _runs(self, output: Track, name: str) -> bool:
+        return bool((output.values[-self.least :, output.names.index(name)] > 0).any())
+
+    def _stopped(self, evidence: Evidence, output: Track) -> Iterable[Symptom]:
+        """The modules that ran at each step of the window and then at none."""
         ran = output.values > 0
         absent = np.flatnonzero(~ran[-self.least :].any(axis=0) & ran[: -self.least].any(axis=0)).tolist()
         if not absent or not ran[-1].any():
@@ -98,17 +111,18 @@ class NeverCalled(HealthRule):
             return
         output = evidence.of_rows(output)
         steps = output.steps
-        if len(steps) < self.least or int(evidence.steps[0]) != evidence.first_step:
+        if len(steps) < self.least:
             return
         ran = (output.values > 0).any(axis=0)
         if not ran.any() or ran.all():
             return
         unused = _modules_held(evidence) - _modules_with_gradient(evidence)
         for column in np.flatnonzero(~ran).tolist():
-            if output.names[column] in unused:
+            name = output.names[column]
+            if name in unused and (evidence.holds_start or name in evidence.standing):
                 text = f"an optimizer holds its parameters, and it has not run in {len(steps)} steps"
                 yield Symptom(
-                    output.names[column],
+                    name,
                     tensor="",
                     step=evidence.step,
                     measured=0.0,

@@ -49,21 +49,25 @@ class LearningRateZero(HealthRule):
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         for step in evidence.new_steps.tolist():
             facts = evidence.facts_at(step)
-            if facts is None or not _zero_groups(facts) or not self._is_early(evidence, facts, step):
+            if facts is None:
                 continue
             for number, index, group in _zero_groups(facts):
                 several = len(facts.optimizers[number].groups) > 1 or len(facts.optimizers) > 1
                 which = f"group {index} of optimizer {number}" if several else "the optimizer"
                 text = f"the learning rate of {which} is 0 ({len(group.params)} parameters, first {group.params[0]})"
-                yield Symptom(group.params[0] if several else "", tensor="", step=step, measured=0.0, threshold=0.0, text=text)
+                row = group.params[0] if several else ""
+                if self._is_early(evidence, facts, step, row):
+                    yield Symptom(row, tensor="", step=step, measured=0.0, threshold=0.0, text=text)
 
-    def _is_early(self, evidence: Evidence, facts: StepFacts, step: int) -> bool:
+    def _is_early(self, evidence: Evidence, facts: StepFacts, step: int, row: str) -> bool:
         if facts.last_step is not None:
             return step < self.budget * facts.last_step
         # The last step of the run is unknown, so a rate of 0 may end its schedule.
         # Report only a rate of 0 since the first step.
-        first = evidence.facts_at(int(evidence.steps[0]))
-        return first is not None and int(evidence.steps[0]) == evidence.first_step and bool(_zero_groups(first))
+        if not evidence.holds_start:
+            return row in evidence.standing
+        first = evidence.facts_at(evidence.first_step)
+        return first is not None and bool(_zero_groups(first))
 
 
 def _zero_groups(facts: StepFacts) -> list[tuple[int, int, GroupFacts]]:

@@ -199,8 +199,7 @@ class GradientsRepeat(HealthRule):
     """From the first step on, the gradient grows as a sum does: by about one gradient a step, as if none were ever cleared.
 
     If the `cosine` of `grad` is watched, gradients of successive steps must also point in the same direction. The finding lasts
-    until the gradient is below half of its largest, because a sum that nobody clears stays, or the window holds the first step
-    no longer.
+    until the gradient is below half of its largest, because a sum that nobody clears stays.
 
     Args:
         least_rate: the smallest growth in a step, in units of the first gradient, on average since the first step and
@@ -239,14 +238,17 @@ class GradientsRepeat(HealthRule):
 
     def check(self, evidence: Evidence) -> Iterator[Symptom]:
         track, start = evidence.track(*_WHOLE), evidence.start(*_WHOLE)
-        if track is None or start is None or not start[0] > 0 or int(track.steps[0]) != evidence.first_step:
+        if track is None or start is None or not start[0] > 0 or not (evidence.holds_start or evidence.standing):
             return
         norms = track.values[:, 0] / start[0]
-        grown = self._grows(evidence, norms[: self.until])
-        if not grown.any():
-            return
-        kept = _kept_after(grown, norms, self.patience)
-        for i in range(track.new.start, min(track.new.stop, len(norms))):
+        if evidence.holds_start:
+            grown = self._grows(evidence, norms[: self.until])
+            if not grown.any():
+                return
+            kept = _kept_after(grown, norms, self.patience)
+        else:
+            grown, kept = np.zeros(0, dtype=np.bool_), _stays(norms)
+        for i in np.flatnonzero(np.isfinite(norms[track.new])) + track.new.start:
             if i < len(grown) and grown[i]:
                 text = f"the norm of the gradient has grown evenly to {norms[i]:.3g} times the first in {i + 1} steps"
             elif kept[i]:
@@ -260,7 +262,7 @@ class GradientsRepeat(HealthRule):
                 tensor="",
                 step=int(track.steps[i]),
                 measured=float(norms[i]),
-                threshold=self.least_rate * min(i + 1.0, self.until),
+                threshold=self.least_rate * min(i + 1.0 if evidence.holds_start else np.inf, self.until),
                 text=text,
                 since=evidence.first_step,
             )
@@ -302,10 +304,16 @@ def _kept_after(grown: Mask, norms: Array, least: int) -> Mask:
     runs = np.convolve(grown, np.ones(least, dtype=np.intp))[: len(grown)] if len(grown) else grown
     first = np.flatnonzero(runs >= least)
     if len(first):
-        with np.errstate(invalid="ignore"):
-            stays = norms >= np.fmax.accumulate(norms) / 2
-        kept[first[0] :] = np.logical_and.accumulate(stays[first[0] :])
+        kept[first[0] :] = np.logical_and.accumulate(_stays(norms)[first[0] :])
     return kept
+
+
+def _stays(norms: Array) -> Mask:
+    """At which steps the norm has not yet fallen to half of its largest, bool [steps]. Infinite norms say nothing."""
+    with np.errstate(invalid="ignore"):
+        finite = np.where(np.isfinite(norms), norms, np.nan)
+        stays: Mask = np.logical_and.accumulate(~(finite < np.fmax.accumulate(finite) / 2))
+    return stays
 
 
 RULES: Final[tuple[HealthRule, ...]] = (GradientSpike(), ExplodingGradient(), VanishingGradient(), GradientsRepeat())

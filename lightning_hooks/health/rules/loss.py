@@ -137,11 +137,13 @@ class LossDiverged(HealthRule):
         if start is None or len(values) < last + self.first or judged >= len(values):
             return
         begin, early = float(start[0]), evidence.early_losses()
-        if int(evidence.steps[0]) == evidence.first_step:
+        if evidence.holds_start:
             begin, early = max(begin, float(values[: self.first].min())), values[: 2 * self.first]
         lowest, limit = float(values[-last:].min()), self.most * begin
         # Where a first step has changed most weights by more than all of them, what follows is no noise of a beginning.
-        if lowest > limit and len(early) > self.first and largest_steps(evidence) <= 1:
+        # A finding that stands was judged by these steps, which the window holds for some time only.
+        is_new = evidence.holds_start or not evidence.standing
+        if lowest > limit and len(early) > self.first and is_new and largest_steps(evidence) <= 1:
             limit = max(limit, begin + self.times * noise_of(early))
         if begin > 0 and lowest > limit:
             below = np.flatnonzero(values <= limit)
@@ -267,7 +269,7 @@ class LossConstant(HealthRule):
 
     def _not_moved(self, evidence: Evidence, values: Array, steps: list[int], early: float) -> Iterable[Symptom]:
         quarter = self.count // 4
-        has_start = int(evidence.steps[0]) == evidence.first_step
+        has_start = evidence.holds_start
         first, last = float(np.median(values[:quarter])) if has_start else early, float(np.median(values[-quarter:]))
         middle = abs(first)
         # A loss of about 0 cannot fall any further, so a constant one is no fault.
@@ -288,7 +290,7 @@ def largest_steps(evidence: Evidence) -> float:
     """The largest share of itself by which the first steps change the median weight; 0 if it is not measured."""
     key = "update", "ratio"
     track, roles = evidence.track(*key) if key in evidence.needs else None, roles_of(evidence)
-    if track is None or roles is None or int(evidence.steps[0]) != evidence.first_step:
+    if track is None or roles is None or not evidence.holds_start:
         return 0.0
     shares = np.where(roles.are_weights(track.names), track.values[:FIRST_STEPS], np.nan)
     middle = medians(np.where(shares > 0, shares, np.nan))

@@ -34,6 +34,17 @@ def test_a_module_that_never_runs_is_information():
     assert finding.rows == ("b",) and finding.first_step == 0 and finding.severity == "info"
 
 
+def test_what_is_told_of_calls_stands_when_the_window_has_lost_what_it_was_told_from():
+    (finding,) = diagnosed(NeverCalled(), steps_of({"b.weight": None}, output={"b": None}, steps=400)).findings
+    assert finding.is_over is None
+    views = steps_of(output={"b": from_step(41, None)}, steps=400)
+    (finding,) = diagnosed(NotCalledAnyMore(), views).findings
+    assert finding.first_step == 41 and finding.is_over is None and finding.message == "b: it has not run since step 41."
+    views = steps_of(output={"b": lambda step: None if 41 <= step < 350 else of_rms(1.0)}, steps=400)
+    (finding,) = diagnosed(NotCalledAnyMore(), views).findings
+    assert finding.is_over is not None and 350 <= finding.is_over < 360
+
+
 def test_a_module_that_is_used_without_a_call_or_that_runs_later_is_no_finding():
     assert found(NeverCalled(), steps_of(output={"b": None})) == {}
     assert found(NeverCalled(), steps_of({"b.weight": None}, output={"b": from_step(4, of_rms(1.0), None)})) == {}

@@ -71,6 +71,10 @@ def test_a_rate_of_zero_that_is_meant_is_no_finding(facts):
 
 def test_a_rate_that_was_always_zero_is_told_without_knowing_the_end():
     assert found(LearningRateZero(), steps_of(facts_of(0.0, last_step=None))) == {"": 2}
+    # Of a fact, the look that does not find it any more is its end.
+    for facts, over in ((facts_of(0.0, last_step=None), None), (zero_from(0, 350, last_step=None), 354)):
+        (finding,) = diagnosed(LearningRateZero(), steps_of(facts, steps=400)).findings
+        assert finding.is_over == over
 
 
 def test_a_large_weight_decay_is_told_with_its_numbers():

@@ -44,6 +44,11 @@ def test_a_gradient_that_is_lost_is_told_since_it_is_missing():
     assert finding.message == "b.weight: the optimizer holds it and gets no gradient (lost)."
 
 
+def test_a_gradient_stays_lost_when_the_window_has_lost_the_steps_at_which_it_was_there():
+    (finding,) = diagnosed(NoGradient(), steps_of({"b.weight": from_step(40, None)}, steps=400)).findings
+    assert finding.is_over is None and finding.first_step == 40
+
+
 def test_a_gradient_of_exactly_zero_counts_if_others_have_one():
     assert found(NoGradient(), steps_of({"a.weight": ZERO})) == {"a.weight": 0}
     assert found(NoGradient(), steps_of(dict.fromkeys(NAMES, ZERO))) == {}

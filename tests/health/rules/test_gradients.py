@@ -123,6 +123,23 @@ def test_gradients_that_are_never_cleared_repeat_from_the_first_step_on(seed):
     assert finding.rule == "GradientsRepeat" and finding.first_step == 0 and "has grown evenly to" in finding.message
 
 
+def test_repetition_lasts_until_the_norm_falls_however_long_the_run_is():
+    whole = sums(400)
+    (finding,) = found(GradientsRepeat(), noisy(1.0, 400), noisy(1.0, 400), whole=whole)
+    assert finding.is_over is None and finding.last_step == 399
+    whole[[300, 301]] = np.inf, np.nan
+    (finding,) = found(GradientsRepeat(), noisy(1.0, 400), noisy(1.0, 400), whole=whole)
+    assert finding.is_over is None
+    whole[330:] = 3.0
+    (finding,) = found(GradientsRepeat(), noisy(1.0, 400), noisy(1.0, 400), whole=whole)
+    assert finding.is_over == 330
+
+
+def test_a_sum_is_looked_for_from_the_first_step_on_only():
+    whole = np.concatenate([noisy(1.0, 20), sums(380)])
+    assert not found(GradientsRepeat(), noisy(1.0, 400), noisy(1.0, 400), whole=whole)
+
+
 def test_gradients_that_agree_little_repeat_too():
     # The first gradient of a training is mostly noise, so that their sum grows by less of it in each step.
     (finding,) = found(GradientsRepeat(), noisy(1.0, 60), noisy(1.0, 60), whole=1.0 + 0.38 * np.arange(60))

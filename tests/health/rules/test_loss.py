@@ -167,6 +167,10 @@ def test_a_loss_that_one_step_has_thrown_far_up_has_diverged_however_it_varies_t
     views = run(structure_of({"a": "Linear"}), thrown, steps=60, loss=lambda step: float(losses[step]))
     (finding,) = diagnosed_by([LossDiverged(), UpdateTooLarge()], views).findings
     assert finding.first_step <= 2 and "it began at 3.8" in finding.message
+    # The steps that have thrown the loss up leave the window, and the loss stays there.
+    views = run(structure_of({"a": "Linear"}), thrown, steps=300, loss=lambda step: float(losses[step % 59 + 1 if step else 0]))
+    (finding,) = diagnosed_by([LossDiverged(), UpdateTooLarge()], views).findings
+    assert finding.is_over is None
 
 
 def test_a_spike_of_a_large_and_quiet_loss_must_be_a_share_of_it():
