@@ -164,13 +164,19 @@ class Diagnosis:
     def _look(self, view: StepView | None) -> list[Event]:
         """Let the rules look that are due at the step of a view; all rules if it is None."""
         changed: dict[int, EventKind] = {}
+        looked = []
         for name, due in self._due_at.items():
             if view is not None and view.is_between and name not in self._look_between:
                 continue
             if due < _NEVER and (view is None or view.step >= due):
                 changed |= self._look_with(self.rules[name], view)
+                looked.append(name)
                 self._due_at[name] = self._due(self.rules[name])
         self._note_next()
+        if any(self.rules[self._groups.rule_of(number)].family == "loss" for number in changed):
+            # A rule on the loss has found something, after patterns that looked before it have asked for harm.
+            for name in looked:
+                changed |= self._raise_notes(name, changed)
         return self._events(changed, self.evidence.step) if changed else []
 
     def _due(self, rule: HealthRule) -> int:
@@ -214,10 +220,12 @@ class Diagnosis:
         self._ran.add(name)
         self._could_not.pop(name, None)
         happened = self._groups.update(name, self._streaks[name].update(symptoms, self.evidence))
-        for number in self._groups.raise_notes(name, happened, self._harm_to):
-            if happened.get(number) != "new":
-                happened[number] = "raised"
-        return happened
+        return happened | self._raise_notes(name, happened)
+
+    def _raise_notes(self, name: str, happened: Mapping[int, EventKind]) -> dict[int, EventKind]:
+        """Make notes of a rule warnings if there is harm now; returns what happened to those that were no new findings."""
+        raised = self._groups.raise_notes(name, happened, self._harm_to)
+        return {number: "raised" for number in raised if happened.get(number) != "new"}
 
     def _harm_to(self, last: int) -> str:
         """The harm that stands beside a pattern: of the run, or a jump of the loss where the pattern was seen last."""

@@ -235,6 +235,10 @@ class Groups:
             if finding.cause != name:
                 self._findings[number] = replace(finding, cause=name)
 
+    def rule_of(self, number: int) -> str:
+        """The name of the rule of the finding with this number."""
+        return self._groups[number - 1].rule
+
     def is_checked(self, number: int) -> bool:
         """Whether a check has found the finding with this number."""
         return self._groups[number - 1].checked is not None

@@ -375,6 +375,36 @@ def test_an_error_of_can_skip_switches_the_rule_off_and_nothing_else():
     assert [finding.rule for finding in diagnosis.findings] == ["Huge"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pattern(Huge):
+    """A pattern on a gradient."""
+
+    kind: ClassVar[str] = "pattern"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost(HealthRule):
+    """The loss is 5 or more."""
+
+    patience: int = 1
+    every_n_steps: int = 100
+    family: ClassVar[str] = "loss"
+
+    def check(self, evidence):
+        loss = evidence.loss()
+        return symptoms_where(loss, loss.values >= 5, 5.0, lambda value: f"the loss is {value:g}")
+
+
+@pytest.mark.parametrize("rules", [(Pattern(), Lost()), (Lost(), Pattern())], ids=["pattern first", "loss first"])
+def test_what_the_last_look_says_does_not_depend_on_the_order_of_rules(rules):
+    views = views_of([("grad", "a"), ("loss", "loss")], [[20.0, 1.0 if step < 5 else 9.0] for step in range(25)])
+    diagnosis, events = run(views, *rules)
+    assert {finding.rule: str(finding.severity) for finding in diagnosis.findings} == {"Pattern": "warning", "Lost": "warning"}
+    (pattern,) = [finding for finding in diagnosis.findings if finding.rule == "Pattern"]
+    assert pattern.harm == "the loss is 9"
+    assert [event.kind for event in events if event.finding and event.finding.rule == "Pattern"] == ["new", "raised"]
+
+
 def growing(steps, rate=0.5):
     """The views of a run whose loss grows tenfold a step from step 3 to step 10, and then stays there, with its rate."""
     group = GroupFacts(params=("fc.weight",), lr=rate, weight_decay=0.0)
