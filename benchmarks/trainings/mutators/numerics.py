@@ -24,7 +24,7 @@ def _in_bfloat16(spec: Spec, factor: float) -> Spec:
 
 def _is_simple(spec: Spec) -> bool:
     families = ("mlp", "regression", "autoencoder", "contrastive")
-    return spec.family in families and spec.precision == "32-true" and not spec.tricks and spec.optimizer != "adamw-fused"
+    return spec.family in families and spec.precision == "32-true" and not spec.tricks
 
 
 MUTATORS = (

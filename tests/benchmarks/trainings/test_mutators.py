@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from benchmarks.trainings.draw import drawn
+from benchmarks.trainings.families.family import ANY
 from benchmarks.trainings.fitting import Fitted, Job, fitted, spec_of
 from benchmarks.trainings.mutators import MUTATORS
 from benchmarks.trainings.mutators.answers import ANSWERS
@@ -59,6 +61,18 @@ def _fitted(job: Job, folder: Path) -> tuple[Fitted, list[StepView]]:
         warnings.simplefilter("ignore")
         result = fitted(spec_of(job).shortened(STEPS), folder, monitors(kept), job)
     return result, kept.views
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["float16-without-scaler", "weights-in-bfloat16"])
+def test_every_optimizer_of_small_batches_steps_in_sixteen_bits(name: str, tmp_path: Path) -> None:
+    mutator = MUTATORS[name]
+    seed = next(seed for seed in range(300) if mutator.fits(drawn(seed)))
+    for optimizer in ANY:
+        spec = replace(drawn(seed), optimizer=optimizer)
+        assert mutator.fits(spec)
+        result = fitted(mutator.change(spec, mutator.rungs[0]).shortened(3), tmp_path, job=Job(seed, name))
+        assert result.error == "", optimizer
 
 
 @pytest.mark.slow
