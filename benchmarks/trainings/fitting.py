@@ -82,6 +82,9 @@ def fitted(spec: Spec, folder: Path, callbacks: Sequence[Callback] = (), job: Jo
         folder: for files of the Trainer.
         callbacks: of the Trainer.
         job: whose fault to plant; None for none.
+
+    Raises:
+        TimeoutError: the fit takes too long. That says nothing of the training, so it is no error of the fit.
     """
     mutator = MUTATORS[job.fault] if job is not None and job.fault else None
     planted = Planted(made(spec))
@@ -92,6 +95,8 @@ def fitted(spec: Spec, folder: Path, callbacks: Sequence[Callback] = (), job: Jo
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         try:
             fit(training, spec.seed, [*callbacks], folder)
+        except TimeoutError:
+            raise
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
     return Fitted(spec, planted.rows, float("-inf") if error else _measured(planted, spec), error)

@@ -14,7 +14,7 @@ from benchmarks.trainings.mutators import MUTATORS, RUNGS
 from benchmarks.trainings.peer_table import section
 from benchmarks.trainings.planning import is_healthy
 from benchmarks.trainings.spec import REPORTING
-from benchmarks.trainings.verdicts import FACTS, Rung, alarms, rung_of
+from benchmarks.trainings.verdicts import FACTS, Rung, alarms, is_too_long, rung_of
 from benchmarks.trainings.wilson import per_thousand, percent
 
 PROTOCOL: Final = Path(__file__).parent / "PROTOCOL.md"
@@ -35,7 +35,7 @@ def page(recorded: Lines, judged: Lines, peers: Lines | None = None, protocol: s
     rungs = [
         rung_of(line, judged[line["key"]], recorded)
         for line in recorded.values()
-        if line["fault"] and "causes" in judged.get(line["key"], {})
+        if line["fault"] and "causes" in judged.get(line["key"], {}) and not is_too_long(line)
     ]
     parts = [
         "# Verdicts on drawn trainings",
@@ -196,6 +196,9 @@ def _drawn_table(drawn: Sequence[Mapping[str, Any]], what: str, names: Any) -> s
 def _errors(recorded: Lines, judged: Lines) -> str:
     failed = [f"- `{line['key']}`: {line['error']}" for line in recorded.values() if line.get("error") and not line["fault"]]
     failed += [f"- `{line['key']}`, judging: {line['error']}" for line in judged.values() if "error" in line]
-    lacking = sum(line["fault"] != "" and "error" in line and "rows" not in line for line in recorded.values())
+    faulty = [line for line in recorded.values() if line["fault"]]
+    late = sum(map(is_too_long, faulty))
+    lacking = sum("error" in line and "rows" not in line and not is_too_long(line) for line in faulty)
     failed += [f"- {lacking} faulty trainings could not be recorded."] if lacking else []
+    failed += [f"- {late} faulty trainings took too long, and count neither as harmful nor as harmless."] if late else []
     return "\n".join(["## Errors", "", *failed]) if failed else f"Each spread is that of {REPEATS} repetitions. No job failed."

@@ -98,14 +98,20 @@ def matches(globs: Iterable[str]) -> Any:
     return lambda row: any(fnmatch.fnmatchcase(row, each) for each in globs)
 
 
+def is_too_long(line: Mapping[str, Any]) -> bool:
+    """Whether a fit took longer than a job may, which is an error of the generator."""
+    return str(line.get("error", "")).startswith(TimeoutError.__name__)
+
+
 def harm_of(line: Mapping[str, Any], lines: Mapping[str, Mapping[str, Any]]) -> bool | None:
     """Whether a measure lies below that of all repetitions by more than their spread, and by `LEAST_HARM` at least.
 
-    None if a repetition is missing, or if the line has no measure because its fault could not be put into the training.
+    None if a repetition is missing, or if the line has no measure because its fault could not be put into the training, or
+    because the fit took too long.
     """
     keys = [Job(line["seed"], repeat=repeat).key for repeat in range(1, REPEATS + 1)]
     values = [float(lines[key]["value"]) for key in keys if key in lines and not lines[key].get("error")]
-    if len(values) < REPEATS or "value" not in line:
+    if len(values) < REPEATS or "value" not in line or is_too_long(line):
         return None
     spread = max(values) - min(values)
     return not float(line["value"]) >= min(values) - max(spread, LEAST_HARM)

@@ -53,7 +53,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "column-too-large": _answer("input abs_max", "InputNotNormalised", "DataNotNormalised"),
     "inputs-far-from-zero": _answer("input mean", "InputNotNormalised", "DataNotNormalised"),
     "inputs-too-small": _answer("input rms", "InputNotNormalised", "DataNotNormalised"),
-    "columns-blank": _answer("input zero_fraction", "DeadLayer DeadUnits NoGradient InputNotNormalised", "BadBatch"),
+    "columns-blank": _answer("input zero_fraction", "ZeroInput DeadLayer NoGradient", "InputOfZeros"),
     "numbers-missing": _answer("input nonfinite", "NonFinite", "BadBatch"),
     # Labels and targets
     "labels-shuffled": _answer("loss mean", "LossConstant"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.trainings import fitting
 from benchmarks.trainings.families import FAMILIES
 from benchmarks.trainings.fitting import Job, fitted, spec_of
 from benchmarks.trainings.judging import diverged_at, judge_offline, judged
@@ -82,6 +83,15 @@ def test_a_loss_has_diverged_if_it_stays_out() -> None:
     assert of([1.0, 2.0, 4.0, 5.0]) == 2
     assert of([1.0, float("inf")]) == 1
     assert diverged_at([]) is None
+
+
+def test_a_fit_that_takes_too_long_has_no_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never_ends(*_: object) -> None:
+        raise TimeoutError("it took longer than 180 s")
+
+    monkeypatch.setattr(fitting, "fit", never_ends)
+    line = record(FAULTY[0], tmp_path)
+    assert line["error"] == "TimeoutError: it took longer than 180 s" and "value" not in line
 
 
 @pytest.mark.slow

@@ -122,6 +122,17 @@ def test_judgements_of_two_sets_of_rules_are_refused(tmp_path: Path) -> None:
         results.judged(tmp_path)
 
 
+@pytest.mark.parametrize("lacks", [(), ("value", "rows", "onset")], ids=["with a measure", "without"])
+def test_a_fit_that_took_too_long_is_an_error_and_no_harm(lacks: tuple[str, ...]) -> None:
+    line = faulty(7, 0, float("-inf")) | {"error": "TimeoutError: it took longer than 180 s"}
+    line = {key: value for key, value in line.items() if key not in lacks}
+    lines = by_key(drawn(7), *repeats(7, SPREAD), line)
+    assert harm_of(line, lines) is None
+    text = page(lines, by_key(verdict("7"), verdict(line["key"])) if not lacks else by_key(verdict("7")))
+    assert "No faults were recorded." in text
+    assert "- 1 faulty trainings took too long, and count neither as harmful nor as harmless." in text
+
+
 def test_errors_are_listed() -> None:
     text = page(by_key(drawn(1, "below the bar", error="RuntimeError: no")), by_key({"key": "1", "error": "ValueError: bad"}))
     assert "- `1`: RuntimeError: no" in text and "- `1`, judging: ValueError: bad" in text
