@@ -109,7 +109,7 @@ def test_what_a_rule_on_the_loss_says_for_some_steps_is_harm():
     assert kinds(Diagnosis([Odd(), Wide()]), views(FALLING))[1:2] == [("new", 19, "warning")]
     first, second = type("First", (Wide,), {}), type("Second", (Wide,), {})
     ended = kinds(Diagnosis([first(), Odd(), second()]), views(FALLING[:18]))
-    assert [severity for *_, severity in ended] == ["info", "warning", "warning"]
+    assert [severity for *_, severity in ended] == ["warning", "warning", "warning"]
     Odd.begin = None
     assert kinds(Diagnosis([Odd(), Wide()]), views(FALLING[:20]))[1:2] == [("new", 19, "info")]
 
