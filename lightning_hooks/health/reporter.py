@@ -22,7 +22,7 @@ from lightning_hooks.health.telling import Outlet, Teller
 from lightning_hooks.health.text import as_text, block_of_finding
 from lightning_hooks.health.webhook import Webhook
 from lightning_hooks.plan.row_index import RowIndex
-from lightning_hooks.records.consumer import StepConsumer
+from lightning_hooks.records.consumer import EveryStepConsumer
 from lightning_hooks.records.run_context import RunContext
 from lightning_hooks.records.step_view import StepView
 
@@ -31,7 +31,7 @@ class HealthError(HooksError, RuntimeError):
     """A finding ends the training, because an action says `raise`."""
 
 
-class Reporter(StepConsumer):
+class Reporter(EveryStepConsumer):
     """Diagnoses a run.
 
     Args:
@@ -45,8 +45,6 @@ class Reporter(StepConsumer):
         end: the number of the step that would come next, set by whoever drives the run: the last steps may have no view. None
             if it is not known.
     """
-
-    reads_between = True
 
     def __init__(self, diagnosis: Diagnosis, actions: Actions, outlet: Outlet, *, writes: bool = True) -> None:
         self.diagnosis = diagnosis

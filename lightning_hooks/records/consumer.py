@@ -58,6 +58,13 @@ class StepConsumer(Protocol):
         return None
 
 
+class EveryStepConsumer(StepConsumer):
+    """Also gets the views of the steps between those of rows, which only rules that ask for every step make.
+
+    Such a view has the loss, the norm of the whole gradient and the batch, and `is_between`.
+    """
+
+
 def as_consumers(consumers: Any) -> list[StepConsumer]:
     """The consumers that a user passed as objects or as mappings with `class_path` and `init_args`; None for no consumers.
 
@@ -102,7 +109,7 @@ class Publisher:
         """Pass a view to every consumer that reads such views, even if one raises; then raise the first error."""
         failures: list[Exception] = []
         for consumer in self._consumers:
-            if view.is_between and not getattr(consumer, "reads_between", False):
+            if view.is_between and not isinstance(consumer, EveryStepConsumer):
                 continue
             try:
                 consumer.consume(view)

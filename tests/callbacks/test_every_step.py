@@ -25,6 +25,7 @@ from lightning_hooks import (
     StepView,
     instrument,
 )
+from lightning_hooks.records.consumer import EveryStepConsumer
 from lightning_hooks.transforms import ClipByGlobalNorm
 from tests.callbacks.models import Gan, Net, data, trainer_of
 from tests.conformance.test_tensor_kinds import MAKES
@@ -42,8 +43,8 @@ class Views(StepConsumer):
         self.kept[view.step] = view
 
 
-class AllViews(Views):
-    reads_between = True
+class AllViews(Views, EveryStepConsumer):
+    """Also keeps those between the steps of rows."""
 
 
 def norm_of(parameters: Iterable[Tensor]) -> float:
