@@ -65,6 +65,7 @@ class Known:
         since_start: whether the tensor of the place was not finite when the run began.
         divisor: a sentence on what the update divided by, if that was 0; empty otherwise.
         state: what is not finite in the state of the optimizer for the parameter of the place, such as `exp_avg`.
+        may_write: whether the step of the optimizer may write into gradients. The optimizers of torch only read them.
     """
 
     loss: bool | None = True
@@ -73,6 +74,7 @@ class Known:
     since_start: bool = False
     divisor: str = ""
     state: tuple[str, ...] = ()
+    may_write: bool = False
 
 
 def message_of(verdict: Verdict, place: Place | None, operation: Operation | None, known: Known | None = None) -> str:
@@ -115,9 +117,11 @@ def message_of(verdict: Verdict, place: Place | None, operation: Operation | Non
             begin = "are finite when its backward pass runs again" if is_shown else "were finite after its backward pass"
             # The backward pass may give other numbers each time. What was measured after it leaves no choice.
             other = " or an operation that is not deterministic," if is_shown else ""
+            after = "after the step of the optimizer" if known.may_write else "when the optimizer had read it"
+            other = " or the step itself" if known.may_write else other
             return (
-                f"The gradients of step {step} {begin}, and that of {where} was not when the optimizer had read it: code in "
-                f"between, such as clipping,{other} made it so.{by}"
+                f"The gradients of step {step} {begin}, and that of {where} was not {after}: code in between, such as "
+                f"clipping,{other} made it so.{by}"
             )
         case Verdict.UPDATE:
             divisor = f" {known.divisor}" if known.divisor else ""

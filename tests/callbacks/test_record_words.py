@@ -238,6 +238,46 @@ def test_a_module_that_changes_gradients(tmp_path: Path, kind: type[Small], oper
     assert record.message.startswith("The gradients of step 2 were finite after its backward pass, and that of first.weight")
 
 
+class Unit(torch.optim.SGD):
+    """Divides gradients by their norms, in place."""
+
+    def step(self, closure: Any = None) -> Any:
+        loss = None if closure is None else closure()
+        unit(self.param_groups[0]["params"])
+        super().step()
+        return loss
+
+
+class OptimizedBy(Small):
+    def __init__(self, kind: type[torch.optim.SGD]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def configure_gradient_clipping(self, *args: Any, **options: Any) -> None:
+        if self.kind is torch.optim.SGD:
+            unit(self.parameters())
+
+    def configure_optimizers(self) -> Any:
+        return self.kind(self.parameters(), lr=0.01, maximize=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [
+        (torch.optim.SGD, "was not when the optimizer had read it: code in between, such as clipping, made it so."),
+        (Unit, "was not after the step of the optimizer: code in between, such as clipping, or the step itself made it so."),
+    ],
+    ids=["of torch", "of one's own"],
+)
+def test_an_optimizer_that_may_write_into_gradients_is_no_code_before_it(tmp_path: Path, kind: Any, end: str) -> None:
+    inputs = torch.randn(16, 2, 5)
+    inputs[8:12] = 0
+    recorder = FlightRecorder(logdir=tmp_path)
+    trainer_of(tmp_path, recorder).fit(OptimizedBy(kind), DataLoader(TensorDataset(inputs), 4))
+    assert recorder.record is not None and recorder.record.verdict is Verdict.GRADIENTS
+    assert recorder.record.message.endswith(end)
+
+
 class Masked(Small):
     """Leaves out what is missing of the targets, but not of the slope of their loss."""
 

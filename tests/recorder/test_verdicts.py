@@ -89,6 +89,12 @@ def test_words_say_where_when_and_what():
         ),
         (
             Verdict.GRADIENTS,
+            Known(may_write=True),
+            "The gradients of step 7 were finite after its backward pass, and that of head.weight (Linear) was not after the "
+            "step of the optimizer: code in between, such as clipping, or the step itself made it so.",
+        ),
+        (
+            Verdict.GRADIENTS,
             Known(is_shown=True),
             "The gradients of step 7 are finite when its backward pass runs again, and that of head.weight (Linear) was not "
             "when the optimizer had read it: code in between, such as clipping, or an operation that is not deterministic, "

@@ -59,9 +59,10 @@ def autopsy(
         with examination.following(is_update=True):
             run_step(update)
     found = examination.autopsy(bad or examination.bad_after_update())
-    if found.reproduced or found.notes or found.seconds > limit / 2:
+    if found.reproduced or not found.has_ended or found.seconds > limit / 2:
         return found
-    return _run_as_it_is(model, step, optimizers, generators, found.seconds)
+    again = _run_as_it_is(model, step, optimizers, generators, found.seconds)
+    return again.with_notes(found.notes, again.seconds)
 
 
 def _run_as_it_is(
@@ -78,7 +79,7 @@ def _run_as_it_is(
         loss = run_step(step)
     except Exception as error:
         note = f"the step raised {shortened(f'{type(error).__name__}: {error}', 300)}"
-        return Autopsy(reproduced=False, notes=(note,), seconds=seconds + time.perf_counter() - began)
+        return Autopsy(reproduced=False, notes=(note,), seconds=seconds + time.perf_counter() - began, has_ended=False)
     bad = bad_tensor_without_mode(model, optimizers, loss)
     seconds += time.perf_counter() - began
     if bad is None:

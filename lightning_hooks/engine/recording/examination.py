@@ -85,6 +85,7 @@ class Examination:
         """The autopsy that follows from a bad tensor and its origin; without a bad tensor, that of a step that went well."""
         found = Autopsy(reproduced=False) if bad is None else autopsy_of(bad, self._leaves)
         unread = [f"the tensors of {name} could not be read ({reason})" for name, reason in self._mode.failures.items()]
+        found = replace(found, has_ended=not self.notes)
         return found.with_notes([*self.notes, *self._remarks, *unread], time.perf_counter() - self._began)
 
     def _unfinished(self) -> BadTensor | None:

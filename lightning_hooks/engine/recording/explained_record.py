@@ -45,7 +45,7 @@ def explained_record(
     place = shown.place(*at, training.rank, training.world_size)
     if shown.verdict is None or place is None:
         # A run that raised or took too long shows nothing about the step.
-        if shown.notes:
+        if not shown.has_ended:
             return replace(record, notes=notes)
         # The update has overwritten the parameters that it read, so its second run need not fail.
         if record.verdict is Verdict.UPDATE:

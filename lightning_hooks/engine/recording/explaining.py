@@ -38,6 +38,7 @@ class Autopsy:
         exceeds_range: whether the first bad number is infinite because its type has no larger numbers; None if it is not known.
         notes: what else is known, and what could not be found out.
         seconds: how long the second run took.
+        has_ended: whether the run came to its end. One that raised or took too long shows nothing else of the step.
     """
 
     reproduced: bool
@@ -54,6 +55,7 @@ class Autopsy:
     exceeds_range: bool | None = None
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    has_ended: bool = True
 
     def with_notes(self, notes: Sequence[str], seconds: float) -> Autopsy:
         """The same with notes before its own."""

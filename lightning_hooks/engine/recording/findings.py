@@ -21,8 +21,8 @@ _NEXT: Final = {
     ),
     Verdict.UPDATE: ("Look at the learning rate of this step, and at the state of the optimizer that the record lists.",),
     Verdict.GRADIENTS: (
-        "Look at what changes gradients between the backward pass and the update: clipping, on_before_optimizer_step. A norm "
-        "that is 0 must not divide them.",
+        "Look at what changes gradients between the backward pass and the update: clipping, on_before_optimizer_step, the step "
+        "of an optimizer of your own. A norm that is 0 must not divide them.",
     ),
     Verdict.ALL_REDUCE: ("Look at the records of the other ranks: one of them has the first bad number.",),
     Verdict.NOT_REPRODUCED: ("Run the step again elsewhere; if it stays finite there, suspect the machine.",),

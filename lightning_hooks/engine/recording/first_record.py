@@ -79,7 +79,7 @@ def record_of_nonfinite(
         verdict,
         recorded.step,
         place,
-        message_of(verdict, place, None, _known(observations, place, recorded, training, start, has_loss)),
+        message_of(verdict, place, None, _known(observations, place, recorded, training, start, has_loss, optimizer)),
         inputs=inputs.get(verdict, ()),
         trail=calls.named(end - max_calls, end),
         context=training.facts(),
@@ -199,6 +199,7 @@ def _known(
     training: Training,
     start: StartingNumbers,
     has_loss: bool,
+    optimizer: Optimizer | None,
 ) -> Known:
     return Known(
         loss=False if observations.found_in == "loss" else True if has_loss else None,
@@ -206,6 +207,7 @@ def _known(
         since_start=place.module in start.nonfinite,
         state=_nonfinite_keys(observations.bad_state, place.module),
         divisor=zero_divisor(training.optimizers, training.tensor_of(place.module)),
+        may_write=optimizer is None or not type(optimizer).step.__module__.startswith("torch.optim."),
     )
 
 

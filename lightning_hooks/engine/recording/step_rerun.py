@@ -72,7 +72,7 @@ class StepRerun:
             if record.verdict is Verdict.WEIGHTS:
                 return "its parameters were not finite before its update"
             if record.verdict is Verdict.GRADIENTS:
-                return "its update read gradients that were not finite"
+                return "its gradients were not finite after the update"
             is_shared = any(map(is_sharded, training.model.parameters()))
             return "an update of sharded parameters may wait for other ranks" if is_shared else ""
         refused = training.refusal()
@@ -102,12 +102,14 @@ class StepRerun:
         if found_in == "parameters":
             return None if optimizer is None else Rerun(self._run_update(optimizer))
         shown, left = None, self._options.limit
+        notes: list[str] = []
         for kept in batches:
             shown = self._run_step(kept, left)
-            if shown.reproduced or shown.notes:
+            if shown.reproduced or not shown.has_ended:
                 return Rerun(shown, kept)
+            notes += shown.notes
             left -= shown.seconds
-        return None if shown is None else Rerun(shown, None, len(batches))
+        return None if shown is None else Rerun(replace(shown, notes=tuple(dict.fromkeys(notes))), None, len(batches))
 
     def _run_step(self, kept: KeptBatch, limit: float) -> Autopsy:
         training = self._training
@@ -124,7 +126,7 @@ class StepRerun:
         run has the largest finite number in their place.
         """
         first = self._run_update_from(optimizer, 0.0)
-        if first.reproduced or first.notes:
+        if first.reproduced or not first.has_ended:
             return first
         second = self._run_update_from(optimizer, 1.0)
         if second.operation is None:
