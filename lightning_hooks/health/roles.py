@@ -24,6 +24,7 @@ EXPERT: Final = re.compile(r"(?P<list>(?:.*\.)?\w*experts?\w*)\.(?P<index>\d+)(?
 """The name of a module inside a member of a list of experts."""
 _MOST_KNOWN: Final = 64
 _BATCH_NORM: Final = re.compile(r"BatchNorm")
+_NORM_OF_UNITS: Final = re.compile(r"(Layer|Group|RMS|LocalResponse)Norm")
 _RECTIFIER: Final = re.compile(r"relu", re.IGNORECASE)
 _LEAKY: Final = re.compile(r"leaky|prelu|rrelu", re.IGNORECASE)
 
@@ -140,6 +141,19 @@ def is_rectifier(module: ModuleFacts | None) -> bool:
 def is_batch_norm(module: ModuleFacts) -> bool:
     """Whether a module is a batch norm, by the name of its class."""
     return _BATCH_NORM.search(module.type) is not None
+
+
+def keeps_offset(kind: str) -> bool:
+    """Whether a norm behind a layer keeps the offset of the layer's input, by the name of its class.
+
+    An offset of all samples adds one number to each unit of the layer. A norm over the samples of each unit takes it away. A
+    norm over the units of each sample divides it by the same number as what differs between samples.
+
+    Example:
+        >>> keeps_offset("LayerNorm"), keeps_offset("BatchNorm1d"), keeps_offset("LlamaRMSNorm")
+        (True, False, True)
+    """
+    return _NORM_OF_UNITS.search(kind) is not None
 
 
 def aligned(values: Array | None, names: Sequence[str], to: Sequence[str]) -> Array:

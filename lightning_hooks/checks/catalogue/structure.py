@@ -17,7 +17,7 @@ from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
 from lightning_hooks.errors import counted
 from lightning_hooks.health.layers import LINK
-from lightning_hooks.health.roles import WEIGHTED
+from lightning_hooks.health.roles import WEIGHTED, keeps_offset
 from lightning_hooks.health.rules import initialisation as rules
 
 
@@ -156,14 +156,18 @@ class InputNotNormalised(Check):
         if rms == 0:
             return self.warned([first.name], "the input is 0 everywhere", rms, self.least)
         behind = trial.step.layers[trial.step.layers.index(first) + 1 :][:1]
+        norm = next((each.name for each in behind if each.role == "norm" and first.role in WEIGHTED), None)
+        has_offset = abs(mean) > 3 and abs(mean) > self.most_offset * std
         # The eps of a norm keeps an input small that is far below 1.
-        if first.role in WEIGHTED and any(each.role == "norm" for each in behind) and rms >= self.least:
-            return self.skipped(f"{behind[0].name} behind the first layer is a norm, which removes the scale of its input")
-        if rms > self.most:
+        if norm is not None and rms >= self.least:
+            if not has_offset or not keeps_offset(type(trial.module(norm)).__name__):
+                return self.skipped(f"{norm} behind the first layer is a norm, which removes the scale of its input")
+            numbers = f"{numbers}; {norm} behind it is a norm over the units of each sample, which does not remove an offset"
+        elif rms > self.most:
             return self.warned([first.name], numbers, rms, self.most)
         if 0 < rms < self.least:
             return self.warned([first.name], numbers, rms, self.least)
-        if abs(mean) > 3 and abs(mean) > self.most_offset * std:
+        if has_offset:
             return self.warned([first.name], numbers, abs(mean) / std if std else math.inf, self.most_offset)
         return self.passed(f"{first.name}: {numbers}", rms, self.most)
 

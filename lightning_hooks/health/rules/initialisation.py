@@ -11,7 +11,7 @@ import numpy as np
 
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.layers import LINK, roots_of_fan_in
-from lightning_hooks.health.roles import WEIGHTED, Array, Mask, Roles, is_weight, roles_of, starts
+from lightning_hooks.health.roles import WEIGHTED, Array, Mask, Roles, is_weight, keeps_offset, roles_of, starts
 from lightning_hooks.health.rule import HealthRule, Kind, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_structure
 
@@ -228,6 +228,8 @@ def _one_number(_: float) -> str:
 class InputNotNormalised(HealthRule):
     """The input of the first layer is far from mean 0 and standard deviation 1, and no norm behind the layer removes its scale.
 
+    In front of a norm over the units of each sample, such as LayerNorm, only the offset is judged, which such a norm keeps.
+
     Args:
         most: the largest usual root mean square.
         most_offset: the largest usual quotient of mean and standard deviation, for a mean above 3.
@@ -248,19 +250,21 @@ class InputNotNormalised(HealthRule):
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)
         if reason is None and _first_layer(evidence) is None:
-            return "the first layer is a norm, an embedding or in front of a norm, or its input is not measured"
+            return "the first layer is a norm, an embedding or in front of a norm over samples, or its input is not measured"
         return reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         rms, mean, std = (evidence.track("input", stat) for stat in ("rms", "mean", "std"))
-        column = _first_layer(evidence)
-        if rms is None or mean is None or std is None or column is None:
+        first = _first_layer(evidence)
+        if rms is None or mean is None or std is None or first is None:
             return
+        column, has_scale = first
         is_first = np.arange(len(rms.names)) == column
-        yield from symptoms_where(rms, (rms.values > self.most) & is_first, self.most, _size)
+        is_large = (rms.values > self.most) & has_scale
+        yield from symptoms_where(rms, is_large & is_first, self.most, _size)
         with np.errstate(invalid="ignore", divide="ignore"):
             offset = np.abs(mean.values) / std.values
-        far = (offset > self.most_offset) & (np.abs(mean.values) > 3) & (rms.values <= self.most) & is_first
+        far = (offset > self.most_offset) & (np.abs(mean.values) > 3) & ~is_large & is_first
         yield from symptoms_where(mean._replace(values=offset), far, self.most_offset, _offset)
 
 
@@ -272,8 +276,11 @@ def _offset(times: float) -> str:
     return f"the mean of the input is {times:.3g} times its standard deviation"
 
 
-def _first_layer(evidence: Evidence) -> int | None:
-    """The column of the first layer among the inputs; None if it looks up, a norm removes its scale, or it is not measured."""
+def _first_layer(evidence: Evidence) -> tuple[int, bool] | None:
+    """The column of the first layer among the inputs, and whether no norm behind it removes the scale of its input.
+
+    None if it looks up, if a norm stands in front of it or removes the offset of its input too, or if it is not measured.
+    """
     roles, track = roles_of(evidence), evidence.track("input", "rms")
     if roles is None or track is None:
         return None
@@ -283,8 +290,10 @@ def _first_layer(evidence: Evidence) -> int | None:
         if role in ("norm", "embedding"):
             return None
         if role in (*WEIGHTED, "recurrent", "attention"):
-            is_normalised = role in WEIGHTED and roles.role(leaves[min(position + 1, len(leaves) - 1)]) == "norm"
-            return track.names.index(name) if name in track.names and not is_normalised else None
+            behind = leaves[min(position + 1, len(leaves) - 1)]
+            has_scale = role not in WEIGHTED or roles.role(behind) != "norm"
+            is_judged = has_scale or keeps_offset(roles.modules[behind].type)
+            return (track.names.index(name), has_scale) if name in track.names and is_judged else None
     return None
 
 

@@ -56,6 +56,16 @@ def test_the_scale_of_an_input_in_front_of_a_norm_is_skipped_unless_it_is_almost
     assert result.status == "warn" and result.measured < result.threshold
 
 
+def test_a_norm_of_each_sample_removes_the_scale_of_an_input_and_not_its_offset():
+    inputs, labels = batch()
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
+    assert result_of("InputNotNormalised", model, (200 * inputs, labels)).status == "skip"
+    result = result_of("InputNotNormalised", model, (inputs + 100, labels))
+    assert result.status == "warn" and "1 behind it is a norm over the units of each sample" in result.message
+    model[1] = nn.BatchNorm1d(8)
+    assert result_of("InputNotNormalised", model, (inputs + 100, labels)).status == "skip"
+
+
 def test_large_vectors_of_an_embedding_are_a_warning():
     model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 3))
     nn.init.normal_(model[0].weight, std=100.0)

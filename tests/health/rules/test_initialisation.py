@@ -1,5 +1,7 @@
 """Rules on the start: one layer too large, signals that fade, layers unlike their siblings, inputs that are not normalised."""
 
+from dataclasses import replace
+
 import pytest
 
 from lightning_hooks.health.rules.initialisation import InputNotNormalised, OddInitialization, PoorInitialization
@@ -151,6 +153,24 @@ def test_an_input_whose_scale_a_norm_removes_is_no_finding(between):
     model = structure_of({"conv": "Conv2d", **between, "norm": "BatchNorm2d", "head": "Linear"})
     tensors = {("input", "conv"): of_rms(100.0)} | {("output", name): Made() for name in (*between, "norm")}
     assert (found(InputNotNormalised(), run(model, tensors)) == {"conv": 0}) is bool(between)
+
+
+@pytest.mark.parametrize(
+    ("norm", "made", "is_told"),
+    [
+        ("LayerNorm", of_rms(100.0), False),
+        ("LayerNorm", Made(mean=1000.0, std=1.0), True),
+        ("GroupNorm", Made(mean=20.0, std=1.0), True),
+        ("BatchNorm1d", Made(mean=1000.0, std=1.0), False),
+        ("InstanceNorm1d", Made(mean=1000.0, std=1.0), False),
+    ],
+)
+def test_a_norm_of_each_sample_behind_a_layer_removes_scale_and_no_offset(norm, made, is_told):
+    model = structure_of({"first": "Linear", "norm": "LayerNorm", "head": "Linear"})
+    modules = tuple(replace(each, type=norm) if each.name == "norm" else each for each in model.modules)
+    tensors = {("input", "first"): made, ("output", "norm"): Made(), ("input", "head"): Made()}
+    views = run(replace(model, modules=modules), tensors)
+    assert (found(InputNotNormalised(), views) == {"first": 0}) is is_told
 
 
 def test_rules_on_the_start_say_what_they_lack():
