@@ -14,6 +14,7 @@ from lightning_hooks.checks.batch import changed_copy, is_float, kind_of
 from lightning_hooks.checks.check import Check
 from lightning_hooks.checks.errors import StepError
 from lightning_hooks.checks.libraries import is_of_library
+from lightning_hooks.checks.masks import flipped, is_mask, opened
 from lightning_hooks.checks.record import Record
 from lightning_hooks.checks.result import CheckResult
 from lightning_hooks.checks.trial import Trial
@@ -31,8 +32,9 @@ class InputsMatter(Check):
 
     A zero gradient is a first witness. The second one is another step in which the tensor or the feature has other numbers: if
     the loss and all gradients are bit for bit the same, nothing depends on it. Tensors that no function and no module gets are
-    named and do not fail, because a data set may hold more than one training needs. What the code of a library leaves out, and
-    a part of a mask of zeros and ones, is a warning.
+    named and do not fail, because a data set may hold more than one training needs. Nor does what a mask, or the lengths of
+    sequences, hides in this batch: with another mask it has an influence. What the code of a library leaves out, and a part
+    of a mask of zeros and ones, is a warning.
 
     Args:
         most_features: the number of features without a gradient that are tried one by one.
@@ -59,7 +61,8 @@ class InputsMatter(Check):
         unread = [path for path, _ in found if path not in record.read]
         without = [path for path, _ in read if not _has_grad(record.input_grads.get(path))]
         influences = {path: _influence(trial, path) for path in without}
-        unused = [path for path, influence in influences.items() if influence == _Influence(False, False)]
+        hiding = {path: _hiding(trial, path) for path, influence in influences.items() if influence == _Influence(False, False)}
+        unused = [path for path, mask in hiding.items() if not mask]
         models = [call.module for call in trial.step.calls if role_of(call.module) != "loss"]
         by_library = bool(models) and all(map(is_of_library, models))
         say = self.warned if by_library else self.failed
@@ -69,16 +72,21 @@ class InputsMatter(Check):
         if len(without) == len(read) and tried and not any(influence.on_gradients for influence in tried):
             text = "the loss depends on the batch, but no gradient of a trainable parameter does"
             return self.failed([path for path, _ in read], text, 0.0, 0.0)
-        columns = self._unused_features(trial, record.input_grads)
+        without_influence = self._unused_features(trial, record.input_grads)
+        columns = [(path, feature) for path, feature, mask in without_influence if not mask]
+        hiding |= {f"{path}[{feature}]": mask for path, feature, mask in without_influence if mask}
         if columns:
             # The first elements of a mask may lie outside of what a loss looks at.
-            are_masks = all(_is_mask(tensor) for path, tensor in found if path in dict(columns))
+            are_masks = all(is_mask(tensor) for path, tensor in found if path in dict(columns))
             say = self.warned if are_masks else say
             return say([path for path, _ in columns], _which(columns), len(columns), 0)
         more = f"; not used: {listed(unread, 3)}" if unread else ""
+        if hiding:
+            more += f"; {listed(sorted({*hiding.values()}), 3)} hides {counted(len(hiding), 'part')} of it in this batch"
         return self.passed(f"the loss depends on {counted(len(read), 'tensor')} of the batch{more}")
 
-    def _unused_features(self, trial: Trial, grads: dict[str, Tensor | None]) -> list[tuple[str, int]]:
+    def _unused_features(self, trial: Trial, grads: dict[str, Tensor | None]) -> list[tuple[str, int, str]]:
+        """Each feature without influence: the tensor, the number of the feature, and the tensor that hides it, if one does."""
         unused = []
         for path, grad in grads.items():
             if grad is None or kind_of(grad) or grad.dim() < 2 or not grad.any():
@@ -88,7 +96,7 @@ class InputsMatter(Check):
             dead = torch.nonzero(grad.abs().amax(others) == 0).flatten().tolist()
             for feature in dead[: self.most_features]:
                 if _influence(trial, path, (axis, feature)) == _Influence(False, False):
-                    unused.append((path, feature))
+                    unused.append((path, feature, _hiding(trial, path, (axis, feature))))
         return unused
 
 
@@ -104,12 +112,36 @@ def _influence(trial: Trial, path: str, feature: tuple[int, int] | None = None) 
 
     If the loss stays the same, the numbers are tried again after two steps: a layer of zeros at the end hides every input.
     """
-    batches = [_changed(trial.batch, path, feature, change) for change in (_rolled, _flipped, _scaled, _levelled)]
-    batches = [batch for batch in batches if batch is not None]
+    batches = _others(trial.batch, path, feature)
     if not batches:
         return None
     first = _compared(trial, batches, is_advanced=False)
     return first if first.on_loss and first.on_gradients else _compared(trial, batches, is_advanced=True)
+
+
+def _others(batch: Any, path: str, feature: tuple[int, int] | None) -> list[Any]:
+    """Copies of a batch with other numbers in one tensor or feature."""
+    batches = [_changed(batch, path, feature, change) for change in (_rolled, flipped, _scaled, _levelled)]
+    return [batch for batch in batches if batch is not None]
+
+
+def _hiding(trial: Trial, path: str, feature: tuple[int, int] | None = None) -> str:
+    """The tensor of the batch that hides another one, or a feature of it; empty if none does.
+
+    It hides what has an influence once the tensor has other numbers. What is never used has none whatever a mask says.
+    """
+    for mask, batch in opened(trial.batch, path):
+        try:
+            usual = trial.run(probes=("losses",), batch=batch, from_start=True).losses
+            if not usual or not all(map(math.isfinite, usual)):
+                continue
+            for other in _others(batch, path, feature):
+                if trial.run(probes=("losses",), batch=other, from_start=True).losses != usual:
+                    return mask
+        except StepError:
+            # A tensor of labels may look like a mask, and not take other numbers.
+            continue
+    return ""
 
 
 def _compared(trial: Trial, batches: Sequence[Any], *, is_advanced: bool) -> _Influence:
@@ -171,17 +203,6 @@ def _changed(batch: Any, path: str, feature: tuple[int, int] | None, change: Any
 def _rolled(tensor: Tensor) -> Tensor | None:
     """The numbers of other samples, which are valid for any input."""
     return tensor.roll(1, 0) if tensor.dim() and tensor.shape[0] > 1 else None
-
-
-def _flipped(tensor: Tensor) -> Tensor | None:
-    """The opposite of a mask of zeros and ones."""
-    if tensor.dtype == torch.bool:
-        return ~tensor
-    return 1 - tensor if _is_mask(tensor) and not tensor.is_complex() else None
-
-
-def _is_mask(tensor: Tensor) -> bool:
-    return bool(((tensor == 0) | (tensor == 1)).all())
 
 
 def _levelled(tensor: Tensor) -> Tensor | None:

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -71,6 +72,68 @@ def test_a_part_of_a_mask_without_influence_is_a_warning():
     assert (result.status, result.rows) == ("warn", ("batch[0][1]",)) and "features 0, 1 of it" in result.message
     result = result_of(NAME, Masked(), ((inputs, 0.5 * torch.ones(12, 4)), labels))
     assert (result.status, result.rows) == ("fail", ("batch[0][1]",))
+
+
+class Padded(nn.Module):
+    """Reads positions of which each sample may leave some out; the last ones are never read if `used` is below 4."""
+
+    def __init__(self, used=4):
+        super().__init__()
+        self.net, self.used = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), used
+
+    def counts(self, mask):
+        return mask
+
+    def forward(self, x, mask):
+        counts = self.counts(mask)
+        return self.net(torch.where(counts & (torch.arange(4) < self.used), x, 0))
+
+
+class Ignoring(Padded):
+    def counts(self, mask):
+        return ~mask
+
+
+class Scored(Padded):
+    def counts(self, mask):
+        return mask.softmax(1) > 0
+
+
+class Long(Padded):
+    def counts(self, mask):
+        return torch.arange(4) < mask[:, None]
+
+
+VALID = (torch.arange(4) < 2).repeat(12, 1)
+SCORES = torch.zeros(12, 4).masked_fill(~VALID, -torch.inf)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mask"),
+    [(Padded, VALID), (Ignoring, ~VALID), (Scored, SCORES), (Long, torch.tensor([1, 2] * 6))],
+    ids=["counts", "ignores", "is added", "lengths"],
+)
+def test_positions_that_a_mask_hides_are_no_fault(kind, mask):
+    inputs, labels = batch()
+    result = result_of(NAME, kind(), ((inputs, mask), labels))
+    assert result.status != "fail" and "batch[0][0]" not in result.rows
+    result = result_of(NAME, kind(used=3), ((inputs, mask), labels))
+    assert (result.status, result.rows) == ("fail", ("batch[0][0]",)) and "feature 3 of it" in result.message
+
+
+def test_a_tensor_that_a_mask_hides_as_a_whole_is_named_and_no_fault():
+    class Either(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net()
+
+        def forward(self, x, more, has_more):
+            return self.net(x) + torch.where(has_more[:, None], self.net(more), 0)
+
+    inputs, labels = batch()
+    more = inputs.flip(0).contiguous()
+    result = result_of(NAME, Either(), ((inputs, more, torch.zeros(12, dtype=torch.bool)), labels))
+    assert result.status == "pass" and "batch[0][2] hides 1 part of it in this batch" in result.message
 
 
 def test_what_a_library_leaves_out_is_a_warning(monkeypatch):
