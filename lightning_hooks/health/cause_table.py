@@ -7,6 +7,7 @@ from typing import Final
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import (
     divergence,
+    has_activation_of_zeros,
     has_diverged,
     has_float16_without_gradient,
     has_gradients_in_backward,
@@ -108,7 +109,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
         name="NumericalRange",
         message="Parameters are float16, in which gradients below 6e-8 become 0: {where}, since step {step}.",
-        any_of=("NoGradient@grad", "ZeroGradients", "LostUpdates"),
+        any_of=("NoGradient@grad", "NoGradient@output_grad", "ZeroGradients", "LostUpdates"),
         supporting=(*_STUCK, *_DULL),
         excluding=("UpdateTooLarge", "LossDiverged"),
         next_steps=(
@@ -168,7 +169,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
         name="InitializationTooSmall",
         message="Weights start at zero and stay there, so that neither signal nor gradient passes: {where}, since step {step}.",
-        any_of=("NoGradient@grad", "DeadUnits", "DeadLayer", "ConstantOutput"),
+        any_of=("NoGradient@grad", "NoGradient@output_grad", "DeadUnits", "DeadLayer", "ConstantOutput"),
         supporting=(*_STUCK, *_DULL, "NoGradient", "PoorInitialization", "OddInitialization"),
         next_steps=("Start weights with the initialisation of their class, `reset_parameters()`; zeros are for biases.",),
         alternatives=("A branch that starts at zero on purpose: then its own weight gets a gradient, and grows.",),
@@ -283,7 +284,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="ActivationsSaturated",
         message="Most inputs of an activation lie where its slope is about zero: {where}, since step {step}.",
         required=("SaturatedActivation",),
-        supporting=(*_STUCK, "ConstantOutput", "DeadUnits"),
+        supporting=(*_STUCK, "ConstantOutput", "DeadUnits", "NoGradient@output_grad"),
         next_steps=("Put a norm before the activation.", "Scale the initial weights down."),
         alternatives=("A learning rate that is too high: then updates were large before the saturation began.",),
     ),
@@ -320,6 +321,34 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
             "If it is the recurrent weight of an RNN, look whether sequences have length 1, as with a wrong `batch_first`.",
         ),
         alternatives=("A loss that reads only the first element of each sequence: then the state before it is 0.",),
+        confidence="likely",
+    ),
+    CauseRule(
+        name="ActivationsDead",
+        message="No gradient passes an activation that gives zero for every sample: {where}, since step {step}.",
+        required=("NoGradient@output_grad", "DeadUnits"),
+        supporting=("ConstantOutput", "ZeroInput", *_STUCK),
+        next_steps=(
+            "If the units are dead from the first step on, start biases at 0 or slightly above; else lower the learning rate.",
+            "Use an activation with a slope everywhere (GELU, LeakyReLU).",
+        ),
+        alternatives=("A gate or mask of 0 elsewhere: then the gradient of the activation's output is 0 too.",),
+        condition=has_activation_of_zeros,
+    ),
+    CauseRule(
+        name="PathShut",
+        message="The output of the module of {where} is multiplied by exactly 0 on its way to the loss, since step {step}.",
+        required=("NoGradient@output_grad",),
+        supporting=(*_STUCK, *_DULL),
+        next_steps=(
+            "Look behind the module for a gate, a mask or a scale of 0, and for a loss term with the weight 0.",
+            "If a gate and the layer in front of it both start at 0, start one of them elsewhere: neither gets a gradient.",
+            "Look for an activation behind it whose slope is 0 for every sample, such as a ReLU far below 0.",
+        ),
+        alternatives=(
+            "A graph that is cut, where `zero_grad(set_to_none=False)` has left zeros: then search for `detach()`.",
+            "A path that a later stage of the training opens: accept the finding.",
+        ),
         confidence="likely",
     ),
     CauseRule(

@@ -177,6 +177,13 @@ def has_gradients_in_backward(evidence: Evidence) -> bool:
     return any(value > 0 for name, value in _last(evidence, "output_grad", "abs_max").items() if name in layers)
 
 
+def has_activation_of_zeros(evidence: Evidence) -> bool:
+    """Whether an activation gives zeros only."""
+    roles = roles_of(evidence)
+    outputs = _last(evidence, "output", "zero_fraction")
+    return roles is not None and any(zeros == 1 and roles.role(name) == "activation" for name, zeros in outputs.items())
+
+
 def has_module_that_gives_zeros(evidence: Evidence) -> bool:
     """Whether a module without weights, and no activation or dropout, gives zeros only for an input that is not zero."""
     roles = roles_of(evidence)

@@ -100,6 +100,12 @@ def units_of(roles: Roles, layer: str) -> float:
     return float(weight.shape[_is_transposed(roles, layer)])
 
 
+def inputs_of(roles: Roles, layer: str) -> float:
+    """The number of input units of a linear layer, or of a convolution without groups; NaN if unknown."""
+    weight = roles.weight(layer)
+    return float("nan") if weight is None else float(weight.shape[1 - _is_transposed(roles, layer)])
+
+
 def roots_of_fan_in(roles: Roles, layers: tuple[str, ...]) -> Array:
     """The square root of the number of inputs of each output, float64 [layers]; NaN for modules without a weight.
 

@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.roles import Roles, roles_of
+from lightning_hooks.health.layers import inputs_of, units_of
+from lightning_hooks.health.roles import WEIGHTED, Roles, roles_of
 
 _STATE: Final = re.compile(r"weight_hh(?P<part>(_l\d+(_reverse)?)?)$")
 """The name of a weight of torch that multiplies the state of a recurrent module."""
@@ -98,6 +99,7 @@ def _unread(evidence: Evidence, roles: Roles, gradients: dict[str, float], witho
     by an operation that is no module, it may read the output.
     """
     layers = {each.module for each in roles.parameters.values()}
+    zeros = set(roles.owners(tuple(name for name, value in gradients.items() if value == 0)))
     trained = set(roles.owners(tuple(name for name, value in gradients.items() if value > 0)))
     inputs, outputs = _sizes(evidence, "input"), _sizes(evidence, "output")
     is_awaited = not inputs and "input" in evidence.tensors
@@ -106,6 +108,9 @@ def _unread(evidence: Evidence, roles: Roles, gradients: dict[str, float], witho
     found: dict[str, str] = {}
     for begin, end in _runs(order, {*without} - trained, layers):
         run, first = order[begin:end], inputs.get(order[begin])
+        is_reached = not zeros.isdisjoint(run)
+        if is_reached and _may_be_added(roles, run, order[end:]):
+            continue
         if is_awaited and not trained.isdisjoint(order[:begin]):
             found.update(dict.fromkeys(run, ""))
         if first is None or first == data or trained.isdisjoint(order[:begin]):
@@ -119,8 +124,19 @@ def _unread(evidence: Evidence, roles: Roles, gradients: dict[str, float], witho
             elif name in layers:
                 break
         else:
-            found.update(dict.fromkeys(run, "no gradient comes to it, and no later module reads its output"))
+            comes = "its gradient is exactly 0" if is_reached else "no gradient comes to it"
+            found.update(dict.fromkeys(run, f"{comes}, and no later module reads its output"))
     return found
+
+
+def _may_be_added(roles: Roles, run: Sequence[str], later: Sequence[str]) -> bool:
+    """Whether the output of some layers has as many units as the next layer reads.
+
+    If zero times this output is added to a tensor, the sum is that tensor, and the next layer seems to read it alone.
+    """
+    last = next((name for name in reversed(run) if roles.role(name) in WEIGHTED), "")
+    following = next((name for name in later if roles.weight(name) is not None), "")
+    return units_of(roles, last) == inputs_of(roles, following)
 
 
 def _runs(order: Sequence[str], without: Collection[str], layers: Collection[str]) -> list[tuple[int, int]]:

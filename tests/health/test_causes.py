@@ -23,7 +23,7 @@ RULES = [*rules_by_name()]
 NAMES = """
 LearningRateTooHigh LearningRateTooLow InitializationTooLarge InitializationTooSmall ActivationsDead ActivationsSaturated
 GradientCut ParametersForgotten BadBatch NumericalRange DataNotNormalised ClippingStopsLearning UnitCollapsed
-GradientsNotCleared GradientsClearedEarly InputOfZeros WeightDecayDominates EvaluationMode ReplicasApart DropoutTooHigh
+GradientsNotCleared GradientsClearedEarly InputOfZeros PathShut WeightDecayDominates EvaluationMode ReplicasApart DropoutTooHigh
 """.split()
 
 
@@ -142,6 +142,7 @@ EVIDENCE = (
     lambda: reached(2.0),
     lambda: input_of(0.0),
     lambda: module_of(2.0, 0.0),
+    lambda: module_of(2.0, 0.0, "activation"),
 )
 
 
@@ -166,6 +167,7 @@ def evidence_for(rule):
         (conditions.has_module_that_gives_zeros, module_of(0.0, 0.0)),
         (conditions.has_module_that_gives_zeros, module_of(2.0, 1.0)),
         (conditions.has_module_that_gives_zeros, module_of(2.0, 0.0, "activation")),
+        (conditions.has_activation_of_zeros, module_of(2.0, 1.0, "activation")),
     ],
     ids=[
         "float32",
@@ -176,6 +178,7 @@ def evidence_for(rule):
         "zeros before it",
         "not zeros",
         "an activation",
+        "an activation of others",
     ],
 )
 def test_a_condition_can_fail(condition, without):
@@ -334,6 +337,15 @@ def test_missing_gradients_are_no_matter_of_weights_that_start_at_zero():
     assert [cause.name for cause in explain([finding("NoGradient@update")], weight_of(0.0))] == ["GradientCut"]
     assert [cause.name for cause in explain([finding("NoGradient@grad")], weight_of(0.0))] == ["InitializationTooSmall"]
     assert [cause.name for cause in explain([finding("NoGradient@input")], weight_of(0.5))] == ["InputOfZeros"]
+
+
+def test_a_path_is_shut_where_zeros_reach_an_output_and_dead_where_an_activation_gives_them():
+    dead, shut = finding("DeadUnits", severity=Severity.INFO, number=2), finding("NoGradient@output_grad")
+    zeros, ordinary = module_of(2.0, 0.0, "activation"), module_of(2.0, 2.0, "activation")
+    assert [cause.name for cause in explain([shut], ordinary)] == ["PathShut"]
+    assert [cause.name for cause in explain([shut, dead], ordinary)] == ["PathShut"]
+    assert [cause.name for cause in explain([shut, dead], zeros)] == ["ActivationsDead"]
+    assert [cause.name for cause in explain([finding("NoGradient@grad")], ordinary)] == ["GradientCut"]
 
 
 def test_a_symptom_long_before_the_decisive_finding_stands_alone():

@@ -8,11 +8,22 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.layers import elements_per_unit, layers_of
-from lightning_hooks.health.roles import Array, Mask, percent, roles_of
-from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, symptoms_where
-from lightning_hooks.health.rules.base import Needs, Obstacles, has_new_values, held_at_measurements, no_structure
+from lightning_hooks.health.roles import Array, Mask, Roles, percent, roles_of
+from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, missing, symptoms_where
+from lightning_hooks.health.rules.base import (
+    LASTING,
+    Needs,
+    Obstacles,
+    all_the_same,
+    has_new_values,
+    held_at_measurements,
+    held_for_steps,
+    no_structure,
+    updates_before,
+)
+from lightning_hooks.health.usage import is_named_copy
 
 _SIGMOIDS: Final = ("Sigmoid",)
 _TANHS: Final = ("Tanh",)
@@ -86,23 +97,32 @@ def _saturated(slope: float) -> str:
 class ConstantOutput(HealthRule):
     """The output of a layer is nearly the same for all samples.
 
-    Of the last layer, whose output varied at first, it is a fact: the representation collapses, whatever the loss does.
+    Of the last layer it is a fact in two cases, whatever the loss does: its output varied at first, so that the representation
+    collapses; or all samples have got exactly the same output for ten updates, while a head that starts at zero has long left
+    that state.
 
     Args:
         least: the smallest usual variation of units over the samples of a step, relative to their size.
         least_elements: the smallest number of elements of a unit in a step.
         lasting: the number of measured steps in a row at which the output must be constant. A healthy model may be constant for
             30 steps, while it learns how frequent classes are.
+        updates: the number of updates, after the first, at which all outputs of the last layer must be exactly equal.
     """
 
     least: float = 0.0005
     least_elements: int = 4
     lasting: int = 5
+    updates: int = LASTING
     patience: int = 2
     family: ClassVar[str] = "activations"
     kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (no_structure,)
-    needs: ClassVar[Needs] = (("output", "unit_variation"), ("output", "count"))
+    needs: ClassVar[Needs] = (
+        ("output", "unit_variation"),
+        ("output", "count"),
+        ("output", "zero_fraction"),
+        ("update", "abs_max"),
+    )
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the first of the layers: dead or saturated units before it, or an input that is far from 0.",
         "If the loss draws representations together, add what pushes them apart.",
@@ -110,6 +130,10 @@ class ConstantOutput(HealthRule):
     source: ClassVar[str] = (
         "tried: healthy language models vary by 0.17 % or more while they learn how frequent tokens are, faulty runs by 0.03 %"
     )
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        reason = super().can_run(evidence)
+        return None if reason == missing(evidence, "update", "abs_max") else reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         track, roles, first = (
@@ -119,14 +143,37 @@ class ConstantOutput(HealthRule):
         )
         counts = evidence.track("output", "count")
         if track is None or roles is None or first is None or counts is None or not has_new_values(track):
-            return ()
+            return
         layers = layers_of(evidence, roles)
         few = elements_per_unit(roles, layers, track.names, counts.values) < self.least_elements
         pattern = (track.values < self.least) & ~roles.have_role(track.names, ("embedding", "dropout", "loss")) & ~few
         is_last = np.array([name == layers.last for name in track.names], dtype=np.bool_)
         holds = held_at_measurements(track, pattern, self.lasting)
         collapses = is_last & (first > 40 * self.least)
-        return symptoms_where(track, holds, self.least, _constant, pattern, collapses, percent)
+        equal = self._are_equal(evidence, roles, track, layers.last, few)
+        filled = track._replace(values=np.where(equal, 0.0, track.values)) if equal.any() else track
+        # The first update and ten more lie between twelve outputs, since an output is there before the update of its step.
+        facts = held_for_steps(filled, equal, self.updates + 2, updates_before(evidence)) if equal.any() else equal
+        exact = facts | (holds & (track.values == 0))
+        yield from symptoms_where(track, holds & ~exact, self.least, _constant, pattern, collapses, percent)
+        if exact.any():
+            text = f"every sample gets exactly the same output{all_the_same(evidence)}"
+            collapses |= facts.any(axis=0)
+            yield from symptoms_where(filled, exact, self.least, lambda _: text, pattern | equal, collapses)
+
+    def _are_equal(self, evidence: Evidence, roles: Roles, track: Track, last: str, few: Mask) -> Mask:
+        """Where all samples get exactly the same output of the model, bool [window, rows].
+
+        Only the last layer is judged, and not if its weight is frozen or it is a copy.
+        """
+        equal, zeros, weight = np.zeros_like(few), evidence.track("output", "zero_fraction"), roles.weight(last)
+        frozen = evidence.facts.frozen if evidence.facts is not None else ()
+        if last not in track.names or zeros is None or weight is None or weight.name in frozen or is_named_copy(last):
+            return equal
+        column = track.names.index(last)
+        # The variation of outputs that are all 0 is 0/0.
+        equal[:, column] = ((track.values[:, column] == 0) | (zeros.values[:, column] >= 1.0)) & ~few[:, column]
+        return equal
 
 
 def _constant(variation: float) -> str:

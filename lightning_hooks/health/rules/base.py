@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from lightning_hooks.health.evidence import Evidence, Track
-from lightning_hooks.health.roles import NO_STRUCTURE, Mask
+from lightning_hooks.health.roles import NO_STRUCTURE, Array, Mask
 
 Needs = tuple[tuple[str, str], ...]
 Obstacles = tuple[Callable[[Evidence], str | None], ...]
@@ -41,6 +41,8 @@ def one_rank(evidence: Evidence) -> str | None:
     return "there is one rank only" if evidence.ranks < 2 and not has_apart else None
 
 
+LASTING: Final = 10
+"""Updates. Branches that start at zero, LoRA and ReZero leave that state within so many."""
 WITNESS: Final = 32
 """The number of losses that a second witness judges: 60 steps, if all of the first 25 are watched and then every fifth."""
 
@@ -64,15 +66,43 @@ def held_at_measurements(track: Track, pattern: Mask, least: int) -> Mask:
     return holds
 
 
-def held_for_steps(track: Track, pattern: Mask, steps: int) -> Mask:
-    """Where a pattern has held at all measured steps of a row for at least so many steps, bool [window, rows]."""
+def all_the_same(evidence: Evidence) -> str:
+    """The end of a sentence on a fact that a falling loss hides."""
+    return "; the loss falls all the same" if evidence.loss_falls() else ""
+
+
+def updates_before(evidence: Evidence) -> Array:
+    """The number of updates before each step, float64 [window], up to a constant.
+
+    Each step is one, unless its update is known to change nothing: what starts at zero waits for a rate above 0.
+
+    Args:
+        evidence: of the run, with `abs_max` of `update`.
+    """
+    updates, update = evidence.steps.astype(np.float64), evidence.track("update", "abs_max")
+    if update is not None:
+        with np.errstate(invalid="ignore"):
+            is_idle = np.any(update.values == 0, axis=1) & ~np.any(update.values > 0, axis=1)
+        updates -= np.cumsum(is_idle) - is_idle
+    return updates
+
+
+def held_for_steps(track: Track, pattern: Mask, steps: int, clock: Array | None = None) -> Mask:
+    """Where a pattern has held at all measured steps of a row for at least so many steps, bool [window, rows].
+
+    Args:
+        track: the statistic.
+        pattern: bool [window, rows].
+        steps: how many.
+        clock: the number of each step, float64 [window], if not all steps of the run count.
+    """
     measured = ~np.isnan(track.values)
     since = np.full(pattern.shape[1], np.inf)
     holds = np.zeros(pattern.shape, dtype=np.bool_)
     if not pattern[track.new].any():
         return holds
     for i in np.flatnonzero(measured.any(axis=1)).tolist():
-        step = float(track.steps[i])
+        step = float(track.steps[i] if clock is None else clock[i])
         since = np.where(measured[i], np.where(pattern[i], np.minimum(since, step), np.inf), since)
         holds[i] = measured[i] & (step - since >= steps - 1)
     return holds

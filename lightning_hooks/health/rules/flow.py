@@ -7,14 +7,23 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.reach import multiplies_zeros, unused_parameters
 from lightning_hooks.health.roles import Mask, aligned, roles_of
-from lightning_hooks.health.rule import HealthRule, Severity, Symptom
-from lightning_hooks.health.rules.base import Needs, Obstacles, no_optimizer, no_structure
-from lightning_hooks.health.usage import gap_at_end, has_any, is_named_copy, membership_of
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom, missing
+from lightning_hooks.health.rules.base import (
+    LASTING,
+    Needs,
+    Obstacles,
+    all_the_same,
+    no_optimizer,
+    no_structure,
+    updates_before,
+)
+from lightning_hooks.health.usage import columns_for, gap_at_end, has_any, is_named_copy, membership_of
 
 _EPS: Final = {"float64": 2.3e-16, "float32": 1.2e-7, "float16": 9.8e-4, "bfloat16": 7.9e-3}
 """The relative distance of neighbouring numbers of a dtype."""
@@ -27,18 +36,21 @@ class NoGradient(HealthRule):
     """No gradient reaches a parameter that an optimizer holds and whose module runs, while others get one.
 
     The gradient is missing, or that of a weight is exactly 0 while other parameters of the same optimizer have one. It must
-    have been missing from the start on, or have been there at every step before. `UnusedOutput` has the parameters of which
-    the loss uses nothing, and `ZeroGradients` the steps at which no parameter has a gradient.
+    have been missing from the start on, or have been there at every step before. If the gradient of the module's output is
+    exactly 0 too, the path from there to the loss is shut. `UnusedOutput` has the parameters of which the loss uses
+    nothing, and `ZeroGradients` the steps at which no parameter has a gradient.
 
     Args:
         least: the number of steps without a gradient, for a parameter that had one.
         least_at_start: the number of steps without a gradient, for a parameter that never had one.
         history: the number of steps in a row at which a parameter had a gradient that it lost.
+        lasting: the number of updates, after the first, for which a path must be shut. One that starts at zero opens sooner.
     """
 
     least: int = 2
     least_at_start: int = 5
     history: int = 20
+    lasting: int = LASTING
     patience: int = 1
     family: ClassVar[str] = "facts"
     obstacles: ClassVar[Obstacles] = (no_optimizer, no_structure)
@@ -46,16 +58,19 @@ class NoGradient(HealthRule):
         ("grad", "nonfinite"),
         ("grad", "abs_max"),
         ("update", "nonfinite"),
+        ("update", "abs_max"),
         ("param", "norm"),
         ("output", "count"),
         ("output", "rms"),
         ("output", "zero_fraction"),
         ("input", "rms"),
         ("input", "zero_fraction"),
+        ("output_grad", "abs_max"),
     )
     every_n_steps: int = 5
     next_steps: ClassVar[tuple[str, ...]] = (
         "Search between the module and the loss for `detach()`, `torch.no_grad()`, `.data`, `.item()` and argmax.",
+        "If the gradient is exactly 0, search there for a gate, mask or scale of 0, and for an activation that gives only 0.",
         "If no gradient is to reach the parameter, call `requires_grad_(False)` on it.",
     )
     source: ClassVar[str] = "a definition; the optimizer must hold the parameter and its module must run"
@@ -63,8 +78,8 @@ class NoGradient(HealthRule):
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)
         # The rule runs without rows of outputs and inputs, which a monitor of parameters alone does not have. They only add
-        # whether a module ran, and what reads its output.
-        return None if reason is not None and ("`output`" in reason or "`input`" in reason) else reason
+        # whether a module ran, whether a gradient reaches its output, and what reads that.
+        return None if reason is not None and ("`output" in reason or "`input`" in reason) else reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         symptoms = [*self.without_gradient(evidence)]
@@ -136,11 +151,19 @@ class NoGradient(HealthRule):
         begin, value = int(grad.steps[measured[before]]), grad.values[measured[-1], column]
         if (runs is not None and not runs[measured[before:]].all()) or (not value == 0 and self._moves(evidence, name, begin)):
             return
-        tensor, text = "update", "the optimizer holds it and gets no gradient"
+        tensor, text, end = "update", "the optimizer holds it and gets no gradient", ""
         if value == 0:
+            largest = self._reaching_output(evidence, name, measured[before:])
+            if not largest > 0:
+                updates = updates_before(evidence)[measured[before:]]
+                if updates[-1] - updates[0] <= self.lasting:
+                    return
+                end = all_the_same(evidence)
             tensor, text = "grad", "its gradient is exactly 0, while others are not"
             if multiplies_zeros(evidence, name):
                 tensor, text = "input", "its gradient is exactly 0, because it multiplies nothing but zeros"
+            elif largest == 0:
+                tensor, text = "output_grad", "its gradient is exactly 0, because so is that of its module's output"
         for step in grad.steps[measured[before:]].tolist():
             if step >= int(grad.steps[grad.new.start]):
                 yield Symptom(
@@ -149,9 +172,18 @@ class NoGradient(HealthRule):
                     step=step,
                     measured=0.0,
                     threshold=1.0,
-                    text=f"{text} ({'since the start' if before == 0 else 'lost'})",
+                    text=f"{text} ({'since the start' if before == 0 else 'lost'}){end}",
                     since=begin,
                 )
+
+    def _reaching_output(self, evidence: Evidence, name: str, steps: NDArray[np.intp]) -> float:
+        """The largest gradient of the output of a parameter's module at these steps of the window; NaN if it is not known."""
+        track = evidence.track("output_grad", "abs_max")
+        if track is None:
+            return float("nan")
+        values = track.values[np.ix_(steps, columns_for(_module_of(evidence, name), track.names))]
+        known = values[~np.isnan(values)]
+        return float(known.max()) if len(known) else float("nan")
 
     def _moves(self, evidence: Evidence, name: str, begin: int) -> bool:
         """Whether something else than the optimizer changes the parameter, as with a moving average."""
@@ -186,6 +218,10 @@ class UnusedOutput(HealthRule):
         "If the loss should not, call `requires_grad_(False)` on the parameter.",
     )
     source: ClassVar[str] = "a definition: no threshold"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        reason = super().can_run(evidence)
+        return None if reason == missing(evidence, "output_grad", "abs_max") else reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         symptoms = [*_NO_GRADIENT.without_gradient(evidence)]

@@ -10,17 +10,18 @@ import numpy as np
 
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Mask, roles_of
-from lightning_hooks.health.rule import HealthRule, Symptom, symptoms_where
-from lightning_hooks.health.rules.base import Needs, Obstacles, held_for_steps, no_optimizer, no_structure
+from lightning_hooks.health.rule import HealthRule, Symptom, missing, symptoms_where
+from lightning_hooks.health.rules.base import (
+    LASTING,
+    Needs,
+    Obstacles,
+    all_the_same,
+    held_for_steps,
+    no_optimizer,
+    no_structure,
+    updates_before,
+)
 from lightning_hooks.health.usage import gap_at_end, is_named_copy
-
-LASTING: Final = 10
-"""Updates. Branches that start at zero, LoRA and ReZero leave that state within so many."""
-
-
-def _all_the_same(evidence: Evidence) -> str:
-    """The end of a sentence on a fact that a falling loss hides."""
-    return "; the loss falls all the same" if evidence.loss_falls() else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,7 @@ class ZeroInput(HealthRule):
     """Every element that enters a layer with weights is 0, at each step from the first one on.
 
     Args:
-        lasting: the number of steps for which it must be so.
+        lasting: the number of steps for which it must be so. A step that changes no parameter does not count.
     """
 
     lasting: int = LASTING
@@ -115,12 +116,16 @@ class ZeroInput(HealthRule):
     every_n_steps: int = 5
     family: ClassVar[str] = "activations"
     obstacles: ClassVar[Obstacles] = (no_structure,)
-    needs: ClassVar[Needs] = (("input", "zero_fraction"),)
+    needs: ClassVar[Needs] = (("input", "zero_fraction"), ("update", "abs_max"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "If the layer reads data, look at what the loader gives: a wrong key, a mask, a division of integers.",
         "If it reads another layer, look at the weights and biases there: something multiplies by 0.",
     )
     source: ClassVar[str] = "a definition; ten steps, because branches that start at zero leave that state within so many"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        reason = super().can_run(evidence)
+        return None if reason == missing(evidence, "update", "abs_max") else reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         track, roles = evidence.track("input", "zero_fraction"), roles_of(evidence)
@@ -131,9 +136,9 @@ class ZeroInput(HealthRule):
         # In a long run the window begins late. The early level tells whether the input was another one in between.
         pattern = (track.values >= 1.0) & judged & (first >= 1.0) & ~(early < 1.0)
         begun = np.logical_and.accumulate(pattern | np.isnan(track.values), axis=0)
-        end = _all_the_same(evidence)
-        text = f"every element of its input has been 0 since the first step{end}"
-        return symptoms_where(track, held_for_steps(track, begun & pattern, self.lasting), 1.0, lambda _: text, pattern)
+        text = f"every element of its input has been 0 since the first step{all_the_same(evidence)}"
+        lasts = held_for_steps(track, begun & pattern, self.lasting, updates_before(evidence))
+        return symptoms_where(track, lasts, 1.0, lambda _: text, pattern)
 
 
 RULES: Final[tuple[HealthRule, ...]] = (ZeroGradients(), ZeroInput())

@@ -31,6 +31,10 @@ OUTLIER: Final = 100.0
 OUTLIER_OVER_RMS: Final = 674.0
 """The multiple of the median root mean square that the magnitude of an outlier exceeds. Sun et al. require 1000 times the
 median magnitude of all elements, which for normally distributed elements is 0.674 times their root mean square."""
+EQUAL: Final = 1e-6
+"""All elements of a unit are equal if their mean is so close to their largest magnitude, as a share of that."""
+_COARSE: Final = 1e-3
+"""A variation above this share is larger than the error of 3e-4 that sums in float32 have."""
 
 
 class Units:
@@ -123,9 +127,13 @@ def _effective_units(units: Units) -> Array:
 def _unit_variation(units: Units) -> Array:
     mean = units.sums / units.elements[..., None]
     square = units.mean_squares
-    # Clip at 0, because rounding may make the variance of a constant unit negative.
-    variance = np.maximum(square - np.square(mean), 0.0)
+    # Rounding makes the variance of a nearly constant unit any small number, also a negative one. The smallest variance of
+    # unequal elements stands for it, and 0 for that of equal ones, whose mean is their largest magnitude.
+    variance = np.maximum(square - np.square(mean), np.square(EQUAL * units.abs_max))
     values: Array = np.sqrt(variance.sum(axis=-1) / square.sum(axis=-1))
+    if (values < _COARSE).any():
+        variance[np.abs(mean) >= (1 - EQUAL) * units.abs_max] = 0.0
+        values = np.where(values < _COARSE, np.sqrt(variance.sum(axis=-1) / square.sum(axis=-1)), values)
     return values
 
 

@@ -219,6 +219,41 @@ def test_an_output_of_the_model_that_collapses_is_told_while_the_loss_falls():
     assert warned(ConstantOutput(), run(NETWORK, network(head=units(unit_variation=0.0004)), loss=falling)) == {}
 
 
+EQUAL = units(unit_variation=0.0)
+
+
+@pytest.mark.parametrize(("output", "first"), [(EQUAL, 9), (lambda step: ZEROS, 0)], ids=["one value", "zeros"])
+def test_outputs_of_the_model_that_are_all_equal_are_told_while_the_loss_falls(output, first):
+    (finding,) = diagnosed(ConstantOutput(), run(NETWORK, network(net_2=units(), head=output), 60, loss=falling)).findings
+    assert (finding.rows, finding.first_step, finding.severity) == (("head",), first, "warning")
+    assert finding.message == "head: every sample gets exactly the same output."
+    # Ten updates lie between the outputs of steps 9 and 19, and twenty between those of steps 9 and 29.
+    assert warned(ConstantOutput(patience=1, updates=9), run(NETWORK, network(head=EQUAL), 20, loss=falling)) == {"head": 9}
+    assert warned(ConstantOutput(patience=1), run(NETWORK, network(head=EQUAL), 20, loss=falling)) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({"net_2": EQUAL}, {}),
+        ({"head": EQUAL}, {"facts": StepFacts(frozen=("head.weight",))}),
+        ({"head": units(unit_variation=1e-5)}, {}),
+        ({"head": units(unit_variation=0.0, count=64)}, {}),
+        ({"head": lambda step: Made() if step % 10 else ZEROS}, {}),
+    ],
+    ids=["a hidden layer", "frozen", "nearly equal", "one sample", "now and then"],
+)
+def test_equal_outputs_that_prove_nothing_are_notes_at_most(changes, options):
+    assert warned(ConstantOutput(), run(NETWORK, network(**changes), 120, loss=falling, **options)) == {}
+
+
+def test_steps_without_a_learning_rate_do_not_count_for_equal_outputs():
+    updates = {("update", "head.weight"): lambda step: of_rms(1.0) if step >= 60 else Made(std=0.0, low=0.0, high=0.0)}
+    outputs = network(head=units(unit_variation=lambda step: 0.0 if step <= 60 else 0.3))
+    assert warned(ConstantOutput(), run(NETWORK, outputs | updates, 120, loss=falling)) == {}
+    assert warned(ConstantOutput(), run(NETWORK, network(head=EQUAL) | updates, 120, loss=falling)) == {"head": 9}
+
+
 def test_the_output_for_single_samples_is_not_called_constant():
     assert found(ConstantOutput(), run(NETWORK, network(net_2=units(unit_variation=0.0, count=64)))) == {}
 

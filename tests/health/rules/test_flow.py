@@ -55,6 +55,37 @@ def test_a_gradient_of_exactly_zero_counts_if_others_have_one():
     assert found(NoGradient(), steps_of({"emb.weight": ZERO})) == {}
 
 
+def shut(output=ZERO, steps=60, moving=0):
+    """A run in which the gradient of `a.weight` is 0, and so is that of its module's output, if no other one is given.
+
+    The learning rate is above 0 from the step `moving` on.
+    """
+    tensors = {("output_grad", name): output if name == "a" else of_rms(1.0) for name in ("a", "b", "emb")}
+    for tensor in ("grad", "update", "param"):
+        tensors |= {(tensor, name): of_rms(1.0) for name in NAMES}
+    tensors |= {("update", name): from_step(moving, of_rms(1.0), ZERO) for name in NAMES} | {("grad", "a.weight"): ZERO}
+    return run(MODEL, tensors, steps=steps, facts=facts_of())
+
+
+def test_a_path_is_shut_if_the_gradient_of_an_output_is_zero_for_ten_updates_after_the_first():
+    (finding,) = diagnosed(NoGradient(), shut()).findings
+    assert (finding.tensor, finding.first_step) == ("output_grad", 0)
+    assert (
+        finding.message == "a.weight: its gradient is exactly 0, because so is that of its module's output (since the start)."
+    )
+    assert found(NoGradient(), shut(steps=12)) == {"a.weight": 0} and found(NoGradient(), shut(steps=11)) == {}
+    assert found(NoGradient(lasting=3), shut(steps=5)) == {"a.weight": 0}
+
+
+def test_updates_without_a_rate_open_no_path():
+    assert found(NoGradient(), shut(steps=36, moving=25)) == {} and found(NoGradient(), shut(steps=37, moving=25)) != {}
+
+
+def test_a_gradient_that_is_zero_behind_an_output_that_gets_one_is_told_after_five_steps():
+    (finding,) = diagnosed(NoGradient(), shut(output=of_rms(0.1), steps=6)).findings
+    assert finding.message == "a.weight: its gradient is exactly 0, while others are not (since the start)."
+
+
 def test_a_parameter_of_an_optimizer_that_steps_at_other_steps_is_judged_at_its_own():
     even = {name: lambda step: of_rms(1.0) if step % 2 == 0 else None for name in ("a.weight",)}
     odd = {"b.weight": lambda step: of_rms(1.0) if step % 2 else None}
@@ -119,15 +150,15 @@ BODY, HEAD, TAIL = of_rms(1.0), of_rms(0.7, zeros=0.5), of_rms(0.3)
 THREE = structure_of({"body": "Linear", "head": "Linear", "tail": "Linear"})
 
 
-def three(order, inputs, without):
+def three(order, inputs, without, gradient=None, model=THREE):
     """A run of three layers, executed in this order, one of which has no gradient."""
     tensors = {("input", name): inputs[name] for name in order}
     tensors |= {("output", name): of_rms(2.0 + i) for i, name in enumerate(order)}
-    names = [each.name for each in THREE.parameters]
+    names = [each.name for each in model.parameters]
     for tensor in ("grad", "update", "param"):
         tensors |= {(tensor, name): of_rms(1.0) for name in names}
-    tensors |= {("grad", name): None for name in names if name.startswith(without)}
-    return run(THREE, tensors, steps=20, facts=facts_of(names))
+    tensors |= {("grad", name): gradient for name in names if name.startswith(without)}
+    return run(model, tensors, steps=20, facts=facts_of(names))
 
 
 @pytest.mark.parametrize(
@@ -146,6 +177,17 @@ def test_an_output_that_nothing_reads_is_no_cut_graph(order, inputs, without, is
     expected = {f"{without}.weight": 0, f"{without}.bias": 0}
     assert found(UnusedOutput(), views) == (expected if is_unused else {})
     assert found(NoGradient(), views) == ({} if is_unused else expected)
+
+
+@pytest.mark.parametrize("units", [64, 10])
+def test_zero_times_an_output_may_be_added_to_what_the_next_layer_reads_if_it_has_as_many_units(units):
+    model = structure_of({"body": "Linear", "head": "Linear", "tail": "Linear"}, {"head": (units, 64)})
+    views = three(["body", "head", "tail"], {"body": BODY, "head": HEAD, "tail": HEAD}, "head", ZERO, model)
+    assert ("head.weight" in found(NoGradient(), views)) is (units == 64)
+    notes = {each.message for each in diagnosed(UnusedOutput(), views).findings}
+    assert notes == (
+        {"head.weight: its gradient is exactly 0, and no later module reads its output."} if units == 10 else set()
+    )
 
 
 def test_nothing_is_said_of_an_output_until_inputs_are_measured():

@@ -105,6 +105,13 @@ def test_an_input_that_is_zero_for_a_while_is_no_finding(inputs):
     assert found(ZeroInput(), entering(inputs)) == {}
 
 
+@pytest.mark.parametrize(("steps", "is_told"), [(34, False), (50, True)])
+def test_steps_without_a_learning_rate_do_not_count_for_an_input_of_zeros(steps, is_told):
+    updates = {("update", "a.weight"): lambda step: of_rms(1.0) if step >= 25 else ZERO}
+    tensors = {("input", "b"): ZERO, ("output", "a"): of_rms(1.0)} | updates
+    assert bool(found(ZeroInput(), run(MODEL, tensors, steps))) is is_told
+
+
 def test_an_input_that_was_another_one_before_the_window_has_not_been_zero_since_the_first_step():
     assert found(ZeroInput(), entering(lambda step: of_rms(1.0) if 0 < step < 100 else ZERO, steps=400)) == {}
 

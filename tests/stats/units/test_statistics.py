@@ -144,6 +144,14 @@ def test_units_that_have_one_value_in_the_whole_step_do_not_vary():
     assert of(100.0 + data, "unit_variation") == pytest.approx(0.01, rel=0.05)
 
 
+@pytest.mark.parametrize("error", [-1e-7, 0.0, 1e-7])
+@pytest.mark.parametrize("last", [-4.6, -4.6 * (1 + 1e-4)])
+def test_equal_elements_do_not_vary_and_nearly_equal_ones_do_whatever_the_error_of_their_sums_in_float32(last, error):
+    square = 15 * 4.6**2 + last**2
+    variation = float(compute("unit_variation", units([-last], [square * (1 + error)], [-15 * 4.6 + last]), 16.0))
+    assert variation == 0.0 if last == -4.6 else 1e-6 <= variation < 1e-3
+
+
 def test_a_nan_is_not_hidden():
     data = np.ones((3, 4))
     data[:, 0] = 0.0
