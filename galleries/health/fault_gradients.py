@@ -36,6 +36,25 @@ def cleared_early(seed: int) -> Case:
     return Case(ClearedEarly(), loader(*digits(), seed=seed))
 
 
+class SteppedWithin(Perceptron):
+    """Trains each parameter as soon as its gradient is there, and gives Lightning an optimizer that finds none."""
+
+    def __init__(self) -> None:
+        super().__init__(sgd(1e-3))
+        self.within = {each: torch.optim.Adam([each], 1e-3) for each in self.parameters()}
+        for parameter in self.within:
+            parameter.register_post_accumulate_grad_hook(self.step)
+
+    def step(self, parameter: Any) -> None:
+        self.within[parameter].step()
+        parameter.grad = None
+
+
+def stepped_within(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(SteppedWithin(), loader(*digits(), seed=seed))
+
+
 class SpareHead(Perceptron):
     """Computes a second head that its loss does not use."""
 
@@ -288,6 +307,15 @@ TRAININGS = [
         "set",
         Expectation("pattern", ("ZeroGradients",), cause="GradientsClearedEarly"),
         "Gradients are cleared between the backward pass and the step.",
+    ),
+    Training(
+        "step-within-backward",
+        "gradients",
+        stepped_within,
+        100,
+        "held",
+        Expectation("pattern", ("GradientsConsumed",)),
+        "Each parameter is trained within the backward pass, as soon as it has a gradient: meant, and worth a note.",
     ),
     Training(
         "spare-head",

@@ -1,4 +1,7 @@
-"""Rules on numbers that cannot be right whatever the loss does: no gradient at all, an input of zeros."""
+"""Rules on numbers that cannot be right whatever the loss does: no gradient at all, an input of zeros.
+
+A gradient that is consumed within the backward pass is no fault, and has a rule that says so.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import Mask, roles_of
-from lightning_hooks.health.rule import HealthRule, Symptom, missing, symptoms_where
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom, missing, symptoms_where
 from lightning_hooks.health.rules.base import (
     LASTING,
     Needs,
@@ -21,7 +25,10 @@ from lightning_hooks.health.rules.base import (
     no_structure,
     updates_before,
 )
-from lightning_hooks.health.usage import gap_at_end, is_named_copy
+from lightning_hooks.health.usage import gap_at_end, has_any, is_named_copy
+
+_MOVES: Final = 1e-6
+"""The relative change of a norm that is no rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +36,7 @@ class ZeroGradients(HealthRule):
     """The optimizer steps, and no parameter has a gradient other than 0.
 
     All gradients are exactly 0 at ten updates in a row; or no parameter has one at all, at ten updates. It is no fault if the
-    loss has fallen to exactly 0, since all is learned then.
+    loss has fallen to exactly 0, since all is learned then, nor if parameters change all the same; see `GradientsConsumed`.
 
     Args:
         least: the number of updates.
@@ -40,13 +47,25 @@ class ZeroGradients(HealthRule):
     every_n_steps: int = 5
     family: ClassVar[str] = "gradients"
     obstacles: ClassVar[Obstacles] = (no_optimizer,)
-    needs: ClassVar[Needs] = (("grad", "nonfinite"), ("grad", "abs_max"), ("update", "nonfinite"))
+    needs: ClassVar[Needs] = (
+        ("grad", "nonfinite"),
+        ("grad", "abs_max"),
+        ("update", "nonfinite"),
+        ("update", "abs_max"),
+        ("param", "norm"),
+        ("output_grad", "abs_max"),
+    )
     next_steps: ClassVar[tuple[str, ...]] = (
         "If no parameter has a gradient, search for `zero_grad()` between `backward()` and `step()`.",
         "If gradients are 0, look at what stands before the loss: a ReLU at the output, a limit that every output exceeds, "
         "targets that are all ignored, `zero_infinity`.",
     )
     source: ClassVar[str] = "a definition; at ten updates, because branches that start at zero and single batches may have none"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        reason = super().can_run(evidence)
+        # Rows of parameters and modules only show where gradients are consumed. A monitor of gradients alone has none.
+        return None if reason is not None and ("`param`" in reason or "`output_grad`" in reason) else reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         largest = evidence.track("grad", "abs_max")
@@ -67,6 +86,8 @@ class ZeroGradients(HealthRule):
             if at < largest.new.start or has[end]:
                 continue
             row, missing = gap_at_end(has[: end + 1]), int(is_missing[: end + 1].sum())
+            if is_missing[end] and _consumed(evidence, self.least):
+                continue
             if is_missing[end] and missing >= self.least:
                 measured, text = missing, f"no parameter has a gradient at {missing} of the last {end + 1} updates"
             elif row >= self.least and not learned[end]:
@@ -101,6 +122,65 @@ class ZeroGradients(HealthRule):
     def _zeros(self, evidence: Evidence, at: int) -> str:
         loss = evidence.loss()
         return "the loss and all gradients are" if loss is not None and loss.values[at, 0] == 0 else "all gradients are"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientsConsumed(HealthRule):
+    """Parameters have no gradient when the optimizer steps, and change all the same. Each gradient is consumed within backward.
+
+    A hook steps as soon as a gradient is there, as `_apply_optimizer_in_backward` of torch does, or takes the gradient into
+    memory of its own. That is meant, so this is information: rules on gradients cannot judge these parameters. The gradient
+    of the module's output is the witness: no gradient reaches a moving average of another module, which changes likewise.
+
+    Args:
+        least: the number of updates.
+    """
+
+    least: int = LASTING
+    severity: Severity = Severity.INFO
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
+    obstacles: ClassVar[Obstacles] = (no_optimizer, no_structure)
+    needs: ClassVar[Needs] = (("grad", "nonfinite"), ("update", "abs_max"), ("param", "norm"), ("output_grad", "abs_max"))
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "In a plain loop, give `instrument` the optimizers that step within backward: then their gradients are measured.",
+    )
+    source: ClassVar[str] = "a definition; at ten updates, all that were watched, because code may set weights at single steps"
+
+    def can_run(self, evidence: Evidence) -> str | None:
+        reason = super().can_run(evidence)
+        return None if reason is not None and "`output_grad`" in reason else reason
+
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
+        count = evidence.track("grad", "nonfinite")
+        if count is None or not np.isnan(evidence.new_values(count)).any():
+            return
+        text = "it has no gradient when the optimizer steps, and changes all the same: its gradient is consumed within backward"
+        for name, begin in _consumed(evidence, self.least).items():
+            yield Symptom(name, tensor="", step=evidence.step, measured=1.0, threshold=0.0, text=text, since=begin)
+
+
+def _consumed(evidence: Evidence, least: int) -> dict[str, int]:
+    """The first update of each parameter that had a gradient at none of at least so many updates, and yet changes."""
+    count, update, param, reached = (evidence.track(*need) for need in GradientsConsumed.needs)
+    roles = roles_of(evidence)
+    if count is None or update is None or param is None or roles is None:
+        return {}
+    of_updates, of_params = columns_of(update.names, count.names), columns_of(param.names, count.names)
+    found: dict[str, int] = {}
+    is_known = (of_updates >= 0) & (of_params >= 0)
+    for column in np.flatnonzero(np.isnan(count.values).all(axis=0) & is_known).tolist():
+        name, changes = count.names[column], update.values[:, of_updates[column]]
+        updates = np.flatnonzero(~np.isnan(changes))
+        above = has_any(reached, roles.owners((name,))[0])
+        if len(updates) < least or (above is not None and not above.any()):
+            continue
+        norms = param.values[updates, of_params[column]]
+        norms = norms[np.isfinite(norms)]
+        if (changes[updates] > 0).all() or (len(norms) > 1 and np.ptp(norms) > _MOVES * abs(norms[0])):
+            found[name] = int(count.steps[updates[0]])
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,5 +221,5 @@ class ZeroInput(HealthRule):
         return symptoms_where(track, lasts, 1.0, lambda _: text, pattern)
 
 
-RULES: Final[tuple[HealthRule, ...]] = (ZeroGradients(), ZeroInput())
+RULES: Final[tuple[HealthRule, ...]] = (ZeroGradients(), GradientsConsumed(), ZeroInput())
 """The rules on numbers that cannot be right, with their defaults."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lightning_hooks.health.rules.zeros import ZeroGradients, ZeroInput
+from lightning_hooks.health.rules.zeros import GradientsConsumed, ZeroGradients, ZeroInput
 from lightning_hooks.plan.row_index import RequestedRows, RowIndex
 from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
 from lightning_hooks.rules.schedule import EveryN
@@ -18,8 +18,10 @@ MODEL = structure_of({"a": "Linear", "b": "Linear"})
 
 def trained(grads, loss=lambda step: 3.0, steps=40):
     """A run in which both parameters have the same gradient at each step."""
-    tensors = {("grad", name): grads for name in NAMES} | {("update", name): of_rms(1.0) for name in NAMES}
-    return run(MODEL, tensors, steps, loss, FACTS)
+    updates = ZERO if grads is None else of_rms(1.0)
+    return run(
+        MODEL, {(t, name): each for name in NAMES for t, each in (("grad", grads), ("update", updates))}, steps, loss, FACTS
+    )
 
 
 def since(step, value=ZERO):
@@ -52,6 +54,41 @@ def test_updates_at_which_no_parameter_has_a_gradient_are_counted(grads, count):
     assert [each.message for each in findings] == [f"No parameter has a gradient at {count} of the last 40 updates."][
         : count > 0
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "update", "is_consumed"),
+    [(True, ZERO, True), (False, of_rms(0.1), True), (False, ZERO, False)],
+    ids=["within backward", "by an optimizer that kept it", "not at all"],
+)
+def test_a_gradient_that_is_consumed_within_backward_is_not_missing(changes, update, is_consumed):
+    size = (lambda step: of_rms(1 + 1e-4 * step)) if changes else of_rms(1.0)
+    tensors = {("grad", "a.weight"): None, ("update", "a.weight"): update, ("param", "a.weight"): size}
+    views = run(MODEL, tensors, 40, facts=FACTS)
+    assert found(ZeroGradients(), views) == ({} if is_consumed else {"": 0})
+    findings = diagnosed(GradientsConsumed(), views).findings
+    text = "it has no gradient when the optimizer steps, and changes all the same: its gradient is consumed within backward"
+    assert [(each.severity, each.first_step, each.message) for each in findings] == [("info", 0, f"a.weight: {text}.")][
+        : int(is_consumed)
+    ]
+    assert found(GradientsConsumed(), views[:9]) == {}
+
+
+@pytest.mark.parametrize("had", [0, 8], ids=["at first", "later"])
+def test_a_parameter_that_had_a_gradient_consumes_none_within_backward(had):
+    grads = lambda step: of_rms(1.0) if step == had else None  # noqa: E731
+    tensors = {
+        ("grad", "a.weight"): grads,
+        ("update", "a.weight"): ZERO,
+        ("param", "a.weight"): lambda step: of_rms(1.0 + step),
+    }
+    assert found(GradientsConsumed(), run(MODEL, tensors, 40, facts=FACTS)) == {}
+
+
+def test_a_moving_average_that_the_optimizer_holds_consumes_no_gradient():
+    moves = {("grad", "a.weight"): None, ("update", "a.weight"): ZERO, ("param", "a.weight"): lambda step: of_rms(1.0 + step)}
+    reached = {("output_grad", "a"): None, ("output_grad", "b"): of_rms(1.0)}
+    assert found(GradientsConsumed(), run(MODEL, {**moves, **reached}, 40, facts=FACTS)) == {}
 
 
 def test_updates_between_those_at_which_gradients_are_watched_say_nothing():
