@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from lightning_hooks.checks.result import CheckResult, Status
 from lightning_hooks.errors import listed
 from lightning_hooks.health.criterion import Criterion
+from lightning_hooks.health.rule import user_names
 
 if TYPE_CHECKING:
     from lightning_hooks.checks.trial import Trial
@@ -116,7 +117,7 @@ class Check(Criterion):
         advice: Sequence[str] | None = None,
     ) -> CheckResult:
         names = tuple(dict.fromkeys(row for row in rows if row))
-        text = f"{listed(names, 3)}: {message}" if names else message
+        text = f"{listed(user_names(names), 3)}: {message}" if names else message
         next_steps = tuple(self.next_steps if advice is None else advice) if status in ("warn", "fail") else ()
         return CheckResult(
             self.name, status=status, rows=names, message=text, measured=measured, threshold=threshold, next_steps=next_steps

@@ -12,7 +12,7 @@ from lightning_hooks.checks.table import as_table
 from lightning_hooks.codec import encode
 from lightning_hooks.errors import listed
 from lightning_hooks.health.finding import Finding, fingerprint_of
-from lightning_hooks.health.rule import Severity, Symptom
+from lightning_hooks.health.rule import Severity, Symptom, user_names
 
 Status = Literal["pass", "warn", "fail", "skip"]
 STATUSES: Final = get_args(Status)
@@ -62,7 +62,7 @@ class CheckResult:
     def finding(self) -> Finding:
         """The result as a finding of step 0: critical for `fail`, a warning for `warn`, otherwise information."""
         measured, threshold = (math.nan if each is None else each for each in (self.measured, self.threshold))
-        text = self.message.removeprefix(f"{listed(self.rows, 3)}: ")  # A symptom has its row beside the text.
+        text = self.message.removeprefix(f"{listed(user_names(self.rows), 3)}: ")  # A symptom has its row beside the text.
         symptom = Symptom(
             self.rows[0] if self.rows else "", tensor="", step=0, measured=measured, threshold=threshold, text=text
         )

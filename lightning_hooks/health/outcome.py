@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from lightning_hooks.health.finding import Cause, Finding, stands
 from lightning_hooks.health.journal import RunFindings
-from lightning_hooks.health.rule import Severity
+from lightning_hooks.health.rule import Severity, user_name
 
 Status = Literal["passed", "noted", "failed", "skipped", "broken"]
 Level = Literal["note", "warning", "error"]
@@ -89,10 +89,8 @@ def report_of_run(name: str, known: RunFindings, findings: Iterable[Finding]) ->
 
 def outcome_of_finding(finding: Finding, cause: Cause | None = None) -> Outcome:
     """What a finding says; its cause becomes the first reason, and gives the next steps."""
-    reasons = [
-        symptom.text if not symptom.row else f"{symptom.row}, step {symptom.step}: {symptom.text}"
-        for symptom in finding.evidence[:3]
-    ]
+    quoted = [f"{user_name(each.row)}, step {each.step}: {each.text}" if each.row else each.text for each in finding.evidence]
+    reasons = [*dict.fromkeys(quoted)][:3]
     message = finding.message
     if finding.is_over is not None:
         message = f"{message} Over since step {finding.is_over}."

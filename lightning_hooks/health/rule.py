@@ -287,8 +287,18 @@ def shown_rows(rows: Sequence[str]) -> str:
         >>> shown_rows(["fc.parametrizations.weight.original0", "fc.parametrizations.weight.original1"])
         'fc.weight'
     """
-    names = [*dict.fromkeys(map(user_name, rows))]
+    names = user_names(rows)
     return f"{names[0] or 'the loss'}, then {len(names) - 1} more" if len(names) > 1 else names[0] if names else ""
+
+
+def user_names(rows: Iterable[str]) -> list[str]:
+    """The names by which a user knows parameters, each once; see `user_name`.
+
+    Example:
+        >>> user_names(["fc.weight_g", "fc.weight_v", "fc.bias"])
+        ['fc.weight', 'fc.bias']
+    """
+    return [*dict.fromkeys(map(user_name, rows))]
 
 
 def user_name(row: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from lightning_hooks.errors import printable
 from lightning_hooks.health.finding import Cause, Finding
-from lightning_hooks.health.rule import Severity, shown_rows
+from lightning_hooks.health.rule import Severity, shown_rows, user_name
 
 WIDTH: Final = 110  # characters
 _MOST_REASONS: Final = 8  # lines
@@ -83,10 +83,9 @@ def block_of_withdrawal(name: str) -> Block:
 def block_of_finding(finding: Finding) -> Block:
     """The block of a finding that stands alone."""
     verdict = f"{finding.rule}, since step {finding.first_step}. {finding.message}"
-    why = tuple(
-        f"{'' if not symptom.row else f'{symptom.row}, '}step {symptom.step}: {symptom.text}"
-        for symptom in finding.evidence[:3]
-    )
+    quoted = [f"{user_name(each.row)}, " * bool(each.row) + f"step {each.step}: {each.text}" for each in finding.evidence]
+    # The two parts of a weight behind a weight norm say the same.
+    why = tuple(dict.fromkeys(quoted))[:3]
     source = (f"threshold: {finding.source}",) if finding.source else ()
     harm = (finding.harm,) if finding.harm else ()
     reasons = why + harm + source

@@ -5,14 +5,43 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_hooks import HealthMonitor
+from lightning_hooks import HealthMonitor, check
+from lightning_hooks.health.text import as_text, blocks_of
 from tests.callbacks.models import trainer_of
 from tests.exam._trainings import Batch, cross_entropy, digits, drawn, fit, perceptron, train
+
+# -- weight norms ----------------------------------------------------------------------------------------------------------
+
+
+class Cut(nn.Module):
+    """Cuts the graph."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.detach()
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("norm", [nn.utils.parametrizations.weight_norm, nn.utils.weight_norm], ids=["new", "old"])
+def test_a_weight_behind_a_weight_norm_is_said_once(norm: Any) -> None:
+    """Three layers have two parameters in the place of each weight. A user knows three weights."""
+    torch.manual_seed(0)
+    layers = [norm(nn.Linear(64, 64, bias=False)) for _ in range(3)]
+    model = nn.Sequential(nn.Flatten(), *layers, Cut(), nn.Linear(64, 10))
+    said = train(model, torch.optim.Adam(model.parameters(), 1e-3), drawn(digits(), 30, 64))
+    (finding,), (cause,) = said.findings, said.causes
+    assert finding.message == "1.weight, then 2 more: the optimizer holds it and gets no gradient (since the start)."
+    assert cause.message.startswith("No gradient reaches 1.weight, then 2 more: something cuts the graph")
+    alone = as_text(block for block in blocks_of([], said.findings)).splitlines()
+    assert [line[8:16] for line in alone if "step 0: " in line] == ["1.weight", "2.weight", "3.weight"]
+    result = check(model, next(drawn(digits(), 1, 64)), loss=nn.functional.cross_entropy)["NoGradient"]
+    assert result.message.startswith("1.weight, 2.weight, 3.weight: no gradient comes in ")
+
 
 # -- an optimizer within backward ------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from lightning_hooks.checks.trial import Trial
 from lightning_hooks.errors import counted, listed
 from lightning_hooks.health.accepting import is_accepted
 from lightning_hooks.health.roles import EXPERT
+from lightning_hooks.health.rule import user_names
 from lightning_hooks.health.rules import flow
 from lightning_hooks.health.usage import is_named_copy
 
@@ -78,7 +79,7 @@ class NoGradient(Check):
         if forgotten:
             return self.warned(forgotten, f"no gradient comes in {steps}, and no optimizer holds the parameter", 0.0, 0.0)
         excused = [name for name in [*without, *zero] if name not in missing]
-        more = f"; left out as not used in this batch or as copies: {listed(excused, 3)}" if excused else ""
+        more = f"; left out as not used in this batch or as copies: {listed(user_names(excused), 3)}" if excused else ""
         return self.passed(f"a gradient reaches {len(trial.trainable) - len(excused)} trainable parameters{more}")
 
     def _is_excused(self, trial: Trial, name: str, called: set[str]) -> bool:
@@ -236,7 +237,7 @@ class FrozenMoves(Check):
         if norms:
             text = "the parameters of this norm are frozen, and its running statistics change in training"
             return self.warned(norms, text)
-        more = f"; {listed(averaged, 3)}: averaged by the step" if averaged else ""
+        more = f"; {listed(user_names(averaged), 3)}: averaged by the step" if averaged else ""
         return self.passed(f"{counted(len(frozen) - len(averaged), 'frozen parameter')} stayed the same{more}")
 
 
