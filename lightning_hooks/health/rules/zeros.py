@@ -5,7 +5,7 @@ A gradient that is consumed within the backward pass is no fault, and has a rule
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -25,8 +25,13 @@ from lightning_hooks.health.rules.base import (
     no_structure,
     updates_before,
 )
-from lightning_hooks.health.usage import gap_at_end, has_any, is_named_copy
+from lightning_hooks.health.usage import gap_at_end, has_any, is_named_copy, rates_of
 
+_ARRIVED: Final = ("grad", "abs_max")
+_CHANGE: Final = ("update", "abs_max")
+_FINAL: Final = ("final_grad", "norm")
+_WITNESSES: Final = ("param", "output_grad", "final_grad")
+"""The tensors that tell why a gradient is missing."""
 _MOVES: Final = 1e-6
 """The relative change of a norm that is no rounding."""
 
@@ -35,8 +40,10 @@ _MOVES: Final = 1e-6
 class ZeroGradients(HealthRule):
     """The optimizer steps, and no parameter has a gradient other than 0.
 
-    All gradients are exactly 0 at ten updates in a row; or no parameter has one at all, at ten updates. It is no fault if the
-    loss has fallen to exactly 0, since all is learned then, nor if parameters change all the same; see `GradientsConsumed`.
+    All gradients are exactly 0 at ten updates in a row; or no parameter has one at all, at ten updates. Gradients that had
+    arrived may be gone when they are read last before the step: such an update counts if it changes nothing. It is no fault
+    if the loss has fallen to exactly 0, since all is learned then, nor if parameters without a gradient change all the same;
+    see `GradientsConsumed`.
 
     Args:
         least: the number of updates.
@@ -54,6 +61,7 @@ class ZeroGradients(HealthRule):
         ("update", "abs_max"),
         ("param", "norm"),
         ("output_grad", "abs_max"),
+        ("final_grad", "norm"),
     )
     next_steps: ClassVar[tuple[str, ...]] = (
         "If no parameter has a gradient, search for `zero_grad()` between `backward()` and `step()`.",
@@ -64,10 +72,15 @@ class ZeroGradients(HealthRule):
 
     def can_run(self, evidence: Evidence) -> str | None:
         reason = super().can_run(evidence)
-        # Rows of parameters and modules only show where gradients are consumed. A monitor of gradients alone has none.
-        return None if reason is not None and ("`param`" in reason or "`output_grad`" in reason) else reason
+        # These rows only show where gradients are consumed, or are gone before the step. A monitor of gradients has none.
+        return None if reason is not None and any(f"`{each}`" in reason for each in _WITNESSES) else reason
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
+        yield from self._without_gradient(evidence)
+        yield from self._cleared(evidence)
+
+    def _without_gradient(self, evidence: Evidence) -> Iterator[Symptom]:
+        """The updates that find no gradient, or only zeros, before any code between backward and step has run."""
         largest = evidence.track("grad", "abs_max")
         if largest is None:
             return
@@ -104,6 +117,36 @@ class ZeroGradients(HealthRule):
                 text=text,
                 since=since,
             )
+
+    def _cleared(self, evidence: Evidence) -> Iterator[Symptom]:
+        """The updates that change nothing, since gradients that were there are gone when they are read last before the step."""
+        largest, update, final = (evidence.track(*need) for need in (_ARRIVED, _CHANGE, _FINAL))
+        if largest is None or update is None or final is None or not (update.values[update.new] == 0).any():
+            return
+        with np.errstate(invalid="ignore"):
+            has_arrived, changes = np.any(largest.values > 0, axis=1), np.any(update.values > 0, axis=1)
+        updates = np.flatnonzero(~np.isnan(update.values).all(axis=1) & ~np.isnan(largest.values).all(axis=1))
+        is_due, is_there = np.any(evidence.are_due("final_grad"), axis=1), ~np.isnan(final.values).all(axis=1)
+        is_cleared = has_arrived & ~changes & ~is_there
+        for end, at in enumerate(updates.tolist()):
+            if at < update.new.start or not is_cleared[at]:
+                continue
+            before = updates[: end + 1][is_cleared[updates[: end + 1]]]
+            if len(before) < self.least or not is_due[before].any():
+                continue
+            if max(rates_of(evidence.facts_at(int(update.steps[at]))), default=0.0) > 0:
+                text = (
+                    f"gradients are gone when the optimizer steps, and nothing changes, at {len(before)} of {end + 1} updates"
+                )
+                yield Symptom(
+                    "",
+                    tensor="",
+                    step=int(update.steps[at]),
+                    measured=float(len(before)),
+                    threshold=float(self.least),
+                    text=text,
+                    since=int(update.steps[before[0]]),
+                )
 
     def _are_asked_for(self, evidence: Evidence) -> Mask:
         """At which steps of the window gradients were to be measured, or it is not known: updates may be watched more often."""

@@ -85,6 +85,28 @@ def test_a_parameter_that_had_a_gradient_consumes_none_within_backward(had):
     assert found(GradientsConsumed(), run(MODEL, tensors, 40, facts=FACTS)) == {}
 
 
+@pytest.mark.parametrize(
+    ("every", "final", "update", "count"),
+    [(1, None, ZERO, 40), (2, None, ZERO, 20), (1, of_rms(1.0), ZERO, 0), (1, None, of_rms(0.1), 0), (5, None, ZERO, 0)],
+    ids=["at each", "at every second one", "an optimizer that waits", "an optimizer that kept them", "at eight"],
+)
+def test_gradients_that_are_gone_between_their_arrival_and_the_step_are_told(every, final, update, count):
+    def planted(value):
+        return lambda step: value if step % every == every - 1 else of_rms(1.0)
+
+    tensors = {("grad", "a.weight"): of_rms(1.0), ("update", "a.weight"): planted(update)}
+    views = run(MODEL, {**tensors, ("final_grad", "a.weight"): planted(final)}, 40, facts=FACTS)
+    findings = diagnosed(ZeroGradients(), views).findings
+    text = f"Gradients are gone when the optimizer steps, and nothing changes, at {count} of 40 updates."
+    assert [(each.first_step, each.message) for each in findings] == [(every - 1, text)][: count > 0]
+
+
+def test_a_rate_of_zero_changes_nothing_either():
+    still = StepFacts((OptimizerFacts("SGD", (GroupFacts(0.0, 0.0, NAMES),)),))
+    tensors = {("grad", "a.weight"): of_rms(1.0), ("update", "a.weight"): ZERO, ("final_grad", "a.weight"): None}
+    assert found(ZeroGradients(), run(MODEL, tensors, 40, facts=still)) == {}
+
+
 def test_a_moving_average_that_the_optimizer_holds_consumes_no_gradient():
     moves = {("grad", "a.weight"): None, ("update", "a.weight"): ZERO, ("param", "a.weight"): lambda step: of_rms(1.0 + step)}
     reached = {("output_grad", "a"): None, ("output_grad", "b"): of_rms(1.0)}
