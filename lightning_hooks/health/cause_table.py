@@ -64,7 +64,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="EvaluationMode",
-        message="Modules train in evaluation mode, so that norms use old statistics and dropout does nothing: {where}.",
+        message="Batch norms are trained in evaluation mode, so that they use their stored statistics: {where}.",
         required=("NormStatistics",),
         supporting=("LossConstant", "LossSpike", "LossDiverged", "ConstantOutput"),
         next_steps=("Call `model.train()` after each evaluation that your code makes inside the training step.",),

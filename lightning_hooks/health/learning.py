@@ -62,10 +62,17 @@ def is_at_chance(losses: Array, entropy: CrossEntropy) -> bool:
         >>> is_at_chance(loss, CrossEntropy(10, False)), is_at_chance(loss - 0.1, CrossEntropy(10, False))
         (True, False)
     """
-    if len(losses) < 2:
-        return False
-    least = max(3 * error_of(noise_of(losses), len(losses)), _SHARE * entropy.chance)
-    return bool(np.median(losses) > entropy.chance - least)
+    return len(losses) >= 2 and bool(np.median(losses) > entropy.chance - doubt_of(losses, entropy))
+
+
+def doubt_of(losses: Array, entropy: CrossEntropy) -> float:
+    """By how much a median must differ from the cross entropy of equal probabilities, as it differs by less by chance.
+
+    Args:
+        losses: at least two, float64 [steps].
+        entropy: of the loss.
+    """
+    return max(3 * error_of(noise_of(losses), len(losses)), _SHARE * entropy.chance)
 
 
 class LossCourse(NamedTuple):

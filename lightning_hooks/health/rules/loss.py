@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_hooks.health.cross_entropy import CrossEntropy, cross_entropy_of
 from lightning_hooks.health.evidence import LOSS, Evidence
-from lightning_hooks.health.learning import is_at_chance, late_losses
+from lightning_hooks.health.learning import doubt_of, is_at_chance, late_losses
 from lightning_hooks.health.roles import Array, medians, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import WITNESS, Obstacles, no_loss
@@ -250,7 +250,7 @@ class LossConstant(HealthRule):
             return
         entropy, recent = cross_entropy_of(evidence), late_losses(evidence)
         if entropy is not None and not entropy.is_negated and is_at_chance(recent, entropy):
-            yield self._at_chance(entropy, float(np.median(recent)), evidence)
+            yield self._at_chance(entropy, recent, evidence)
         else:
             yield from self._not_moved(evidence, values, steps, float(early[0]))
 
@@ -259,10 +259,14 @@ class LossConstant(HealthRule):
         last = None if evidence.facts is None else evidence.facts.last_step
         return self.unknown if last is None else max(self.steps, min(self.share * last, self.most))
 
-    def _at_chance(self, entropy: CrossEntropy, loss: float, evidence: Evidence) -> Symptom:
+    def _at_chance(self, entropy: CrossEntropy, recent: Array, evidence: Evidence) -> Symptom:
+        loss, doubt = float(np.median(recent)), doubt_of(recent, entropy)
+        where, follows = "at chance", "outputs do not depend on inputs, or labels do not belong to them"
+        if loss > entropy.chance + doubt:
+            where, follows = "above chance", "the model is worse than one that knows nothing"
         text = (
-            f"the loss is at chance: it is {loss:.4g}, and that of {entropy.classes} equal probabilities is "
-            f"{entropy.chance:.4g}; outputs do not depend on inputs, or labels do not belong to them"
+            f"the loss is {where}: it is {loss:.4g}, give or take {doubt:.2g}, and that of {entropy.classes} equal "
+            f"probabilities is {entropy.chance:.4g}; {follows}"
         )
         first = evidence.first_step
         return Symptom("", tensor="", step=evidence.step, measured=loss, threshold=entropy.chance, text=text, since=first)

@@ -115,6 +115,18 @@ def test_a_loss_at_chance_is_told_although_the_bias_has_learned_the_frequencies(
     assert f"that of {classes} equal probabilities is {chance:.4g}; outputs do not depend on inputs" in finding.message
 
 
+@pytest.mark.parametrize(("times", "share"), [(1.2, 0.02), (1.05, 0.002)])
+def test_a_loss_above_chance_is_not_called_that_of_outputs_that_ignore_inputs(times, share):
+    (finding,) = said_of(LossConstant(), classifying(series(lambda step: times * np.log(10), share)))
+    assert finding.message.startswith("The loss is above chance: it is 2.")
+    assert finding.message.endswith("2.303; the model is worse than one that knows nothing.")
+
+
+def test_a_loss_at_chance_says_by_how_much_its_noise_lets_it_differ():
+    (finding,) = said_of(LossConstant(), classifying(series(lambda step: np.log(10), 0.1)))
+    assert "give or take 0." in finding.message and "is at chance" in finding.message
+
+
 @pytest.mark.parametrize(
     "views",
     [
