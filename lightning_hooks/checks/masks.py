@@ -36,7 +36,11 @@ def _is_of_ones(tensor: Tensor) -> bool:
 
 
 def _is_added(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and bool(((tensor == 0) | (tensor < _FAR)).all())
+    if not tensor.is_floating_point():
+        return False
+    # Torch orders no floats of one byte.
+    scores = tensor.float() if tensor.element_size() == 1 else tensor
+    return bool(((scores == 0) | (scores < _FAR)).all())
 
 
 def opened(batch: Any, hidden: str) -> Iterator[tuple[str, Any]]:
