@@ -16,6 +16,8 @@ FIRST_STEPS: Final = 25
 """The steps of the start that are compared with later ones."""
 FAR: Final = 0.5
 """A step that changes a weight by this share of it has gone too far; healthy trainings stay below a tenth after their start."""
+_MULTIPLE: Final = 10.0
+"""The share from which on it is told as a multiple."""
 LARGE: Final = 0.1
 """The share of a weight with which TheDeepChecker's band of updates ends."""
 LASTING: Final = 10
@@ -58,8 +60,9 @@ def divergence(evidence: Evidence, begin: int) -> str:
     rate = max(rates_of(evidence.facts_at(int(step))), default=0.0)
     if len(large):
         of_rate = f" than {rate:.3g}" if rate > 0 else ""
+        size = f"{percent(share)} of it" if share < _MULTIPLE else f"{share:.2g} times its size"
         says += (
-            f" Step {int(step)} changed the median weight by {percent(share)} of it; about {percent(USUAL)} is usual, for "
+            f" Step {int(step)} changed the median weight by {size}; about {percent(USUAL)} is usual, for "
             f"which the rate must be {share / USUAL:.2g} times smaller{of_rate}."
         )
     elif rate > 0:

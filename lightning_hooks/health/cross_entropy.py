@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from lightning_hooks.health.evidence import LOSS, Evidence
-from lightning_hooks.health.layers import layers_of
+from lightning_hooks.health.layers import last_layer
 from lightning_hooks.health.roles import roles_of, starts
 
 _GRADIENT: Final = 0.1  # the relative difference from the gradient of equal probabilities
@@ -48,7 +48,7 @@ def cross_entropy_of(evidence: Evidence) -> CrossEntropy | None:
     needs = ("output", "count"), ("output_grad", "rms")
     if roles is None or first is None or not len(first) or not set(needs) <= set(evidence.needs):
         return None
-    last = layers_of(evidence, roles).last
+    last = last_layer(evidence, roles)
     weight = roles.weight(last)
     if weight is None or weight.shape[0] < 2:
         return None

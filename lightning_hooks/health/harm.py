@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from lightning_hooks.health.evidence import LOSS, Evidence
-from lightning_hooks.health.layers import layers_of, units_of
+from lightning_hooks.health.layers import last_layer, units_of
 from lightning_hooks.health.roles import roles_of
 from lightning_hooks.health.rules.spikes import largest_deviation
 from lightning_hooks.health.usage import has_risen, has_several_optimizers
@@ -137,5 +137,5 @@ def _stand_still(evidence: Evidence, values: _Losses, steps: NDArray[np.int64], 
 def _outputs(evidence: Evidence) -> int:
     """The number of outputs of the last layer; 1 if it is unknown."""
     roles = roles_of(evidence)
-    units = float("nan") if roles is None else units_of(roles, layers_of(evidence, roles).last)
+    units = float("nan") if roles is None else units_of(roles, last_layer(evidence, roles))
     return int(units) if units >= 1 else 1

@@ -24,14 +24,19 @@ class Layers:
         before: for each module the one that ran directly before that layer.
         behind: the modules behind which another layer with weights runs, inside the same child of the model.
         first: the layer with weights that runs first; empty if there is none.
-        last: the one that runs last; likewise.
+        ordered: all layers with weights in the order of execution.
     """
 
     weighted: dict[str, str]
     before: dict[str, str]
     behind: frozenset[str]
     first: str
-    last: str
+    ordered: tuple[str, ...]
+
+    @property
+    def last(self) -> str:
+        """The layer with weights that runs last; empty if there is none."""
+        return self.ordered[-1] if self.ordered else ""
 
     def are_hidden(self, names: Sequence[str]) -> Mask:
         """Which modules have another layer with weights behind them, inside the same child of the model.
@@ -47,19 +52,35 @@ def layers_of(evidence: Evidence, roles: Roles) -> Layers:
     return roles.remember("layers", evidence.order, lambda: _in_order(evidence.order, roles))
 
 
+def last_layer(evidence: Evidence, roles: Roles) -> str:
+    """The layer with weights that runs last among those whose output gets a gradient; among all if no row of it tells.
+
+    A teacher that runs behind its student has no gradient, and the loss is that of the student's outputs.
+    """
+    layers = layers_of(evidence, roles)
+    key = "output_grad", "rms"
+    track, first = (evidence.track(*key), evidence.start(*key)) if key in evidence.needs else (None, None)
+    if track is None or first is None:
+        return layers.last
+    reached = (name for name in reversed(layers.ordered) if name in track.names)
+    return next((name for name in reached if not np.isnan(first[track.names.index(name)])), layers.last)
+
+
 def _in_order(order: tuple[str, ...], roles: Roles) -> Layers:
     weighted: dict[str, str] = {}
     before: dict[str, str] = {}
     ends: dict[str, int] = {}
-    current = previous = first = last = first_before = ""
+    current = previous = first = first_before = ""
+    ordered: list[str] = []
     for position, name in enumerate(order):
         if roles.role(name) in WEIGHTED:
-            current, first_before, first, last = name, previous, first or name, name
+            current, first_before, first = name, previous, first or name
+            ordered.append(name)
             ends[_child(name)] = ends[""] = position
         weighted[name], before[name] = current, first_before
         previous = name
     behind = frozenset(name for position, name in enumerate(order) if ends.get(_child(name), -1) > position)
-    return Layers(weighted, before, behind, first, last)
+    return Layers(weighted, before, behind, first, tuple(ordered))
 
 
 def _child(name: str) -> str:

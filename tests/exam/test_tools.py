@@ -92,3 +92,75 @@ def test_optimizers_of_torch_within_backward(tmp_path: Path) -> None:
     said = fit(trainer_of(tmp_path, monitor, max_epochs=-1, max_steps=60), monitor, module, data)
     assert said.alarms == [] and said.causes == []
     assert [each.rule for each in said.findings] == ["GradientsConsumed"]
+
+
+# -- a teacher beside a student --------------------------------------------------------------------------------------------
+
+
+class Distillation(LightningModule):
+    """A student of digits beside a frozen teacher with the same names inside, which runs behind it and has other outputs."""
+
+    def __init__(self, labels: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.labels = perceptron(64, 64, 10), perceptron(64, 64, 32), labels
+        self.second.requires_grad_(False)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        x, y = batch
+        logits = self.first(x)
+        hints = self.second(x)[:, :10]
+        if self.labels == "shuffled":
+            return nn.functional.cross_entropy(logits, y[torch.randperm(len(y))])
+        return nn.functional.cross_entropy(logits, y) + nn.functional.mse_loss(logits, hints)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), 1e-3)
+
+
+@pytest.mark.parametrize("labels", ["right", "shuffled"])
+def test_the_loss_is_that_of_the_student(tmp_path: Path, labels: str) -> None:
+    """Chance is that of the student's ten outputs, not of the teacher's 32. Nothing is said of the teacher."""
+    module, monitor = Distillation(labels), HealthMonitor()
+    data = DataLoader(TensorDataset(*digits()), 64, shuffle=True)
+    said = fit(trainer_of(tmp_path, monitor, max_epochs=-1, max_steps=100), monitor, module, data)
+    assert not any(row.startswith("second") for finding in said.findings for row in finding.rows)
+    assert bool(said.alarms) is (labels == "shuffled")
+    assert labels == "right" or "10 equal probabilities" in said.words
+
+
+# -- a recurrence that explodes --------------------------------------------------------------------------------------------
+
+
+class Recurrence(nn.Module):
+    """Reads the rows of an image several times over, with a matrix that makes the state longer at each step."""
+
+    def __init__(self, width: int, gain: float, times: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.state = nn.Parameter(gain * torch.linalg.qr(torch.randn(width, width))[0])
+        self.entry, self.head, self.times = nn.Linear(8, width), nn.Linear(width, 10), times
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.view(-1, 8, 8).repeat(1, self.times, 1)
+        state = self.entry(rows[:, 0])
+        for step in range(1, rows.shape[1]):
+            state = state @ self.state + self.entry(rows[:, step])
+        logits: Tensor = self.head(state)
+        return logits
+
+
+@pytest.mark.parametrize(("width", "gain", "times"), [(16, 1.3, 5), (64, 1.6, 6), (128, 0.98, 10)])
+@pytest.mark.parametrize("limit", [None, 1.0], ids=["", "clipped"])
+def test_a_recurrence_that_explodes_is_a_divergence(width: int, gain: float, times: int, limit: float | None) -> None:
+    """It is told with the rate and the size of the steps, and not as a logarithm of 0. Clipping prevents it."""
+    model = Recurrence(width, gain, times)
+    clip = None if limit is None else lambda: nn.utils.clip_grad_norm_(model.parameters(), limit)
+    said = train(model, torch.optim.SGD(model.parameters(), 0.3), drawn(digits(), 40), before_step=clip)
+    if limit is not None:
+        assert "NonFinite" not in said.names and said.causes == []
+        return
+    (cause,) = said.causes
+    assert cause.name == "LearningRateTooHigh" and "diverged" in cause.message
+    assert "changed the median weight by" in cause.message and "about 0.1 % is usual" in cause.message
+    assert "times smaller than 0.3" in cause.message and "logarithm" not in cause.message

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from lightning_hooks.health.evidence import LOSS, Evidence
-from lightning_hooks.health.layers import layers_of
+from lightning_hooks.health.layers import last_layer
 from lightning_hooks.health.roles import roles_of, starts
 from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_structure
@@ -59,7 +59,7 @@ class InitialLoss(HealthRule):
             return
         if evidence.first_step or evidence.step < self.updates:
             return
-        last = layers_of(evidence, roles).last
+        last = last_layer(evidence, roles)
         weight = roles.weight(last)
         classes = weight.shape[0] if weight is not None else 0
         if classes < 2 or not self._is_mean_entropy(evidence, last, classes):

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.layers import layers_of
+from lightning_hooks.health.layers import last_layer
 from lightning_hooks.health.roles import Array, roles_of
 from lightning_hooks.health.rule import HealthRule, Kind, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_structure
@@ -47,7 +47,7 @@ class TargetsOutOfReach(HealthRule):
         outputs, counts, slopes = (evidence.track(*need) for need in self.needs)
         if roles is None or loss is None or outputs is None or counts is None or slopes is None:
             return ()
-        last = layers_of(evidence, roles).last
+        last = last_layer(evidence, roles)
         if last not in outputs.names or last not in slopes.names:
             return ()
         sizes = outputs.values[:, outputs.names.index(last)]
