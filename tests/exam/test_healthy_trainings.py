@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_hooks import HealthMonitor
 from tests.callbacks.models import trainer_of
-from tests.exam._trainings import Batch, digits, drawn, fit, last_mean, perceptron, train
+from tests.exam._trainings import Batch, digits, drawn, fit, last_mean, perceptron, squared_error, train
 
 # -- inputs ----------------------------------------------------------------------------------------------------------------
 
@@ -159,4 +159,30 @@ def test_losses_of_tiny_batches(tmp_path: Path, size: int, seed: int) -> None:
     module, monitor = NoisyRegression(), HealthMonitor()
     data = DataLoader(TensorDataset(torch.randn(160, 16), torch.randint(4, (160,))), size)
     said = fit(trainer_of(tmp_path, monitor, max_epochs=-1, max_steps=40), monitor, module, data)
+    assert said.alarms == []
+
+
+# -- a head that starts where its targets are, and an optimizer of signs ---------------------------------------------------
+
+
+def _waves(scale: float, mean: float) -> Batch:
+    chance = torch.Generator().manual_seed(1)
+    x = torch.randn(256, 6, generator=chance)
+    return x, mean + scale * torch.sin(2 * x[:, :1]) * x[:, 1:2]
+
+
+def test_a_bias_that_starts_at_the_mean_of_distant_targets() -> None:
+    data = _waves(1.0, 1000.0)
+    model = perceptron(6, 32, 32, 1)
+    nn.init.constant_(model[-1].bias, 1000.0)  # type: ignore[arg-type]
+    said = train(model, torch.optim.Adam(model.parameters(), 3e-3), drawn(data, 100, 64), squared_error)
+    assert last_mean(said.losses) < 0.8 * said.losses[0]
+    assert said.alarms == []
+
+
+@pytest.mark.parametrize("scale", [1e-3, 30.0])
+def test_rprop_on_full_batches_of_small_and_large_targets(scale: float) -> None:
+    model = perceptron(6, 32, 32, 1)
+    said = train(model, torch.optim.Rprop(model.parameters(), 1e-2), [_waves(scale, 0.0)] * 120, squared_error)
+    assert last_mean(said.losses) < 0.1 * said.losses[0]
     assert said.alarms == []
