@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from lightning_hooks.health.cause_rule import CauseRule
@@ -17,6 +18,8 @@ from lightning_hooks.health.conditions import (
     has_raised_rate,
     has_stepped_too_far,
     has_weights_of_zeros,
+    is_at_chance,
+    is_at_chance_in_ordinary_steps,
 )
 
 _UNSTABLE: Final = (
@@ -35,6 +38,24 @@ _DULL: Final = (
     *("DeadUnits", "DeadLayer", "ZeroInput", "SaturatedActivation", "ConstantOutput", "MassiveActivation", "UnitCollapse"),
 )
 """The findings on activations with which many faults end, whatever the reason is."""
+_AT_CHANCE: Final = CauseRule(
+    name="LossAtChance",
+    message="The loss is at chance since step {step}: outputs do not depend on inputs, or labels do not belong to them.",
+    required=("LossConstant",),
+    supporting=(*_STUCK[1:], "LostUpdates", *_DULL),
+    next_steps=(
+        "Look at some inputs with their labels: a shuffle, a sort or a sampling of one without the other parts them.",
+        "Try to overfit a single batch: if the loss of it does not fall, the model or the loss is at fault, not the data.",
+    ),
+    alternatives=(
+        "A plateau at the start, which some deep networks need long to leave: then the loss falls, and the finding is over.",
+        "A learning rate that is too low: then the loss falls with one that is ten times larger.",
+        "Inputs that say hardly anything about the labels: then no other model does better than a constant output.",
+    ),
+    while_standing=True,
+    condition=is_at_chance,
+)
+"""A loss at chance that no other cause explains."""
 
 
 CAUSES: Final[tuple[CauseRule, ...]] = (
@@ -199,6 +220,16 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         excluding=("LossDiverged",),
         next_steps=("Divide weight_decay by 10, or by the factor by which lr · weight_decay exceeds 0.001.",),
         alternatives=("A learning rate that is too high: lower it first if weight_decay is 0.1 or less.",),
+    ),
+    # Below this line are symptoms that many a training at chance has besides. None of them explains it while weights move.
+    replace(
+        _AT_CHANCE,
+        supporting=tuple(each for each in _AT_CHANCE.supporting if each not in ("DeadLayer", "ConstantOutput")),
+        excluding=(
+            *("PoorInitialization", "OddInitialization", "DeadLayer", "ConstantOutput", "NoGradient"),
+            *("UpdateTooLarge", "WeightGrowth", "LossDiverged", "ExplodingGradient", "NonFinite"),
+        ),
+        condition=is_at_chance_in_ordinary_steps,
     ),
     CauseRule(
         name="ClippingStopsLearning",
@@ -387,6 +418,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
             "Weights in bfloat16 or float16: then the optimizer needs a copy of the weights in float32.",
         ),
     ),
+    _AT_CHANCE,
     CauseRule(
         name="NumericalRange",
         message="An operation gave a number that is not finite: {where}, at step {step}.",

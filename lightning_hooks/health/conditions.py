@@ -8,8 +8,10 @@ from typing import Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from lightning_hooks.health.chance import chance_reached
 from lightning_hooks.health.evidence import LOSS, Evidence, Track
 from lightning_hooks.health.roles import Array, is_weight, medians, percent, roles_of
+from lightning_hooks.health.rules.updates import UpdateTooSmall
 from lightning_hooks.health.usage import rates_of
 
 FIRST_STEPS: Final = 25
@@ -116,6 +118,24 @@ def has_stepped_too_far(evidence: Evidence, begin: int) -> bool:
         return True
     large = np.median(shares[ratio.steps <= begin], axis=1) > LARGE
     return bool(len(large) >= LASTING and sliding_window_view(large, LASTING).all(axis=1).any())
+
+
+def is_at_chance(evidence: Evidence) -> bool:
+    """Whether the loss is that of an output which is the same for every sample."""
+    return chance_reached(evidence) is not None
+
+
+def is_at_chance_in_ordinary_steps(evidence: Evidence) -> bool:
+    """Whether the loss is at chance although weights change, and not by a large share.
+
+    If all weights hardly change, or have changed too much, that explains the loss.
+    """
+    ratio, roles = _track(evidence, "update", "ratio"), roles_of(evidence)
+    if ratio is None or roles is None or not is_at_chance(evidence):
+        return False
+    shares = np.where(roles.are_weights(ratio.names) & np.isfinite(ratio.values), ratio.values, 0.0)[-BEFORE:]
+    moves = bool((shares > UpdateTooSmall.least * UpdateTooSmall.most_of_others).any())
+    return moves and not has_stepped_too_far(evidence, evidence.step)
 
 
 def has_raised_rate(evidence: Evidence, begin: int) -> bool:

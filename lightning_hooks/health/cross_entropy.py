@@ -13,6 +13,9 @@ from lightning_hooks.health.roles import roles_of, starts
 
 _GRADIENT: Final = 0.1  # the relative difference from the gradient of equal probabilities
 _LOSS: Final = (0.9, 1.3)  # the first loss as a multiple of that of equal probabilities
+_MEAN: Final = 2e-3  # the mean of the gradient as a share of its root mean square, which rounding leaves
+NEEDS: Final = ("output", "count"), ("output_grad", "rms"), ("output_grad", "mean")
+"""What is read of the last layer."""
 
 
 class CrossEntropy(NamedTuple):
@@ -36,7 +39,7 @@ def cross_entropy_of(evidence: Evidence) -> CrossEntropy | None:
     """The loss, if its first value and its first gradient are those of the cross entropy of a head that knows nothing yet.
 
     Equal probabilities of C classes have the loss ln(C). The gradient of the logits of a sample is then 1/C, less 1 at its
-    label, divided by the number of samples: only a mean cross entropy has this root mean square.
+    label, divided by the number of samples: only a mean cross entropy has this root mean square and a mean of 0.
 
     Args:
         evidence: of the run.
@@ -45,19 +48,27 @@ def cross_entropy_of(evidence: Evidence) -> CrossEntropy | None:
         None if the run does not show it, such as one that goes on from trained weights.
     """
     roles, first = roles_of(evidence), evidence.start(*LOSS)
-    needs = ("output", "count"), ("output_grad", "rms")
-    if roles is None or first is None or not len(first) or not set(needs) <= set(evidence.needs):
+    if roles is None or first is None or not len(first) or not set(NEEDS) <= set(evidence.needs):
         return None
     last = last_layer(evidence, roles)
     weight = roles.weight(last)
     if weight is None or weight.shape[0] < 2:
         return None
-    classes = weight.shape[0]
-    times = abs(float(first[0])) / math.log(classes)
-    if not _LOSS[0] < times < _LOSS[1]:
-        return None
-    count, slope = (float(starts(evidence, *need, (last,))[0]) for need in needs)
-    # `count` is summed over all ranks. The loss of a rank is the mean over the samples of that rank only.
-    samples = count / evidence.ranks / classes
-    gradient = slope * samples * classes / math.sqrt(classes - 1)
-    return CrossEntropy(classes, is_negated=bool(np.signbit(first[0]))) if abs(gradient - 1) < _GRADIENT else None
+    count, slope, mean = (float(starts(evidence, *need, (last,))[0]) for need in NEEDS)
+    is_entropy = has_equal_probabilities(weight.shape[0], abs(float(first[0])), count / evidence.ranks, slope, mean)
+    return CrossEntropy(weight.shape[0], is_negated=bool(np.signbit(first[0]))) if is_entropy else None
+
+
+def has_equal_probabilities(classes: int, loss: float, count: float, slope: float, mean: float) -> bool:
+    """Whether a loss and the gradient of the logits are those of a mean cross entropy of equal probabilities.
+
+    Args:
+        classes: their number.
+        loss: its value.
+        count: the number of logits of a rank. The loss of a rank is the mean over the samples of that rank only.
+        slope: the root mean square of the gradient.
+        mean: of the gradient. The gradients of a sample cancel, but those of a mean squared error do not.
+    """
+    if not _LOSS[0] < loss / math.log(classes) < _LOSS[1] or not abs(mean) <= _MEAN * slope:
+        return False
+    return abs(slope * count / math.sqrt(classes - 1) - 1) < _GRADIENT

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from lightning_hooks.health.chance import chance_reached
 from lightning_hooks.health.evidence import LOSS, Evidence
-from lightning_hooks.health.layers import last_layer, units_of
-from lightning_hooks.health.roles import roles_of
 from lightning_hooks.health.rules.spikes import largest_deviation
 from lightning_hooks.health.usage import has_risen, has_several_optimizers
 from lightning_hooks.health.witness import error_of, noise_of
@@ -28,7 +26,7 @@ JUMP: Final = "the loss jumps"
 """The beginning of what says so."""
 _JUMP: Final = 4.0  # a multiple of the largest deviation of the losses before, which is no chance
 _NEAR: Final = 2  # steps
-_GUESS: Final = 0.02  # a share, by which the cross entropy of a guess differs if classes are not quite equally frequent
+_DIGIT: Final = 2.0**-7  # a share by which the last digit of bfloat16, the coarsest format of a loss, changes it at most
 _ZERO: Final = 1e-8  # a loss below it cannot fall any further
 _Losses = NDArray[np.float64]
 
@@ -37,9 +35,9 @@ def harm_of(evidence: Evidence) -> str:
     """What shows, at the last step, that a run does not learn or has lost what it had learned; empty if nothing does.
 
     The loss is not finite; it has given back half of what it had gained; its level is above each of the first losses; or it has
-    not fallen in the last 50 steps, nor in the last 150, although more than half of it is left or it is the cross entropy of a
-    guess among the outputs. Of a training with several optimizers, whose losses balance, only the first counts. While the
-    learning rate rises, a loss need not fall yet.
+    not fallen in the last 50 steps, nor in the last 150, although more than half of it is left or it is at chance. Of a
+    training with several optimizers, whose losses balance, only the first counts. While the learning rate rises, a loss need
+    not fall yet.
 
     Args:
         evidence: of the run. Without a loss there is no witness of harm.
@@ -90,7 +88,8 @@ def jump_of(evidence: Evidence, step: int) -> str:
         if len(history) < _LEAST or not values[at] > -np.inf:
             continue
         level, deviation = largest_deviation(history)
-        if values[at] > level + max(_JUMP * deviation, 1e-12 * abs(level)):
+        # Losses that are all equal have no deviation, and their last digit may change at any step.
+        if values[at] > level + max(_JUMP * deviation, _DIGIT * abs(level)):
             return f"{JUMP} from {level:.4g} to {values[at]:.4g} at step {loss.steps[at]}"
     return ""
 
@@ -104,7 +103,8 @@ def _are_bad(evidence: Evidence) -> NDArray[np.bool_]:
 
 def _loss_of_gain(values: _Losses, steps: NDArray[np.int64], began: float, highest: float) -> str:
     levels = np.median(sliding_window_view(values, RECENT), axis=1)
-    least, now, best = _TIMES_NOISE * error_of(noise_of(values), RECENT, RECENT), float(levels[-1]), int(levels.argmin())
+    now, best = float(levels[-1]), int(levels.argmin())
+    least = max(_TIMES_NOISE * error_of(noise_of(values), RECENT, RECENT), _DIGIT * abs(now))
     if now > highest + least:
         return f"the loss has risen: it was {highest:.4g} at most at the beginning and is {now:.4g} at step {steps[-1]}"
     gain = began - float(levels[best])
@@ -121,21 +121,11 @@ def _stand_still(evidence: Evidence, values: _Losses, steps: NDArray[np.int64], 
     before = evidence.facts_at(int(evidence.steps[len(evidence.steps) // 2]))
     if abs(began) < _ZERO or len(values) < SHORT or has_risen(before, evidence.facts):
         return ""
-    outputs = _outputs(evidence)
-    chance = math.log(outputs)
-    is_at_chance = chance > 0 and abs(now - chance) <= _GUESS * chance
-    if now <= began - abs(began) / 2 and not is_at_chance:
+    chance = chance_reached(evidence)
+    if now <= began - abs(began) / 2 and chance is None:
         return ""
     if evidence.loss_falls(SHORT) is not False or evidence.loss_falls(LONG):
         return ""
     level = float(np.median(values[-SHORT : -SHORT + SHORT // 4]))
     text = f"the loss has not fallen: it was {level:.4g} at step {steps[-SHORT]} and is {now:.4g} at step {steps[-1]}"
-    # The loss need not be a cross entropy, so the sentence says what the number is, not that the model guesses.
-    return f"{text}; the cross entropy of a guess among {outputs} outputs is {chance:.4g}" if is_at_chance else text
-
-
-def _outputs(evidence: Evidence) -> int:
-    """The number of outputs of the last layer; 1 if it is unknown."""
-    roles = roles_of(evidence)
-    units = float("nan") if roles is None else units_of(roles, last_layer(evidence, roles))
-    return int(units) if units >= 1 else 1
+    return text if chance is None else f"{text}; that of {chance.of} is {chance.loss:.4g}"

@@ -6,36 +6,19 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from lightning_hooks.health.cross_entropy import CrossEntropy, cross_entropy_of
-from lightning_hooks.health.early_losses import EarlyLosses
+from lightning_hooks.health.chance import chance_reached, late_losses
+from lightning_hooks.health.cross_entropy import cross_entropy_of
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.usage import has_several_optimizers
-from lightning_hooks.health.window import Array
-from lightning_hooks.health.witness import error_of, learned, noise_of
+from lightning_hooks.health.witness import learned
 
 LEAST_STEPS: Final = 60
 """The number of steps of a training from which on its loss can show that it has learned."""
-_LATE: Final = 8  # the least number of losses in the last tenth
-_SHARE: Final = 0.005  # a fall by less is none, however quiet the loss is
-
-
-def late_losses(evidence: Evidence) -> Array:
-    """The losses of the last tenth of the steps of a run, float64 [steps]; at least the last eight behind step 40.
-
-    Of a long run, only the losses in the window are left.
-    """
-    loss = evidence.loss()
-    if loss is None or not loss.values.shape[1]:
-        return np.empty(0)
-    is_known = ~np.isnan(loss.values[:, 0]) & (loss.steps > evidence.first_step + EarlyLosses.LAST)
-    values, steps = loss.values[is_known, 0], loss.steps[is_known]
-    count = int((steps > evidence.step - (evidence.step - evidence.first_step + 1) / 10).sum())
-    late: Array = values[-max(count, _LATE) :]
-    return late
+_LAST: Final = 8  # losses whose median is the last one of a run without late losses
 
 
 def has_learned(evidence: Evidence) -> bool | None:
-    """Whether the loss has fallen since the steps 20 to 40, by three times its noise.
+    """Whether the loss has fallen since the steps 20 to 40, by three times its noise, and is not at chance.
 
     In the first twenty steps the bias of a head learns how frequent each class is, which is no learning.
 
@@ -44,35 +27,9 @@ def has_learned(evidence: Evidence) -> bool | None:
     """
     if evidence.step - evidence.first_step + 1 < LEAST_STEPS:
         return None
-    entropy, late = cross_entropy_of(evidence), late_losses(evidence)
-    if entropy is not None and is_at_chance(late, entropy):
+    if chance_reached(evidence) is not None:
         return False
-    return learned(evidence.early_losses(), late)
-
-
-def is_at_chance(losses: Array, entropy: CrossEntropy) -> bool:
-    """Whether the median of losses is not below the cross entropy of equal probabilities by three times its noise.
-
-    Args:
-        losses: float64 [steps]. The noise of fewer than two is not known, so that these are not at chance.
-        entropy: of the loss.
-
-    Example:
-        >>> loss = np.random.default_rng(0).normal(2.3, 0.05, 16)
-        >>> is_at_chance(loss, CrossEntropy(10, False)), is_at_chance(loss - 0.1, CrossEntropy(10, False))
-        (True, False)
-    """
-    return len(losses) >= 2 and bool(np.median(losses) > entropy.chance - doubt_of(losses, entropy))
-
-
-def doubt_of(losses: Array, entropy: CrossEntropy) -> float:
-    """By how much a median must differ from the cross entropy of equal probabilities, as it differs by less by chance.
-
-    Args:
-        losses: at least two, float64 [steps].
-        entropy: of the loss.
-    """
-    return max(3 * error_of(noise_of(losses), len(losses)), _SHARE * entropy.chance)
+    return learned(evidence.early_losses(), late_losses(evidence))
 
 
 class LossCourse(NamedTuple):
@@ -83,6 +40,7 @@ class LossCourse(NamedTuple):
         last: the median of the last losses, likewise.
         has_learned: whether the loss shows that the model has learned; None if it cannot show it.
         chance: the loss of a model that knows nothing; NaN if it is not known.
+        is_at_chance: whether the last losses are there.
 
     Example:
         >>> LossCourse(2.3147, 2.301, False, 2.3026).text, LossCourse().text
@@ -93,6 +51,7 @@ class LossCourse(NamedTuple):
     last: float = np.nan
     has_learned: bool | None = None
     chance: float = np.nan
+    is_at_chance: bool = False
 
     @property
     def text(self) -> str:
@@ -114,11 +73,22 @@ def course_of(evidence: Evidence) -> LossCourse:
         return UNKNOWN
     known = loss.values[~np.isnan(loss.values[:, 0]), 0]
     late = late_losses(evidence)
-    late = late if len(late) else known[-_LATE:]
+    late = late if len(late) else known[-_LAST:]
     last = float(np.median(late)) if len(late) else np.nan
+    reached = chance_reached(evidence)
+    return LossCourse(
+        float(start[0]),
+        last,
+        has_learned(evidence) if _is_measure(evidence) else None,
+        _chance(evidence) if reached is None else reached.loss,
+        reached is not None,
+    )
+
+
+def _chance(evidence: Evidence) -> float:
+    """The loss of equal probabilities; NaN if the loss is not known as a cross entropy."""
     entropy = cross_entropy_of(evidence)
-    chance = np.nan if entropy is None or entropy.is_negated else entropy.chance
-    return LossCourse(float(start[0]), last, has_learned(evidence) if _is_measure(evidence) else None, chance)
+    return np.nan if entropy is None or entropy.is_negated else entropy.chance
 
 
 def _is_measure(evidence: Evidence) -> bool:

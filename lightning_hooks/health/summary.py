@@ -95,7 +95,7 @@ def line_of(
     reasons = [f"{name} ({why})" for name, why in could_not.items()]
     is_open = verdict == NOTHING_FOUND
     clauses = [
-        course.text if is_open else "",
+        course.text if is_open or course.is_at_chance else "",
         f"{counted(notes, 'note')} in the file" if notes else "",
         f"{len(accepted)} accepted" if accepted else "",
         f"{len(could_not)} could not run: {listed(reasons, 4)}" if could_not else "",

@@ -18,12 +18,14 @@ from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFact
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import ABS_SUM, COUNT, MAX, MEAN, MIN, ZEROS
+from tests.health.rules.made import of_rms, run, structure_of
 
 RULES = [*rules_by_name()]
 NAMES = """
 LearningRateTooHigh LearningRateTooLow InitializationTooLarge InitializationTooSmall ActivationsDead ActivationsSaturated
 GradientCut ParametersForgotten BadBatch NumericalRange DataNotNormalised ClippingStopsLearning UnitCollapsed
 GradientsNotCleared GradientsClearedEarly InputOfZeros PathShut WeightDecayDominates EvaluationMode ReplicasApart DropoutTooHigh
+LossAtChance
 """.split()
 
 
@@ -133,6 +135,21 @@ def module_of(inputs, outputs, role="other"):
     return evidence
 
 
+def at_chance(ratio=1e-3):
+    """Evidence of a head whose loss and gradient are those of ten equal probabilities, and of the size of its steps."""
+    needs = [("output", "count"), ("output_grad", "rms"), ("output_grad", "mean"), ("update", "ratio")]
+    tensors = {
+        ("output", "head"): of_rms(1.0, count=320),
+        ("output_grad", "head"): of_rms(0.3 / 32, count=320),
+        ("param", "head.weight"): of_rms(1.0),
+        ("update", "head.weight"): of_rms(ratio),
+    }
+    evidence = Evidence(needs)
+    for view in run(structure_of({"head": "Linear"}, {"head": (10, 64)}), tensors, 80, loss=lambda step: 2.3 + step % 2 / 99):
+        evidence.add(view)
+    return evidence
+
+
 EVIDENCE = (
     evidence_in_evaluation,
     far_step,
@@ -143,6 +160,7 @@ EVIDENCE = (
     lambda: input_of(0.0),
     lambda: module_of(2.0, 0.0),
     lambda: module_of(2.0, 0.0, "activation"),
+    at_chance,
 )
 
 
@@ -159,6 +177,9 @@ def evidence_for(rule):
 @pytest.mark.parametrize(
     "condition, without",
     [
+        (conditions.is_at_chance, Evidence()),
+        (conditions.is_at_chance_in_ordinary_steps, at_chance(1e-6)),
+        (conditions.is_at_chance_in_ordinary_steps, at_chance(0.9)),
         (conditions.has_float16_without_gradient, half_without_gradient("float32")),
         (conditions.has_float16_without_gradient, half_without_gradient(gradient=0.5)),
         (conditions.has_weights_of_zeros, weight_of(0.5)),
@@ -170,6 +191,9 @@ def evidence_for(rule):
         (conditions.has_activation_of_zeros, module_of(2.0, 1.0, "activation")),
     ],
     ids=[
+        "no loss",
+        "hardly a step",
+        "far too large steps",
         "float32",
         "a gradient",
         "a weight",
@@ -393,6 +417,18 @@ def test_what_is_so_now_does_not_rest_on_what_is_over():
     clipped, still = finding("ClippingAlways", severity=Severity.INFO), finding("LossConstant", number=2)
     assert [cause.name for cause in explain([clipped, still], Evidence())] == ["ClippingStopsLearning"]
     assert explain([clipped, finding("LossConstant", number=2, is_over=90)], Evidence()) == []
+
+
+def test_no_single_symptom_stands_above_a_loss_at_chance_while_weights_move():
+    symptoms = findings_of("LossConstant", "DeadUnits", "UpdateTooSmall", "ClippingAlways")
+    causes = explain(symptoms, at_chance())
+    assert [cause.name for cause in causes] == ["LossAtChance"]
+    assert "outputs do not depend on inputs, or labels do not belong to them" in causes[0].message
+    assert [cause.name for cause in explain(findings_of("LossConstant", "UpdateTooSmall"), at_chance(1e-6))] == [
+        "LearningRateTooLow"
+    ]
+    assert [cause.name for cause in explain(findings_of("LossConstant", "DeadLayer"), at_chance())] == ["ActivationsDead"]
+    assert [cause.name for cause in explain(findings_of("LossConstant", "ConstantOutput"), at_chance())] == ["LossAtChance"]
 
 
 def test_the_cause_of_a_batch_does_not_depend_on_the_order_of_rows():

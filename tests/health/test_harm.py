@@ -17,7 +17,7 @@ from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.text import blocks_of
 from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
 from tests.health.outlets_for_tests import consume, started
-from tests.health.rules.made import of_rms, run, structure_of
+from tests.health.rules.made import Made, of_rms, run, structure_of
 from tests.health.rules_for_tests import Huge
 from tests.health.views import views_of
 
@@ -78,20 +78,48 @@ def test_harm_is_told_in_numbers_of_this_run(loss, words):
     assert harm_of(evidence_of(loss)).startswith(words)
 
 
+def harm_of_head(loss, slope, classes=10, variation=1.0, rms=0.0, mean=0.0):
+    """The harm in a run of 32 samples whose head has this gradient, by the root mean square and the mean, and this output."""
+    count = 32 * classes
+    needs = [
+        ("output", "count"),
+        ("output", "rms"),
+        ("output", "unit_variation"),
+        ("output_grad", "rms"),
+        ("output_grad", "mean"),
+    ]
+    evidence = Evidence(needs)
+    tensors = {
+        ("output", "head"): of_rms(rms, count=count, units={"unit_variation": variation}),
+        ("output_grad", "head"): Made(mean=mean, std=np.sqrt(slope**2 - mean**2), count=count),
+    }
+    for view in run(
+        structure_of({"head": "Linear"}, {"head": (classes, 64)}), tensors, 120, loss=lambda step: float(loss[step])
+    ):
+        evidence.add(view)
+    return harm_of(evidence)
+
+
 def test_a_loss_at_chance_is_harm_however_large_it_began():
-    """Of ten outputs a guess has 2.303. The loss of a first step in other units says nothing of what was learned since."""
+    """Ten equal probabilities have 2.303 and this gradient. The first loss says nothing of what was learned since."""
     loss = noisy(np.concatenate([[3000.0] * 5, np.full(115, np.log(10))]))
-    model = structure_of({"head": "Linear"}, {"head": (10, 64)})
-    outputs = {("output", "head"): of_rms(1.0), ("param", "head.weight"): of_rms(0.1)}
+    assert harm_of_head(loss, 0.3 / 32).endswith("at step 119; that of 10 equal probabilities is 2.303")
 
-    def harm(model):
-        evidence = Evidence()
-        for view in run(model, outputs, 120, loss=lambda step: float(loss[step])):
-            evidence.add(view)
-        return harm_of(evidence)
 
-    assert harm(model).endswith("at step 119; the cross entropy of a guess among 10 outputs is 2.303")
-    assert harm(structure_of({"head": "Linear"}, {"head": (64, 64)})) == harm(None) == ""
+def test_a_loss_near_the_logarithm_of_the_outputs_is_not_at_chance_without_the_gradient_of_it():
+    """An honest loss passes there, and a mean squared error of ten outputs may stay there."""
+    loss = noisy(np.concatenate([[3000.0] * 5, np.full(115, np.log(10))]))
+    assert harm_of_head(loss, 0.2 / 32) == ""
+    assert harm_of_head(loss, 0.3 / 32, rms=2.0) == ""
+    error = 2 * np.sqrt(np.log(10)) / 320
+    assert harm_of_head(loss, error, mean=error / 20, rms=1.0) == ""
+
+
+def test_a_squared_error_whose_outputs_hardly_vary_is_at_chance():
+    loss = np.concatenate([[3000.0] * 5, np.full(115, 2.0)])
+    error = 2 * np.sqrt(2.0) / 320
+    assert "; that of an output that is the same for every sample is 2.01" in harm_of_head(loss, error, rms=1.0, variation=0.1)
+    assert harm_of_head(loss, error, rms=1.0, variation=0.3) == ""
 
 
 def test_what_a_rule_on_the_loss_says_for_some_steps_is_harm():
@@ -137,6 +165,15 @@ def test_a_jump_is_above_all_losses_before():
     loss[100] = 3.0
     assert jump_of(evidence_of(loss), 101).endswith("to 3 at step 100")
     assert jump_of(evidence_of(loss), 60) == jump_of(evidence_of(FALLING), 101) == ""
+
+
+@pytest.mark.parametrize("digit", [1e-7, 2.0**-8])
+def test_the_last_digit_of_a_constant_loss_is_neither_a_jump_nor_a_rise(digit):
+    loss = np.full(120, 2.302585)
+    loss[100:] *= 1 + digit
+    assert jump_of(evidence_of(loss), 101) == "" and "risen" not in harm_of(evidence_of(loss))
+    loss[100] *= 1.02
+    assert jump_of(evidence_of(loss), 101).startswith("the loss jumps from 2.303 to ")
 
 
 def kinds(diagnosis, views):

@@ -56,11 +56,11 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "columns-blank": _answer("input zero_fraction", "ZeroInput DeadLayer NoGradient", "InputOfZeros"),
     "numbers-missing": _answer("input nonfinite", "NonFinite", "BadBatch"),
     # Labels and targets
-    "labels-shuffled": _answer("loss mean", "LossConstant"),
-    "labels-of-batch-before": _answer("loss mean", "LossConstant"),
+    "labels-shuffled": _answer("loss mean", "LossConstant", "LossAtChance"),
+    "labels-of-batch-before": _answer("loss mean", "LossConstant", "LossAtChance"),
     "labels-constant": _answer(""),
     "classes-missing": _answer(""),
-    "targets-shifted": _answer("loss mean", "LossConstant"),
+    "targets-shifted": _answer("loss mean", "LossConstant", "LossAtChance"),
     "targets-are-inputs": _answer(""),
     "targets-too-large": _answer("loss mean", "TargetsOutOfReach", "DataNotNormalised"),
     # Batches

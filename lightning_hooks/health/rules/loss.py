@@ -8,9 +8,9 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from lightning_hooks.health.cross_entropy import CrossEntropy, cross_entropy_of
+from lightning_hooks.health.chance import Chance, chance_reached, chance_since, doubt_of, late_losses
+from lightning_hooks.health.cross_entropy import cross_entropy_of
 from lightning_hooks.health.evidence import LOSS, Evidence
-from lightning_hooks.health.learning import doubt_of, is_at_chance, late_losses
 from lightning_hooks.health.roles import Array, medians, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import WITNESS, Obstacles, no_loss
@@ -203,8 +203,9 @@ class LossConstant(HealthRule):
     """The loss has not moved since the training began, or it is still that of a model that knows nothing.
 
     Its median has not fallen from the first to the last losses, neither by a small share nor by more than its noise, and it
-    varies by less than a small share from step to step. Of a cross entropy the loss of equal probabilities is known: one that
-    began higher, and has fallen to it, has learned how frequent each class is and nothing else.
+    varies by less than a small share from step to step. Of a cross entropy the loss of equal probabilities is known, and of
+    one with other frequencies and of a mean squared error that of an output that is the same for every sample: a loss that
+    began higher, and stands there, has learned the mean of the targets and nothing else.
     Trainings with several optimizers, whose losses balance, and those whose rate still rises are left out. A plateau at the
     beginning is usual, so that the loss must stand for a share of the fit.
 
@@ -248,9 +249,9 @@ class LossConstant(HealthRule):
         rises = has_risen(evidence.facts_at(steps[len(steps) // 2]), evidence.facts)
         if rises or evidence.step - evidence.first_step < self._wait(evidence):
             return
-        entropy, recent = cross_entropy_of(evidence), late_losses(evidence)
-        if entropy is not None and not entropy.is_negated and is_at_chance(recent, entropy):
-            yield self._at_chance(entropy, recent, evidence)
+        chance = chance_reached(evidence)
+        if chance is not None:
+            yield self._at_chance(chance, evidence)
         else:
             yield from self._not_moved(evidence, values, steps, float(early[0]))
 
@@ -259,17 +260,18 @@ class LossConstant(HealthRule):
         last = None if evidence.facts is None else evidence.facts.last_step
         return self.unknown if last is None else max(self.steps, min(self.share * last, self.most))
 
-    def _at_chance(self, entropy: CrossEntropy, recent: Array, evidence: Evidence) -> Symptom:
-        loss, doubt = float(np.median(recent)), doubt_of(recent, entropy)
+    def _at_chance(self, chance: Chance, evidence: Evidence) -> Symptom:
+        recent = late_losses(evidence)
+        loss, doubt = float(np.median(recent)), doubt_of(recent, chance.loss)
         where, follows = "at chance", "outputs do not depend on inputs, or labels do not belong to them"
-        if loss > entropy.chance + doubt:
+        if loss > chance.loss + doubt:
             where, follows = "above chance", "the model is worse than one that knows nothing"
         text = (
-            f"the loss is {where}: it is {loss:.4g}, give or take {doubt:.2g}, and that of {entropy.classes} equal "
-            f"probabilities is {entropy.chance:.4g}; {follows}"
+            f"the loss is {where}: it is {loss:.4g}, give or take {doubt:.2g}, and that of {chance.of} is {chance.loss:.4g}; "
+            f"{follows}"
         )
-        first = evidence.first_step
-        return Symptom("", tensor="", step=evidence.step, measured=loss, threshold=entropy.chance, text=text, since=first)
+        since = chance_since(evidence, chance.loss)
+        return Symptom("", tensor="", step=evidence.step, measured=loss, threshold=chance.loss, text=text, since=since)
 
     def _not_moved(self, evidence: Evidence, values: Array, steps: list[int], early: float) -> Iterable[Symptom]:
         quarter = self.count // 4

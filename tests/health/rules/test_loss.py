@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from lightning_hooks.health.engine import Diagnosis
+from lightning_hooks.health.rules.activations import ConstantOutput
+from lightning_hooks.health.rules.first_loss import InitialLoss
 from lightning_hooks.health.rules.loss import (
     RULES,
     LossConstant,
@@ -20,6 +22,7 @@ from tests.health.rules.made import diagnosed, noisy, of_rms, reason, run, run_o
 from tests.health.rules.made import found as found_in
 
 ROWS = [("loss", "loss")]
+NEEDED = TargetsOutOfReach(), InitialLoss(), ConstantOutput()
 
 
 def diagnosed_by(rules, views):
@@ -97,8 +100,8 @@ def classifying(loss, classes=10, gradient=1.0, steps=220, **options):
 
 
 def said_of(rule, views):
-    """What a rule says beside one that lets the head's output be measured."""
-    return [each for each in diagnosed_by([rule, TargetsOutOfReach()], views).findings if each.rule == rule.name]
+    """What a rule says beside others that let the head's output be measured."""
+    return [each for each in diagnosed_by([rule, *NEEDED], views).findings if each.rule == rule.name]
 
 
 def series(level, share=0.02, seed=1):
@@ -138,6 +141,53 @@ def test_a_loss_at_chance_says_by_how_much_its_noise_lets_it_differ():
 )
 def test_a_loss_that_leaves_chance_or_has_time_to_is_not_constant(views):
     assert not said_of(LossConstant(), views)
+
+
+def heads(loss, kind, gain, steps=220):
+    """A run of 32 samples with a loss of each step, from the gradient of the head and the differences of its outputs.
+
+    Args:
+        loss: a function of the step.
+        kind: `squares`, or `yes or no`.
+        gain: what the differences of the outputs between samples are worth, as a share of the loss.
+        steps: how many.
+    """
+    losses = np.array([loss(step) for step in range(steps)])
+    slopes = 2 * np.sqrt(losses) / 32 if kind == "squares" else np.where(np.arange(steps) < 5, 0.5, 0.4) / 32
+    variances = gain * losses if kind == "squares" else gain * losses * 2 / 0.4**2
+    variations = np.sqrt(variances) / 10
+
+    def output(step):
+        return of_rms(10.0, count=32, units={"unit_variation": variations[step]})
+
+    tensors = {("output", "head"): output, ("output_grad", "head"): lambda step: of_rms(slopes[step], count=32)}
+    return run(structure_of({"head": "Linear"}, {"head": (1, 64)}), tensors, steps, loss=lambda step: losses[step])
+
+
+FALLS = {
+    "squares": series(lambda step: 1.2 + 3 * np.exp(-step / 5), 0.1),
+    "yes or no": series(lambda step: 0.5 + 0.19 * np.exp(-step / 5), 0.01),
+}
+
+
+@pytest.mark.parametrize("kind", FALLS)
+def test_a_loss_that_outputs_which_hardly_vary_have_is_at_chance_once_it_stands(kind):
+    (finding,) = said_of(LossConstant(), heads(FALLS[kind], kind, gain=0.005))
+    assert finding.is_over is None and finding.first_step == 0
+    assert "that of an output that is the same for every sample is " in finding.message
+    assert not said_of(LossConstant(), heads(FALLS[kind], kind, gain=0.04))
+
+
+def test_a_loss_that_falls_with_the_mean_of_the_targets_alone_has_not_settled():
+    assert not said_of(LossConstant(), heads(series(lambda step: 9 * np.exp(-step / 200), 0.05), "squares", gain=0.001))
+
+
+def test_a_loss_that_comes_back_to_chance_is_dated_to_the_return():
+    views = classifying(series(lambda step: np.log(10) * (max(0.3, 1.02 - step / 60) if step < 150 else 1.0)), steps=300)
+    (finding,) = said_of(LossConstant(), views)
+    assert finding.first_step == 150 and finding.is_over is None
+    late = classifying(series(lambda step: np.log(10) * (max(0.3, 1.02 - step / 60) if step < 150 else 1.0)), steps=450)
+    assert [each.first_step for each in said_of(LossConstant(), late)] == [150]
 
 
 def test_a_loss_that_stands_still_stays_a_finding_when_the_window_moves_on():
