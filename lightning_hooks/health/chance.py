@@ -177,7 +177,7 @@ def _of_constant_output(evidence: Evidence, late: Array) -> Chance | None:
         return None
     loss = float(np.median(late))
     worth = head.worth(evidence)
-    if not loss > _ZERO or not worth <= _CONSTANT * loss:
+    if not loss > _ZERO or not worth <= _CONSTANT * loss or head.differs_more(evidence):
         return None
     return Chance(loss + worth, "an output that is the same for every sample")
 
@@ -222,6 +222,14 @@ class _Head(NamedTuple):
         weight = roles.weight(name)
         classes = 0 if weight is None else weight.shape[0]
         return cls(name, classes, loss.values[:, 0], count / evidence.ranks, slope, mean, np.square(variation * size))
+
+    def differs_more(self, evidence: Evidence) -> bool:
+        """Whether the outputs differ more between samples than ever before, as those of a model that begins to learn."""
+        is_settled = np.isfinite(self.variance) & (evidence.steps >= evidence.first_step + EarlyLosses.FIRST)
+        known = self.variance[is_settled][-_STANDS:]
+        if len(known) < 2:
+            return False
+        return bool(np.median(known[-max(len(known) // 3, 1) :]) > known[: len(known) // 2].max())
 
     def worth(self, evidence: Evidence) -> float:
         """How much the differences of the outputs between samples can have lowered the loss; NaN if it is not known."""

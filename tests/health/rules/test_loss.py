@@ -149,10 +149,11 @@ def heads(loss, kind, gain, steps=220):
     Args:
         loss: a function of the step.
         kind: `squares`, or `yes or no`.
-        gain: what the differences of the outputs between samples are worth, as a share of the loss.
+        gain: what the differences of the outputs between samples are worth, as a share of the loss; or a function of the step.
         steps: how many.
     """
     losses = np.array([loss(step) for step in range(steps)])
+    gain = np.array([gain(step) for step in range(steps)]) if callable(gain) else gain
     slopes = 2 * np.sqrt(losses) / 32 if kind == "squares" else np.where(np.arange(steps) < 5, 0.5, 0.4) / 32
     variances = gain * losses if kind == "squares" else gain * losses * 2 / 0.4**2
     variations = np.sqrt(variances) / 10
@@ -176,6 +177,11 @@ def test_a_loss_that_outputs_which_hardly_vary_have_is_at_chance_once_it_stands(
     assert finding.is_over is None and finding.first_step == 0
     assert "that of an output that is the same for every sample is " in finding.message
     assert not said_of(LossConstant(), heads(FALLS[kind], kind, gain=0.04))
+
+
+@pytest.mark.parametrize("kind", FALLS)
+def test_a_model_whose_outputs_begin_to_differ_learns_before_its_loss_falls(kind):
+    assert not said_of(LossConstant(), heads(FALLS[kind], kind, gain=lambda step: 1e-4 * np.exp(step / 50)))
 
 
 def test_a_loss_that_falls_with_the_mean_of_the_targets_alone_has_not_settled():
