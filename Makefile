@@ -85,15 +85,14 @@ wheels:
 clients: $(READY)
 	$(BIN)/python -m tests.environments.clients $(CLIENTS)
 
-SEEDS ?= 0,1,2
 # What `make test` tries of a sample: that each training is built anew and has its fault. The commands before run the rest.
 GALLERY_TESTS := $(patsubst %,tests/galleries/%,checks/test_catalogue.py health/test_catalogue.py health/test_symptoms.py recorder)
 # With PEERS=1 other packages run the same trainings at seed 0; what is recorded in peers.jsonl is not run again.
 gallery: $(READY)
-	$(BIN)/python -m $(if $(PEERS),tests.environments.peers,galleries.health.run --seeds $(SEEDS))
+	$(BIN)/python -m $(if $(PEERS),tests.environments.peers,galleries.health.run)
 	$(BIN)/python -m galleries.health.table
 	$(BIN)/python -m galleries.checks.run $(if $(PEERS),--peer)
-	$(BIN)/python -m galleries.reference.run --seeds $(SEEDS)
+	$(BIN)/python -m galleries.reference.run
 	$(BIN)/python -m galleries.reference.table
 	OMP_NUM_THREADS=1 GALLERY=all $(BIN)/python -m pytest -n $(WORKERS) $(GALLERY_TESTS)
 

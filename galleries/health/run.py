@@ -1,4 +1,4 @@
-"""Runs the gallery: `python -m galleries.health.run [--seeds 0,1,2] [--only FAMILY/NAME] [--out FILE]`.
+"""Runs the gallery: `python -m galleries.health.run [--seeds 0] [--only FAMILY/NAME] [--out FILE]`.
 
 With `--only`, which takes `*`, the results of all other trainings stay in the file as they are.
 """
@@ -36,7 +36,7 @@ def record(name: str, seed: int) -> dict[str, Any]:
 def main() -> None:
     """Run the chosen trainings in two processes and write one JSON object a line."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--seeds", default="0")
     parser.add_argument("--only", default="*")
     parser.add_argument("--out", type=Path, default=Path("galleries/health/results.jsonl"))
     args = parser.parse_args()
