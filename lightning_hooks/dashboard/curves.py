@@ -21,6 +21,7 @@ _STATISTICS: Final[Mapping[str, tuple[str, ...]]] = {
     "InputNotNormalised": ("rms", "norm", "mean"),
     "LostUpdates": ("zero_fraction", "ratio"),
     "MassiveActivation": ("outlier_units", "abs_max"),
+    "MovesBetweenSteps": ("rms", "norm"),
     "NonFinite": ("nonfinite", "norm"),
     "OddInitialization": ("rms", "norm", "std"),
     "PoorInitialization": ("rms", "norm", "std"),

@@ -7,6 +7,7 @@ from typing import Final
 from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.health.rules import (
     activations,
+    between,
     calls,
     dead,
     facts,
@@ -27,7 +28,7 @@ from lightning_hooks.health.rules import (
 
 _FILES: Final = (
     *(membership, flow, zeros, calls, modes, facts, nonfinite, numerics, loss, first_loss, targets),
-    *(gradients, updates, dead, activations, initialisation, units),
+    *(gradients, updates, between, dead, activations, initialisation, units),
 )
 
 DEFAULT_RULES: Final[tuple[HealthRule, ...]] = tuple(rule for file in _FILES for rule in file.RULES)

@@ -1,0 +1,71 @@
+"""A rule on parameters that something else than the optimizer changes, between one step and the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from lightning_hooks.comparing.exact import columns_of
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.roles import percent
+from lightning_hooks.health.rule import HealthRule, Kind, Symptom, symptoms_where
+from lightning_hooks.health.rules.base import Needs
+from lightning_hooks.health.usage import is_named_copy
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovesBetweenSteps(HealthRule):
+    """A parameter is not where the last step of its optimizer left it.
+
+    No change of a tensor changes its root mean square by more than the root mean square of the change itself. Code that clips
+    weights, normalises them or exchanges them for an average does so on purpose.
+
+    Args:
+        most: how many updates of the measured size a step may consist of, as an optimizer may step several times in it.
+        rounding: the share of a parameter that may be an error of rounding.
+    """
+
+    most: float = 4.0
+    rounding: float = 1e-4
+    patience: int = 1
+    every_n_steps: int = 20
+    family: ClassVar[str] = "updates"
+    kind: ClassVar[Kind] = "pattern"
+    needs: ClassVar[Needs] = (("param", "rms"), ("update", "ratio"))
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Search for code outside the optimizer that writes into weights: `copy_`, `mul_`, `.data`, `load_state_dict`.",
+        "If it is meant, as for an average of weights or a norm that is kept, accept the finding.",
+    )
+    source: ClassVar[str] = "the triangle inequality; four updates, because a step of a GAN or of PPO may hold several"
+
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
+        param, update = evidence.track("param", "rms"), evidence.track("update", "ratio")
+        if param is None or update is None or not param.new.stop > param.new.start:
+            return ()
+        # The step before the first new one is the first with which a size is compared.
+        begin = max(param.new.start - 1, 0)
+        sizes, columns = param.values[begin:], columns_of(update.names, param.names)
+        ratios = np.where(columns >= 0, update.values[begin:][:, columns], np.nan)
+        shares = np.full_like(param.values, np.nan)
+        limits = np.full_like(param.values, np.inf)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares[begin + 1 :] = np.abs(np.diff(sizes, axis=0)) / sizes[:-1]
+            limits[begin + 1 :] = self.most * ratios[:-1] + self.rounding
+            holds = (shares > limits) & np.isfinite(shares)
+        if not holds.any():
+            return ()
+        holds &= np.diff(param.steps, prepend=param.steps[0])[:, None] == 1
+        holds &= np.array([not is_named_copy(name) for name in param.names], dtype=np.bool_)
+        moved = param._replace(stat="moved", values=np.where(np.isfinite(limits), shares, np.nan))
+        return symptoms_where(moved, holds, np.where(np.isfinite(limits), limits, 0.0), _moved)
+
+
+def _moved(share: float) -> str:
+    return f"its size is {percent(share)} away from where the step before left it, and no update is that large"
+
+
+RULES: Final[tuple[HealthRule, ...]] = (MovesBetweenSteps(),)
+"""The rule on what moves a parameter between two steps, with its default thresholds."""
