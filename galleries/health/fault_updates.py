@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -121,6 +122,19 @@ def update_undone(seed: int) -> Case:
     return Case(Restored(), loader(*digits(), seed=seed))
 
 
+class DrawnAnew(Perceptron):
+    """Draws the weight of one layer anew in the middle of the training, as an initialisation in the wrong place does."""
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        if self.global_step == 100:
+            nn.init.normal_(self.encoder[2].weight, std=3.0)
+
+
+def weights_drawn_anew(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(DrawnAnew(), loader(*digits(), seed=seed))
+
+
 TRAININGS = [
     Training(
         "rate-times-five",
@@ -215,5 +229,14 @@ TRAININGS = [
         "held",
         Expectation("fact", ("UnchangedParameter",), "encoder.2*"),
         "A hook of the optimizer copies the old weight of one layer back at every step.",
+    ),
+    Training(
+        "weights-drawn-anew",
+        "updates",
+        weights_drawn_anew,
+        200,
+        "set",
+        Expectation("pattern", ("MovesBetweenSteps",), "encoder.2*", "WeightsWritten", onset=100),
+        "Code draws the weight of one layer anew, 24 times as large, in the middle of the training.",
     ),
 ]

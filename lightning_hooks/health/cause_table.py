@@ -13,6 +13,7 @@ from lightning_hooks.health.conditions import (
     has_float16_without_gradient,
     has_gradients_in_backward,
     has_input_of_zeros,
+    has_jumped,
     has_module_that_gives_zeros,
     has_modules_in_evaluation,
     has_raised_rate,
@@ -263,6 +264,17 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
             "Use the initialisation that belongs to the activation: `kaiming_uniform_` for ReLU, `xavier_uniform_` for tanh.",
         ),
         alternatives=("A layer that starts at zero by design (LoRA, zero-gamma): its update soon makes it grow; accept it.",),
+    ),
+    CauseRule(
+        name="WeightsWritten",
+        message="Other code than the optimizer changed weights between two steps, and the training broke: {where}, step {step}.",
+        required=("MovesBetweenSteps",),
+        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "ScaleCollapse"),
+        next_steps=("Search for code that writes into weights: `copy_`, `mul_`, `.data`, `init`, `load_state_dict`.",),
+        alternatives=(
+            "A learning rate that is too high, beside weights that are clipped on purpose: then they are clipped at each step.",
+        ),
+        history=has_jumped,
     ),
     CauseRule(
         name="LearningRateTooHigh",

@@ -10,6 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from lightning_hooks.health.chance import chance_reached
 from lightning_hooks.health.evidence import LOSS, Evidence, Track
+from lightning_hooks.health.harm import jump_of
 from lightning_hooks.health.roles import Array, is_weight, medians, percent, roles_of
 from lightning_hooks.health.rules.updates import UpdateTooSmall
 from lightning_hooks.health.usage import rates_of
@@ -136,6 +137,16 @@ def is_at_chance_in_ordinary_steps(evidence: Evidence) -> bool:
     shares = np.where(roles.are_weights(ratio.names) & np.isfinite(ratio.values), ratio.values, 0.0)[-BEFORE:]
     moves = bool((shares > UpdateTooSmall.least * UpdateTooSmall.most_of_others).any())
     return moves and not has_stepped_too_far(evidence, evidence.step)
+
+
+def has_jumped(evidence: Evidence, begin: int) -> bool:
+    """Whether the loss jumps above all losses before where the findings began.
+
+    Args:
+        evidence: of the run.
+        begin: the first step of the findings.
+    """
+    return bool(jump_of(evidence, begin))
 
 
 def has_raised_rate(evidence: Evidence, begin: int) -> bool:

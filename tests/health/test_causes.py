@@ -101,6 +101,15 @@ def rates_of(*rates):
     return evidence
 
 
+def jump_at(last):
+    """Evidence of a loss that is steady, and jumps at its last step."""
+    evidence = Evidence([("loss", "mean")])
+    index = RowIndex(["loss"], ["loss"])
+    for step in range(last - 40, last + 1):
+        evidence.add(StepView(step, rows=index, moments=np.array([all_of(50.0 if step == last else 1.0 + 0.01 * (step % 2))])))
+    return evidence
+
+
 def structure(dtype):
     return Structure((ModuleFacts("fc", "Linear", "linear"),), (ParameterFacts("fc.weight", "fc", (2, 2), dtype),))
 
@@ -154,6 +163,7 @@ EVIDENCE = (
     evidence_in_evaluation,
     far_step,
     lambda: rates_of(0.1, 0.5),
+    lambda: jump_at(1),
     half_without_gradient,
     lambda: weight_of(0.0),
     lambda: reached(2.0),

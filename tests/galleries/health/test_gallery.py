@@ -41,7 +41,9 @@ def test_the_named_faults_are_in_the_gallery() -> None:
 @pytest.mark.xfail(reason="the gallery is to be recorded with the rules and trainings of today", strict=True)
 def test_every_training_is_recorded_without_an_error() -> None:
     names = [training.name for training in [*healthy(), *faulty()]]
-    assert [(each["name"], each["seed"]) for each in RECORDED] == [(name, 0) for name in names], f"run: {command_of('health/results.jsonl')}"
+    assert [(each["name"], each["seed"]) for each in RECORDED] == [(name, 0) for name in names], (
+        f"run: {command_of('health/results.jsonl')}"
+    )
     assert [each for each in RECORDED if each["error"]] == []
 
 
