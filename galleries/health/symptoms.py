@@ -63,6 +63,7 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     # gradients
     "detached-encoder": lambda w: without_gradient(w, "encoder") and w.end() > 1.9,
     "cleared-early": lambda w: w.change("encoder.0.weight") == 0 and w.change("head.weight") == 0,
+    "step-within-backward": lambda w: without_gradient(w, "encoder") and grown(w, "encoder.2.weight", 90) > 1.01,
     "spare-head": lambda w: without_gradient(w, "spare") and w.end() < 1.0,
     "branch-without-graph": lambda w: without_gradient(w, "side"),
     "clipped-to-nothing": lambda w: stalls(w) and w.change("encoder.0.weight") < 1e-4,

@@ -267,7 +267,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="WeightsWritten",
-        message="Other code than the optimizer changed weights between two steps, and the training broke: {where}, step {step}.",
+        message="Other code than the optimizer changed weights between two steps, and then training broke: {where}, {step}.",
         required=("MovesBetweenSteps",),
         supporting=(*_UNSTABLE, *_DULL, *_STUCK, "ScaleCollapse"),
         next_steps=("Search for code that writes into weights: `copy_`, `mul_`, `.data`, `init`, `load_state_dict`.",),

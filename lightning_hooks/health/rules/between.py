@@ -21,7 +21,8 @@ class MovesBetweenSteps(HealthRule):
     """A parameter is not where the last step of its optimizer left it.
 
     No change of a tensor changes its root mean square by more than the root mean square of the change itself. Code that clips
-    weights, normalises them or exchanges them for an average does so on purpose.
+    weights, normalises them or exchanges them for an average does so on purpose. A parameter that a step did not change, such
+    as an average of others or one that is stepped within backward, is moved by other code always.
 
     Args:
         most: how many updates of the measured size a step may consist of, as an optimizer may step several times in it.
@@ -53,7 +54,7 @@ class MovesBetweenSteps(HealthRule):
         limits = np.full_like(param.values, np.inf)
         with np.errstate(invalid="ignore", divide="ignore"):
             shares[begin + 1 :] = np.abs(np.diff(sizes, axis=0)) / sizes[:-1]
-            limits[begin + 1 :] = self.most * ratios[:-1] + self.rounding
+            limits[begin + 1 :] = np.where(ratios[:-1] > 0, self.most * ratios[:-1] + self.rounding, np.inf)
             holds = (shares > limits) & np.isfinite(shares)
         if not holds.any():
             return ()

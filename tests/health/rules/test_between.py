@@ -34,10 +34,11 @@ def test_a_size_that_jumps_further_than_updates_reach_is_a_note_until_the_loss_s
         (lambda step: 1.0 + 0.0009 * step, {}),
         (lambda step: 1.0 if step < 40 else 0.9, {"update": 0.03}),
         (lambda step: 1.0 if step < 40 else 0.9, {"name": "ema.weight"}),
-        (lambda step: 1.0 + 1e-5 * (step % 2), {"update": 0.0}),
+        (lambda step: 1.0 + 1e-5 * (step % 2), {"update": 1e-9}),
+        (lambda step: 1.0 + 0.01 * step, {"update": 0.0}),
         (lambda step: max(0.0, step - 9.0), {"update": 1.0}),
     ],
-    ids=["steady", "large updates", "a copy", "rounding", "from zero"],
+    ids=["steady", "large updates", "a copy", "rounding", "moved by other code alone", "from zero"],
 )
 def test_a_size_within_the_reach_of_updates_is_no_finding(sizes, options):
     assert found(MovesBetweenSteps(), sizes_of(sizes, **options)) == {}
