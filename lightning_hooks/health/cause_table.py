@@ -152,6 +152,19 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         condition=has_gradients_in_backward,
     ),
     CauseRule(
+        name="ActivationsDead",
+        message="An activation gives zero for every sample, so that {where} gets zeros only, at each step since the first one.",
+        required=("ZeroInput",),
+        supporting=("DeadLayer", "NoGradient", *_DULL, *_STUCK),
+        next_steps=(
+            "Start biases in front of the activation at 0 or slightly above.",
+            "Use an activation with a slope everywhere (GELU, LeakyReLU).",
+        ),
+        alternatives=("A mask or a gate of 0 beside it: then the output of the activation is not all zeros.",),
+        confidence="likely",
+        condition=has_activation_of_zeros,
+    ),
+    CauseRule(
         name="InputOfZeros",
         message="Every number that enters {where} is 0, at each step since the first one.",
         required=("ZeroInput",),

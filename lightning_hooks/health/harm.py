@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lightning_hooks.health.chance import chance_reached
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.rules.spikes import largest_deviation
-from lightning_hooks.health.usage import has_risen, has_several_optimizers
+from lightning_hooks.health.usage import has_several_optimizers, is_warming_up
 from lightning_hooks.health.witness import error_of, noise_of
 
 RECENT: Final = 10
@@ -118,8 +118,7 @@ def _loss_of_gain(values: _Losses, steps: NDArray[np.int64], began: float, highe
 
 def _stand_still(evidence: Evidence, values: _Losses, steps: NDArray[np.int64], began: float) -> str:
     now = float(np.median(values[-RECENT:]))
-    before = evidence.facts_at(int(evidence.steps[len(evidence.steps) // 2]))
-    if abs(began) < _ZERO or len(values) < SHORT or has_risen(before, evidence.facts):
+    if abs(began) < _ZERO or len(values) < SHORT or is_warming_up(evidence):
         return ""
     chance = chance_reached(evidence)
     if now <= began - abs(began) / 2 and chance is None:

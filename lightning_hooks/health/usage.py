@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_hooks.health.evidence import Track
+from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.memo import memo_of
 from lightning_hooks.records.facts import StepFacts, Structure
 
@@ -30,6 +30,8 @@ COPIES: Final = (
     "lpips",
 )
 """Words in the names of modules that another rule than the gradient trains, or that are kept as they are on purpose."""
+_WARM_UP: Final = 0.9
+"""The share of the steps of a fit from which on a rate that still rises is no warm-up."""
 _WORDS: Final = re.compile(r"[._]")
 
 
@@ -84,6 +86,19 @@ def has_risen(before: StepFacts | None, now: StepFacts | None) -> bool:
     if before is None or now is None:
         return False
     return max(rates_of(now), default=0.0) > 1.001 * max(rates_of(before), default=0.0)
+
+
+def is_warming_up(evidence: Evidence) -> bool:
+    """Whether the learning rate still rises, so that a loss need not fall yet. A warm-up that lasts to the end is none.
+
+    Args:
+        evidence: of the run.
+    """
+    now, steps = evidence.facts, evidence.steps
+    if not len(steps) or not has_risen(evidence.facts_at(int(steps[len(steps) // 2])), now):
+        return False
+    last = None if now is None else now.last_step
+    return last is None or evidence.step < _WARM_UP * last
 
 
 def has_scaler(facts: StepFacts | None) -> bool:

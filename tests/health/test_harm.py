@@ -142,8 +142,9 @@ def test_what_a_rule_on_the_loss_says_for_some_steps_is_harm():
     assert kinds(Diagnosis([Odd(), Wide()]), views(FALLING[:20]))[1:2] == [("new", 19, "info")]
 
 
-def trained_by(*rates):
-    return StepFacts(optimizers=tuple(OptimizerFacts("SGD", (GroupFacts(rate, 0.0, ("a",)),)) for rate in rates))
+def trained_by(*rates, last_step=None):
+    optimizers = tuple(OptimizerFacts("SGD", (GroupFacts(rate, 0.0, ("a",)),)) for rate in rates)
+    return StepFacts(optimizers=optimizers, last_step=last_step)
 
 
 def test_losses_that_balance_and_rates_that_rise_show_no_harm():
@@ -151,6 +152,8 @@ def test_losses_that_balance_and_rates_that_rise_show_no_harm():
     assert harm_of(evidence_of(FLAT, lambda step: trained_by(0.1, 0.1))) == ""
     assert harm_of(evidence_of(RISING, lambda step: trained_by(0.1, 0.1))) == ""
     assert harm_of(evidence_of(FLAT, lambda step: trained_by(1e-5 * step))) == ""
+    assert harm_of(evidence_of(FLAT, lambda step: trained_by(1e-5 * step, last_step=2 * len(FLAT)))) == ""
+    assert harm_of(evidence_of(FLAT, lambda step: trained_by(1e-5 * step, last_step=len(FLAT)))) != ""
 
 
 def test_without_a_loss_there_is_no_witness():

@@ -105,8 +105,10 @@ ANSWERS: Final[Mapping[str, Answer]] = {
         "param rms", f"PoorInitialization OddInitialization SaturatedActivation {_UNSTABLE}", "InitializationTooLarge"
     ),
     "tied-table-too-large": _answer("param rms", f"PoorInitialization OddInitialization {_UNSTABLE}", "InitializationTooLarge"),
-    "weights-drawn-anew": _answer("param norm", "LossSpike LossDiverged"),
-    "weights-shrunk-by-code": _answer("param norm", "ConstantOutput DeadLayer LossConstant VanishingGradient"),
+    "weights-drawn-anew": _answer("param norm", "MovesBetweenSteps LossSpike LossDiverged", "WeightsWritten"),
+    "weights-shrunk-by-code": _answer(
+        "param norm", "MovesBetweenSteps ConstantOutput DeadLayer LossConstant VanishingGradient"
+    ),
     # Structure
     "layers-are-one": _answer(""),
     "identity-left-out": _answer("output rms", "VanishingGradient PoorInitialization ConstantOutput", "InitializationTooSmall"),

@@ -136,7 +136,7 @@ class InputNotNormalised(Check):
     """
 
     most: float = rules.InputNotNormalised.most
-    least: float = 1e-3
+    least: float = rules.InputNotNormalised.least
     most_offset: float = rules.InputNotNormalised.most_offset
     probes: ClassVar[tuple[str, ...]] = ("layers",)
     next_steps: ClassVar[tuple[str, ...]] = (

@@ -232,10 +232,12 @@ class InputNotNormalised(HealthRule):
 
     Args:
         most: the largest usual root mean square.
+        least: the smallest usual root mean square; that of an input of zeros is judged by `ZeroInput`.
         most_offset: the largest usual quotient of mean and standard deviation, for a mean above 3.
     """
 
     most: float = 30.0
+    least: float = 1e-3
     most_offset: float = 10.0
     patience: int = 3
     family: ClassVar[str] = "activations"
@@ -262,6 +264,8 @@ class InputNotNormalised(HealthRule):
         is_first = np.arange(len(rms.names)) == column
         is_large = (rms.values > self.most) & has_scale
         yield from symptoms_where(rms, is_large & is_first, self.most, _size)
+        is_small = (rms.values > 0) & (rms.values < self.least) & has_scale
+        yield from symptoms_where(rms, is_small & is_first, self.least, _size)
         with np.errstate(invalid="ignore", divide="ignore"):
             offset = np.abs(mean.values) / std.values
         far = (offset > self.most_offset) & (np.abs(mean.values) > 3) & ~is_large & is_first

@@ -15,7 +15,7 @@ from lightning_hooks.health.roles import Array, medians, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import WITNESS, Obstacles, no_loss
 from lightning_hooks.health.rules.spikes import HISTORY, LOCAL, largest_deviation, six_sigma, spikes
-from lightning_hooks.health.usage import has_risen, has_several_optimizers
+from lightning_hooks.health.usage import has_several_optimizers, is_warming_up
 from lightning_hooks.health.witness import falls, noise_of
 
 FIRST_STEPS: Final = 10
@@ -245,9 +245,7 @@ class LossConstant(HealthRule):
         started, early = evidence.start(*LOSS), evidence.early(*LOSS)
         if started is None or early is None or len(values) < self.count:
             return
-        # While the learning rate rises, as in a warm-up, a loss need not fall yet.
-        rises = has_risen(evidence.facts_at(steps[len(steps) // 2]), evidence.facts)
-        if rises or evidence.step - evidence.first_step < self._wait(evidence):
+        if is_warming_up(evidence) or evidence.step - evidence.first_step < self._wait(evidence):
             return
         chance = chance_reached(evidence)
         if chance is not None:

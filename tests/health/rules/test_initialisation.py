@@ -135,9 +135,13 @@ def test_an_input_that_is_not_normalised_is_told():
     assert finding.message == "net.0: the input has a root mean square of 111."
     (finding,) = diagnosed(InputNotNormalised(), first_input(Made(mean=-20.0, std=1.0))).findings
     assert finding.message == "net.0: the mean of the input is 20 times its standard deviation."
+    (finding,) = diagnosed(InputNotNormalised(), first_input(Made(mean=0.0, std=5e-4))).findings
+    assert finding.message == "net.0: the input has a root mean square of 0.0005."
 
 
-@pytest.mark.parametrize("made", [Made(), Made(mean=5.0, std=6.0), Made(mean=0.9, std=0.01), Made(mean=9.0, std=1.0)])
+@pytest.mark.parametrize(
+    "made", [Made(), Made(mean=5.0, std=6.0), Made(mean=0.9, std=0.01), Made(mean=9.0, std=1.0), Made(std=0.01), of_rms(0.0)]
+)
 def test_an_ordinary_input_is_no_finding(made):
     assert found(InputNotNormalised(), first_input(made)) == {}
 

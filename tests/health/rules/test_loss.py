@@ -267,11 +267,11 @@ def test_a_loss_that_has_a_bound_or_comes_back_has_not_diverged(losses):
     assert not found(LossDiverged(), losses)
 
 
-def with_rate(rate):
-    """A run whose loss stands, with a learning rate for each step."""
+def with_rate(rate, last_step=None):
+    """A run of 120 steps whose loss stands, with a learning rate for each step."""
 
     def facts(step):
-        return StepFacts((OptimizerFacts("SGD", (GroupFacts(rate(step), 0.0, ("a",)),)),))
+        return StepFacts((OptimizerFacts("SGD", (GroupFacts(rate(step), 0.0, ("a",)),)),), last_step=last_step)
 
     return [replace(view, facts=facts(view.step)) for view in run(None, {}, steps=120, loss=lambda step: 2.3)]
 
@@ -279,6 +279,11 @@ def with_rate(rate):
 def test_a_loss_may_stand_while_the_rate_rises():
     assert not found_in(LossConstant(), with_rate(lambda step: 1e-6 * step))
     assert found_in(LossConstant(), with_rate(lambda step: 0.1))
+
+
+def test_a_rate_that_rises_to_the_end_of_the_fit_is_no_warm_up():
+    assert not found_in(LossConstant(), with_rate(lambda step: 1e-6 * step, last_step=200))
+    assert found_in(LossConstant(), with_rate(lambda step: 1e-6 * step, last_step=125))
 
 
 @pytest.mark.parametrize(
