@@ -5,45 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from lightning_hooks.health.cause_effects import DULL, STUCK, UNSTABLE
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import (
     divergence,
     has_activation_of_zeros,
     has_diverged,
-    has_float16_without_gradient,
-    has_gradients_in_backward,
-    has_input_of_zeros,
     has_jumped,
-    has_module_that_gives_zeros,
-    has_modules_in_evaluation,
     has_raised_rate,
     has_stepped_too_far,
-    has_weights_of_zeros,
     is_at_chance,
     is_at_chance_in_ordinary_steps,
 )
+from lightning_hooks.health.first_causes import FIRST_CAUSES
 
-_UNSTABLE: Final = (
-    "LossSpike",
-    "LossDiverged",
-    "GradientSpike",
-    "ExplodingGradient",
-    "UpdateTooLarge",
-    "WeightGrowth",
-    "NonFinite",
-)
-"""The findings to which too large steps lead, whatever made them too large."""
-_STUCK: Final = ("LossConstant", "UpdateTooSmall", "VanishingGradient", "UnchangedParameter", "ZeroGradients")
-"""The findings of a training that does not learn, whatever the reason is."""
-_DULL: Final = (
-    *("DeadUnits", "DeadLayer", "ZeroInput", "SaturatedActivation", "ConstantOutput", "MassiveActivation", "UnitCollapse"),
-)
-"""The findings on activations with which many faults end, whatever the reason is."""
 _AT_CHANCE: Final = CauseRule(
     name="LossAtChance",
     message="The loss is at chance since step {step}: outputs do not depend on inputs, or labels do not belong to them.",
     required=("LossConstant",),
-    supporting=(*_STUCK[1:], "LostUpdates", *_DULL),
+    supporting=(*STUCK[1:], "LostUpdates", *DULL),
     next_steps=(
         "Look at some inputs with their labels: a shuffle, a sort or a sampling of one without the other parts them.",
         "Try to overfit a single batch: if the loss of it does not fall, the model or the loss is at fault, not the data.",
@@ -60,181 +40,7 @@ _AT_CHANCE: Final = CauseRule(
 
 
 CAUSES: Final[tuple[CauseRule, ...]] = (
-    CauseRule(
-        name="ReplicasApart",
-        message="The ranks no longer train the same model: {where} differs between them since step {step}.",
-        required=("ReplicasDiffer",),
-        supporting=("LossSpike", "LossDiverged", "GradientSpike"),
-        next_steps=(
-            "Give every rank the same initial weights, and change weights on all ranks alike.",
-            "Search for branches on the rank between the backward pass and the step of the optimizer.",
-        ),
-        confidence="certain",
-    ),
-    CauseRule(
-        name="ParametersForgotten",
-        message="The optimizer and the model do not hold the same parameters: {where}.",
-        any_of=("NotInOptimizer", "StrangerInOptimizer"),
-        supporting=("UnchangedParameter", "UpdateTooSmall", "FrozenMoves", "LossConstant"),
-        next_steps=(
-            "Create the optimizer after the last change of the model, from `self.parameters()`.",
-            "If the parameter is frozen on purpose, set `requires_grad=False`.",
-        ),
-        alternatives=("Frozen on purpose: then `requires_grad=False` says so, and the finding goes.",),
-        confidence="certain",
-        same_rows=True,
-    ),
-    CauseRule(
-        name="EvaluationMode",
-        message="Batch norms are trained in evaluation mode, so that they use their stored statistics: {where}.",
-        required=("NormStatistics",),
-        supporting=("LossConstant", "LossSpike", "LossDiverged", "ConstantOutput"),
-        next_steps=("Call `model.train()` after each evaluation that your code makes inside the training step.",),
-        alternatives=("A frozen backbone whose statistics are kept on purpose: accept the finding.",),
-        confidence="likely",
-        condition=has_modules_in_evaluation,
-    ),
-    CauseRule(
-        name="DropoutTooHigh",
-        message="Dropout lets hardly anything through: {where}, since step {step}.",
-        required=("DropoutTooHigh",),
-        supporting=(*_STUCK, *_DULL, "LossSpike", "GradientSpike"),
-        next_steps=("Begin with a share of 0.1 to 0.5; the argument of `Dropout` is the share to drop, not to keep.",),
-        alternatives=("A representation of which few elements suffice: then the loss falls, and the finding can be accepted.",),
-    ),
-    CauseRule(
-        name="GradientsNotCleared",
-        message="Gradients of earlier steps are still in those of the later ones since step {step}: {where}.",
-        required=("GradientsRepeat",),
-        supporting=(*_UNSTABLE, *_DULL),
-        next_steps=("Call `optimizer.zero_grad()` before each backward pass, or once in each accumulation.",),
-        alternatives=(
-            "Data that hardly changes from batch to batch: then the norm of the gradient does not grow from step to step.",
-        ),
-        confidence="likely",
-    ),
-    CauseRule(
-        name="NumericalRange",
-        message="The number format cannot hold what the training computes: {where}, since step {step}.",
-        any_of=("ScaleCollapse", "Underflow"),
-        supporting=("NonFinite", "LostUpdates", *_STUCK, "NoGradient"),
-        excluding=("UpdateTooLarge", "LossDiverged", "InputNotNormalised"),
-        next_steps=(
-            "Train in bfloat16, or keep the layer that is named in float32.",
-            "With float16, use a loss scaler; with weights in bfloat16, keep a copy in float32 for the optimizer.",
-        ),
-        alternatives=(
-            "A learning rate that is too high overflows too: then updates are large before the first overflow.",
-            "An operation without a finite result (log of 0, 0/0): then float32 fails at the same step.",
-        ),
-    ),
-    CauseRule(
-        name="NumericalRange",
-        message="Parameters are float16, in which gradients below 6e-8 become 0: {where}, since step {step}.",
-        any_of=("NoGradient@grad", "NoGradient@output_grad", "ZeroGradients", "LostUpdates"),
-        supporting=(*_STUCK, *_DULL),
-        excluding=("UpdateTooLarge", "LossDiverged"),
-        next_steps=(
-            "Use a loss scaler (precision 16-mixed), or train in bfloat16.",
-            "Do not divide the loss by a large number.",
-        ),
-        alternatives=("A graph that is cut: then the gradient is missing in float32 too.",),
-        condition=has_float16_without_gradient,
-    ),
-    CauseRule(
-        name="GradientsClearedEarly",
-        message="Gradients are cleared between the backward pass and the step of the optimizer, since step {step}.",
-        required=("ZeroGradients",),
-        supporting=(*_STUCK, *_DULL, "NoGradient", "LostUpdates"),
-        next_steps=("Call `optimizer.zero_grad()` before the backward pass or after the step, not between them.",),
-        alternatives=("A loop that updates parameters within the backward pass: then they change, and the loss falls.",),
-        confidence="likely",
-        condition=has_gradients_in_backward,
-    ),
-    CauseRule(
-        name="ActivationsDead",
-        message="An activation gives zero for every sample, so that {where} gets zeros only, at each step since the first one.",
-        required=("ZeroInput",),
-        supporting=("DeadLayer", "NoGradient", *_DULL, *_STUCK),
-        next_steps=(
-            "Start biases in front of the activation at 0 or slightly above.",
-            "Use an activation with a slope everywhere (GELU, LeakyReLU).",
-        ),
-        alternatives=("A mask or a gate of 0 beside it: then the output of the activation is not all zeros.",),
-        confidence="likely",
-        condition=has_activation_of_zeros,
-    ),
-    CauseRule(
-        name="InputOfZeros",
-        message="Every number that enters {where} is 0, at each step since the first one.",
-        required=("ZeroInput",),
-        supporting=("DeadLayer@input", "NoGradient", *_DULL, *_STUCK),
-        excluding=("DeadLayer@output",),
-        next_steps=(
-            "Look at the input of the module: the data behind a wrong key, a mask, a division of integers, a factor of 0.",
-        ),
-        alternatives=("An input that is zero on purpose, as the initial state of a recurrent network: accept the finding.",),
-        confidence="likely",
-    ),
-    CauseRule(
-        name="BadBatch",
-        message="The first module gets zeros only since step {step}: {where}.",
-        required=("DeadLayer@input",),
-        supporting=("NoGradient", *_DULL, "LossSpike", "GradientSpike", "LossConstant"),
-        next_steps=("Look at what the loader gives at that step: padding, a missing file, a mask, a division of integers.",),
-        alternatives=("An input that is zero on purpose, as the initial state of a recurrent network: accept the finding.",),
-        condition=has_input_of_zeros,
-    ),
-    CauseRule(
-        name="NumericalRange",
-        message="A module without weights gives zeros only, though its input is not zero: then {where}, since step {step}.",
-        required=("DeadLayer@input",),
-        supporting=("NoGradient", *_DULL, "LossSpike", "GradientSpike", "LossConstant"),
-        excluding=("UpdateTooLarge", "LossDiverged"),
-        next_steps=(
-            "Look at the numbers inside that module: a sum of squares above 65504 is infinite in float16, and divides to 0.",
-            "Compute norms and softmax in float32.",
-        ),
-        alternatives=(
-            "A mask or a factor of zeros: then the module gives zeros in float32 too.",
-            "An input that is the same everywhere: a norm that subtracts the mean makes zeros of it.",
-        ),
-        condition=has_module_that_gives_zeros,
-    ),
-    CauseRule(
-        name="InitializationTooSmall",
-        message="Weights start at zero and stay there, so that neither signal nor gradient passes: {where}, since step {step}.",
-        any_of=("NoGradient@grad", "NoGradient@output_grad", "DeadUnits", "DeadLayer", "ConstantOutput"),
-        supporting=(*_STUCK, *_DULL, "NoGradient", "PoorInitialization", "OddInitialization"),
-        next_steps=("Start weights with the initialisation of their class, `reset_parameters()`; zeros are for biases.",),
-        alternatives=("A branch that starts at zero on purpose: then its own weight gets a gradient, and grows.",),
-        condition=has_weights_of_zeros,
-    ),
-    CauseRule(
-        name="DataNotNormalised",
-        message="The numbers that enter the model are far from mean 0 and standard deviation 1: {where}.",
-        required=("InputNotNormalised",),
-        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "PoorInitialization", "InitialLoss"),
-        next_steps=("Subtract the mean of each feature of the training data and divide by its standard deviation.",),
-        alternatives=("Categories that are given as numbers: use an embedding.",),
-    ),
-    CauseRule(
-        name="DataNotNormalised",
-        message="The targets are far larger than what the model gives: {where}.",
-        required=("TargetsOutOfReach",),
-        supporting=(*_UNSTABLE, *_DULL, *_STUCK),
-        next_steps=("Divide the targets by their standard deviation, and multiply predictions with it.",),
-        alternatives=("A learning rate that is too low: then targets of a usual scale are not reached either.",),
-    ),
-    CauseRule(
-        name="WeightDecayDominates",
-        message="Weight decay shrinks the weights faster than the gradients change them: {where}.",
-        required=("WeightDecayTooLarge",),
-        supporting=(*_STUCK, *_DULL, "UpdateTooLarge"),
-        excluding=("LossDiverged",),
-        next_steps=("Divide weight_decay by 10, or by the factor by which lr · weight_decay exceeds 0.001.",),
-        alternatives=("A learning rate that is too high: lower it first if weight_decay is 0.1 or less.",),
-    ),
+    *FIRST_CAUSES,
     # Below this line are symptoms that many a training at chance has besides. None of them explains it while weights move.
     replace(
         _AT_CHANCE,
@@ -259,7 +65,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="InitializationTooLarge",
         message="Weights start too large: {where} differs from its neighbours from the first steps on.",
         any_of=("PoorInitialization>", "OddInitialization>"),
-        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "InitialLoss"),
+        supporting=(*UNSTABLE, *DULL, *STUCK, "InitialLoss"),
         next_steps=(
             "Use the initialisation that belongs to the activation: `kaiming_uniform_` for ReLU, `xavier_uniform_` for tanh.",
         ),
@@ -272,7 +78,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="InitializationTooSmall",
         message="Weights start too small: the signal fades at {where} from the first steps on.",
         any_of=("PoorInitialization<", "OddInitialization<"),
-        supporting=(*_STUCK, *_DULL, "UpdateTooLarge"),
+        supporting=(*STUCK, *DULL, "UpdateTooLarge"),
         next_steps=(
             "Use the initialisation that belongs to the activation: `kaiming_uniform_` for ReLU, `xavier_uniform_` for tanh.",
         ),
@@ -282,7 +88,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="WeightsWritten",
         message="Other code than the optimizer changed weights between two steps, and then training broke: {where}, {step}.",
         required=("MovesBetweenSteps",),
-        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "ScaleCollapse"),
+        supporting=(*UNSTABLE, *DULL, *STUCK, "ScaleCollapse"),
         next_steps=("Search for code that writes into weights: `copy_`, `mul_`, `.data`, `init`, `load_state_dict`.",),
         alternatives=(
             "A learning rate that is too high, beside weights that are clipped on purpose: then they are clipped at each step.",
@@ -292,8 +98,8 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
         name="LearningRateTooHigh",
         message="The learning rate rose to a multiple within a step, and then the training broke: {where}, since step {step}.",
-        any_of=(*_UNSTABLE, "DeadLayer", "DeadUnits"),
-        supporting=(*_DULL, *_STUCK, "ScaleCollapse", "NoGradient", "LostUpdates"),
+        any_of=(*UNSTABLE, "DeadLayer", "DeadUnits"),
+        supporting=(*DULL, *STUCK, "ScaleCollapse", "NoGradient", "LostUpdates"),
         next_steps=("Look at what the schedule does before this step.", "Let the learning rate rise over some hundred steps."),
         alternatives=("A bad batch: then the training also breaks with a schedule that does not rise.",),
         history=has_raised_rate,
@@ -302,7 +108,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="LearningRateTooHigh",
         message="The training diverged until numbers were too large for their format: {where} first, at step {step}.",
         required=("NonFinite",),
-        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "ScaleCollapse", "NoGradient", "LostUpdates"),
+        supporting=(*UNSTABLE, *DULL, *STUCK, "ScaleCollapse", "NoGradient", "LostUpdates"),
         next_steps=(
             "Divide the learning rate by 10 or more, or warm it up over some hundred steps.",
             "Clip the norm of the gradient.",
@@ -318,7 +124,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="LearningRateTooHigh",
         message="The steps are too large for this model, since step {step}: {where} first.",
         any_of=("UpdateTooLarge", "WeightGrowth", "LossDiverged", "ExplodingGradient"),
-        supporting=(*_UNSTABLE, *_DULL, *_STUCK, "ScaleCollapse", "NoGradient", "LostUpdates", "WeightDecayTooLarge"),
+        supporting=(*UNSTABLE, *DULL, *STUCK, "ScaleCollapse", "NoGradient", "LostUpdates", "WeightDecayTooLarge"),
         next_steps=("Divide the learning rate by 10, or warm it up over some hundred steps.", "Clip the norm of the gradient."),
         alternatives=(
             "A bad batch: then the first sign is one spike, and the steps before it are ordinary.",
@@ -340,7 +146,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="ActivationsSaturated",
         message="Most inputs of an activation lie where its slope is about zero: {where}, since step {step}.",
         required=("SaturatedActivation",),
-        supporting=(*_STUCK, "ConstantOutput", "DeadUnits", "NoGradient@output_grad"),
+        supporting=(*STUCK, "ConstantOutput", "DeadUnits", "NoGradient@output_grad"),
         next_steps=("Put a norm before the activation.", "Scale the initial weights down."),
         alternatives=("A learning rate that is too high: then updates were large before the saturation began.",),
     ),
@@ -348,7 +154,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="LearningRateTooHigh",
         message="Steps have changed most weights by a large share of them, and then units died: {where}, by step {step}.",
         any_of=("DeadLayer", "DeadUnits"),
-        supporting=(*_UNSTABLE, *_STUCK, "NoGradient", "ConstantOutput", "ZeroInput"),
+        supporting=(*UNSTABLE, *STUCK, "NoGradient", "ConstantOutput", "ZeroInput"),
         next_steps=("Divide the learning rate by 10, or warm it up over some hundred steps.", "Clip the norm of the gradient."),
         alternatives=("Units that were dead from the start: then `zero_fraction` of their output is 1 at step 0 already.",),
         history=has_stepped_too_far,
@@ -357,7 +163,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="ActivationsDead",
         message="Units give zero for every sample, so no gradient passes them: {where}, since step {step}.",
         any_of=("DeadLayer", "DeadUnits"),
-        supporting=(*_STUCK, "NoGradient", "ConstantOutput", "ZeroInput"),
+        supporting=(*STUCK, "NoGradient", "ConstantOutput", "ZeroInput"),
         next_steps=(
             "If the units are dead from the first step on, start biases at 0 or slightly above; else lower the learning rate.",
             "Use an activation with a slope everywhere (GELU, LeakyReLU).",
@@ -371,7 +177,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="InputOfZeros",
         message="What {where} multiplies is always 0, so that it gets no gradient, since step {step}.",
         required=("NoGradient@input",),
-        supporting=(*_STUCK, *_DULL),
+        supporting=(*STUCK, *DULL),
         next_steps=(
             "Look at the input of the module: the data behind a wrong key, a mask, a division of integers, a factor of 0.",
             "If it is the recurrent weight of an RNN, look whether sequences have length 1, as with a wrong `batch_first`.",
@@ -383,7 +189,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="ActivationsDead",
         message="No gradient passes an activation that gives zero for every sample: {where}, since step {step}.",
         required=("NoGradient@output_grad", "DeadUnits"),
-        supporting=("ConstantOutput", "ZeroInput", *_STUCK),
+        supporting=("ConstantOutput", "ZeroInput", *STUCK),
         next_steps=(
             "If the units are dead from the first step on, start biases at 0 or slightly above; else lower the learning rate.",
             "Use an activation with a slope everywhere (GELU, LeakyReLU).",
@@ -395,7 +201,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="PathShut",
         message="The output of the module of {where} is multiplied by exactly 0 on its way to the loss, since step {step}.",
         required=("NoGradient@output_grad",),
-        supporting=(*_STUCK, *_DULL),
+        supporting=(*STUCK, *DULL),
         next_steps=(
             "Look behind the module for a gate, a mask or a scale of 0, and for a loss term with the weight 0.",
             "If a gate and the layer in front of it both start at 0, start one of them elsewhere: neither gets a gradient.",
@@ -448,7 +254,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="NumericalRange",
         message="An operation gave a number that is not finite: {where}, at step {step}.",
         required=("NonFinite",),
-        excluding=("NonFinite@input", "NonFinite@param", *_UNSTABLE[:-1]),
+        excluding=("NonFinite@input", "NonFinite@param", *UNSTABLE[:-1]),
         next_steps=(
             "Search for a logarithm or root of 0, a division by 0, and the exponential of a large number.",
             "Look at the batch of this step: values that are not finite, or far from all others.",
