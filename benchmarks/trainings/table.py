@@ -14,7 +14,7 @@ from benchmarks.trainings.mutators import MUTATORS, RUNGS
 from benchmarks.trainings.peer_table import section
 from benchmarks.trainings.planning import is_healthy
 from benchmarks.trainings.spec import REPORTING
-from benchmarks.trainings.verdicts import FACTS, Rung, alarms, is_too_long, rung_of
+from benchmarks.trainings.verdicts import FACTS, Rung, alarms, calls_healthy, is_too_long, rung_of
 from benchmarks.trainings.wilson import per_thousand, percent
 
 PROTOCOL: Final = Path(__file__).parent / "PROTOCOL.md"
@@ -77,7 +77,8 @@ def _alarm_summary(healthy: Sequence[Mapping[str, Any]], judged: Lines) -> str:
     return (
         f"Of {len(healthy)} healthy trainings, {count} get a finding above `info`: **{per_thousand(count, len(healthy))} of "
         f"1,000**, with Wilson's interval of 95 %. Without those of which only facts were told: "
-        f"{per_thousand(patterns, len(healthy))}."
+        f"{per_thousand(patterns, len(healthy))}. The last line of "
+        f"{percent(sum(calls_healthy(judged[line['key']]) for line in healthy), len(healthy))} begins with *Healthy*."
     )
 
 
@@ -109,6 +110,7 @@ def _fault_summary(rungs: Sequence[Rung]) -> str:
     harmful = [each for each in rungs if each.is_harmful]
     visible = [each for each in harmful if MUTATORS[each.fault].is_visible]
     caused = [each for each in visible if each.has_cause is not None]
+    noted, healthy = sum(each.is_noted for each in visible), sum(each.is_healthy for each in harmful)
     return "\n".join(
         [
             f"- {len(rungs)} rungs of {len({each.fault for each in rungs})} faults; {len(harmful)} are harmful.",
@@ -117,6 +119,9 @@ def _fault_summary(rungs: Sequence[Rung]) -> str:
             f"- Of all harmful rungs, {percent(sum(each.is_named for each in harmful), len(harmful))} are named, "
             f"{percent(sum(bool(each.has_cause) for each in harmful), len(harmful))} get a right cause, and something is "
             f"said of {percent(sum(each.is_told for each in harmful), len(harmful))}.",
+            f"- A rule that names the fault has at least a note in {percent(noted, len(visible))} of harmful rungs of visible "
+            f"faults. **{percent(healthy, len(harmful))}** of all harmful rungs end with the line that begins with *Healthy*, "
+            "because their loss shows that they have learned.",
         ]
     )
 

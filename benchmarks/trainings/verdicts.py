@@ -30,8 +30,17 @@ class Told(NamedTuple):
 
 def alarms(judgement: Mapping[str, Any]) -> list[Told]:
     """The findings above information."""
-    findings = (Told(*each) for each in judgement.get("findings", ()))
-    return [each for each in findings if each.severity != "info"]
+    return [each for each in findings(judgement) if each.severity != "info"]
+
+
+def findings(judgement: Mapping[str, Any]) -> list[Told]:
+    """All findings of a judgement, notes among them."""
+    return [Told(*each) for each in judgement.get("findings", ())]
+
+
+def calls_healthy(judgement: Mapping[str, Any]) -> bool:
+    """Whether the last line of a run begins with "Healthy"."""
+    return str(judgement.get("line", "")).startswith("Healthy")
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,8 @@ class Rung:
         is_harmful: whether its measure leaves the spread of the repetitions; None if these are not there.
         is_told: whether anything above information was said at or after the onset.
         is_named: whether a rule that names the fault was.
+        is_noted: whether a rule that names the fault has a finding at or after the onset, a note or more.
+        is_healthy: whether the last line of the run begins with "Healthy".
         in_place: whether it named a row of the fault; None if the fault has no place.
         has_cause: whether a right cause was told; None if no cause of today is right.
         delay: the steps from the onset until a rule named the fault.
@@ -57,6 +68,8 @@ class Rung:
     is_harmful: bool | None
     is_told: bool
     is_named: bool
+    is_noted: bool
+    is_healthy: bool
     in_place: bool | None
     has_cause: bool | None
     delay: int | None
@@ -84,6 +97,8 @@ def rung_of(line: Mapping[str, Any], judgement: Mapping[str, Any], lines: Mappin
         harm_of(line, lines),
         bool(told),
         bool(naming),
+        any(each.rule in answer.rules and each.step >= line["onset"] for each in findings(judgement)),
+        calls_healthy(judgement),
         any(map(matches(line["rows"]), (row for each in naming for row in each.rows))) if line["rows"] else None,
         bool({cause for cause, _ in judgement["causes"]} & {*answer.causes}) if answer.causes else None,
         None if named_at is None else named_at - line["onset"],

@@ -90,7 +90,8 @@ def test_a_rung_is_named_by_its_rules_at_its_rows_with_its_cause() -> None:
     other = rung_of(line, verdict("x", finding("LossSpike", 4)), lines)
     assert (other.is_told, other.is_named, other.delay, other.said) == (True, False, None, ("LossSpike",))
     note = rung_of(line, verdict("x", finding("NoGradient", 4, ("model.0.weight",), "info")), lines)
-    assert (note.is_told, note.is_named) == (False, False)
+    assert (note.is_told, note.is_named, note.is_noted, other.is_noted) == (False, False, True, False)
+    assert rung_of(line, verdict("x") | {"line": "Healthy: 38 rules found nothing"}, lines).is_healthy and not note.is_healthy
 
 
 def test_the_page_counts_harmful_rungs() -> None:
@@ -102,7 +103,7 @@ def test_the_page_counts_harmful_rungs() -> None:
             **verdict("7-rate-too-high-3", finding("UpdateTooLarge", 20), causes=("LearningRateTooHigh",), diverged=50),
             "shown": 0,
         },
-        verdict("7-rate-too-high-4"),
+        verdict("7-rate-too-high-4", finding("UpdateTooLarge", 20, severity="info")) | {"line": "Healthy: 38 rules …"},
     )
     text = page(lines, judged)
     assert "- 3 rungs of 1 faults; 2 are harmful." in text
@@ -113,6 +114,7 @@ def test_the_page_counts_harmful_rungs() -> None:
         in row
     )
     assert "- Of all harmful rungs, 1 of 2 (50 %) are named, 1 of 2 (50 %) get a right cause" in text
+    assert "has at least a note in 2 of 2 (100 %) of harmful rungs" in text and "**1 of 2 (50 %)** of all harmful rungs" in text
     assert "| `rate-too-high` | 5 | 1 |" in text
 
 
