@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from lightning_hooks.health.chance import chance_reached
 from lightning_hooks.health.evidence import LOSS, Evidence, Track
 from lightning_hooks.health.harm import jump_of
-from lightning_hooks.health.roles import Array, is_weight, medians, percent, roles_of
+from lightning_hooks.health.roles import Array, is_weight, medians, percent, roles_of, without_parametrizations
 from lightning_hooks.health.rules.updates import UpdateTooSmall
 from lightning_hooks.health.usage import rates_of
 
@@ -200,8 +200,8 @@ def has_float16_without_gradient(evidence: Evidence) -> bool:
 def has_input_of_zeros(evidence: Evidence) -> bool:
     """Whether the first module in order of execution gets zeros only."""
     inputs = _last(evidence, "input", "zero_fraction")
-    first = next((name for name in evidence.order if name in inputs), None)
-    return first is not None and first == evidence.order[0] and inputs[first] == 1
+    order = without_parametrizations(evidence.order)
+    return bool(order) and inputs.get(order[0]) == 1
 
 
 def has_gradients_in_backward(evidence: Evidence) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
@@ -141,6 +141,16 @@ def is_rectifier(module: ModuleFacts | None) -> bool:
 def is_batch_norm(module: ModuleFacts) -> bool:
     """Whether a module is a batch norm, by the name of its class."""
     return _BATCH_NORM.search(module.type) is not None
+
+
+def without_parametrizations(names: Iterable[str]) -> list[str]:
+    """The names of modules, without those that compute a weight from others: their input is no activation.
+
+    Example:
+        >>> without_parametrizations(["fc", "fc.parametrizations.weight.0", "head"])
+        ['fc', 'head']
+    """
+    return [name for name in names if "parametrizations" not in name.split(".")]
 
 
 def keeps_offset(kind: str) -> bool:

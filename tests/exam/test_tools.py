@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_hooks import HealthMonitor, check
 from lightning_hooks.health.text import as_text, blocks_of
 from tests.callbacks.models import trainer_of
-from tests.exam._trainings import Batch, cross_entropy, digits, drawn, fit, perceptron, train
+from tests.exam._trainings import Batch, cross_entropy, digits, drawn, fit, perceptron, squared_error, train
 
 # -- weight norms ----------------------------------------------------------------------------------------------------------
 
@@ -57,6 +57,20 @@ def _step_within_backward(model: nn.Module) -> None:
 
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(step)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"), [(torch.zeros_like, "ZeroInput"), (lambda x: x + 1e4, "InputNotNormalised")], ids=["zeros", "far"]
+)
+def test_data_in_front_of_a_weight_norm(change: Any, rule: str) -> None:
+    """What computes a weight is no norm of the data, also where the layer reads a single feature."""
+    torch.manual_seed(0)
+    first = torch.nn.utils.parametrizations.weight_norm(nn.Linear(1, 32))
+    model, x = nn.Sequential(first, nn.Sigmoid(), nn.Linear(32, 1)), torch.randn(64, 1)
+    data = [(change(x), torch.sin(x))] * 80
+    said = train(model, torch.optim.Adam(model.parameters(), 1e-2), data, squared_error)
+    assert [each.rows for each in said.findings if each.rule == rule] == [("0",)]
+    assert [each.name for each in said.causes] == (["InputOfZeros"] if rule == "ZeroInput" else [])
 
 
 def test_an_optimizer_that_steps_within_backward() -> None:

@@ -37,6 +37,7 @@ _DROP_RATES: Final = {"dropout": ("p", "drop_prob"), "attention": ("dropout",), 
 LOOK_EVERY: Final = 4
 """Steps between two looks whether the model holds other parameters."""
 _ACTIVATIONS: Final = "torch.nn.modules.activation"
+_PARAMETRIZATIONS: Final = "torch.nn.utils.parametrizations"
 
 
 class ModelFacts:
@@ -218,6 +219,9 @@ def role_of(module: nn.Module) -> str:
         >>> role_of(nn.Conv2d(1, 1, 3)), role_of(nn.GELU()), role_of(nn.Sequential(nn.ReLU()))
         ('convolution', 'activation', 'container')
     """
+    # What computes a weight, such as torch's `_WeightNorm`, is no norm of activations.
+    if type(module).__module__ == _PARAMETRIZATIONS:
+        return "other"
     bases = [kind.__name__ for kind in type(module).__mro__]
     for role, names in _ROLES:
         if any(name in bases for name in names):

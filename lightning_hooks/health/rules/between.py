@@ -12,8 +12,14 @@ from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import percent
 from lightning_hooks.health.rule import HealthRule, Kind, Symptom, symptoms_where
-from lightning_hooks.health.rules.base import Needs
+from lightning_hooks.health.rules.base import Needs, Obstacles
 from lightning_hooks.health.usage import is_named_copy
+
+
+def _searches(evidence: Evidence) -> str | None:
+    """An obstacle: an optimizer that moves weights several times in a step, each time to compute the loss there."""
+    optimizers = () if evidence.facts is None else evidence.facts.optimizers
+    return "LBFGS moves weights within a step" if any(each.type == "LBFGS" for each in optimizers) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +41,7 @@ class MovesBetweenSteps(HealthRule):
     every_n_steps: int = 20
     family: ClassVar[str] = "updates"
     kind: ClassVar[Kind] = "pattern"
+    obstacles: ClassVar[Obstacles] = (_searches,)
     needs: ClassVar[Needs] = (("param", "rms"), ("update", "ratio"))
     next_steps: ClassVar[tuple[str, ...]] = (
         "Search for code outside the optimizer that writes into weights: `copy_`, `mul_`, `.data`, `load_state_dict`.",

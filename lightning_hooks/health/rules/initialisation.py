@@ -11,7 +11,17 @@ import numpy as np
 
 from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.layers import LINK, roots_of_fan_in
-from lightning_hooks.health.roles import WEIGHTED, Array, Mask, Roles, is_weight, keeps_offset, roles_of, starts
+from lightning_hooks.health.roles import (
+    WEIGHTED,
+    Array,
+    Mask,
+    Roles,
+    is_weight,
+    keeps_offset,
+    roles_of,
+    starts,
+    without_parametrizations,
+)
 from lightning_hooks.health.rule import HealthRule, Kind, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_structure
 
@@ -288,7 +298,7 @@ def _first_layer(evidence: Evidence) -> tuple[int, bool] | None:
     roles, track = roles_of(evidence), evidence.track("input", "rms")
     if roles is None or track is None:
         return None
-    leaves = [name for name in evidence.order if roles.role(name) != "container"]
+    leaves = [name for name in without_parametrizations(evidence.order) if roles.role(name) != "container"]
     for position, name in enumerate(leaves):
         role = roles.role(name)
         if role in ("norm", "embedding"):

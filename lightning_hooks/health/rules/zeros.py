@@ -13,7 +13,7 @@ import numpy as np
 
 from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.roles import Mask, roles_of
+from lightning_hooks.health.roles import WEIGHTED, Mask, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom, missing, symptoms_where
 from lightning_hooks.health.rules.base import (
     LASTING,
@@ -255,7 +255,8 @@ class ZeroInput(HealthRule):
         first, early = evidence.start("input", "zero_fraction"), evidence.early("input", "zero_fraction")
         if track is None or first is None or early is None or roles is None or not (track.values[track.new] >= 1.0).any():
             return ()
-        judged = np.array([roles.weight(name) is not None and not is_named_copy(name) for name in track.names], dtype=np.bool_)
+        judged = roles.have_role(track.names, WEIGHTED) | np.array([roles.weight(name) is not None for name in track.names])
+        judged = judged & np.array([not is_named_copy(name) for name in track.names], dtype=np.bool_)
         # In a long run the window begins late. The early level tells whether the input was another one in between.
         pattern = (track.values >= 1.0) & judged & (first >= 1.0) & ~(early < 1.0)
         begun = np.logical_and.accumulate(pattern | np.isnan(track.values), axis=0)

@@ -19,6 +19,8 @@ from lightning_hooks.engine.participants.facts import ModelFacts, role_of, struc
         (nn.Conv2d(1, 1, 1), "convolution"),
         (nn.BatchNorm1d(1), "norm"),
         (nn.LayerNorm(1), "norm"),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(1, 1)), "linear"),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(1, 1)).parametrizations.weight[0], "other"),
         (nn.Embedding(2, 1), "embedding"),
         (nn.Dropout(), "dropout"),
         (nn.LSTM(1, 1), "recurrent"),

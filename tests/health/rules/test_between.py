@@ -3,6 +3,7 @@
 import pytest
 
 from lightning_hooks.health.rules.between import MovesBetweenSteps
+from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
 from tests.health.rules.made import diagnosed, falling, found, of_rms, reason, run, sparse, warned, weights_of
 
 NAMES = ("a.weight", "b.weight", "ema.weight")
@@ -52,3 +53,6 @@ def test_only_successive_steps_are_compared():
 def test_the_rule_says_what_it_lacks():
     views = run(MODEL, {("param", "a.weight"): of_rms(1.0)})
     assert reason(MovesBetweenSteps(), views) == "no row has `update`"
+    lbfgs = StepFacts((OptimizerFacts("LBFGS", (GroupFacts(1.0, 0.0, NAMES),)),))
+    views = sizes_of(lambda step: 1.0 + 0.01 * step, facts=lbfgs)
+    assert reason(MovesBetweenSteps(), views) == "LBFGS moves weights within a step"
