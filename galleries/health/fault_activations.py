@@ -182,9 +182,9 @@ TRAININGS = [
         200,
         "held",
         Expectation(
-            "pattern", (*DEAD, "ConstantOutput", "LossConstant", "LossSpike"), "encoder.[23]*", "ActivationsDead", onset=80
+            "pattern", (*DEAD, "ConstantOutput", "LossConstant", "LossSpike"), "encoder.[23]*", "WeightsWritten", onset=80
         ),
-        "At step 80 the biases of one layer fall by 10, and nothing passes its ReLU any more.",
+        "At step 80 code lets the biases of one layer fall by 10, and nothing passes its ReLU any more.",
     ),
     Training(
         "tanh-of-huge-inputs",

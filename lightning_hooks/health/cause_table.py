@@ -88,7 +88,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="WeightsWritten",
         message="Other code than the optimizer changed weights between two steps, and then training broke: {where}, {step}.",
         required=("MovesBetweenSteps",),
-        supporting=(*UNSTABLE, *DULL, *STUCK, "ScaleCollapse"),
+        supporting=(*UNSTABLE, *DULL, *STUCK, "NoGradient", "ScaleCollapse"),
         next_steps=("Search for code that writes into weights: `copy_`, `mul_`, `.data`, `init`, `load_state_dict`.",),
         alternatives=(
             "A learning rate that is too high, beside weights that are clipped on purpose: then they are clipped at each step.",

@@ -27,6 +27,8 @@ _SQUARED: Final = 0.01  # the relative difference up to which a loss is a mean s
 _LOGISTIC: Final = 0.1  # the relative difference of a first loss and gradient from those of a probability of one half
 _TIMES: Final = 5.0  # standard errors that even one of some hundred medians does not exceed by luck
 _ZERO: Final = 1e-8  # a loss below it cannot fall any further
+_SHARE_OF_FIT: Final = 0.8  # recurrent networks have left a slow start by then, whose outputs hardly differ
+_LONG: Final = 250  # steps that are as long, if nobody knows how long the fit is
 
 
 class Chance(NamedTuple):
@@ -61,8 +63,8 @@ def chance_reached(evidence: Evidence) -> Chance | None:
 
     The loss of equal probabilities is known of a cross entropy. Of labels with other frequencies, of yes or no, and of a mean
     squared error, chance follows from the outputs: their differences between samples are worth hardly anything to the loss.
-    The losses of several optimizers may balance, so they have no
-    chance; and a loss that falls is not there.
+    Those of a slow start are so too, so that four fifths of the fit must be over. The losses of several optimizers may balance,
+    so they have no chance; and a loss that falls is not there.
 
     Args:
         evidence: of the run.
@@ -173,13 +175,20 @@ def _of_constant_output(evidence: Evidence, late: Array) -> Chance | None:
     of logits by half of it times the variance of the labels around the probabilities, as long as both are small.
     """
     head = _Head.of(evidence)
-    if head is None or len(late) < _LATE:
+    if head is None or len(late) < _LATE or not _has_trained_long(evidence):
         return None
     loss = float(np.median(late))
     worth = head.worth(evidence)
     if not loss > _ZERO or not worth <= _CONSTANT * loss or head.differs_more(evidence):
         return None
     return Chance(loss + worth, "an output that is the same for every sample")
+
+
+def _has_trained_long(evidence: Evidence) -> bool:
+    """Whether so much of the fit is over that outputs which hardly differ are no slow start."""
+    last = None if evidence.facts is None else evidence.facts.last_step
+    done = evidence.step + 1 - evidence.first_step
+    return done >= (_LONG if last is None else _SHARE_OF_FIT * (last - evidence.first_step))
 
 
 class _Head(NamedTuple):

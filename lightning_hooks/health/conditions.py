@@ -218,6 +218,11 @@ def has_activation_of_zeros(evidence: Evidence) -> bool:
     return roles is not None and any(zeros == 1 and roles.role(name) == "activation" for name, zeros in outputs.items())
 
 
+def has_dead_activation(evidence: Evidence) -> bool:
+    """Whether an activation gives zeros only, and no weight is zero as a whole, which would make zeros of everything."""
+    return has_activation_of_zeros(evidence) and not has_weights_of_zeros(evidence)
+
+
 def has_module_that_gives_zeros(evidence: Evidence) -> bool:
     """Whether a module without weights, and no activation or dropout, gives zeros only for an input that is not zero."""
     roles = roles_of(evidence)

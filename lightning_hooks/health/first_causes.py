@@ -7,7 +7,7 @@ from typing import Final
 from lightning_hooks.health.cause_effects import DULL, STUCK, UNSTABLE
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import (
-    has_activation_of_zeros,
+    has_dead_activation,
     has_float16_without_gradient,
     has_gradients_in_backward,
     has_input_of_zeros,
@@ -119,7 +119,7 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         ),
         alternatives=("A mask or a gate of 0 beside it: then the output of the activation is not all zeros.",),
         confidence="likely",
-        condition=has_activation_of_zeros,
+        condition=has_dead_activation,
     ),
     CauseRule(
         name="InputOfZeros",

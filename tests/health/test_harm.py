@@ -93,9 +93,8 @@ def harm_of_head(loss, slope, classes=10, variation=1.0, rms=0.0, mean=0.0):
         ("output", "head"): of_rms(rms, count=count, units={"unit_variation": variation}),
         ("output_grad", "head"): Made(mean=mean, std=np.sqrt(slope**2 - mean**2), count=count),
     }
-    for view in run(
-        structure_of({"head": "Linear"}, {"head": (classes, 64)}), tensors, 120, loss=lambda step: float(loss[step])
-    ):
+    structure = structure_of({"head": "Linear"}, {"head": (classes, 64)})
+    for view in run(structure, tensors, 120, loss=lambda step: float(loss[step]), facts=StepFacts(last_step=120)):
         evidence.add(view)
     return harm_of(evidence)
 

@@ -143,7 +143,7 @@ def test_a_loss_that_leaves_chance_or_has_time_to_is_not_constant(views):
     assert not said_of(LossConstant(), views)
 
 
-def heads(loss, kind, gain, steps=220):
+def heads(loss, kind, gain, steps=260):
     """A run of 32 samples with a loss of each step, from the gradient of the head and the differences of its outputs.
 
     Args:
@@ -177,6 +177,13 @@ def test_a_loss_that_outputs_which_hardly_vary_have_is_at_chance_once_it_stands(
     assert finding.is_over is None and finding.first_step == 0
     assert "that of an output that is the same for every sample is " in finding.message
     assert not said_of(LossConstant(), heads(FALLS[kind], kind, gain=0.04))
+
+
+def test_a_slow_start_has_outputs_that_hardly_vary_for_most_of_a_fit():
+    views = heads(FALLS["squares"], "squares", gain=0.005, steps=200)
+    assert not said_of(LossConstant(), views)
+    assert not said_of(LossConstant(), [replace(view, facts=StepFacts(last_step=300)) for view in views])
+    assert said_of(LossConstant(), [replace(view, facts=StepFacts(last_step=210)) for view in views])
 
 
 @pytest.mark.parametrize("kind", FALLS)
