@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,14 +119,23 @@ def summary(results: list[dict[str, Any]]) -> str:
         sound = [each for each in runs if trainings[each["name"]].expects is None]
         sick = [each for each in runs if (e := trainings[each["name"]].expects) is not None and e.kind != "invisible"]
         alarms = sum(bool(_alarms(each)) for each in sound)
-        caused = [each for each in sick if (e := trainings[each["name"]].expects) is not None and e.cause is not None]
+        notes = [each for each in sick if _is_note(each, trainings[each["name"]])]
+        wanted = [each for each in sick if (e := trainings[each["name"]].expects) is not None and e.cause is not None]
+        caused = [each for each in wanted if each not in notes]
         lines.append(
             f"- {said.capitalize()}: {alarms} of {len(sound)} healthy runs have a finding above `info`; "
-            f"{sum(each['found'] for each in sick)} of {len(sick)} runs with a visible fault are named, "
+            f"{sum(each['found'] for each in sick)} of {len(sick)} runs with a visible fault are named"
+            f"{f' ({len(notes)} of them by a note, without harm in the loss)' if notes else ''}, "
             f"{sum(each['in_time'] for each in sick)} within 5 steps (facts) or 60 (patterns); "
             f"{sum(each['found'] and each['cause'] for each in caused)} of {len(caused)} with the right cause."
         )
     return "\n".join(lines)
+
+
+def _is_note(run: Mapping[str, Any], training: Training) -> bool:
+    """Whether only notes name the fault of a run, which have no cause."""
+    rules = () if training.expects is None else training.expects.rules
+    return run["found"] and all(severity == "info" for rule, _, severity, _ in run["findings"] if rule in rules)
 
 
 def healthy_table(results: list[dict[str, Any]]) -> str:
