@@ -15,9 +15,10 @@ from lightning_hooks.health.layers import last_layer
 from lightning_hooks.health.roles import known_median, roles_of, starts
 from lightning_hooks.health.usage import has_several_optimizers
 from lightning_hooks.health.window import Array
-from lightning_hooks.health.witness import error_of, noise_of
+from lightning_hooks.health.witness import ZERO, error_of, noise_of
 
-_LATE: Final = 8  # the least number of losses in the last tenth
+LATE: Final = 8
+"""The smallest number of losses whose median is the level of the last ones."""
 _SHARE: Final = 0.005  # a fall by less is none, however quiet the loss is
 _CONSTANT: Final = 0.02  # outputs whose differences between samples are worth a smaller share of the loss say nothing
 _RECENT: Final = 64  # steps
@@ -26,9 +27,10 @@ _STANDS: Final = 150  # losses among which one that stands has not fallen
 _SQUARED: Final = 0.01  # the relative difference up to which a loss is a mean squared error, because of rounding
 _LOGISTIC: Final = 0.1  # the relative difference of a first loss and gradient from those of a probability of one half
 _TIMES: Final = 5.0  # standard errors that even one of some hundred medians does not exceed by luck
-_ZERO: Final = 1e-8  # a loss below it cannot fall any further
-_SHARE_OF_FIT: Final = 0.8  # recurrent networks have left a slow start by then, whose outputs hardly differ
-_LONG: Final = 250  # steps that are as long, if nobody knows how long the fit is
+_SHARE_OF_FIT: Final = 0.8
+"""Outputs that hardly differ count only after this share of the fit, because recurrent networks may start so slowly."""
+_LONG: Final = 250
+"""The number of steps after which they count if nobody knows how long the fit is."""
 
 
 class Chance(NamedTuple):
@@ -54,7 +56,7 @@ def late_losses(evidence: Evidence) -> Array:
     is_known = ~np.isnan(loss.values[:, 0]) & (loss.steps > evidence.first_step + EarlyLosses.LAST)
     values, steps = loss.values[is_known, 0], loss.steps[is_known]
     count = int((steps > evidence.step - (evidence.step - evidence.first_step + 1) / 10).sum())
-    late: Array = values[-max(count, _LATE) :]
+    late: Array = values[-max(count, LATE) :]
     return late
 
 
@@ -138,7 +140,7 @@ def _stands(evidence: Evidence) -> bool:
     is_settled = np.isfinite(loss.values[:, 0]) & (loss.steps >= evidence.first_step + EarlyLosses.FIRST)
     last = loss.values[is_settled, 0][-_STANDS:]
     quarter = len(last) // 4
-    if quarter < _LATE // 2:
+    if quarter < LATE // 2:
         return False
     return bool(np.median(last[:quarter]) - np.median(last[-quarter:]) <= _left(last, quarter, quarter))
 
@@ -175,11 +177,11 @@ def _of_constant_output(evidence: Evidence, late: Array) -> Chance | None:
     of logits by half of it times the variance of the labels around the probabilities, as long as both are small.
     """
     head = _Head.of(evidence)
-    if head is None or len(late) < _LATE or not _has_trained_long(evidence):
+    if head is None or len(late) < LATE or not _has_trained_long(evidence):
         return None
     loss = float(np.median(late))
     worth = head.worth(evidence)
-    if not loss > _ZERO or not worth <= _CONSTANT * loss or head.differs_more(evidence):
+    if not loss > ZERO or not worth <= _CONSTANT * loss or head.differs_more(evidence):
         return None
     return Chance(loss + worth, "an output that is the same for every sample")
 

@@ -13,7 +13,8 @@ from lightning_hooks.health.roles import roles_of, starts
 
 _GRADIENT: Final = 0.1  # the relative difference from the gradient of equal probabilities
 _LOSS: Final = (0.9, 1.3)  # the first loss as a multiple of that of equal probabilities
-_MEAN: Final = 2e-3  # the mean of the gradient as a share of its root mean square, which rounding leaves
+_MEAN: Final = 2e-3
+"""The gradients of logits sum up to 0; their mean may be this share of their root mean square, because of rounding."""
 NEEDS: Final = ("output", "count"), ("output_grad", "rms"), ("output_grad", "mean")
 """What is read of the last layer."""
 

@@ -12,7 +12,7 @@ from lightning_hooks.health.chance import chance_reached
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.rules.spikes import largest_deviation
 from lightning_hooks.health.usage import has_several_optimizers, is_warming_up
-from lightning_hooks.health.witness import error_of, noise_of
+from lightning_hooks.health.witness import ZERO, error_of, noise_of
 
 RECENT: Final = 10
 """The number of losses whose median is the level at a step."""
@@ -27,7 +27,6 @@ JUMP: Final = "the loss jumps"
 _JUMP: Final = 4.0  # a multiple of the largest deviation of the losses before, which is no chance
 _NEAR: Final = 2  # steps
 _DIGIT: Final = 2.0**-7  # a share by which the last digit of bfloat16, the coarsest format of a loss, changes it at most
-_ZERO: Final = 1e-8  # a loss below it cannot fall any further
 _Losses = NDArray[np.float64]
 
 
@@ -118,7 +117,7 @@ def _loss_of_gain(values: _Losses, steps: NDArray[np.int64], began: float, highe
 
 def _stand_still(evidence: Evidence, values: _Losses, steps: NDArray[np.int64], began: float) -> str:
     now = float(np.median(values[-RECENT:]))
-    if abs(began) < _ZERO or len(values) < SHORT or is_warming_up(evidence):
+    if abs(began) < ZERO or len(values) < SHORT or is_warming_up(evidence):
         return ""
     chance = chance_reached(evidence)
     if now <= began - abs(began) / 2 and chance is None:

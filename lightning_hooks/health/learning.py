@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from lightning_hooks.health.chance import chance_reached, late_losses
+from lightning_hooks.health.chance import LATE, chance_reached, late_losses
 from lightning_hooks.health.cross_entropy import cross_entropy_of
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.usage import has_several_optimizers
@@ -14,7 +14,6 @@ from lightning_hooks.health.witness import learned
 
 LEAST_STEPS: Final = 60
 """The number of steps of a training from which on its loss can show that it has learned."""
-_LAST: Final = 8  # losses whose median is the last one of a run without late losses
 
 
 def has_learned(evidence: Evidence) -> bool | None:
@@ -73,7 +72,7 @@ def course_of(evidence: Evidence) -> LossCourse:
         return UNKNOWN
     known = loss.values[~np.isnan(loss.values[:, 0]), 0]
     late = late_losses(evidence)
-    late = late if len(late) else known[-_LAST:]
+    late = late if len(late) else known[-LATE:]
     last = float(np.median(late)) if len(late) else np.nan
     reached = chance_reached(evidence)
     return LossCourse(

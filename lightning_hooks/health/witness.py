@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +15,8 @@ _TIMES_NOISE = 2.0
 _TIMES_LEARNED = 3.0
 # The noise of fewer numbers is not known.
 _LEAST_NUMBERS = 4
+ZERO: Final = 1e-8
+"""A loss below it cannot fall any further, so that one which stands there is no fault."""
 
 
 def noise_of(values: NDArray[np.float64]) -> float:

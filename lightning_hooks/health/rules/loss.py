@@ -16,7 +16,7 @@ from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import WITNESS, Obstacles, no_loss
 from lightning_hooks.health.rules.spikes import HISTORY, LOCAL, largest_deviation, six_sigma, spikes
 from lightning_hooks.health.usage import has_several_optimizers, is_warming_up
-from lightning_hooks.health.witness import falls, noise_of
+from lightning_hooks.health.witness import ZERO, falls, noise_of
 
 FIRST_STEPS: Final = 10
 """The number of first steps whose updates may be far too large."""
@@ -276,8 +276,7 @@ class LossConstant(HealthRule):
         has_start = evidence.holds_start
         first, last = float(np.median(values[:quarter])) if has_start else early, float(np.median(values[-quarter:]))
         middle = abs(first)
-        # A loss of about 0 cannot fall any further, so a constant one is no fault.
-        if not middle >= 1e-8 or last < first - self.least * middle or falls(values, len(values)):
+        if not middle >= ZERO or last < first - self.least * middle or falls(values, len(values)):
             return
         best = min(float(np.median(values[i : i + quarter])) for i in range(quarter, len(values) - quarter + 1, 5))
         if best < first - self.least * middle:
