@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from torch import nn
+from torch.nn.utils import prune
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom, shown_rows
@@ -64,7 +65,7 @@ def test_the_loss_is_named_among_rows_of_modules_and_parameters():
         lambda layer: nn.utils.parametrizations.weight_norm(layer),
         lambda layer: nn.utils.parametrizations.spectral_norm(layer),
         lambda layer: nn.utils.spectral_norm(layer),
-        lambda layer: nn.utils.prune.l1_unstructured(layer, "weight", 0.5),
+        lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
     ],
     ids=["weight norm", "spectral norm", "old spectral norm", "pruning"],
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.prune import l1_unstructured
 
 from lightning_hooks import RuleError, StatsMonitor, Watch, instrument
 from lightning_hooks.engine.participants.facts import ModelFacts, role_of, structure_of
@@ -60,7 +61,7 @@ def test_a_parameter_that_was_replaced_is_found_when_the_optimizer_gets_it() -> 
 
 
 def prune(layer: nn.Module) -> None:
-    nn.utils.prune.l1_unstructured(layer, "weight", 0.5)
+    l1_unstructured(layer, "weight", 0.5)
 
 
 def parametrize(layer: nn.Module) -> None:
