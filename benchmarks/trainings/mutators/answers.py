@@ -42,12 +42,12 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "dropout-too-high": _answer("output zero_fraction", "DropoutTooHigh", "DropoutTooHigh"),
     "dropout-by-function": _answer("output zero_fraction", "DropoutTooHigh", "DropoutTooHigh"),
     "momentum-too-high": _answer("update norm", _UNSTABLE, "LearningRateTooHigh"),
-    "betas-swapped": _answer("update norm", _UNSTABLE, "LearningRateTooHigh"),
+    "betas-swapped": _answer("", _UNSTABLE, "LearningRateTooHigh"),
     "eps-too-large": _answer("update ratio", _SLOW, "LearningRateTooLow"),
     "clipped-to-nothing": _answer("update ratio", f"{_SLOW} ClippingAlways", "ClippingStopsLearning"),
     "rate-falls-early": _answer("fact optimizers", f"{_SLOW} LearningRateZero", "LearningRateTooLow"),
     "rate-rises-late": _answer("fact optimizers", _UNSTABLE, "LearningRateTooHigh"),
-    "schedule-too-fast": _answer("fact optimizers", f"{_SLOW} LearningRateZero", "LearningRateTooLow"),
+    "schedule-too-fast": _answer("", f"{_SLOW} LearningRateZero", "LearningRateTooLow"),
     "warm-up-endless": _answer("fact optimizers", f"{_SLOW} LearningRateZero", "LearningRateTooLow"),
     # Inputs
     "column-too-large": _answer("input abs_max", "InputNotNormalised", "DataNotNormalised"),
@@ -72,8 +72,8 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "sign-turned": _answer("loss mean", "LossUnbounded LossDiverged LossConstant NonFinite NoGradient"),
     "sum-for-mean": _answer("grad norm", _UNSTABLE, "LearningRateTooHigh"),
     "loss-divided-too-often": _answer("grad norm", _SLOW, "LearningRateTooLow"),
-    "broadcast-in-loss": _answer("loss mean", "LossConstant"),
-    "softmax-twice": _answer("loss mean", "LossConstant"),
+    "broadcast-in-loss": _answer("", "LossConstant"),
+    "softmax-twice": _answer("", "LossConstant"),
     "softmax-over-batch": _answer("loss mean", "LossConstant"),
     "logarithm-of-zero": _answer("loss mean", "NonFinite LossDiverged", "NumericalRange"),
     "targets-ignored": _answer("loss mean", f"ZeroGradients NoGradient {_SLOW}"),
@@ -87,7 +87,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "gradients-late": _answer("", _UNSTABLE),
     "gradients-turned": _answer("", _UNSTABLE),
     # Membership and modes
-    "frozen-part": _answer("fact frozen", "NoGradient UnchangedParameter"),
+    "frozen-part": _answer("", "NoGradient UnchangedParameter"),
     "forgotten-part": _answer("fact optimizers", "NotInOptimizer", "ParametersForgotten"),
     "norms-in-evaluation": _answer("fact evaluating", "NormStatistics EvaluationMode", "EvaluationMode"),
     "norm-statistics-slow": _answer(""),
@@ -107,7 +107,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "tied-table-too-large": _answer("param rms", f"PoorInitialization OddInitialization {_UNSTABLE}", "InitializationTooLarge"),
     "weights-drawn-anew": _answer("param norm", "MovesBetweenSteps LossSpike LossDiverged", "WeightsWritten"),
     "weights-shrunk-by-code": _answer(
-        "param norm", "MovesBetweenSteps ConstantOutput DeadLayer LossConstant VanishingGradient"
+        "param norm", "MovesBetweenSteps ConstantOutput DeadLayer LossConstant VanishingGradient", "WeightsWritten"
     ),
     # Structure
     "layers-are-one": _answer(""),
