@@ -8,16 +8,23 @@ from typing import Final
 from lightning_hooks.health.cause_effects import DULL, STUCK, UNSTABLE
 from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import (
-    divergence,
+    began_saturated,
     has_activation_of_zeros,
-    has_diverged,
-    has_jumped,
-    has_raised_rate,
-    has_stepped_too_far,
+    has_activation_without_slope,
     is_at_chance,
     is_at_chance_in_ordinary_steps,
 )
 from lightning_hooks.health.first_causes import FIRST_CAUSES
+from lightning_hooks.health.steps_before import (
+    divergence,
+    has_diverged,
+    has_jumped,
+    has_lowered_rate,
+    has_moved_at_most_steps,
+    has_raised_rate,
+    has_stepped_too_far,
+    slowness,
+)
 
 _AT_CHANCE: Final = CauseRule(
     name="LossAtChance",
@@ -41,6 +48,29 @@ _AT_CHANCE: Final = CauseRule(
 
 CAUSES: Final[tuple[CauseRule, ...]] = (
     *FIRST_CAUSES,
+    CauseRule(
+        name="WeightsWritten",
+        message="Other code than the optimizer changes most weights between any two steps: {where}, since step {step}.",
+        required=("MovesBetweenSteps",),
+        supporting=(*UNSTABLE, *DULL, *STUCK, "NoGradient", "ScaleCollapse"),
+        next_steps=("Search for code that writes into weights: `mul_`, `copy_`, `.data`, a decay or an average of your own.",),
+        alternatives=("Weights that are kept at a norm on purpose: accept the finding, and look at the rest without it.",),
+        confidence="likely",
+        history=has_moved_at_most_steps,
+    ),
+    CauseRule(
+        name="LearningRateTooLow",
+        message="The learning rate fell to less than a hundredth early in the run, and the loss has hardly fallen: {where}.",
+        required=("LossConstant",),
+        supporting=(*STUCK[1:], "LearningRateZero", "LostUpdates", *DULL),
+        next_steps=(
+            "Look at what the schedule does: the number of steps that it was given, and how often it is stepped.",
+            "Let the rate fall over the whole fit.",
+        ),
+        alternatives=("Labels that do not belong to their inputs: then the loss does not fall while the rate is high either.",),
+        while_standing=True,
+        condition=has_lowered_rate,
+    ),
     # Below this line are symptoms that many a training at chance has besides. None of them explains it while weights move.
     replace(
         _AT_CHANCE,
@@ -99,10 +129,24 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         name="LearningRateTooHigh",
         message="The learning rate rose to a multiple within a step, and then the training broke: {where}, since step {step}.",
         any_of=(*UNSTABLE, "DeadLayer", "DeadUnits"),
-        supporting=(*DULL, *STUCK, "ScaleCollapse", "NoGradient", "LostUpdates"),
+        supporting=(*DULL, *STUCK, "ScaleCollapse", "NoGradient", "LostUpdates", "WeightDecayTooLarge"),
         next_steps=("Look at what the schedule does before this step.", "Let the learning rate rise over some hundred steps."),
         alternatives=("A bad batch: then the training also breaks with a schedule that does not rise.",),
         history=has_raised_rate,
+    ),
+    CauseRule(
+        name="ActivationsSaturated",
+        message="Activations lie where their slope is about zero since step 0, before any update: {where}.",
+        required=("SaturatedActivation",),
+        any_of=("UpdateTooLarge", "ExplodingGradient", "VanishingGradient", "UpdateTooSmall", "LossConstant"),
+        supporting=(*DULL, *STUCK, "WeightGrowth", "LossSpike", "GradientSpike", "NoGradient@output_grad", "LostUpdates"),
+        excluding=("NonFinite", "LossDiverged"),
+        next_steps=(
+            "Look at what enters them: the scale of the data, the initial weights, a factor in front of the activation.",
+            "Put a norm before the activation.",
+        ),
+        alternatives=("A learning rate that is too high: then a smaller one lets the slopes rise within some steps.",),
+        condition=began_saturated,
     ),
     CauseRule(
         name="LearningRateTooHigh",
@@ -141,6 +185,16 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         supporting=("DeadUnits", "MassiveActivation", "LossConstant", "ConstantOutput"),
         next_steps=("Add a loss that balances the load, or noise to the router.",),
         alternatives=("A layer with a few units, one of which is a bias in disguise: look at `top_unit` over time.",),
+    ),
+    CauseRule(
+        name="ActivationsSaturated",
+        message="No gradient passes an activation all of whose inputs lie where its slope is 0: {where}, since step {step}.",
+        required=("SaturatedActivation",),
+        any_of=("NoGradient@output_grad", "NoGradient@grad"),
+        supporting=(*STUCK, "ConstantOutput", "DeadUnits"),
+        next_steps=("Put a norm before the activation.", "Scale the initial weights down."),
+        alternatives=("A learning rate that is too high: then updates were large before the saturation began.",),
+        condition=has_activation_without_slope,
     ),
     CauseRule(
         name="ActivationsSaturated",
@@ -242,9 +296,11 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         any_of=("UpdateTooSmall", "LostUpdates"),
         supporting=("LossConstant", "UnchangedParameter"),
         excluding=("VanishingGradient",),
-        next_steps=("Multiply the learning rate by 10.", "Look at what the schedule does at this step."),
+        next_steps=("Raise the learning rate, ten times first.", "Look at what the schedule did before this step."),
+        detail=slowness,
         alternatives=(
             "A gradient that vanishes: then the updates of early layers are far smaller than those of late ones.",
+            "A loss that is scaled down or divided twice: then it is far smaller than usual from the first step on.",
             "Fine-tuning on purpose: then the loss falls.",
             "Weights in bfloat16 or float16: then the optimizer needs a copy of the weights in float32.",
         ),
@@ -266,8 +322,20 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="BadBatch",
+        message="The data holds numbers that are not finite, at step {step} first: {where}.",
+        required=("NonFinite@input",),
+        supporting=(*UNSTABLE, *STUCK, "ScaleCollapse"),
+        next_steps=(
+            "Look at the batch of that step with `torch.isfinite`: missing values, a division by 0 in the preprocessing.",
+            "If weights are not finite since, go on from a checkpoint before that step.",
+        ),
+        alternatives=("A first module that overflows in its number format: then the batch is finite, and inputs are large.",),
+        confidence="likely",
+    ),
+    CauseRule(
+        name="BadBatch",
         message="The data of single steps differs from all other data, at step {step} first: {where}.",
-        any_of=("NonFinite@input", "LossSpike", "GradientSpike+"),
+        any_of=("LossSpike", "GradientSpike+"),
         supporting=("NonFinite", "GradientSpike", "LossSpike"),
         next_steps=("Look at the batch of that step: labels, missing values, and the scale of its inputs.",),
         alternatives=(

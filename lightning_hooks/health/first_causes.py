@@ -104,6 +104,8 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         required=("ZeroGradients",),
         supporting=(*STUCK, *DULL, "NoGradient", "LostUpdates"),
         next_steps=("Call `optimizer.zero_grad()` before the backward pass or after the step, not between them.",),
+        # No clearing of gradients makes a loss exactly 0.
+        excluding=("ZeroGradients@loss",),
         alternatives=("A loop that updates parameters within the backward pass: then they change, and the loss falls.",),
         confidence="likely",
         condition=has_gradients_in_backward,
@@ -189,8 +191,10 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         required=("WeightDecayTooLarge",),
         supporting=(*STUCK, *DULL, "UpdateTooLarge"),
         excluding=("LossDiverged",),
-        next_steps=("Divide weight_decay by 10, or by the factor by which lr · weight_decay exceeds 0.001.",),
-        alternatives=("A learning rate that is too high: lower it first if weight_decay is 0.1 or less.",),
+        next_steps=(
+            "Lower weight_decay: 0.1 and less is usual; `AdamW` and `SGD` take lr · weight_decay of the weights in each step.",
+        ),
+        alternatives=("A learning rate that is too high: then weight_decay is 0.1 or less.",),
     ),
 )
 """The beginning of the table of causes."""

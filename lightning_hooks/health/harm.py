@@ -9,6 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from lightning_hooks.health.chance import chance_reached
+from lightning_hooks.health.early_losses import EarlyLosses
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.rules.spikes import largest_deviation
 from lightning_hooks.health.usage import has_several_optimizers, is_warming_up
@@ -83,7 +84,7 @@ def jump_of(evidence: Evidence, step: int) -> str:
         return ""
     values = loss.values[:, 0]
     for at in np.flatnonzero(np.abs(loss.steps - step) <= _NEAR).tolist():
-        history = values[:at][np.isfinite(values[:at])][-LONG:]
+        history = _settled(evidence, values[:at], loss.steps[:at])[-LONG:]
         if len(history) < _LEAST or not values[at] > -np.inf:
             continue
         level, deviation = largest_deviation(history)
@@ -91,6 +92,13 @@ def jump_of(evidence: Evidence, step: int) -> str:
         if values[at] > level + max(_JUMP * deviation, _DIGIT * abs(level)):
             return f"{JUMP} from {level:.4g} to {values[at]:.4g} at step {loss.steps[at]}"
     return ""
+
+
+def _settled(evidence: Evidence, values: _Losses, steps: NDArray[np.int64]) -> _Losses:
+    """The finite losses without the first ones, whose fall is no deviation of later ones, unless too few are left."""
+    finite = np.isfinite(values)
+    later = values[finite & (steps >= evidence.first_step + EarlyLosses.FIRST)]
+    return later if len(later) >= _LEAST else values[finite]
 
 
 def _are_bad(evidence: Evidence) -> NDArray[np.bool_]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_hooks.health.cause_rule import CauseRule
-from lightning_hooks.health.conditions import BEFORE
 from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.steps_before import BEFORE
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Past:
     def shown(self, rule: CauseRule, evidence: Evidence, begin: int) -> Shown:
         """What the steps before findings show of a cause.
 
-        If these steps have left the window, the answer is that for the nearest step that was asked before: other findings of
-        the same fault began there.
+        A no is asked again, since later steps may show more, until the steps before the findings have left the window. Then the
+        answer is that for the nearest step that was asked before: other findings of the same fault began there.
 
         Args:
             rule: the cause.
@@ -53,7 +53,8 @@ class Past:
         if rule.history is None and rule.detail is None:
             return Shown(begin, True, "")
         known = self._known.setdefault((rule.name, rule.message), {})
-        if begin not in known and not (known and _has_left(evidence, begin)):
+        is_final = begin in known and known[begin].holds
+        if not is_final and not (known and _has_left(evidence, begin)):
             holds = rule.history is None or rule.history(evidence, begin)
             known[begin] = Shown(begin, holds, rule.detail(evidence, begin) if holds and rule.detail else "")
         return known[begin] if begin in known else known[min(known, key=lambda step: abs(step - begin))]

@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.health import conditions
+from lightning_hooks.health import conditions, steps_before
 from lightning_hooks.health.cause_rule import CauseRule, entry_of
 from lightning_hooks.health.causes import CAUSES, EARLIER, explain
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import Finding
+from lightning_hooks.health.past import Past
 from lightning_hooks.health.rule import Severity, Symptom
 from lightning_hooks.health.rules import rules_by_name
 from lightning_hooks.plan.row_index import RowIndex
@@ -159,10 +160,37 @@ def at_chance(ratio=1e-3):
     return evidence
 
 
+def saturated(output):
+    """Evidence of a tanh all of whose outputs have this value."""
+    evidence = Evidence([("output", "mean"), ("output", "rms")])
+    facts = Structure((ModuleFacts("tanh", "Tanh", "activation"),), ())
+    evidence.add(StepView(0, rows=RowIndex(["tanh"], ["output"]), moments=np.array([all_of(output)]), structure=facts))
+    return evidence
+
+
+def two_weights():
+    parameters = tuple(ParameterFacts(f"{name}.weight", name, (2, 2), "float32") for name in "ab")
+    return Structure(tuple(ModuleFacts(name, "Linear", "linear") for name in "ab"), parameters)
+
+
+def moved(factor, steps=14):
+    """Evidence of two weights of which other code leaves this share after each step, and the optimizer changes a thousandth."""
+    evidence, facts = Evidence([("param", "rms"), ("update", "ratio")]), two_weights()
+    index = RowIndex(["a.weight", "b.weight"] * 2, ["param"] * 2 + ["update"] * 2, order=range(4))
+    for step in range(steps):
+        sizes = factor**step, factor**step / 1000
+        moments = np.array([all_of(size) for size in sizes for _ in range(2)])
+        evidence.add(StepView(step, rows=index, moments=moments, structure=facts))
+    return evidence
+
+
 EVIDENCE = (
     evidence_in_evaluation,
     far_step,
     lambda: rates_of(0.1, 0.5),
+    lambda: rates_of(*[0.1] * 5, *[1e-4] * 20),
+    lambda: saturated(1.0),
+    lambda: moved(0.9),
     lambda: jump_at(1),
     half_without_gradient,
     lambda: weight_of(0.0),
@@ -199,6 +227,10 @@ def evidence_for(rule):
         (conditions.has_module_that_gives_zeros, module_of(2.0, 1.0)),
         (conditions.has_module_that_gives_zeros, module_of(2.0, 0.0, "activation")),
         (conditions.has_activation_of_zeros, module_of(2.0, 1.0, "activation")),
+        (conditions.has_activation_without_slope, saturated(0.99)),
+        (steps_before.has_lowered_rate, rates_of(*[0.1] * 10, *[1e-4] * 20)),
+        (steps_before.has_lowered_rate, rates_of(*[0.1] * 5, *[2e-3] * 20)),
+        (steps_before.has_lowered_rate, rates_of(*[0.1 * (1 + np.cos(np.pi * step / 99)) for step in range(100)])),
     ],
     ids=[
         "no loss",
@@ -213,6 +245,10 @@ def evidence_for(rule):
         "not zeros",
         "an activation",
         "an activation of others",
+        "a slope",
+        "a rate that was high for a third of the run",
+        "a rate that fell to a fiftieth",
+        "a cosine to the end",
     ],
 )
 def test_a_condition_can_fail(condition, without):
@@ -233,7 +269,7 @@ def test_a_condition_can_fail(condition, without):
     ids=["small", "an early one", "a late one", "ten in a row", "nine before", "with gaps", "none"],
 )
 def test_steps_have_gone_too_far_if_one_is_huge_early_or_ten_in_a_row_are_large(ratios, begin, holds):
-    assert conditions.has_stepped_too_far(many_steps(ratios), begin) is holds
+    assert steps_before.has_stepped_too_far(many_steps(ratios), begin) is holds
 
 
 @pytest.mark.parametrize(
@@ -251,7 +287,7 @@ def test_steps_have_gone_too_far_if_one_is_huge_early_or_ten_in_a_row_are_large(
     ids=["at once", "less", "ten before", "eleven before", "after", "from zero", "unknown", "by and by"],
 )
 def test_a_learning_rate_is_raised_if_it_rises_fivefold_in_one_step_shortly_before(rates, begin, holds):
-    assert conditions.has_raised_rate(rates_of(*rates), begin) is holds
+    assert steps_before.has_raised_rate(rates_of(*rates), begin) is holds
 
 
 def test_what_follows_a_raised_rate_is_no_bad_batch_and_no_lone_death_of_units():
@@ -439,6 +475,65 @@ def test_no_single_symptom_stands_above_a_loss_at_chance_while_weights_move():
     ]
     assert [cause.name for cause in explain(findings_of("LossConstant", "DeadLayer"), at_chance())] == ["ActivationsDead"]
     assert [cause.name for cause in explain(findings_of("LossConstant", "ConstantOutput"), at_chance())] == ["LossAtChance"]
+
+
+def names_of(findings, evidence):
+    return [cause.name for cause in explain(findings, evidence)]
+
+
+def test_a_loss_of_zero_is_no_sign_of_cleared_gradients():
+    assert names_of([finding("ZeroGradients")], reached(2.0)) == ["GradientsClearedEarly"]
+    assert names_of([finding("ZeroGradients@loss")], reached(2.0)) == []
+
+
+def test_weights_that_code_changes_at_most_steps_explain_what_the_steps_look_like():
+    findings = findings_of("MovesBetweenSteps", "UpdateTooLarge", "VanishingGradient", first=2)
+    (cause,) = explain(findings, moved(0.9))
+    assert (cause.name, cause.numbers) == ("WeightsWritten", (1, 2, 3))
+    assert cause.message.startswith(
+        "Other code than the optimizer changes most weights between any two steps: fc, since step 2."
+    )
+    for ordinary in (moved(1.0), moved(0.9, steps=8)):
+        assert names_of(findings, ordinary) == ["LearningRateTooHigh"]
+
+
+def test_weights_that_code_changes_once_broke_what_stays_above_all_losses_before():
+    written = [finding("MovesBetweenSteps", first=60)]
+    learned = np.concatenate([np.linspace(2.8, 1.6, 30), np.full(30, 1.6), np.full(30, 2.8)])
+    assert names_of(written, losses_of(*learned)) == ["WeightsWritten"]
+    assert names_of(written, losses_of(*learned[:69])) == ["WeightsWritten"]
+    assert names_of(written, losses_of(*np.linspace(2.8, 1.6, 90))) == []
+
+
+def test_activations_that_began_saturated_come_before_the_learning_rate():
+    findings = findings_of("UpdateTooLarge", "SaturatedActivation")
+    assert names_of(findings, saturated(0.99)) == ["ActivationsSaturated"]
+    assert names_of(findings, saturated(0.5)) == ["LearningRateTooHigh"]
+    note = finding("SaturatedActivation", severity=Severity.INFO)
+    assert names_of([note, finding("NoGradient@output_grad", number=2)], saturated(1.0)) == ["ActivationsSaturated"]
+    assert names_of([note, finding("NoGradient@output_grad", number=2)], saturated(0.99)) == ["PathShut"]
+
+
+def test_a_rate_that_fell_early_explains_a_loss_that_stands():
+    assert names_of([finding("LossConstant")], rates_of(*[0.1] * 5, *[1e-4] * 20)) == ["LearningRateTooLow"]
+    assert names_of([finding("LossConstant")], rates_of(*[0.1] * 25)) == []
+
+
+def test_steps_that_are_too_small_are_told_with_their_size():
+    (cause,) = explain([finding("UpdateTooSmall", first=0)], many_steps([1e-6] * 20, structure=two_weights()))
+    assert "changes the median weight by 0.0001 % of it; about 0.1 % is usual" in cause.message
+    assert "the rate must be 1e+03 times larger." in cause.message
+
+
+def test_a_no_is_asked_again_while_the_steps_before_are_known():
+    asked, answers = [], iter([False, True])
+
+    def history(evidence, begin):
+        asked.append(begin)
+        return next(answers)
+
+    rule, past = CauseRule(name="Tired", message="", required=("LossSpike",), history=history), Past()
+    assert [past.shown(rule, Evidence(), 3).holds for _ in range(3)] == [False, True, True] and asked == [3, 3]
 
 
 def test_the_cause_of_a_batch_does_not_depend_on_the_order_of_rows():

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from lightning_hooks.errors import RuleError
 from lightning_hooks.health.cause_rule import CauseRule
-from lightning_hooks.health.conditions import divergence, has_diverged
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.rule import HealthRule, symptoms_where
+from lightning_hooks.health.steps_before import divergence, has_diverged
 from lightning_hooks.health.summary import FURTHER
 from lightning_hooks.records.facts import GroupFacts, OptimizerFacts, StepFacts
 from lightning_hooks.records.step_view import StepView

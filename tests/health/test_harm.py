@@ -169,6 +169,12 @@ def test_a_jump_is_above_all_losses_before():
     assert jump_of(evidence_of(loss), 60) == jump_of(evidence_of(FALLING), 101) == ""
 
 
+def test_the_fall_of_the_first_losses_is_no_deviation_of_later_ones():
+    # The bias of a head learns the frequencies of the classes within a few steps. The jump goes back to where the loss began.
+    loss = noisy(np.concatenate([np.full(4, 2.8), np.full(140, 1.6), np.full(6, 2.8)]))
+    assert jump_of(evidence_of(loss), 144).startswith("the loss jumps from 1.6")
+
+
 @pytest.mark.parametrize("digit", [1e-7, 2.0**-8])
 def test_the_last_digit_of_a_constant_loss_is_neither_a_jump_nor_a_rise(digit):
     loss = np.full(120, 2.302585)

@@ -70,10 +70,10 @@ class SaturatedActivation(HealthRule):
         tanhs, sigmoids = roles.have_type(rms.names, _TANHS), roles.have_type(rms.names, _SIGMOIDS)
         if not (tanhs | sigmoids).any():
             return ()
-        slopes = _slopes(rms.values, mean.values, sigmoids)
+        slopes = slopes_of(roles, rms.names, rms.values, mean.values)
         first_rms, first_mean = evidence.start("output", "rms"), evidence.start("output", "mean")
         assert first_rms is not None and first_mean is not None
-        began = _slopes(first_rms[None], first_mean[None], sigmoids) < self.at_start
+        began = slopes_of(roles, rms.names, first_rms[None], first_mean[None]) < self.at_start
         # If all outputs of a sigmoid lie on one side of 0.5, do not judge it: its bias may open or close a gate on purpose.
         one_sided = sigmoids & ((low.values > 0.5) | (high.values < 0.5))
         limit = np.where(began, self.at_start, self.later)
@@ -82,11 +82,19 @@ class SaturatedActivation(HealthRule):
         return symptoms_where(rms._replace(stat="slope", values=slopes), holds, limit, _saturated, before=percent)
 
 
-def _slopes(rms: Array, mean: Array, sigmoids: Mask) -> Array:
-    """The mean slope as a share of the largest slope of the activation, float64 [window, rows]."""
+def slopes_of(roles: Roles, names: tuple[str, ...], rms: Array, mean: Array) -> Array:
+    """The mean slope of each sigmoid or tanh, as a share of the largest slope of its kind; NaN for all other modules.
+
+    Args:
+        roles: of the modules.
+        names: of modules, as the last axis of both arrays.
+        rms: of their outputs, float64 [..., modules].
+        mean: of their outputs, likewise.
+    """
     square = np.square(rms)
-    slopes: Array = np.maximum(np.where(sigmoids, 4.0 * (mean - square), 1.0 - square), 0.0)
-    return slopes
+    slopes = np.where(roles.have_type(names, _SIGMOIDS), 4.0 * (mean - square), 1.0 - square)
+    known: Array = np.where(roles.have_type(names, (*_SIGMOIDS, *_TANHS)), np.maximum(slopes, 0.0), np.nan)
+    return known
 
 
 def _saturated(slope: float) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
 from lightning_hooks.comparing.exact import columns_of
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.roles import percent
+from lightning_hooks.health.roles import Array, Mask, percent
 from lightning_hooks.health.rule import HealthRule, Kind, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles
 from lightning_hooks.health.usage import is_named_copy
@@ -20,6 +20,20 @@ def _searches(evidence: Evidence) -> str | None:
     """An obstacle: an optimizer that moves weights several times in a step, each time to compute the loss there."""
     optimizers = () if evidence.facts is None else evidence.facts.optimizers
     return "LBFGS moves weights within a step" if any(each.type == "LBFGS" for each in optimizers) else None
+
+
+class Moves(NamedTuple):
+    """The moves of parameters between one step and the next, each float64 or bool [window, parameters].
+
+    Args:
+        shares: by which share of itself the size of each has changed; NaN where that is not known.
+        limits: what the update of the step before can have changed it by; infinite where that is not known.
+        holds: where the share is larger.
+    """
+
+    shares: Array
+    limits: Array
+    holds: Mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +64,23 @@ class MovesBetweenSteps(HealthRule):
     source: ClassVar[str] = "the triangle inequality; four updates, because a step of a GAN or of PPO may hold several"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        param, update = evidence.track("param", "rms"), evidence.track("update", "ratio")
-        if param is None or update is None or not param.new.stop > param.new.start:
+        param = evidence.track("param", "rms")
+        if param is None or not param.new.stop > param.new.start:
             return ()
-        # The step before the first new one is the first with which a size is compared.
-        begin = max(param.new.start - 1, 0)
+        moves = self.moves(evidence, param.new.start)
+        if moves is None or not moves.holds.any():
+            return ()
+        known = np.isfinite(moves.limits)
+        moved = param._replace(stat="moved", values=np.where(known, moves.shares, np.nan))
+        return symptoms_where(moved, moves.holds, np.where(known, moves.limits, 0.0), _moved)
+
+    def moves(self, evidence: Evidence, begin: int = 0) -> Moves | None:
+        """What other code than the optimizer has moved, at the steps of the window from `begin` on; None if it is not known."""
+        param, update = evidence.track("param", "rms"), evidence.track("update", "ratio")
+        if param is None or update is None:
+            return None
+        # The step before the first one is the first with which a size is compared.
+        begin = max(begin - 1, 0)
         sizes, columns = param.values[begin:], columns_of(update.names, param.names)
         ratios = np.where(columns >= 0, update.values[begin:][:, columns], np.nan)
         shares = np.full_like(param.values, np.nan)
@@ -63,16 +89,13 @@ class MovesBetweenSteps(HealthRule):
             shares[begin + 1 :] = np.abs(np.diff(sizes, axis=0)) / sizes[:-1]
             limits[begin + 1 :] = np.where(ratios[:-1] > 0, self.most * ratios[:-1] + self.rounding, np.inf)
             holds = (shares > limits) & np.isfinite(shares)
-        if not holds.any():
-            return ()
         holds &= np.diff(param.steps, prepend=param.steps[0])[:, None] == 1
         holds &= np.array([not is_named_copy(name) for name in param.names], dtype=np.bool_)
-        moved = param._replace(stat="moved", values=np.where(np.isfinite(limits), shares, np.nan))
-        return symptoms_where(moved, holds, np.where(np.isfinite(limits), limits, 0.0), _moved)
+        return Moves(shares, limits, holds)
 
 
 def _moved(share: float) -> str:
-    return f"its size is {percent(share)} away from where the step before left it, and no update is that large"
+    return f"its root mean square is {percent(share)} away from where the step before left it, which is no update of that step"
 
 
 RULES: Final[tuple[HealthRule, ...]] = (MovesBetweenSteps(),)

@@ -100,7 +100,7 @@ class WeightDecayTooLarge(HealthRule):
     family: ClassVar[str] = "facts"
     obstacles: ClassVar[Obstacles] = (no_optimizer,)
     next_steps: ClassVar[tuple[str, ...]] = (
-        "Divide weight_decay by 10: in AdamW and SGD the weights shrink by lr · weight_decay at each step.",
+        "Lower weight_decay, or the rate if that is usual: AdamW and SGD take lr · weight_decay of the weights in each step.",
     )
     needs: ClassVar[Needs] = (("param", "norm"), ("grad", "norm"))
     source: ClassVar[str] = (

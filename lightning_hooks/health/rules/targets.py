@@ -24,11 +24,14 @@ class TargetsOutOfReach(HealthRule):
 
     Args:
         most: the multiple of the output that the residuals exceed.
+        least: the size that the residuals exceed. Targets of a usual scale, about 1, are in reach, however small the output of
+            a head that starts at zero still is.
         after: the number of first steps that are not judged.
         rounding: the relative difference up to which the loss is a mean squared error.
     """
 
     most: float = 1e3
+    least: float = 10.0
     after: int = 40
     rounding: float = 0.01
     patience: int = 10
@@ -57,9 +60,9 @@ class TargetsOutOfReach(HealthRule):
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             is_squared_error = np.abs(np.square(residuals) / loss.values[:, 0] - 1) < self.rounding
             is_late = outputs.steps - evidence.first_step >= self.after
-            holds = is_squared_error & is_late & (residuals > self.most * sizes)
+            holds = is_squared_error & is_late & (residuals > np.maximum(self.most * sizes, self.least))
         of_last = outputs._replace(names=(last,), values=residuals[:, None])
-        return symptoms_where(of_last, holds[:, None], _column(self.most * sizes), _text)
+        return symptoms_where(of_last, holds[:, None], _column(np.maximum(self.most * sizes, self.least)), _text)
 
 
 def _column(values: Array) -> Array:

@@ -101,16 +101,19 @@ class ZeroGradients(HealthRule):
             row, missing = gap_at_end(has[: end + 1]), int(is_missing[: end + 1].sum())
             if is_missing[end] and _consumed(evidence, self.least):
                 continue
+            tensor = ""
             if is_missing[end] and missing >= self.least:
                 measured, text = missing, f"no parameter has a gradient at {missing} of the last {end + 1} updates"
             elif row >= self.least and not learned[end]:
-                measured, text = row, f"{self._zeros(evidence, at)} exactly 0 at {row} updates in a row"
+                tensor = "loss" if _is_zero(evidence, at) else ""
+                what = "the loss and all gradients are" if tensor else "all gradients are"
+                measured, text = row, f"{what} exactly 0 at {row} updates in a row"
             else:
                 continue
             since = int(largest.steps[updates[end + 1 - row]])
             yield Symptom(
                 "",
-                tensor="",
+                tensor=tensor,
                 step=int(largest.steps[at]),
                 measured=float(measured),
                 threshold=float(self.least),
@@ -162,9 +165,11 @@ class ZeroGradients(HealthRule):
         is_learned: Mask = loss.values[:, 0] == 0
         return is_learned
 
-    def _zeros(self, evidence: Evidence, at: int) -> str:
-        loss = evidence.loss()
-        return "the loss and all gradients are" if loss is not None and loss.values[at, 0] == 0 else "all gradients are"
+
+def _is_zero(evidence: Evidence, at: int) -> bool:
+    """Whether the loss is exactly 0 at a step of the window."""
+    loss = evidence.loss()
+    return loss is not None and bool(loss.values[at, 0] == 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ def test_a_size_that_jumps_further_than_updates_reach_is_a_note_until_the_loss_s
     (finding,) = diagnosed(MovesBetweenSteps(), sizes_of(jumps, loss=falling)).findings
     assert (finding.rows, finding.first_step, finding.severity) == (("a.weight",), 40, "info")
     assert finding.message == (
-        "a.weight: its size is 10 % away from where the step before left it, and no update is that large."
+        "a.weight: its root mean square is 10 % away from where the step before left it, which is no update of that step."
     )
     assert warned(MovesBetweenSteps(), sizes_of(jumps, loss=lambda step: falling(step) if step < 40 else 9.0)) == {
         "a.weight": 40

@@ -35,10 +35,11 @@ def test_targets_that_the_output_never_comes_near_are_told_with_their_size():
         regressing(900.0),
         regressing(1e6, squared=0.5),
         regressing(1e6, output=1e4),
+        regressing(9.0, output=1e-6),
         regressing(1e6, steps=45),
         regressing(1e6, loss=lambda step: np.inf),
     ],
-    ids=["in reach", "another loss", "an output as large", "a short time", "not finite"],
+    ids=["in reach", "another loss", "an output as large", "targets of a usual scale", "a short time", "not finite"],
 )
 def test_targets_in_reach_and_other_losses_are_no_finding(views):
     assert found(TargetsOutOfReach(), views) == {}

@@ -36,7 +36,7 @@ def test_gradients_of_exactly_zero_are_told_after_ten_updates():
 
 def test_a_loss_of_exactly_zero_from_the_start_is_a_fault_and_one_that_was_reached_is_not():
     (finding,) = diagnosed(ZeroGradients(), trained(ZERO, lambda step: 0.0)).findings
-    assert finding.message.startswith("The loss and all gradients are exactly 0 at ")
+    assert finding.message.startswith("The loss and all gradients are exactly 0 at ") and finding.tensor == "loss"
     assert found(ZeroGradients(), trained(since(20), lambda step: max(0.0, 2 - step / 10))) == {}
 
 
