@@ -85,6 +85,7 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "decay-of-ten": lambda w: grown(w, "encoder.0.weight", 50) < 0.9 and w.end() > 1,
     "large-eps": lambda w: w.change("encoder.0.weight") < 1e-4 and w.end() > 0.99 * w.mean(0, 20),
     "update-undone": lambda w: w.change("encoder.2.weight") == 0 and w.gradients("encoder.2.weight")[0] > 0,
+    "weights-shrunk-by-code": lambda w: grown(w, "encoder.2.weight", 50) < 0.3 and w.end() > 1,
     "weights-drawn-anew": lambda w: grown(w, "encoder.2.weight", 110) > 10 and jumps(w, 100, 5),
     # activations
     "one-head-dead": lambda w: {row.dead for row in w.rows("blocks.1.attention.value")} == {0.25},

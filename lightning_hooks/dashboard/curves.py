@@ -32,6 +32,7 @@ _STATISTICS: Final[Mapping[str, tuple[str, ...]]] = {
     "UpdateTooSmall": ("ratio",),
     "VanishingGradient": ("rms", "norm"),
     "WeightGrowth": ("rms", "norm"),
+    "WeightShrinkage": ("rms", "norm"),
 }
 """The statistics of the tensor of a finding that show it, by its rule, the clearest first."""
 _USUAL: Final = ("norm", "std", "rms", "abs_max", "mean")

@@ -59,6 +59,14 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         history=has_moved_at_most_steps,
     ),
     CauseRule(
+        name="WeightsWritten",
+        message="Other code than the optimizer shrinks weights between the steps: {where}, since step {step}.",
+        required=("MovesBetweenSteps", "WeightShrinkage"),
+        supporting=(*UNSTABLE, *DULL, *STUCK, "NoGradient", "ScaleCollapse"),
+        next_steps=("Search for code that writes into weights: `mul_`, `copy_`, `.data`, a decay or an average of your own.",),
+        alternatives=("Weights that are kept at a norm on purpose: accept the finding, and look at the rest without it.",),
+    ),
+    CauseRule(
         name="LearningRateTooLow",
         message="The learning rate fell to less than a hundredth early in the run, and the loss has hardly fallen: {where}.",
         required=("LossConstant",),

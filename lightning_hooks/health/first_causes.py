@@ -114,7 +114,7 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         name="ActivationsDead",
         message="An activation gives zero for every sample, so that {where} gets zeros only, at each step since the first one.",
         required=("ZeroInput",),
-        supporting=("DeadLayer", "NoGradient", *DULL, *STUCK),
+        supporting=("NoGradient", *DULL, *STUCK),
         next_steps=(
             "Start biases in front of the activation at 0 or slightly above.",
             "Use an activation with a slope everywhere (GELU, LeakyReLU).",
@@ -189,7 +189,7 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         name="WeightDecayDominates",
         message="Weight decay shrinks the weights faster than the gradients change them: {where}.",
         required=("WeightDecayTooLarge",),
-        supporting=(*STUCK, *DULL, "UpdateTooLarge"),
+        supporting=(*STUCK, *DULL, "UpdateTooLarge", "WeightShrinkage"),
         excluding=("LossDiverged",),
         next_steps=(
             "Lower weight_decay: 0.1 and less is usual; `AdamW` and `SGD` take lr · weight_decay of the weights in each step.",

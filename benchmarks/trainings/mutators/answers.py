@@ -38,7 +38,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     # Rates, optimizers and schedules
     "rate-too-high": _answer("update ratio", _UNSTABLE, "LearningRateTooHigh"),
     "rate-too-low": _answer("update ratio", _SLOW, "LearningRateTooLow"),
-    "decay-too-large": _answer("fact optimizers", "WeightDecayTooLarge", "WeightDecayDominates"),
+    "decay-too-large": _answer("fact optimizers", "WeightDecayTooLarge WeightShrinkage", "WeightDecayDominates"),
     "dropout-too-high": _answer("output zero_fraction", "DropoutTooHigh", "DropoutTooHigh"),
     "dropout-by-function": _answer("output zero_fraction", "DropoutTooHigh", "DropoutTooHigh"),
     "momentum-too-high": _answer("update norm", _UNSTABLE, "LearningRateTooHigh"),
@@ -107,13 +107,15 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "tied-table-too-large": _answer("param rms", f"PoorInitialization OddInitialization {_UNSTABLE}", "InitializationTooLarge"),
     "weights-drawn-anew": _answer("param norm", "MovesBetweenSteps LossSpike LossDiverged", "WeightsWritten"),
     "weights-shrunk-by-code": _answer(
-        "param norm", "MovesBetweenSteps ConstantOutput DeadLayer LossConstant VanishingGradient", "WeightsWritten"
+        "param norm",
+        "MovesBetweenSteps WeightShrinkage ConstantOutput DeadLayer LossConstant VanishingGradient",
+        "WeightsWritten",
     ),
     # Structure
     "layers-are-one": _answer(""),
     "identity-left-out": _answer("output rms", "VanishingGradient PoorInitialization ConstantOutput", "InitializationTooSmall"),
     "activations-missing": _answer(""),
-    "activations-saturate": _answer("output rms", "SaturatedActivation", "ActivationsSaturated"),
+    "activations-saturate": _answer("output rms", "SaturatedActivation NoGradient", "ActivationsSaturated"),
     "sigmoids-too-deep": _answer(
         "grad norm", "VanishingGradient PoorInitialization ConstantOutput SaturatedActivation", "InitializationTooSmall"
     ),

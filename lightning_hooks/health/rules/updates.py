@@ -1,4 +1,4 @@
-"""Rules on the change that the optimizer makes: too large, too small, weights that grow, gradients that are always clipped."""
+"""Rules on the change that the optimizer makes: too large, too small, weights that grow or shrink, gradients always clipped."""
 
 from __future__ import annotations
 
@@ -173,6 +173,50 @@ def _grown(times: float) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WeightShrinkage(HealthRule):
+    """A weight has fallen to a small share of what it was some steps before.
+
+    Args:
+        share: the smallest usual share.
+        steps: the number of steps within which it falls.
+    """
+
+    share: float = 0.1
+    steps: int = 100
+    patience: int = 5
+    every_n_steps: int = 20
+    family: ClassVar[str] = "updates"
+    kind: ClassVar[Kind] = "pattern"
+    obstacles: ClassVar[Obstacles] = (no_structure,)
+    needs: ClassVar[Needs] = (("param", "rms"),)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at weight_decay: `AdamW` and `SGD` take lr · weight_decay of the weights in each step.",
+        "Search for code that multiplies weights: `mul_`, a norm that is imposed, an average that began at 0.",
+    )
+    source: ClassVar[str] = (
+        "ours: a decay would have to take 2.3 % of the weight in each of 100 steps; healthy ones take 0.1 %"
+    )
+
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
+        track, roles = evidence.track("param", "rms"), roles_of(evidence)
+        if track is None or roles is None or not track.new.stop > track.new.start:
+            return ()
+        values = np.where(_started_above_zero(evidence, roles, track.names), track.values, np.nan)
+        shares = np.full_like(values, np.nan)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            if not (values[track.new] < self.share * np.fmax.reduce(values, axis=0)).any():
+                return ()
+            for i in range(track.new.start, track.new.stop):
+                first = int(np.searchsorted(track.steps, track.steps[i] - self.steps))
+                shares[i] = values[i] / np.fmax.reduce(values[first : i + 1], axis=0)
+            holds = shares < self.share
+        text = f"within {self.steps} steps the weight has fallen to "
+        return symptoms_where(
+            track._replace(stat="share", values=shares), holds, self.share, lambda share: f"{text}{percent(share)} of its size"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClippingAlways(HealthRule):
     """Clipping acts at almost every step. That alone is no fault; it is one if it leaves so little that nothing is learned.
 
@@ -242,5 +286,5 @@ def _started_above_zero(evidence: Evidence, roles: Roles, names: tuple[str, ...]
     return above
 
 
-RULES: Final[tuple[HealthRule, ...]] = (UpdateTooLarge(), UpdateTooSmall(), WeightGrowth(), ClippingAlways())
+RULES: Final[tuple[HealthRule, ...]] = (UpdateTooLarge(), UpdateTooSmall(), WeightGrowth(), WeightShrinkage(), ClippingAlways())
 """The rules on updates, with their default thresholds."""

@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_hooks.health.rule import Severity
-from lightning_hooks.health.rules.updates import ClippingAlways, UpdateTooLarge, UpdateTooSmall, WeightGrowth
+from lightning_hooks.health.rules.updates import ClippingAlways, UpdateTooLarge, UpdateTooSmall, WeightGrowth, WeightShrinkage
 from tests.health.rules.made import (
     diagnosed,
     falling,
@@ -97,6 +97,23 @@ def test_growth_of_all_weights_and_of_one_that_starts_at_zero_is_no_finding():
     assert found(WeightGrowth(), run(MODEL, weights(**grows))) == {}
     assert found(WeightGrowth(), run(MODEL, weights(a=lambda step: of_rms(1e-3 + step / 10), b=1.0, c=1.0))) == {}
     assert found(WeightGrowth(), run(MODEL, weights(a=lambda step: of_rms(min(1.0 + step, 14.9)), b=1.0, c=1.0))) == {}
+
+
+def test_a_weight_that_falls_to_a_tenth_within_a_hundred_steps_is_a_note_until_the_loss_shows_harm():
+    shrinking = weights(a=lambda step: of_rms(0.97**step), b=1.0)
+    (finding,) = diagnosed(WeightShrinkage(), run(MODEL, shrinking, loss=falling)).findings
+    assert (finding.rows, finding.first_step, finding.severity) == (("a.weight",), 76, "info")
+    assert finding.message == "a.weight: within 100 steps the weight has fallen to 4.9 % of its size."
+    assert warned(WeightShrinkage(), run(MODEL, shrinking)) == {"a.weight": 76}
+
+
+@pytest.mark.parametrize(
+    "size",
+    [lambda step: 0.98**step, lambda step: 1e-5 * 0.9**step, lambda step: 1.0 if step < 60 else 0.11],
+    ids=["a slower fall", "a start at about zero", "less of a fall"],
+)
+def test_ordinary_falls_of_a_weight_are_no_finding(size):
+    assert found(WeightShrinkage(), run(MODEL, weights(a=lambda step: of_rms(size(step)), b=1.0), steps=200)) == {}
 
 
 def clipped(factor, steps=100):
