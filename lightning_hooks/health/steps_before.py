@@ -61,8 +61,23 @@ def divergence(evidence: Evidence, begin: int) -> str:
         evidence: of the run.
         begin: the first step of the findings.
     """
-    shares, says = _shares(evidence, begin), _growth(evidence, begin)
-    large = shares[shares[:, 1] > LARGE]
+    return _growth(evidence, begin) + _sizes(evidence, _shares(evidence, begin), begin)
+
+
+def step_sizes(evidence: Evidence, begin: int) -> str:
+    """How large the steps are from the beginning of the findings on, and at which learning rate.
+
+    Args:
+        evidence: of the run.
+        begin: the first step of the findings.
+    """
+    shares = _shares(evidence, evidence.step + 1, len(evidence.steps))
+    return _sizes(evidence, shares[shares[:, 0] >= begin], begin)
+
+
+def _sizes(evidence: Evidence, shares: Array, begin: int) -> str:
+    """The first large step of some, or the learning rate at the step `begin`."""
+    says, large = "", shares[shares[:, 1] > LARGE]
     # The first of the large steps tells the rate; later ones are what it has led to.
     step, share = large[0].tolist() if len(large) else (begin, 0.0)
     rate = max(rates_of(evidence.facts_at(int(step))), default=0.0)
@@ -97,15 +112,15 @@ def _growth(evidence: Evidence, begin: int) -> str:
     return ""
 
 
-def _shares(evidence: Evidence, begin: int) -> Array:
-    """The steps before a step, and by which share of itself each changed the median weight, float64 [steps, 2]."""
+def _shares(evidence: Evidence, begin: int, count: int = BEFORE) -> Array:
+    """The last steps before a step, and by which share of itself each changed the median weight, float64 [steps, 2]."""
     track, roles = track_of(evidence, "update", "ratio"), roles_of(evidence)
     if track is None:
         return np.empty((0, 2))
     weights = np.ones(len(track.names), dtype=np.bool_) if roles is None else roles.are_weights(track.names)
     middle = medians(np.where(weights & (track.values > 0) & np.isfinite(track.values), track.values, np.nan))
     is_known = np.isfinite(middle) & (track.steps < begin)
-    return np.stack([track.steps[is_known].astype(np.float64), middle[is_known]], axis=1)[-BEFORE:]
+    return np.stack([track.steps[is_known].astype(np.float64), middle[is_known]], axis=1)[-count:]
 
 
 def has_stepped_too_far(evidence: Evidence, begin: int) -> bool:

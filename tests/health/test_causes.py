@@ -199,6 +199,7 @@ EVIDENCE = (
     lambda: module_of(2.0, 0.0),
     lambda: module_of(2.0, 0.0, "activation"),
     at_chance,
+    lambda: at_chance(0.9),
 )
 
 
@@ -473,6 +474,8 @@ def test_no_single_symptom_stands_above_a_loss_at_chance_while_weights_move():
     assert [cause.name for cause in explain(findings_of("LossConstant", "UpdateTooSmall"), at_chance(1e-6))] == [
         "LearningRateTooLow"
     ]
+    (far,) = explain(findings_of("LossConstant"), at_chance(0.9))
+    assert far.name == "LearningRateTooHigh" and "changed the median weight by 90 % of it; about 0.1 % is usual" in far.message
     assert [cause.name for cause in explain(findings_of("LossConstant", "DeadLayer"), at_chance())] == ["ActivationsDead"]
     assert [cause.name for cause in explain(findings_of("LossConstant", "ConstantOutput"), at_chance())] == ["LossAtChance"]
 

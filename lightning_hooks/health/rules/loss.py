@@ -88,7 +88,7 @@ class LossSpike(HealthRule):
         for spike in spikes(values, track.new, [near, usual, limit_of], self.settle):
             value, step = float(values[spike.at]), int(track.steps[spike.at])
             before = values[max(0, spike.at - HISTORY) : spike.at]
-            text = f"the loss jumps to {value:.4g} at step {step}, and had stayed below {np.nanmax(before):.4g}"
+            text = f"the loss jumps to {value:.4g} at step {step}, and had not been above {np.nanmax(before):.4g}"
             yield Symptom(
                 "", tensor="", step=int(track.steps[spike.back]), measured=value, threshold=spike.limit, text=text, since=step
             )

@@ -193,9 +193,7 @@ class WeightShrinkage(HealthRule):
         "Look at weight_decay: `AdamW` and `SGD` take lr · weight_decay of the weights in each step.",
         "Search for code that multiplies weights: `mul_`, a norm that is imposed, an average that began at 0.",
     )
-    source: ClassVar[str] = (
-        "ours: a decay would have to take 2.3 % of the weight in each of 100 steps; healthy ones take 0.1 %"
-    )
+    source: ClassVar[str] = "ours: a decay would have to take 2.3 % of the weight in each of 100 steps; healthy ones take 0.1 %"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         track, roles = evidence.track("param", "rms"), roles_of(evidence)

@@ -254,7 +254,7 @@ def test_a_spike_of_a_large_and_quiet_loss_must_be_a_share_of_it():
     assert not found(LossSpike(), losses)
     losses[180] = 9e4
     (finding,) = found(LossSpike(), losses)
-    assert f"had stayed below {losses[100:180].max():.4g}" in finding.message
+    assert f"had not been above {losses[100:180].max():.4g}" in finding.message
 
 
 def test_a_small_negative_loss_has_a_bound():
