@@ -10,6 +10,7 @@ from typing import Final
 
 from lightning_hooks.cli.checkup import Checkup, command_for, has_journal, other_fits
 from lightning_hooks.errors import RuleError, counted, listed, printable
+from lightning_hooks.health.finding import problems_of
 from lightning_hooks.health.rule import Severity
 from lightning_hooks.health.terminal import block_for, is_terminal, line_for, width_for
 from lightning_hooks.health.text import Block, blocks_of, wrapped
@@ -85,12 +86,13 @@ def verdict_of(checkup: Checkup) -> str:
     run, known, standing = checkup.run, checkup.known, checkup.standing
     steps = f" since step {checkup.since}" if checkup.since > 0 else ""
     steps += "" if checkup.steps is None else f" in {counted(checkup.steps, 'step')}"
-    past = sum(finding.severity is not Severity.INFO for finding in checkup.findings) - len(standing)
+    problems = problems_of(standing, checkup.causes)
+    past = len(problems_of(checkup.findings, checkup.causes)) - len(problems)
     over = f" {counted(past, 'earlier problem')} {'is' if past == 1 else 'are'} over." if past else ""
     if checkup.unjudged:
         return printable(f"{run}: not judged{steps}: {checkup.unjudged}. {other_fits(run, known)}".rstrip())
     if standing:
-        verdict = f"{run}: not healthy, {counted(len(standing), 'problem')}{steps}.{over}"
+        verdict = f"{run}: not healthy, {counted(len(problems), 'problem')}{steps}.{over}"
     else:
         claim = "healthy, no problem" if checkup.is_healthy else "no problem"
         found = " stands" if past else "" if checkup.is_healthy else " found"

@@ -211,3 +211,19 @@ def symptom_to_dict(symptom: Symptom) -> dict[str, Any]:
 def symptom_from_dict(values: Any) -> Symptom:
     """The symptom of `symptom_to_dict`; raises RuleError if a field is damaged."""
     return decode(Symptom, values, "symptom")
+
+
+def problems_of(findings: Sequence[Finding], causes: Sequence[Cause]) -> list[str]:
+    """The names of what is wrong: those of causes, then those of findings above `info` that no cause explains.
+
+    All findings of one cause are one problem, and so is one rule at the same rows at different times.
+
+    Args:
+        findings: notes among them are no problems.
+        causes: of the run; one that explains none of the findings is no problem.
+    """
+    worse = [finding for finding in findings if finding.severity is not Severity.INFO]
+    explained = {number for cause in causes for number in cause.numbers}
+    told = [cause.name for cause in causes if any(finding.number in cause.numbers for finding in worse)]
+    alone = [finding.fingerprint for finding in worse if finding.number not in explained]
+    return list(dict.fromkeys([*told, *alone]))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lightning_hooks.errors import counted, listed, printable
-from lightning_hooks.health.finding import Cause, Finding
+from lightning_hooks.health.finding import Cause, Finding, problems_of
 from lightning_hooks.health.learning import UNKNOWN, LossCourse
 from lightning_hooks.health.rule import Severity
 
@@ -83,13 +83,11 @@ def line_of(
     course: LossCourse,
 ) -> str:
     """One sentence on a run."""
-    worse = [finding for finding in findings if finding.severity is not Severity.INFO]
-    notes = len(findings) - len(worse)
+    notes = sum(finding.severity is Severity.INFO for finding in findings)
+    problems = problems_of(findings, causes)
     what = f"{verdict}: {counted(len(ran), 'rule')} found"
-    if worse:
-        told = [cause.name for cause in causes if cause.severity is not Severity.INFO]
-        alone = [finding.fingerprint for finding in worse if finding.cause is None]
-        what += f" {counted(len(worse), 'problem')} in {counted(steps, 'step')}: {listed([*told, *alone], 4)}"
+    if problems:
+        what += f" {counted(len(problems), 'problem')} in {counted(steps, 'step')}: {listed(problems, 4)}"
     else:
         what += f" nothing in {counted(steps, 'step')}"
     reasons = [f"{name} ({why})" for name, why in could_not.items()]

@@ -60,7 +60,9 @@ def block_of_cause(cause: Cause, findings: Iterable[Finding], before: Sequence[s
     by_number = {finding.number: finding for finding in findings}
     explained = [by_number[number] for number in cause.numbers if number in by_number]
     reasons = [_reason(finding) for finding in explained]
-    harms = tuple(dict.fromkeys(finding.harm for finding in explained if finding.harm))[:1]
+    # A finding on the loss may quote as its harm what it says itself.
+    told = {each.text for finding in explained for each in finding.evidence[:1]}
+    harms = tuple(dict.fromkeys(each.harm for each in explained if each.harm and each.harm not in told))[:1]
     if len(reasons) > _MOST_REASONS:
         reasons = [*reasons[: _MOST_REASONS - 1], f"and {len(reasons) - _MOST_REASONS + 1} more findings"]
     replaces = f" This takes the place of {', '.join(before)}." if before else ""
@@ -87,7 +89,7 @@ def block_of_finding(finding: Finding) -> Block:
     # The two parts of a weight behind a weight norm say the same.
     why = tuple(dict.fromkeys(quoted))[:3]
     source = (f"threshold: {finding.source}",) if finding.source else ()
-    harm = (finding.harm,) if finding.harm else ()
+    harm = (finding.harm,) if finding.harm and finding.harm not in {each.text for each in finding.evidence} else ()
     reasons = why + harm + source
     return Block(finding.severity, f"{verdict}{_end(finding)}", reasons, finding.next_steps, numbers=(finding.number,))
 

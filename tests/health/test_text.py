@@ -4,7 +4,7 @@ import builtins
 
 from lightning_hooks.health.causes import explain
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.finding import Finding
+from lightning_hooks.health.finding import Finding, problems_of
 from lightning_hooks.health.rule import Severity, Symptom
 from lightning_hooks.health.text import as_rich, as_text, block_of_finding, blocks_of
 from tests.health.test_causes import finding, findings_of
@@ -51,6 +51,22 @@ def test_a_finding_without_a_cause_is_a_block_of_its_own():
         "        threshold: us",
         "  Next  Clip it.",
     ]
+
+
+def test_harm_that_a_finding_says_itself_stands_once():
+    for block in (block_of_finding, lambda each: blocks_of(explain([each], Evidence()), [each])[0]):
+        for harm, count in (("numbers", 0), ("the loss has risen", 1)):
+            why = block(finding("PoorInitialization>", harm=harm)).why
+            assert sum(line == harm for line in why) == count and any("numbers" in line for line in why)
+
+
+def test_findings_of_one_cause_are_one_problem():
+    findings = findings_of("UpdateTooLarge", "LossDiverged", first=30)
+    alone = [finding("DeadUnits", number=number, rows=("a",)) for number in (3, 4)]
+    note = finding("MassiveActivation", number=5, severity=Severity.INFO)
+    causes = explain(findings, Evidence())
+    assert problems_of([*alone, *findings, note], causes) == ["LearningRateTooHigh", "DeadUnits/a"]
+    assert problems_of(alone, causes) == ["DeadUnits/a"] and problems_of([note], causes) == []
 
 
 def test_the_worst_comes_first_and_information_is_left_out():
