@@ -61,7 +61,10 @@ class MovesBetweenSteps(HealthRule):
         "Search for code outside the optimizer that writes into weights: `copy_`, `mul_`, `.data`, `load_state_dict`.",
         "If it is meant, as for an average of weights or a norm that is kept, accept the finding.",
     )
-    source: ClassVar[str] = "the triangle inequality; four updates, because a step of a GAN or of PPO may hold several"
+    source: ClassVar[str] = (
+        "a sum is at most as large as its parts together, the weight and the update; four updates, because a step of a GAN or "
+        "of PPO may hold several"
+    )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         param = evidence.track("param", "rms")

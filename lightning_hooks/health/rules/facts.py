@@ -42,8 +42,8 @@ class LearningRateZero(HealthRule):
         "If the group is frozen on purpose, call `requires_grad_(False)` on its parameters.",
     )
     source: ClassVar[str] = (
-        "ours: not in the first two steps, since a warm-up may begin at 0; a schedule may end shortly before the fit, which "
-        "then has no rate for a quarter of its steps at most"
+        "ours: not in the first two steps, since a warm-up may begin at 0; nor if it is 0 in the last quarter of the fit only, "
+        "since a schedule may end before the fit does"
     )
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:

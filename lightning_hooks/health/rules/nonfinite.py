@@ -82,7 +82,7 @@ class NonFinite(HealthRule):
         "Look at the batch of this step for values that are not finite.",
         "Resume from a checkpoint before this step; weights that are not finite never recover.",
     )
-    source: ClassVar[str] = "tfdbg2 and Megatron: any; a scaler's overflow excepted"
+    source: ClassVar[str] = "one such number counts, as in tfdbg2 and Megatron, unless a loss scaler has skipped the step"
 
     def can_run(self, evidence: Evidence) -> str | None:
         rows = {"loss", "param", "grad"}.intersection(evidence.tensors)
