@@ -27,7 +27,7 @@ _STANDS: Final = 150  # losses among which one that stands has not fallen
 _SQUARED: Final = 0.01  # the relative difference up to which a loss is a mean squared error, because of rounding
 _LOGISTIC: Final = 0.1  # the relative difference of a first loss and gradient from those of a probability of one half
 _TIMES: Final = 5.0  # standard errors that even one of some hundred medians does not exceed by luck
-_SHARE_OF_FIT: Final = 0.8
+_SHARE_OF_FIT: Final = 0.9
 """Outputs that hardly differ count only after this share of the fit, because recurrent networks may start so slowly."""
 _LONG: Final = 250
 """The number of steps after which they count if nobody knows how long the fit is."""
@@ -65,7 +65,7 @@ def chance_reached(evidence: Evidence) -> Chance | None:
 
     The loss of equal probabilities is known of a cross entropy. Of labels with other frequencies, of yes or no, and of a mean
     squared error, chance follows from the outputs: their differences between samples are worth hardly anything to the loss.
-    Those of a slow start are so too, so that four fifths of the fit must be over. The losses of several optimizers may balance,
+    Those of a slow start are so too, so that nine tenths of the fit must be over. The losses of several optimizers may balance,
     so they have no chance; and a loss that falls is not there.
 
     Args:
@@ -142,7 +142,11 @@ def _stands(evidence: Evidence) -> bool:
     quarter = len(last) // 4
     if quarter < LATE // 2:
         return False
-    return bool(np.median(last[:quarter]) - np.median(last[-quarter:]) <= _left(last, quarter, quarter))
+    before = last[: len(last) // 2]
+    has_fallen = np.median(last[:quarter]) - np.median(last[-quarter:]) > _left(last, quarter, quarter)
+    # A fall that has begun only just now is not seen in a quarter.
+    has_left = np.median(before) - np.median(last[-_LEVEL:]) > _left(last, len(before), _LEVEL)
+    return not (has_fallen or has_left)
 
 
 def _left(losses: Array, *counts: int) -> float:

@@ -207,7 +207,7 @@ class LossConstant(HealthRule):
     one with other frequencies and of a mean squared error that of an output that is the same for every sample: a loss that
     began higher, and stands there, has learned the mean of the targets and nothing else.
     Trainings with several optimizers, whose losses balance, and those whose rate still rises are left out. A plateau at the
-    beginning is usual, so that the loss must stand for a share of the fit; one that outputs show, for four fifths of it.
+    beginning is usual, so that the loss must stand for a share of the fit; one that outputs show, for nine tenths of it.
 
     Args:
         spread: the largest standard deviation as a share of the loss.

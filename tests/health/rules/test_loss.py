@@ -186,6 +186,13 @@ def test_a_slow_start_has_outputs_that_hardly_vary_for_most_of_a_fit():
     assert said_of(LossConstant(), [replace(view, facts=StepFacts(last_step=210)) for view in views])
 
 
+def test_a_loss_that_has_only_just_left_chance_is_not_there():
+    # The differences of the outputs are the median of many steps, and say nothing of the last ones.
+    views = heads(lambda step: FALLS["squares"](step) - 0.5 * (step >= 270), "squares", gain=0.005, steps=280)
+    (finding,) = said_of(LossConstant(), views)
+    assert finding.is_over == 279
+
+
 @pytest.mark.parametrize("kind", FALLS)
 def test_a_model_whose_outputs_begin_to_differ_learns_before_its_loss_falls(kind):
     assert not said_of(LossConstant(), heads(FALLS[kind], kind, gain=lambda step: 1e-4 * np.exp(step / 50)))
