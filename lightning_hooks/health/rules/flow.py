@@ -246,9 +246,7 @@ class UnchangedParameter(HealthRule):
         "Search for code that restores the weight after the step, or that sets its gradient to 0 before it.",
         "Look whether the forward pass uses another tensor than the parameter that the optimizer holds.",
     )
-    source: ClassVar[str] = (
-        "3 steps, as UnchangedTensor of smdebug; a change below the last digit of a weight is not expected"
-    )
+    source: ClassVar[str] = "3 steps, as UnchangedTensor of smdebug; a change below the last digit of a weight is not expected"
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
         update, structure = evidence.track("update", "abs_max"), evidence.structure
