@@ -15,6 +15,8 @@ _GRADIENT: Final = 0.1  # the relative difference from the gradient of equal pro
 _LOSS: Final = (0.9, 1.3)  # the first loss as a multiple of that of equal probabilities
 _MEAN: Final = 2e-3
 """The gradients of logits sum up to 0; their mean may be this share of their root mean square, because of rounding."""
+_KNOWS: Final = 0.5
+"""A first loss that is a smaller share of that of equal probabilities is that of a model which has learned before."""
 NEEDS: Final = ("output", "count"), ("output_grad", "rms"), ("output_grad", "mean")
 """What is read of the last layer."""
 
@@ -36,6 +38,26 @@ class CrossEntropy(NamedTuple):
         return math.log(self.classes)
 
 
+def begins_trained(evidence: Evidence) -> bool:
+    """Whether a run goes on from trained weights: its first loss is less than half of that of equal probabilities.
+
+    The gradient of the logits of each sample sums up to 0, as that of a cross entropy does. A mean squared error, of which a
+    small loss says nothing, has another gradient. A loss of equal probabilities that is scaled down has a gradient that is
+    scaled down likewise.
+
+    Args:
+        evidence: of the run.
+    """
+    first = _first(evidence)
+    if first is None:
+        return False
+    classes, loss, count, slope, mean = first
+    if not slope > 0 or abs(mean) > _MEAN * slope or not 0 <= loss < _KNOWS * math.log(classes):
+        return False
+    scale = slope * count / math.sqrt(classes - 1)
+    return not _LOSS[0] < loss / (scale * math.log(classes)) < _LOSS[1]
+
+
 def cross_entropy_of(evidence: Evidence) -> CrossEntropy | None:
     """The loss, if its first value and its first gradient are those of the cross entropy of a head that knows nothing yet.
 
@@ -48,6 +70,16 @@ def cross_entropy_of(evidence: Evidence) -> CrossEntropy | None:
     Returns:
         None if the run does not show it, such as one that goes on from trained weights.
     """
+    first = _first(evidence)
+    if first is None:
+        return None
+    classes, loss, count, slope, mean = first
+    is_entropy = has_equal_probabilities(classes, abs(loss), count, slope, mean)
+    return CrossEntropy(classes, is_negated=bool(np.signbit(loss))) if is_entropy else None
+
+
+def _first(evidence: Evidence) -> tuple[int, float, float, float, float] | None:
+    """The outputs of the last layer, the first loss, the elements, and the slope and mean of their gradient."""
     roles, first = roles_of(evidence), evidence.start(*LOSS)
     if roles is None or first is None or not len(first) or not set(NEEDS) <= set(evidence.needs):
         return None
@@ -56,8 +88,7 @@ def cross_entropy_of(evidence: Evidence) -> CrossEntropy | None:
     if weight is None or weight.shape[0] < 2:
         return None
     count, slope, mean = (float(starts(evidence, *need, (last,))[0]) for need in NEEDS)
-    is_entropy = has_equal_probabilities(weight.shape[0], abs(float(first[0])), count / evidence.ranks, slope, mean)
-    return CrossEntropy(weight.shape[0], is_negated=bool(np.signbit(first[0]))) if is_entropy else None
+    return weight.shape[0], float(first[0]), count / evidence.ranks, slope, mean
 
 
 def has_equal_probabilities(classes: int, loss: float, count: float, slope: float, mean: float) -> bool:

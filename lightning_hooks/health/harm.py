@@ -9,6 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from lightning_hooks.health.chance import chance_reached
+from lightning_hooks.health.cross_entropy import begins_trained
 from lightning_hooks.health.early_losses import EarlyLosses
 from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.rules.spikes import largest_deviation
@@ -37,7 +38,7 @@ def harm_of(evidence: Evidence) -> str:
     The loss is not finite; it has given back half of what it had gained; its level is above each of the first losses; or it has
     not fallen in the last 50 steps, nor in the last 150, although more than half of it is left or it is at chance. Of a
     training with several optimizers, whose losses balance, only the first counts. While the learning rate rises, a loss need
-    not fall yet.
+    not fall yet; that of a model which was trained before need not fall at all.
 
     Args:
         evidence: of the run. Without a loss there is no witness of harm.
@@ -125,7 +126,7 @@ def _loss_of_gain(values: _Losses, steps: NDArray[np.int64], began: float, highe
 
 def _stand_still(evidence: Evidence, values: _Losses, steps: NDArray[np.int64], began: float) -> str:
     now = float(np.median(values[-RECENT:]))
-    if abs(began) < ZERO or len(values) < SHORT or is_warming_up(evidence):
+    if abs(began) < ZERO or len(values) < SHORT or is_warming_up(evidence) or begins_trained(evidence):
         return ""
     chance = chance_reached(evidence)
     if now <= began - abs(began) / 2 and chance is None:

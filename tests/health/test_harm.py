@@ -114,6 +114,16 @@ def test_a_loss_near_the_logarithm_of_the_outputs_is_not_at_chance_without_the_g
     assert harm_of_head(loss, error, mean=error / 20, rms=1.0) == ""
 
 
+def test_a_model_that_was_trained_before_need_not_learn():
+    """A loss of 0.3 and this gradient are those of a classifier of ten classes that knows its data."""
+    loss = noisy(np.full(120, 0.3))
+    assert harm_of_head(loss, 0.12 / 32, rms=4.0) == ""
+    assert "the loss has not fallen" in harm_of_head(loss, 0.12 / 32, mean=0.01 / 32, rms=4.0)
+    assert "the loss has not fallen" in harm_of_head(noisy(np.full(120, 1.5)), 0.12 / 32, rms=4.0)
+    # Equal probabilities whose loss is divided by ten.
+    assert "the loss has not fallen" in harm_of_head(noisy(np.full(120, np.log(10) / 10)), 0.03 / 32, rms=4.0)
+
+
 def test_a_squared_error_whose_outputs_hardly_vary_is_at_chance():
     loss = np.concatenate([[3000.0] * 5, np.full(115, 2.0)])
     error = 2 * np.sqrt(2.0) / 320
