@@ -21,6 +21,7 @@ LATE: Final = 8
 """The smallest number of losses whose median is the level of the last ones."""
 _SHARE: Final = 0.005  # a fall by less is none, however quiet the loss is
 _CONSTANT: Final = 0.02  # outputs whose differences between samples are worth a smaller share of the loss say nothing
+_LEAST_ENTROPY: Final = 1e-3  # labels of which the loss is a smaller share of that of equal ones are learned, not guessed
 _RECENT: Final = 64  # steps
 _LEVEL: Final = 10  # losses whose median is the level at a step
 _STANDS: Final = 150  # losses among which one that stands has not fallen
@@ -187,6 +188,10 @@ def _of_constant_output(evidence: Evidence, late: Array) -> Chance | None:
     worth = head.worth(evidence)
     if not loss > ZERO or not worth <= _CONSTANT * loss or head.differs_more(evidence):
         return None
+    entropy = cross_entropy_of(evidence)
+    equal = entropy.chance if entropy is not None else math.log(2) if head.began_at_one_half(evidence) else 0.0
+    if loss < _LEAST_ENTROPY * equal:
+        return None
     return Chance(loss + worth, "an output that is the same for every sample")
 
 
@@ -255,7 +260,7 @@ class _Head(NamedTuple):
         entropy = cross_entropy_of(evidence)
         if entropy is not None and not entropy.is_negated:
             return self.worth_of_logits(entropy.classes)
-        return self.worth_of_logits(1) if self._began_at_one_half(evidence) else float("nan")
+        return self.worth_of_logits(1) if self.began_at_one_half(evidence) else float("nan")
 
     def worth_of_logits(self, per_sample: int) -> float:
         """As `worth`, of the logits of a mean cross entropy. The loss is a mean over samples with so many logits each."""
@@ -263,7 +268,7 @@ class _Head(NamedTuple):
             spread = known_median(np.square(self.elements * self.slope)[-_RECENT:]) / per_sample
         return known_median(self.variance[-_RECENT:]) * spread / 2
 
-    def _began_at_one_half(self, evidence: Evidence) -> bool:
+    def began_at_one_half(self, evidence: Evidence) -> bool:
         """Whether the first loss and gradient are those of the mean cross entropy of yes or no at probabilities of one half."""
         first = evidence.start(*LOSS)
         if first is None or not set(NEEDS) <= set(evidence.needs):

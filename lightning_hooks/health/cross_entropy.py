@@ -17,6 +17,11 @@ _MEAN: Final = 2e-3
 """The gradients of logits sum up to 0; their mean may be this share of their root mean square, because of rounding."""
 _KNOWS: Final = 0.5
 """A first loss that is a smaller share of that of equal probabilities is that of a model which has learned before."""
+_OF_SQUARE: Final = 1.05
+"""The least quotient of a cross entropy and the square of its gradient. The law is 1.22: the entropy is at least 2.45 times the
+square of what a probability lacks to 1, and that at least half of the squared gradient. Some of it is left for rounding."""
+_OF_SLOPE: Final = 2.0
+"""The cross entropy of a sample is at most about this multiple of its gradient if the right class has a quarter or more."""
 NEEDS: Final = ("output", "count"), ("output_grad", "rms"), ("output_grad", "mean")
 """What is read of the last layer."""
 
@@ -43,7 +48,8 @@ def begins_trained(evidence: Evidence) -> bool:
 
     The gradient of the logits of each sample sums up to 0, as that of a cross entropy does. A mean squared error, of which a
     small loss says nothing, has another gradient. A loss of equal probabilities that is scaled down has a gradient that is
-    scaled down likewise.
+    scaled down likewise. A loss of margins or a focal one is smaller than a cross entropy with its gradient can be, and one of
+    squared probabilities is larger than that of few errors.
 
     Args:
         evidence: of the run.
@@ -55,7 +61,8 @@ def begins_trained(evidence: Evidence) -> bool:
     if not slope > 0 or abs(mean) > _MEAN * slope or not 0 <= loss < _KNOWS * math.log(classes):
         return False
     scale = slope * count / math.sqrt(classes - 1)
-    return not _LOSS[0] < loss / (scale * math.log(classes)) < _LOSS[1]
+    least = _OF_SQUARE * scale**2 * (classes - 1) / classes
+    return least <= loss < min(_OF_SLOPE, _LOSS[0] * math.log(classes)) * scale
 
 
 def cross_entropy_of(evidence: Evidence) -> CrossEntropy | None:

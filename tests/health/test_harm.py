@@ -120,6 +120,10 @@ def test_a_model_that_was_trained_before_need_not_learn():
     assert harm_of_head(loss, 0.12 / 32, rms=4.0) == ""
     assert "the loss has not fallen" in harm_of_head(loss, 0.12 / 32, mean=0.01 / 32, rms=4.0)
     assert "the loss has not fallen" in harm_of_head(noisy(np.full(120, 1.5)), 0.12 / 32, rms=4.0)
+    # A loss of margins begins at 0.9, with the gradient of equal probabilities; a square of these has hardly any.
+    assert "the loss has not fallen" in harm_of_head(noisy(np.full(120, 0.9)), 0.3 / 32, rms=4.0)
+    assert "the loss has not fallen" in harm_of_head(noisy(np.full(120, 0.09)), 0.006 / 32, rms=4.0)
+    assert "the loss has not fallen" in harm_of_head(noisy(np.full(120, 0.208)), 0.375 / 32, classes=2, rms=4.0)
     # Equal probabilities whose loss is divided by ten.
     assert "the loss has not fallen" in harm_of_head(noisy(np.full(120, np.log(10) / 10)), 0.03 / 32, rms=4.0)
 

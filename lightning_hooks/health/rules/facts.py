@@ -141,7 +141,9 @@ class WeightDecayTooLarge(HealthRule):
             if not group.weight_decay or not group.lr or not group.params or weights is None or gradients is None:
                 continue
             with np.errstate(invalid="ignore", divide="ignore"):
-                times = np.where(gradients > 0, group.weight_decay * weights / gradients, 0.0)
+                # The gradient of what has been learned is small beside any decay, so that the early one counts too.
+                largest = np.maximum(gradients, _early_norm_of(evidence, group.params))
+                times = np.where(gradients > 0, group.weight_decay * weights / largest, 0.0)
             for step, measured in zip(evidence.new_steps.tolist(), times.tolist(), strict=True):
                 if measured < self.most_of_gradient:
                     continue
@@ -162,6 +164,16 @@ def _new_norms_of(evidence: Evidence, track: Track | None, names: tuple[str, ...
         return None
     norms: Array = np.sqrt(np.nansum(np.square(evidence.new_values(track)[:, np.isin(track.names, names)]), axis=1))
     return norms
+
+
+def _early_norm_of(evidence: Evidence, names: tuple[str, ...]) -> float:
+    """The norm of the gradients of all these parameters together at the start, or in early steps if it was larger then."""
+    track = evidence.track("grad", "norm")
+    levels = [evidence.start("grad", "norm"), evidence.early("grad", "norm")]
+    if track is None:
+        return 0.0
+    held = np.isin(track.names, names)
+    return max(float(np.sqrt(np.nansum(np.square(each[held])))) for each in levels if each is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

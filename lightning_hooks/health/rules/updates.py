@@ -25,6 +25,8 @@ from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, sym
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_structure
 
 _RATIO: Final = (("update", "ratio"), ("param", "rms"))
+_HALF: Final = 0.5
+"""The share below which most weights have fallen with one that has fallen far more."""
 _ZERO_START: Final = 1e-3
 """A weight counts as started at zero if its root mean square began below this share of the median weight's."""
 
@@ -174,13 +176,17 @@ def _grown(times: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightShrinkage(HealthRule):
-    """A weight has fallen to a small share of what it was some steps before.
+    """A weight has fallen to a small share of what it was some steps before, and most weights to half of it.
+
+    Weights may fall so in healthy training, as those of branches that are not needed, so this is information. With
+    `MovesBetweenSteps` it says that code shrinks weights.
 
     Args:
         share: the smallest usual share.
         steps: the number of steps within which it falls.
     """
 
+    severity: Severity = Severity.INFO
     share: float = 0.1
     steps: int = 100
     patience: int = 5
@@ -207,7 +213,7 @@ class WeightShrinkage(HealthRule):
             for i in range(track.new.start, track.new.stop):
                 first = int(np.searchsorted(track.steps, track.steps[i] - self.steps))
                 shares[i] = values[i] / np.fmax.reduce(values[first : i + 1], axis=0)
-            holds = shares < self.share
+            holds = (shares < self.share) & (medians(shares) < _HALF)[:, None]
         text = f"within {self.steps} steps the weight has fallen to "
         return symptoms_where(
             track._replace(stat="share", values=shares), holds, self.share, lambda share: f"{text}{percent(share)} of its size"

@@ -92,6 +92,13 @@ def test_a_decay_that_outweighs_the_gradient_it_is_added_to_is_told(decay, told)
     assert found(WeightDecayTooLarge(), sparse(views, 5)) == told
 
 
+def test_a_usual_decay_outweighs_the_gradient_of_what_has_been_learned():
+    facts = StepFacts((OptimizerFacts("Adam", (GroupFacts(1e-3, 0.01, ("a", "b")),)),))
+    learned = {("grad", n): lambda step: of_rms(1.0 if step < 30 else 1e-4) for n in "ab"}
+    views = run(weights_of("a", "b"), {("param", n): of_rms(1.0) for n in "ab"} | learned)
+    assert found(WeightDecayTooLarge(), [replace(view, facts=facts) for view in views]) == {}
+
+
 @pytest.mark.parametrize(
     "facts",
     [facts_of(0.099, 0.1, "AdamW"), facts_of(0.1, 1.0, "Adam"), lambda step: facts_of(0.1, 1.0 if step < 9 else 0.0)],

@@ -179,6 +179,11 @@ def test_a_loss_that_outputs_which_hardly_vary_have_is_at_chance_once_it_stands(
     assert not said_of(LossConstant(), heads(FALLS[kind], kind, gain=0.04))
 
 
+def test_a_cross_entropy_that_is_nearly_zero_is_learned_and_not_at_chance():
+    learned = heads(lambda step: 0.69 if step < 5 else 1e-5 * FALLS["yes or no"](step), "yes or no", gain=0.001)
+    assert not said_of(LossConstant(), learned)
+
+
 def test_a_slow_start_has_outputs_that_hardly_vary_for_most_of_a_fit():
     views = heads(FALLS["squares"], "squares", gain=0.005, steps=200)
     assert not said_of(LossConstant(), views)

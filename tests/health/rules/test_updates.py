@@ -99,12 +99,14 @@ def test_growth_of_all_weights_and_of_one_that_starts_at_zero_is_no_finding():
     assert found(WeightGrowth(), run(MODEL, weights(a=lambda step: of_rms(min(1.0 + step, 14.9)), b=1.0, c=1.0))) == {}
 
 
-def test_a_weight_that_falls_to_a_tenth_within_a_hundred_steps_is_a_note_until_the_loss_shows_harm():
-    shrinking = weights(a=lambda step: of_rms(0.97**step), b=1.0)
+def test_weights_that_fall_to_a_tenth_within_a_hundred_steps_are_a_note():
+    shrinking = weights(a=lambda step: of_rms(0.97**step), b=lambda step: of_rms(0.98**step), c=1.0)
     (finding,) = diagnosed(WeightShrinkage(), run(MODEL, shrinking, loss=falling)).findings
     assert (finding.rows, finding.first_step, finding.severity) == (("a.weight",), 76, "info")
     assert finding.message == "a.weight: within 100 steps the weight has fallen to 4.9 % of its size."
-    assert warned(WeightShrinkage(), run(MODEL, shrinking)) == {"a.weight": 76}
+    assert found(WeightShrinkage(), run(MODEL, shrinking)) == {"a.weight": 76}
+    assert warned(WeightShrinkage(), run(MODEL, shrinking)) == {}
+    assert found(WeightShrinkage(), run(MODEL, {**shrinking, **weights(b=1.0)})) == {}
 
 
 @pytest.mark.parametrize(
