@@ -19,25 +19,27 @@ from lightning_hooks.health.steps_before import (
     has_raised_rate,
 )
 
+_WEIGHTS_WRITTEN: Final = CauseRule(
+    name="WeightsWritten",
+    message="Other code than the optimizer changes most weights between any two steps: {where}, since step {step}.",
+    required=("MovesBetweenSteps",),
+    supporting=(*UNSTABLE, *DULL, *STUCK, "NoGradient", "ScaleCollapse"),
+    next_steps=("Search for code that writes into weights: `mul_`, `copy_`, `.data`, a decay or an average of your own.",),
+    alternatives=("Weights that are kept at a norm on purpose: accept the finding, and look at the rest without it.",),
+    confidence="likely",
+    history=has_moved_at_most_steps,
+)
+"""Code that writes into weights throughout the run."""
+
 CAUSES: Final[tuple[CauseRule, ...]] = (
     *FIRST_CAUSES,
-    CauseRule(
-        name="WeightsWritten",
-        message="Other code than the optimizer changes most weights between any two steps: {where}, since step {step}.",
-        required=("MovesBetweenSteps",),
-        supporting=(*UNSTABLE, *DULL, *STUCK, "NoGradient", "ScaleCollapse"),
-        next_steps=("Search for code that writes into weights: `mul_`, `copy_`, `.data`, a decay or an average of your own.",),
-        alternatives=("Weights that are kept at a norm on purpose: accept the finding, and look at the rest without it.",),
-        confidence="likely",
-        history=has_moved_at_most_steps,
-    ),
-    CauseRule(
-        name="WeightsWritten",
+    _WEIGHTS_WRITTEN,
+    replace(
+        _WEIGHTS_WRITTEN,
         message="Other code than the optimizer shrinks weights between the steps: {where}, since step {step}.",
         required=("MovesBetweenSteps", "WeightShrinkage"),
-        supporting=(*UNSTABLE, *DULL, *STUCK, "NoGradient", "ScaleCollapse"),
-        next_steps=("Search for code that writes into weights: `mul_`, `copy_`, `.data`, a decay or an average of your own.",),
-        alternatives=("Weights that are kept at a norm on purpose: accept the finding, and look at the rest without it.",),
+        confidence="possible",
+        history=None,
     ),
     CauseRule(
         name="LearningRateTooLow",

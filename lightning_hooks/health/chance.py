@@ -21,7 +21,9 @@ LATE: Final = 8
 """The smallest number of losses whose median is the level of the last ones."""
 _SHARE: Final = 0.005  # a fall by less is none, however quiet the loss is
 _CONSTANT: Final = 0.02  # outputs whose differences between samples are worth a smaller share of the loss say nothing
-_LEAST_ENTROPY: Final = 1e-3  # labels of which the loss is a smaller share of that of equal ones are learned, not guessed
+_LEAST_ENTROPY: Final = (
+    1e-3  # a cross entropy below this share of that of equal probabilities is of a model that knows its labels
+)
 _RECENT: Final = 64  # steps
 _LEVEL: Final = 10  # losses whose median is the level at a step
 _STANDS: Final = 150  # losses among which one that stands has not fallen
@@ -145,7 +147,7 @@ def _stands(evidence: Evidence) -> bool:
         return False
     before = last[: len(last) // 2]
     has_fallen = np.median(last[:quarter]) - np.median(last[-quarter:]) > _left(last, quarter, quarter)
-    # A fall that has begun only just now is not seen in a quarter.
+    # The median of a quarter of the losses does not show a fall that began within its last ten steps.
     has_left = np.median(before) - np.median(last[-_LEVEL:]) > _left(last, len(before), _LEVEL)
     return not (has_fallen or has_left)
 

@@ -77,20 +77,18 @@ def step_sizes(evidence: Evidence, begin: int) -> str:
 
 def _sizes(evidence: Evidence, shares: Array, begin: int) -> str:
     """The first large step of some, or the learning rate at the step `begin`."""
-    says, large = "", shares[shares[:, 1] > LARGE]
+    large = shares[shares[:, 1] > LARGE]
     # The first of the large steps tells the rate; later ones are what it has led to.
     step, share = large[0].tolist() if len(large) else (begin, 0.0)
     rate = max(rates_of(evidence.facts_at(int(step))), default=0.0)
     if len(large):
         of_rate = f" than {rate:.3g}" if rate > 0 else ""
         size = f"{percent(share)} of it" if share < _MULTIPLE else f"{share:.2g} times its size"
-        says += (
+        return (
             f" Step {int(step)} changed the median weight by {size}; about {percent(USUAL)} is usual, for "
             f"which the rate must be {share / USUAL:.2g} times smaller{of_rate}."
         )
-    elif rate > 0:
-        says += f" The learning rate is {rate:.3g}."
-    return says
+    return f" The learning rate is {rate:.3g}." if rate > 0 else ""
 
 
 def _growth(evidence: Evidence, begin: int) -> str:
@@ -106,7 +104,7 @@ def _growth(evidence: Evidence, begin: int) -> str:
         sizes = np.abs(values)
         level = float(np.median(sizes[: max(len(sizes) // 2, 1)]))
         if sizes[-1] > _GROWN * level > 0 and sizes[-1] > sizes[-2] > level:
-            # The first number may be an outlier, which is larger than the last one.
+            # The first number of the series may be an outlier, so quote the first one that is not above the level.
             low = int(np.flatnonzero(sizes <= level)[0])
             return f" The {name} grew from {values[low]:.3g} at step {steps[low]} to {values[-1]:.3g} at step {steps[-1]}."
     return ""

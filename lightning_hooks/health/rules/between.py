@@ -82,7 +82,7 @@ class MovesBetweenSteps(HealthRule):
         param, update = evidence.track("param", "rms"), evidence.track("update", "ratio")
         if param is None or update is None:
             return None
-        # The step before the first one is the first with which a size is compared.
+        # The size at the step `begin` is compared with that at the step before.
         begin = max(begin - 1, 0)
         sizes, columns = param.values[begin:], columns_of(update.names, param.names)
         ratios = np.where(columns >= 0, update.values[begin:][:, columns], np.nan)
@@ -92,8 +92,9 @@ class MovesBetweenSteps(HealthRule):
             shares[begin + 1 :] = np.abs(np.diff(sizes, axis=0)) / sizes[:-1]
             limits[begin + 1 :] = np.where(ratios[:-1] > 0, self.most * ratios[:-1] + self.rounding, np.inf)
             holds = (shares > limits) & np.isfinite(shares)
-        holds &= np.diff(param.steps, prepend=param.steps[0])[:, None] == 1
-        holds &= np.array([not is_named_copy(name) for name in param.names], dtype=np.bool_)
+        if holds.any():
+            holds &= np.diff(param.steps, prepend=param.steps[0])[:, None] == 1
+            holds &= np.array([not is_named_copy(name) for name in param.names], dtype=np.bool_)
         return Moves(shares, limits, holds)
 
 

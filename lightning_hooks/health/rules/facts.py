@@ -173,7 +173,7 @@ def _early_norm_of(evidence: Evidence, names: tuple[str, ...]) -> float:
     if track is None:
         return 0.0
     held = np.isin(track.names, names)
-    return max(float(np.sqrt(np.nansum(np.square(each[held])))) for each in levels if each is not None)
+    return max((float(np.sqrt(np.nansum(np.square(each[held])))) for each in levels if each is not None), default=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

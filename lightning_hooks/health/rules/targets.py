@@ -60,9 +60,10 @@ class TargetsOutOfReach(HealthRule):
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             is_squared_error = np.abs(np.square(residuals) / loss.values[:, 0] - 1) < self.rounding
             is_late = outputs.steps - evidence.first_step >= self.after
-            holds = is_squared_error & is_late & (residuals > np.maximum(self.most * sizes, self.least))
+            limits = np.maximum(self.most * sizes, self.least)
+            holds = is_squared_error & is_late & (residuals > limits)
         of_last = outputs._replace(names=(last,), values=residuals[:, None])
-        return symptoms_where(of_last, holds[:, None], _column(np.maximum(self.most * sizes, self.least)), _text)
+        return symptoms_where(of_last, holds[:, None], _column(limits), _text)
 
 
 def _column(values: Array) -> Array:
