@@ -251,7 +251,15 @@ def test_a_run_without_tables_shows_what_its_transforms_do(browser, tmp_path):
             page.wait_for_selector("text=This run has no table of lightning_hooks, which this view shows. Add a StatsMonitor")
         page.evaluate("() => { location.hash = 'run=other'; }")
         page.wait_for_selector("text=other: no table of lightning_hooks")
+        waiting = []
+        page.route("**/data/run?*", lambda route: waiting.append(route))
         choose(page, "Run", markup)
+        page.set_viewport_size({"width": 900, "height": 800})  # the strip is drawn again while the chosen run is not loaded yet
+        page.wait_for_timeout(200)
+        assert waiting
+        for route in waiting:
+            route.continue_()
+        page.unroute("**/data/run?*")
         page.wait_for_selector(f"p:has-text('{markup}: steps 0 to 4')")
         page.get_by_role("tab", name="Heat map").click()
         drawn(page)

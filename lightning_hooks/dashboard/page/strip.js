@@ -44,7 +44,7 @@ export class Strip {
 
   /** The tags that can be chosen. */
   get tags() {
-    return this.app.meta.strip ?? [];
+    return this.app.meta?.strip ?? [];
   }
 
   /** The tag of the curve: the chosen one if the run has it, otherwise the default of the run. */
@@ -120,8 +120,9 @@ export class Strip {
     this.follow(null);
   }
 
+  /** Draw in the next frame of the page, in which the address may name a run that is not loaded yet: then the update that loads it draws. */
   draw() {
-    if (!this.element.isConnected || this.element.hidden || !this.plots.length) return;
+    if (!this.app.meta || !this.element.isConnected || this.element.hidden || !this.plots.length) return;
     this.axis = curveAxis(this.series, this.app.state.curve_log, this.plots[0].areaOf());
     this.log.checked = this.axis.isLog;
     this.logLabel.hidden = !this.axis.canBeLog;
@@ -270,7 +271,7 @@ class Plot {
       case "+": case "=": this.zoom(0.5, crosshair.step ?? (from + to) / 2); break;
       case "-": this.zoom(2, crosshair.step ?? (from + to) / 2); break;
       case "0": app.zoomTo(-Infinity, Infinity); break;
-      case "Enter": if (crosshair.step !== null && app.meta.tensors.length) app.state.set({ view: "step", step: crosshair.step }); break;
+      case "Enter": if (crosshair.step !== null && app.meta?.tensors.length) app.state.set({ view: "step", step: crosshair.step }); break;
       default: return;
     }
     event.preventDefault();
