@@ -120,6 +120,31 @@ def never_zeroed(seed: int) -> Case:
     return Case(NeverZeroed(), loader(*digits(), seed=seed))
 
 
+class OneNeverZeroed(Perceptron):
+    """Has an optimizer for its encoder and one for its head, of which it clears the first only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(self.encoder.parameters(), 0.05), torch.optim.SGD(self.head.parameters(), 0.05)]
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        encoder, head = self.optimizers()
+        encoder.zero_grad()
+        loss = self.loss(batch)
+        self.log("train_loss", loss)
+        self.manual_backward(loss)
+        encoder.step()
+        head.step()
+
+
+def one_never_zeroed(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(OneNeverZeroed(), loader(*digits(), seed=seed))
+
+
 class Recurrent(Learner):
     """Reads an image row by row, five times over, with a plain recurrent layer whose state grows."""
 
@@ -240,6 +265,15 @@ TRAININGS = [
             "pattern", ("GradientsRepeat", "LossDiverged", "ExplodingGradient", "UpdateTooLarge"), cause="GradientsNotCleared"
         ),
         "Manual optimization never calls zero_grad, so that gradients add up.",
+    ),
+    Training(
+        "one-optimizer-never-zeroed",
+        "gradients",
+        one_never_zeroed,
+        150,
+        "set",
+        Expectation("fact", ("GradientsKept",), "head*", "GradientsNotCleared"),
+        "Of two optimizers the gradients of one are never cleared.",
     ),
     Training(
         "exploding-recurrence",

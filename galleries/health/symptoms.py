@@ -69,6 +69,7 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "clipped-to-nothing": lambda w: stalls(w) and w.change("encoder.0.weight") < 1e-4,
     "deep-sigmoid": lambda w: shrinks(w, "encoder.0.weight", "head.weight", 1e4) and stalls(w),
     "gradients-never-zeroed": lambda w: w.gradients("encoder.0.weight", 150)[0] > 10 * w.gradients("encoder.0.weight")[0],
+    "one-optimizer-never-zeroed": lambda w: w.gradients("head.weight", 20)[0] > 5 * w.gradients("head.weight")[0],
     "exploding-recurrence": lambda w: w.gradients("recurrent.weight_hh")[0] > 1e3,
     "hook-returns-zero": lambda w: w.change("encoder.2.weight") == 0 and w.change("encoder.0.weight") > 0,
     "damped-encoder": lambda w: shrinks(w, "encoder.4.weight", "head.weight", 1e6) and w.change("encoder.0.weight") < 1e-6,

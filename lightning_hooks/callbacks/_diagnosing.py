@@ -24,10 +24,13 @@ from lightning_hooks.callbacks._monitoring import Monitoring
 from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._outlet import TrainerOutlet
 from lightning_hooks.callbacks._run_context import leaves_files
-from lightning_hooks.callbacks._trainer import current_step, in_fit, is_quick, is_under_way
+from lightning_hooks.callbacks._trainer import current_step, deferred, in_fit, is_quick, is_under_way, optimizers_of
 from lightning_hooks.callbacks._watching import Watching
 from lightning_hooks.codec import decode
 from lightning_hooks.engine.assembly import Contribution
+from lightning_hooks.engine.lookouts import lookouts_of
+from lightning_hooks.engine.lookouts.surroundings import Surroundings
+from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.engine.participants.shards import has_units
 from lightning_hooks.engine.plain_loop.part import LoopPart
 from lightning_hooks.engine.plain_loop.run import LoopRun
@@ -106,7 +109,8 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         refuse_in_loop(self.owner._actions, self.owner.check_first_batch, self.label)
         self.refuse_beside(run.callbacks)
         own = None if self._host(run.callbacks) is not None else self._own_part(run)
-        return HealthPart(own, lambda: self.reporter)
+        around = Surroundings.of(run.model, lambda: run.optimizers)
+        return HealthPart(own, lambda: self.reporter, self._lookouts(around))
 
     def _own_part(self, run: LoopRun) -> LoopPart:
         rules = self._watch(has_units(run.model), from_start=True)
@@ -181,16 +185,29 @@ class Diagnosing(Monitoring["HealthMonitor"]):
 
     def note_batch(self, batch: Any) -> None:
         """Measure the batch that begins, if the step under way reads it."""
-        producer = None if self.run is None else self.run.producers.get("train")
-        if producer is not None and self.run is not None and self.run.hook_manager.acts(producer.observer):
+        if self.run is None:
+            return
+        for participant, _ in self.run.hook_manager.active:
+            if isinstance(participant, Lookout):
+                participant.saw_batch(batch)
+        producer = self.run.producers.get("train")
+        if producer is not None and self.run.hook_manager.acts(producer.observer):
             producer.observer.note_batch(each for tensor in tensors_of(batch) if (each := _readable(tensor)) is not None)
 
     @override
     def contribute(self, trainer: Trainer, run: LightningRun, resolved: Resolved) -> Contribution | None:
         if self._host(our_callbacks(trainer)) is not None:
             self.run = run
-            return Contribution(type(self.owner).__name__)
-        return super().contribute(trainer, run, resolved)
+            contribution: Contribution | None = Contribution(type(self.owner).__name__)
+        else:
+            contribution = super().contribute(trainer, run, resolved)
+        if contribution is not None and run.is_fit:
+            contribution.lookouts = self._lookouts(Surroundings.of(run.model, deferred(trainer, optimizers_of, ())))
+        return contribution
+
+    def _lookouts(self, around: Surroundings) -> list[Lookout]:
+        enabled = (rule for rule in self.owner._health_rules if rule.enabled)
+        return lookouts_of(around, (kind for rule in enabled for kind in rule.looks_for))
 
     @override
     def state(self) -> dict[str, Any]:

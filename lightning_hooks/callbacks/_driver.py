@@ -24,6 +24,7 @@ from lightning_hooks.callbacks._trainer import (
     warn_if_replaced,
 )
 from lightning_hooks.engine.assembly import Assembled, Assembly, Contribution, assemble
+from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.engine.recording.participant import RecordingParticipant
 from lightning_hooks.engine.watching.producer import Producer
 
@@ -50,6 +51,8 @@ def begin_run(trainer: Trainer, pl_module: LightningModule, callbacks: Sequence[
         contributions = _with_those_of_others(trainer, given)
         assembly = _assembled(trainer, run, contributions)
         run.producers = assembly.producers
+        if assembly.lookouts:
+            run.facts.of_model.lookouts = assembly.lookouts
         made = {id(each): assembled for each, assembled in zip(contributions, assembly.assembled, strict=True)}
         _join(trainer, run, [(callback, made[id(contribution)]) for callback, contribution in given], assembly)
     except BaseException:
@@ -153,6 +156,9 @@ def before_backward(run: LightningRun, trainer: Trainer, pl_module: LightningMod
     scale = loss_scale(trainer)
     if scale is not None:
         hook_manager.scaled_by(scale)
+    for participant, _ in hook_manager.active:
+        if isinstance(participant, Lookout):
+            participant.saw_loss(loss)
     producer = run.producers.get("train")
     if producer is not None and hook_manager.acts(producer.observer):
         producer.observer.note_loss(loss, loss_divisor(trainer, pl_module))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
 
 from lightning_hooks.engine.assembly import Assembled, Contribution
+from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.engine.plain_loop.part import LoopPart
 from lightning_hooks.engine.watching.producer import Producer
 from lightning_hooks.errors import RuleError
@@ -53,10 +55,12 @@ class HealthPart(LoopPart):
     Args:
         own: its own monitor; None beside a `StatsMonitor` whose steps serve.
         reporter: returns its reporter, when the block has begun.
+        lookouts: of the block.
     """
 
-    def __init__(self, own: LoopPart | None, reporter: Callable[[], Reporter | None]) -> None:
-        super().__init__(Contribution("HealthMonitor") if own is None else own.contribution)
+    def __init__(self, own: LoopPart | None, reporter: Callable[[], Reporter | None], lookouts: Sequence[Lookout] = ()) -> None:
+        contribution = Contribution("HealthMonitor") if own is None else own.contribution
+        super().__init__(None if contribution is None else replace(contribution, lookouts=lookouts))
         self._own = own
         self._reporter = reporter
         self._producer: Producer | None = None

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from lightning_hooks.engine.participants.actions import gradient_of
+from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.producer import Producer
@@ -39,6 +40,7 @@ class Contribution:
         names_modules: whether a module that is not called is a surprise, of which a warning tells.
         reader: reads the rows of training while a step is under way; None if nothing does.
         participants: those that change tensors, call hooks of the user, or capture.
+        lookouts: those that look at the code around the model.
         may_change_gradients: whether it may change any gradient before the step of an optimizer, as callbacks of others may.
     """
 
@@ -51,6 +53,7 @@ class Contribution:
     names_modules: bool = True
     reader: Reader | None = None
     participants: Sequence[Participant] = ()
+    lookouts: Sequence[Lookout] = ()
     may_change_gradients: bool = False
 
 
@@ -74,10 +77,12 @@ class Assembly:
     Args:
         producers: by stage.
         assembled: for each contribution.
+        lookouts: of all contributions.
     """
 
     producers: dict[str, Producer] = field(default_factory=dict)
     assembled: list[Assembled] = field(default_factory=list)
+    lookouts: list[Lookout] = field(default_factory=list)
 
     @property
     def observers(self) -> list[Observer]:
@@ -125,7 +130,8 @@ def assemble(
         facts: returns the facts of the training step that ends; None for views without facts.
         structure: of the model; None for views without it.
     """
-    assembly = Assembly(assembled=[Assembled() for _ in contributions])
+    lookouts = [lookout for each in contributions for lookout in each.lookouts]
+    assembly = Assembly(assembled=[Assembled() for _ in contributions], lookouts=lookouts)
     turns = _turns_of(contributions)
     for stage in dict.fromkeys(stage for each in contributions for stage in each.plans):
         watching = [position for position, each in enumerate(contributions) if stage in each.plans]
@@ -165,4 +171,5 @@ def _participants_of(given: Contribution, made: Assembled, producers: Mapping[st
         yield Reading(producers[stage].observer, share, names_modules=given.names_modules)
     if given.reader is not None and TRAIN in made.shares:
         yield given.reader(producers[TRAIN].observer, made.shares[TRAIN])
+    yield from given.lookouts
     yield from given.participants

@@ -62,7 +62,7 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
         name="GradientsNotCleared",
         message="Gradients of earlier steps are still in those of the later ones since step {step}: {where}.",
-        required=("GradientsRepeat",),
+        any_of=("GradientsKept", "GradientsRepeat"),
         supporting=(*UNSTABLE, *DULL),
         next_steps=("Call `optimizer.zero_grad()` before each backward pass, or once in each accumulation.",),
         alternatives=(

@@ -160,6 +160,7 @@ class HealthRule(Criterion):
             `can_run` asks them in this order, before `needs`.
         needs_until: the last step at which the rule needs statistics that cost extra, such as `cosine`; None for all steps.
         needs_start: the tensors that must be measured at each of the first 25 steps of a run.
+        looks_for: the kinds of sightings that `check` reads: what lookouts see of the code around the model.
         next_steps: what to try, as imperative sentences.
         source: where the thresholds are from.
 
@@ -191,6 +192,7 @@ class HealthRule(Criterion):
     obstacles: ClassVar[tuple[Callable[[Evidence], str | None], ...]] = ()
     needs_until: ClassVar[int | None] = None
     needs_start: ClassVar[tuple[str, ...]] = ()
+    looks_for: ClassVar[tuple[str, ...]] = ()
     minima: ClassVar[Mapping[str, int]] = {"patience": 1, "warmup": 0, "every_n_steps": 1}
 
     def __init_subclass__(cls) -> None:

@@ -38,6 +38,33 @@ class OptimizerFacts:
 
 
 @dataclass(frozen=True)
+class Sighting:
+    """Something that a lookout has seen of the code around the model, such as a gradient that was never cleared.
+
+    Args:
+        kind: what it is, as the rule on it calls it.
+        text: in words, with its numbers and without a full stop.
+        rows: the names of the modules or parameters that it concerns; empty for the whole run.
+        line: the line of the user's code, `train.py:31 in fit`; empty if it is not known.
+        is_fact: whether it is never right, so that a rule on a pattern needs no harm to tell it.
+        measured: the number that was measured.
+        threshold: the number that it was compared with.
+
+    Example:
+        >>> Sighting("kept", "Adam steps with the gradients of the step before in its own", line="train.py:31 in fit").rows
+        ()
+    """
+
+    kind: str
+    text: str
+    rows: tuple[str, ...] = ()
+    line: str = ""
+    is_fact: bool = True
+    measured: float = 1.0
+    threshold: float = 0.0
+
+
+@dataclass(frozen=True)
 class StepFacts:
     """How one step trained.
 
@@ -54,6 +81,8 @@ class StepFacts:
         validating: the names of the modules that were in training mode in the last validation that a `HealthMonitor` saw; None
             before the first.
         follows_metric: whether a scheduler sets a learning rate by a metric, as `ReduceLROnPlateau` does.
+        looked_for: the kinds of sightings that lookouts look for in this run.
+        sightings: what they have seen, as far as it still holds.
 
     Example:
         >>> StepFacts((OptimizerFacts("SGD", (GroupFacts(0.1, 0.0, ("weight",)),)),)).optimizers[0].groups[0].lr
@@ -71,6 +100,8 @@ class StepFacts:
     written: tuple[str, ...] = ()
     validating: tuple[str, ...] | None = None
     follows_metric: bool = False
+    looked_for: tuple[str, ...] = ()
+    sightings: tuple[Sighting, ...] = ()
 
 
 @row

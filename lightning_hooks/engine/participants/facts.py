@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from weakref import ref
 
 from torch import Tensor, nn
 
-from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFacts, ParameterFacts, StepFacts, Structure
+from lightning_hooks.records.facts import (
+    GroupFacts,
+    ModuleFacts,
+    OptimizerFacts,
+    ParameterFacts,
+    Sighting,
+    StepFacts,
+    Structure,
+)
 from lightning_hooks.rules.layers import has_children
 from lightning_hooks.rules.patterns import Target, named_modules, named_parameters
 
@@ -40,6 +48,17 @@ _ACTIVATIONS: Final = "torch.nn.modules.activation"
 _PARAMETRIZATIONS: Final = "torch.nn.utils.parametrizations"
 
 
+class Sees(Protocol):
+    """Looks at the code around a model: a `Lookout`."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of the sightings that it looks for."""
+
+    def sightings(self) -> tuple[Sighting, ...]:
+        """What it has seen so far, as far as that still holds."""
+
+
 class ModelFacts:
     """The facts of one model and its optimizers.
 
@@ -48,6 +67,7 @@ class ModelFacts:
         optimizers: returns the current optimizers, in the order of the facts.
 
     Attributes:
+        lookouts: what they see is a part of the facts; none by default.
         structure: the modules and parameters of the model when this object was made.
 
     Example:
@@ -63,6 +83,7 @@ class ModelFacts:
     def __init__(self, model: nn.Module, optimizers: Callable[[], Sequence[Any]]) -> None:
         self._model = ref(model)
         self._optimizers = optimizers
+        self.lookouts: Sequence[Sees] = ()
         # Pruning and parametrizations move a parameter to another name, under which no view of the run knows it.
         self._first_names = {id(each.value): (ref(each.value), each.name) for each in named_parameters(model)}
         self._last = StepFacts()
@@ -129,7 +150,9 @@ class ModelFacts:
         frozen = self._last.frozen if frozen == self._last.frozen else frozen
         evaluating = self._last.evaluating if evaluating == self._last.evaluating else evaluating
         written = self._last.written if written == self._last.written else written
-        common = precision, accumulate, last_step, apart, written, validating, follows_metric
+        looked_for = tuple(kind for each in self.lookouts for kind in each.kinds)
+        sightings = tuple(sighting for each in self.lookouts for sighting in each.sightings())
+        common = precision, accumulate, last_step, apart, written, validating, follows_metric, looked_for, sightings
         facts = StepFacts(optimizers, 1.0, frozen, evaluating, *common)
         if facts != self._last:
             self._last = facts

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from lightning_hooks.engine.assembly import TRAIN, Assembly, assemble
 from lightning_hooks.engine.participants.facts import ModelFacts
+from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.plain_loop.checks import (
     AllParameters,
@@ -95,6 +96,7 @@ class Instrument:
         facts = ModelFacts(run.model, lambda: run.optimizers)
         structure = facts.structure if any(each.plans for each in contributions) else None
         assembly = assemble(contributions, device=run.device, facts=self._steps.facts_of_step, structure=structure)
+        facts.lookouts = assembly.lookouts
         producer = assembly.producers.get(TRAIN)
         for (part, _), made in zip(acting, assembly.assembled, strict=True):
             part.assembled(made, producer)
@@ -232,7 +234,10 @@ class Instrument:
         """
         if not isinstance(loss, Tensor):
             raise RuleError(f"note_loss: loss must be a tensor, got {shown(loss)}")
-        self._open("note_loss()")
+        hook_manager = self._open("note_loss()").hook_manager
+        for participant, _ in hook_manager.active:
+            if isinstance(participant, Lookout):
+                participant.saw_loss(loss)
         if self._producer is not None:
             self._producer.observer.note_loss(loss)
             for participant in self._participants:

@@ -94,7 +94,8 @@ class CommonFacts:
         ]
         names = map(self._of_names, (facts.frozen, facts.evaluating, facts.apart, facts.written, facts.validating or ()))
         numbers = facts.precision, facts.accumulate, facts.last_step, facts.validating is None, facts.follows_metric
-        return crc32(repr((groups, *names, *numbers)).encode())
+        seen = facts.looked_for, facts.sightings
+        return crc32(repr((groups, *names, *numbers, *seen)).encode())
 
     def _of_names(self, names: tuple[str, ...]) -> int:
         known = self._known.get(id(names))

@@ -20,6 +20,7 @@ from lightning_hooks.health.rules import (
     modes,
     nonfinite,
     numerics,
+    order,
     targets,
     units,
     updates,
@@ -27,7 +28,7 @@ from lightning_hooks.health.rules import (
 )
 
 _FILES: Final = (
-    *(membership, flow, zeros, calls, modes, facts, nonfinite, numerics, loss, first_loss, targets),
+    *(membership, order, flow, zeros, calls, modes, facts, nonfinite, numerics, loss, first_loss, targets),
     *(gradients, updates, between, dead, activations, initialisation, units),
 )
 

@@ -1,0 +1,22 @@
+"""What looks at the code around the model: one file for each part of it, with the classes of its lookouts in `LOOKOUTS`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lightning_hooks.engine.lookouts import clearing
+from lightning_hooks.engine.lookouts.surroundings import Surroundings
+from lightning_hooks.engine.participants.lookout import Lookout
+
+_FILES = (clearing,)
+
+
+def lookouts_of(surroundings: Surroundings, kinds: Iterable[str]) -> list[Lookout]:
+    """The lookouts of a run.
+
+    Args:
+        surroundings: what is around the model.
+        kinds: of the sightings that are asked for.
+    """
+    asked = {*kinds}
+    return [lookout(surroundings) for file in _FILES for lookout in file.LOOKOUTS if asked.intersection(lookout.kinds)]

@@ -1,0 +1,42 @@
+"""What a lookout is told of its run: what the driver knows of the code around the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import ref
+
+from torch import Tensor, nn
+
+from lightning_hooks.rules.patterns import named_parameters
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The code around a model.
+
+    Args:
+        model: returns the root module; None if it was garbage-collected.
+        optimizers: returns the current optimizers.
+    """
+
+    model: Callable[[], nn.Module | None]
+    optimizers: Callable[[], Sequence[Any]]
+
+    @classmethod
+    def of(cls, model: nn.Module, optimizers: Callable[[], Sequence[Any]]) -> Surroundings:
+        """Those of a model, which is known weakly."""
+        return cls(ref(model), optimizers)
+
+    def names(self) -> dict[int, str]:
+        """The names of the parameters of the model, by their ids."""
+        model = self.model()
+        return {} if model is None else {id(each.value): each.name for each in named_parameters(model)}
+
+    def parameters(self) -> list[tuple[int, list[Tensor]]]:
+        """The number of each optimizer, with its parameters that are trained."""
+        return [
+            (number, [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad])
+            for number, optimizer in enumerate(self.optimizers())
+        ]

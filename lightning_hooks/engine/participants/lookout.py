@@ -1,0 +1,32 @@
+"""Lookout: a participant that looks at the code around the model, and says what it has seen as facts of the steps."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from lightning_hooks.engine.participants.participant import Participant
+from lightning_hooks.records.facts import Sighting
+
+
+class Lookout(Participant):
+    """Looks at one part of the code around a model: its optimizers, its loss, its batches. It changes nothing.
+
+    A rule tells what it has seen: see `SightingRule`.
+
+    Attributes:
+        kinds: of the sightings that it looks for.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ()
+
+    def saw_batch(self, batch: Any) -> None:
+        """Called with each batch of a step in which it acts, by drivers that know the batches: not in a plain loop."""
+
+    def saw_loss(self, loss: Tensor) -> None:
+        """Called with the loss before its backward, without a loss scale, in a step in which it acts."""
+
+    def sightings(self) -> tuple[Sighting, ...]:
+        """What it has seen so far, as far as that still holds. Called once at each step whose facts are read."""
+        return ()
