@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def test_the_compiler_launches_their_kernels_within_cuda_graphs() -> None:
     assert within.count("merge_at_place_") == 3
     assert "torch.ops" not in within and "partition_1" not in code
     # Nothing is copied: neither a place that a kernel changes, nor a transposed tensor.
-    assert within.count("triton_poi_fused") == 1 and within.count("float64)") == 1
+    assert len(re.findall(r"triton_poi_fused\w*\.run\(", within)) == 1 and within.count("float64)") == 1
 
 
 class Model(LightningModule):
