@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from lightning_hooks.health.window import WINDOW, Array, EarlyLevel, Key, Window
 from lightning_hooks.health.witness import falls
 from lightning_hooks.plan.row_index import RowIndex
 from lightning_hooks.plan.rows import Due
-from lightning_hooks.records.facts import StepFacts, Structure
+from lightning_hooks.records.facts import Sighting, StepFacts, Structure
 from lightning_hooks.records.step_view import StepView
 
 LOSS: Final = ("loss", "mean")
@@ -263,6 +263,16 @@ class Evidence:
     def facts_at(self, step: int) -> StepFacts | None:
         """How a step of the window trained; None if unknown. The same object as long as nothing changed."""
         return self._facts.at(step)
+
+    def has_looked_for(self, kinds: tuple[str, ...]) -> bool:
+        """Whether a lookout of the run looks for one of these kinds of sightings; False for a run without its facts."""
+        return self.facts is not None and not set(kinds).isdisjoint(self.facts.looked_for)
+
+    def sightings(self, kinds: tuple[str, ...]) -> Iterator[tuple[int, Sighting]]:
+        """The sightings of these kinds at each of `new_steps`, with the step."""
+        for step in self.new_steps.tolist():
+            facts = self.facts_at(step)
+            yield from ((step, each) for each in (() if facts is None else facts.sightings) if each.kind in kinds)
 
     def are_due(self, tensor: str) -> NDArray[np.bool_]:
         """Whether each row of a tensor was to be measured at each step, bool [window, rows]; the rows as in its tracks.

@@ -61,8 +61,16 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="GradientsNotCleared",
+        message="Gradients that an optimizer has used are still there when the next ones are added to them, since step {step}.",
+        required=("GradientsKept",),
+        supporting=("GradientsRepeat", *UNSTABLE, *DULL),
+        next_steps=("Call `zero_grad()` of each optimizer before the backward pass of its loss.",),
+        confidence="certain",
+    ),
+    CauseRule(
+        name="GradientsNotCleared",
         message="Gradients of earlier steps are still in those of the later ones since step {step}: {where}.",
-        any_of=("GradientsKept", "GradientsRepeat"),
+        required=("GradientsRepeat",),
         supporting=(*UNSTABLE, *DULL),
         next_steps=("Call `optimizer.zero_grad()` before each backward pass, or once in each accumulation.",),
         alternatives=(

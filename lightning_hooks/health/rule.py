@@ -23,6 +23,7 @@ from lightning_hooks.rules.tensors import MODULE_TENSORS, PARAM_TENSORS
 
 if TYPE_CHECKING:
     from lightning_hooks.health.evidence import Evidence, Track
+    from lightning_hooks.records.facts import Sighting
     from lightning_hooks.records.step_view import StepView
 
 _PARAMETRIZED: Final = re.compile(r"parametrizations\.(\w+)\.original\d*$")
@@ -223,12 +224,15 @@ class HealthRule(Criterion):
     def can_run(self, evidence: Evidence) -> str | None:
         """Why the rule cannot run with this evidence; None if it can.
 
-        By default it can if none of its obstacles is there, and each pair of `needs` is.
+        By default it can if none of its obstacles is there, something has looked for its sightings, and each pair of `needs`
+        is there.
         """
         for obstacle in self.obstacles:
             reason = obstacle(evidence)
             if reason is not None:
                 return reason
+        if self.looks_for and not evidence.has_looked_for(self.looks_for):
+            return "nothing has looked at this part of the loop"
         for tensor, stat in self.needs:
             if not evidence.has(tensor, stat):
                 return missing(evidence, tensor, stat)
@@ -243,8 +247,14 @@ class HealthRule(Criterion):
         return False
 
     def check(self, evidence: Evidence) -> Iterable[Symptom]:
-        """The symptoms at new steps (`track.new`, `evidence.new_steps`). Changes neither the rule nor the evidence."""
-        raise NotImplementedError(f"{self.name} has no check")
+        """The symptoms at new steps (`track.new`, `evidence.new_steps`). Changes neither the rule nor the evidence.
+
+        By default those of the sightings in `looks_for`, at each step at which they hold.
+        """
+        if not self.looks_for:
+            raise NotImplementedError(f"{self.name} has no check")
+        for step, sighting in evidence.sightings(self.looks_for):
+            yield from symptoms_of(sighting, step)
 
     def message(self, rows: Sequence[str], symptoms: Sequence[Symptom]) -> str:
         """What follows from a finding, in a sentence or two.
@@ -257,6 +267,28 @@ class HealthRule(Criterion):
         text = f"{where}: {symptoms[0].text}." if where else f"{symptoms[0].text}."
         # Do not capitalise a sentence that begins with the name of a module or parameter.
         return text if rows and rows[0] else f"{text[:1].upper()}{text[1:]}"
+
+
+def symptoms_of(sighting: Sighting, step: int) -> Iterator[Symptom]:
+    """A sighting as symptoms, one for each of its rows, with the line of code.
+
+    Example:
+        >>> from lightning_hooks.records.facts import Sighting
+        >>> (symptom,) = symptoms_of(Sighting("kept", "a gradient is kept", line="train.py:31 in fit"), 4)
+        >>> symptom.step, symptom.text
+        (4, 'a gradient is kept (train.py:31 in fit)')
+    """
+    text = f"{sighting.text} ({sighting.line})" if sighting.line else sighting.text
+    for row in sighting.rows or ("",):
+        yield Symptom(
+            row,
+            tensor="",
+            step=step,
+            measured=sighting.measured,
+            threshold=sighting.threshold,
+            text=text,
+            is_fact=sighting.is_fact,
+        )
 
 
 def _check_needs(needs: object, where: str) -> None:

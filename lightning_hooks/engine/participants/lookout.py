@@ -13,7 +13,7 @@ from lightning_hooks.records.facts import Sighting
 class Lookout(Participant):
     """Looks at one part of the code around a model: its optimizers, its loss, its batches. It changes nothing.
 
-    A rule tells what it has seen: see `SightingRule`.
+    A health rule with its kinds in `looks_for` tells what it has seen.
 
     Attributes:
         kinds: of the sightings that it looks for.
