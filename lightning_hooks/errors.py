@@ -18,6 +18,7 @@ import itertools
 import re
 import reprlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
 
 
@@ -139,6 +140,17 @@ def shown(value: object) -> str:
         ("{'params': '*'}", '[0, 0, 0, 0, 0, 0, 0, 0, ...]')
     """
     return without_secrets(shortened(_SHORT.repr(value), 1000))
+
+
+def shown_path(path: Path) -> str:
+    """A path for a message: relative to the current folder if it is in it.
+
+    Example:
+        >>> shown_path(Path.cwd() / "runs" / "a"), shown_path(Path("/etc"))
+        ('runs/a', '/etc')
+    """
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def shortened(text: str, most: int = 4000) -> str:

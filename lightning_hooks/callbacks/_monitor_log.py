@@ -59,7 +59,7 @@ class MonitorLog:
         monitor, self._plans = self._monitor, plans
         self.writer.limits = limits
         if "train" in plans and in_fit(trainer) and trainer.is_global_zero and not is_quick(trainer):
-            line = start_line(type(monitor).__name__, plans["train"], monitor.prefix, self.writer.loggers)
+            line = start_line(type(monitor).__name__, plans["train"], self.writer.loggers)
             lightning_logger(trainer).info(line)
         if self.writer.loggers:
             if limits.exceeded:

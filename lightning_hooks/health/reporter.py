@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 import traceback
 import warnings
@@ -12,7 +13,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from lightning_hooks.errors import HooksError, RuleError, printable, shortened
+from lightning_hooks.errors import HooksError, RuleError, printable, shortened, shown_path
 from lightning_hooks.health.actions import Action, Actions
 from lightning_hooks.health.engine import Diagnosis
 from lightning_hooks.health.finding import Event, Finding
@@ -109,9 +110,14 @@ class Reporter(EveryStepConsumer):
             self._guarded(self._write_end, self._journal, summary)
             self._journal.close()
         if self._is_first and summary["steps"] and error is None:
-            self._teller.tell_line(summary["line"])
+            self._teller.tell_line(f"{summary['line']}{self._page()}")
         for webhook in self._webhooks.values():
             webhook.close()
+
+    def _page(self) -> str:
+        """How to see the run; empty if nothing of it is in a folder."""
+        folder = self._run.folder if self._run is not None and self._journal is not None else None
+        return "" if folder is None else f" Page: lightning-hooks view {shlex.quote(shown_path(folder))}"
 
     def finish(self) -> None:
         """Let all rules look at the steps that they have not judged, because the training has ended.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from lightning_hooks.errors import counted, listed, printable
@@ -15,7 +15,7 @@ HEALTHY: Final = "Healthy"
 NOTHING_FOUND: Final = "No problem found"
 """The verdict on another run in which nothing was found."""
 NOT_HEALTHY: Final = "Not healthy"
-FURTHER: Final = "`lightning-hooks check` and a comparison with a good run look further"
+FURTHER: Final = "`check` looks further"
 
 
 def summary_of(
@@ -46,7 +46,7 @@ def summary_of(
     Example:
         >>> summary_of(99, 100, ran=["LossSpike"], could_not={"DeadUnits": "no row has `output`"}, failed={}, accepted=[],
         ...            findings=[], causes=[], course=LossCourse(2.3, 0.7, True))["line"]
-        'Healthy: 1 rule found nothing in 100 steps; 1 could not run: DeadUnits (no row has `output`).'
+        'Healthy in 100 steps.'
     """
     verdict = _verdict_on(findings, course)
     return {
@@ -55,7 +55,7 @@ def summary_of(
         "verdict": verdict,
         "has_learned": course.has_learned,
         "course": course.text,
-        "line": line_of(verdict, steps, ran, {**could_not, **failed}, accepted, findings, causes, course),
+        "line": line_of(verdict, steps, failed, accepted, findings, causes, course),
         "ran": list(ran),
         "could_not_run": dict(could_not),
         "failed": dict(failed),
@@ -75,28 +75,25 @@ def _verdict_on(findings: Sequence[Finding], course: LossCourse) -> str:
 def line_of(
     verdict: str,
     steps: int,
-    ran: Sequence[str],
-    could_not: Mapping[str, str],
-    accepted: Sequence[str],
+    failed: Collection[str],
+    accepted: Collection[str],
     findings: Sequence[Finding],
     causes: Sequence[Cause],
     course: LossCourse,
 ) -> str:
-    """One sentence on a run."""
+    """One sentence on a run, of at most 100 characters unless names are long."""
     notes = sum(finding.severity is Severity.INFO for finding in findings)
+    what = f"{verdict} in {counted(steps, 'step')}"
     problems = problems_of(findings, causes)
-    what = f"{verdict}: {counted(len(ran), 'rule')} found"
     if problems:
-        what += f" {counted(len(problems), 'problem')} in {counted(steps, 'step')}: {listed(problems, 4)}"
-    else:
-        what += f" nothing in {counted(steps, 'step')}"
-    reasons = [f"{name} ({why})" for name, why in could_not.items()]
-    is_open = verdict == NOTHING_FOUND
-    clauses = [
-        course.text if is_open or course.is_at_chance else "",
-        f"{counted(notes, 'note')} in the file" if notes else "",
+        what += f": {listed(problems, 2)}"
+    beside = [
+        counted(notes, "note") if notes else "",
         f"{len(accepted)} accepted" if accepted else "",
-        f"{len(could_not)} could not run: {listed(reasons, 4)}" if could_not else "",
-        FURTHER if is_open else "",
+        f"{listed(failed, 2)} failed" if failed else "",
     ]
+    if any(beside):
+        what += f" ({', '.join(filter(None, beside))})"
+    is_open = verdict == NOTHING_FOUND
+    clauses = [course.text if is_open else "", FURTHER if is_open else ""]
     return printable("; ".join([what, *filter(None, clauses)]) + ".")

@@ -39,7 +39,7 @@ def test_rules_that_read_no_row_look_also_where_the_monitor_is_alone(
 ) -> None:
     logger, monitor = TensorBoardLogger(tmp_path), HealthMonitor(rules=[rule], every_n_steps=1)
     trainer_of(tmp_path, monitor, logger=logger).fit(Net(adamw), data(10))
-    assert monitor.summary["ran"] == [rule] and "found nothing in 10 steps" in capsys.readouterr().err
+    assert monitor.summary["ran"] == [rule] and " in 10 steps; " in capsys.readouterr().err
     assert [view.step for view in read_run(logger.log_dir).views(prefix="health/")] == [*range(10)]
 
 
@@ -94,7 +94,7 @@ def test_a_rule_that_raises_is_switched_off_and_the_others_look(tmp_path: Path, 
     monitor = HealthMonitor(rules=["NotInOptimizer", Fails(every_n_steps=2)])
     (said,) = fit(tmp_path, monitor)
     assert said == "health rule Fails failed and is switched off: ZeroDivisionError: no luck"
-    assert "1 could not run: Fails (ZeroDivisionError: no luck)" in capsys.readouterr().err
+    assert "(Fails failed)" in capsys.readouterr().err
 
 
 def test_a_webhook_that_answers_500_is_one_warning(tmp_path: Path) -> None:

@@ -112,8 +112,10 @@ def test_sharded_parameters_have_the_same_bits_and_no_finding(ranks: Any) -> Non
 @pytest.mark.slow
 def test_a_healthy_run_says_one_line_on_rank_0_and_writes_no_finding(ranks: Any) -> None:
     told = found(ranks, "healthy", "beside")
-    assert told["findings"] == told["calls"] == [] and told["printed"] == [told["line"]]
-    assert told["line"].startswith("Healthy: ") and "ReplicasDiffer" not in told["line"], "the replicas were compared"
+    assert told["findings"] == told["calls"] == [] and told["printed"] == [
+        f"{told['line']} Page: lightning-hooks view {told['folder']}"
+    ]
+    assert told["line"].startswith("Healthy in ")
     assert (Path(told["folder"]) / "summary.json").exists() and read_findings(told["folder"]).findings == []
 
 
@@ -124,7 +126,7 @@ def test_all_ranks_find_the_same_and_rank_0_alone_prints_and_writes(ranks: Any, 
     assert [finding["fingerprint"] for finding in told["findings"]] == ["NotInOptimizer/body.2.*"]
     assert [cause["name"] for cause in told["causes"]] == ["ParametersForgotten"]
     assert [line.partition(".")[0] for line in told["printed"]][:1] == ["WARNING: ParametersForgotten (certain)"]
-    assert told["printed"][1:] == [told["line"]]
+    assert told["printed"][1:] == [f"{told['line']} Page: lightning-hooks view {told['folder']}"]
     assert_journal(told)
 
 

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 import torch
 
+from lightning_hooks.errors import shown_path
+
 _TORCH: Final = str(Path(torch.__file__).parent) + os.sep
 _OPTIMIZERS: Final = str(Path(torch.__file__).parent / "optim") + os.sep
 _ENGINE: Final = str(Path(torch.__file__).parent / "autograd" / "graph.py")
@@ -38,10 +40,7 @@ class Line(NamedTuple):
     @property
     def source(self) -> str:
         """As a record names it: `file.py:31 in forward`, relative to the current folder if the file is in it."""
-        path = Path(self.file)
-        here = Path.cwd()
-        shown = path.relative_to(here) if path.is_relative_to(here) else path
-        return f"{shown}:{self.number} in {self.function}"
+        return f"{shown_path(Path(self.file))}:{self.number} in {self.function}"
 
     @property
     def text(self) -> str:

@@ -52,8 +52,8 @@ def test_a_healthy_loop_is_told_one_line_and_its_weights_are_the_same_bits(tmp_p
     watched, plain = model_of(), model_of()
     train(watched, folder=tmp_path)
     said = capsys.readouterr().err
-    assert said.startswith("No problem found: ") and said.count("\n") == 1
-    assert "found nothing in 30 steps; the loss went from " in said
+    assert said.startswith("No problem found in ") and said.count("\n") == 1
+    assert "30 steps; the loss went from " in said
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
     for batch in batches():
         optimizer.zero_grad()
@@ -68,7 +68,7 @@ def test_a_forgotten_layer_is_told_once_with_its_cause_and_is_in_the_files(tmp_p
     model = model_of()
     health = train(model, model[0].parameters(), folder=tmp_path)
     said = capsys.readouterr().err
-    assert said.count("WARNING: ParametersForgotten (certain)") == 1 and said.count("Not healthy: ") == 1
+    assert said.count("WARNING: ParametersForgotten (certain)") == 1 and said.count("Not healthy in ") == 1
     assert "NotInOptimizer" in rules_of(health) and [cause.name for cause in health.causes] == ["ParametersForgotten"]
     known = read_findings(tmp_path)
     assert known.findings == health.findings and known.causes == health.causes and known.has_ended
@@ -78,14 +78,14 @@ def test_a_forgotten_layer_is_told_once_with_its_cause_and_is_in_the_files(tmp_p
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     train(model_of())
-    assert capsys.readouterr().err.startswith("No problem found: ") and not list(tmp_path.iterdir())
+    assert capsys.readouterr().err.startswith("No problem found in ") and not list(tmp_path.iterdir())
 
 
 def test_rules_that_need_a_loss_say_so_where_no_loss_is_noted(tmp_path):
     train(model_of(), health=HealthMonitor(["LossSpike", "NotInOptimizer"]), has_loss=False, folder=tmp_path)
     summary = read_findings(tmp_path).summary
     assert summary["ran"] == ["NotInOptimizer"] and summary["could_not_run"] == {"LossSpike": "no loss was measured"}
-    assert "1 could not run: LossSpike (no loss was measured)" in summary["line"]
+    assert summary["could_not_run"] == {"LossSpike": "no loss was measured"}
 
 
 def test_a_loop_without_an_optimizer_is_diagnosed_too(capsys):
@@ -97,7 +97,7 @@ def test_a_loop_without_an_optimizer_is_diagnosed_too(capsys):
                 model[0].weight.data.fill_(float("nan"))
             model(batch).square().mean().backward()
             watched.step()
-    assert "NonFinite" in rules_of(health) and capsys.readouterr().err.count("Not healthy: ") == 1
+    assert "NonFinite" in rules_of(health) and capsys.readouterr().err.count("Not healthy in ") == 1
 
 
 def test_a_loop_that_fails_writes_its_error_and_is_told_no_line(tmp_path, capsys):
@@ -119,7 +119,7 @@ def test_a_second_loop_in_the_folder_is_kept_apart(tmp_path, capsys):
 @pytest.mark.parametrize("rule", ["LossDiverged", "NotInOptimizer"])
 def test_rules_that_read_no_row_look_too(rule, capsys):
     train(model_of(), health=HealthMonitor([rule]))
-    assert capsys.readouterr().err.startswith("No problem found: 1 rule found nothing in 30 steps; the loss went from ")
+    assert capsys.readouterr().err.startswith("No problem found in 30 steps; the loss went from ")
 
 
 class Fails(HealthRule):
@@ -133,7 +133,7 @@ def test_a_rule_that_raises_is_switched_off_and_the_loop_goes_on(capsys):
     model = model_of()
     with pytest.warns(UserWarning, match="health rule Fails failed and is switched off: ZeroDivisionError: no luck"):
         watched = train(model, model[0].parameters(), health=HealthMonitor([Fails(every_n_steps=2), "NotInOptimizer"]))
-    assert rules_of(watched) == {"NotInOptimizer"} and "1 could not run: Fails" in capsys.readouterr().err
+    assert rules_of(watched) == {"NotInOptimizer"} and "Fails failed" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_a_warning_and_the_loop_goes_on(tmp_path):
@@ -231,7 +231,7 @@ def test_a_loop_is_compared_with_good_ones_while_it_runs(tmp_path, capsys):
     good = [tmp_path / "run_0", tmp_path / "run_1"]
     capsys.readouterr()
     learn(2, same := HealthMonitor([], reference=good))
-    assert same.findings == [] and capsys.readouterr().err.startswith("No problem found: 11 rules found nothing in 25 steps")
+    assert same.findings == [] and capsys.readouterr().err.startswith("No problem found in 25 steps")
     changed = HealthMonitor([], reference=good)
     model = learn(2, changed, rate=0.05, folder=tmp_path / "changed")
     (finding,) = changed.findings
