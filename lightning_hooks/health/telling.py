@@ -15,6 +15,8 @@ from lightning_hooks.health.text import Block, block_of_cause, block_of_finding,
 
 CAUSE_AFTER: Final = 40
 """Steps after the beginning of its findings at which a cause that is not certain is shown."""
+FACT_AFTER: Final = 10
+"""The same of a cause of a fact: its alternatives are facts too, and show within as many steps."""
 
 
 class Outlet(Protocol):
@@ -61,8 +63,8 @@ class Teller:
     def tell(self, events: Iterable[Event]) -> None:
         """Show each cause once, and each finding that no cause explains; say which message takes the place of which.
 
-        A fact is shown at once. A cause that is not certain waits until the rules on patterns have looked, because they may
-        find what explains the fact better.
+        A fact without a cause is shown at once, and so is a cause that is certain or critical. Another cause waits for the rules
+        that may find what explains its findings better.
 
         Args:
             events: what a look of the diagnosis has changed, with its findings and causes as they now are.
@@ -130,21 +132,28 @@ class Teller:
 
     def _tell_causes_of(self, causes: Iterable[Cause]) -> None:
         step = self._diagnosis.evidence.step
+        by_number = {finding.number: finding for finding in self._diagnosis.findings}
         for cause in causes:
-            is_certain = cause.confidence == "certain"
-            self._waiting.setdefault(cause.name, step if is_certain else max(step, cause.first_step + CAUSE_AFTER))
+            explained = [by_number[number] for number in cause.numbers if number in by_number]
+            wait = FACT_AFTER if any(map(self._is_fact, explained)) else CAUSE_AFTER
+            is_seen_now = not all(self._diagnosis.is_checked(number) for number in cause.numbers)
+            is_urgent = cause.confidence == "certain" or (cause.severity is Severity.CRITICAL and is_seen_now)
+            due = step if is_urgent else max(step, cause.first_step + wait)
+            self._waiting[cause.name] = min(due, self._waiting.get(cause.name, due))
         self.tell_due_causes(step)
 
     def _tell_alone(self, new: Iterable[Finding]) -> None:
         for finding in new:
-            rule = self._diagnosis.rules.get(finding.rule)
-            # Show a fact at once, but leave another finding to its cause. A finding of a check on the first batch is always a
-            # fact, although the rule of the same name may look for a pattern.
-            is_fact = rule is None or rule.family in ("facts", "numerics") or self._diagnosis.is_checked(finding.number)
-            if finding.number not in self._told and self._warns(finding) and (is_fact or finding.cause is None):
+            # A check of the first batch speaks before any other rule has looked.
+            is_due = finding.cause is None or self._diagnosis.is_checked(finding.number)
+            if finding.number not in self._told and self._warns(finding) and is_due:
                 self._told.add(finding.number)
                 self._told_alone.add(finding.number)
                 self._use("the terminal", self._outlet.tell, block_of_finding(finding))
+
+    def _is_fact(self, finding: Finding) -> bool:
+        rule = self._diagnosis.rules.get(finding.rule)
+        return rule is None or rule.family in ("facts", "numerics")
 
     def _use(self, name: str, shows: Callable[..., None], *args: Any) -> None:
         if name in self._broken:

@@ -280,7 +280,7 @@ def test_the_journal_and_the_terminal_tell_when_a_note_became_a_warning(tmp_path
 def test_a_note_is_not_told_in_the_terminal(tmp_path):
     reporter, outlet, _ = started(tmp_path, Wide())
     consume(reporter, views(FALLING))
-    assert outlet.blocks == [] and outlet.lines[0].endswith("1 note in the file.")
+    assert outlet.blocks == [] and outlet.lines[0].startswith("Healthy in 120 steps (1 note).")
 
 
 def test_a_rule_states_one_of_three_kinds():

@@ -124,3 +124,33 @@ def test_a_cause_that_holds_no_longer_is_taken_back_also_after_a_resume(tmp_path
         "WARNING: Hot (certain). Hot.",
         "INFO: Hot, told before, holds no longer.",
     ]
+
+
+EACH = {"patience": 1, "every_n_steps": 1}
+
+
+class Fact(Huge):
+    """The same as a fact."""
+
+    family = "facts"
+
+
+@pytest.mark.parametrize(
+    ("severity", "confidence", "first"),
+    [("warning", "likely", 10), ("warning", "certain", 0), ("critical", "likely", 0)],
+)
+def test_a_fact_is_told_once_by_its_cause_within_ten_steps(tmp_path, severity, confidence, first):
+    hot = (CauseRule(name="Hot", message="Hot.", required=("Fact",), confidence=confidence),)
+    reporter, outlet, _ = started(tmp_path, Fact(severity=severity, **EACH), causes=hot)
+    told = []
+    for view in views_of([("grad", "a")], np.full((30, 1), 20.0)):
+        reporter.consume(view)
+        told += [view.step] * (len(outlet.blocks) - len(told))
+    assert told == [first] and outlet.blocks[0].startswith(f"{severity.upper()}: Hot ({confidence}). Hot.")
+    reporter.close(None)
+
+
+def test_a_fact_without_a_cause_is_told_at_once(tmp_path):
+    reporter, outlet, _ = started(tmp_path, Fact(**EACH))
+    consume(reporter, views_of([("grad", "a")], np.full((3, 1), 20.0)))
+    assert outlet.blocks[0].startswith("WARNING: Fact, since step 0.")
