@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -56,7 +57,15 @@ def logger_writer(callback: HooksCallback, trainer: Trainer, run: LightningRun, 
             chosen.append(run.own_board(logdir))
         if chosen and not is_quick(trainer):
             _warn_of_unknown(callback.loggers, trainer.loggers)
+    options["has_layers"] = partial(_has_layers, callback)
     return LoggerWriter(chosen, deferred(trainer, is_log_step, False), callback.prefix, **options)
+
+
+def _has_layers(callback: HooksCallback, logger: Any) -> bool:
+    """Whether a logger other than TensorBoard gets scalars of layers: the user asks for some, or names the logger."""
+    has_asked = bool(getattr(callback, "watch", None) or getattr(callback, "scalars", None))
+    has_number = getattr(callback, "max_scalars", None) is not None
+    return has_asked or has_number or not _names(logger).isdisjoint(callback.loggers)
 
 
 def _warn_of_unknown(chosen: Sequence[str], loggers: Sequence[Any]) -> None:
@@ -94,6 +103,7 @@ class LoggerWriter(StepConsumer):
         prefix: the prefix of every tag.
         histogram_every_n_steps: the least number of steps between two writes of a histogram.
         failed: takes the loggers that raise, with their errors.
+        has_layers: whether a logger other than TensorBoard gets the scalars of rows beside the global numbers; default: each.
 
     Attributes:
         limits: the limits on scalars and histograms; None for none.
@@ -106,11 +116,13 @@ class LoggerWriter(StepConsumer):
         prefix: str = "",
         histogram_every_n_steps: int = 1,
         failed: list[tuple[Any, Exception]] | None = None,
+        has_layers: Callable[[Any], bool] | None = None,
     ) -> None:
         self.loggers = list(loggers)
         self.limits: Limits | None = None
         self._failed = [] if failed is None else failed
         self._logs_at = logs_at
+        self._has_layers = has_layers or (lambda logger: True)
         self._prefix = prefix
         self._pace = HistogramPace(histogram_every_n_steps)
         self._writers: list[StepEventWriter] = []
@@ -145,7 +157,7 @@ class LoggerWriter(StepConsumer):
                 if writer is not None:
                     writer.write(entry)
                 else:
-                    logger.log_metrics(entry.scalars, step=entry.step)
+                    logger.log_metrics(entry.scalars if self._has_layers(logger) else entry.global_scalars, step=entry.step)
             except Exception as error:
                 self._failed.append((logger, error))
                 raise

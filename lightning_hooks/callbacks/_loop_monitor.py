@@ -102,8 +102,8 @@ class MonitorPart(LoopPart):
         if self._board is not None:
             every = options.histogram_every_n_steps
             writers.append(LoopWriter(self._board, owner.prefix, written.limits, every, self._share))
-            if written.limits.exceeded:
-                warnings.warn(f"{label}{written.limits.warning()}", stacklevel=7)
+            if said := written.limits.warning():
+                warnings.warn(f"{label}{said}", stacklevel=7)
         readers = [guest.consumer(monitor.focus) for guest in guests]
         first = [run.latest] if len(run.written) == 1 else []
         super().__init__(monitor.contribute([*first, *writers, *readers, *options.consumers], _earlier(run)))

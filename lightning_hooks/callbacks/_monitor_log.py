@@ -20,7 +20,7 @@ from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.errors import listed
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.records.limits import Limits
+from lightning_hooks.records.limits import CHARTS, MAX_CHARTS, MAX_SCALARS, Limits
 from lightning_hooks.records.saved_index import SavedIndex
 from lightning_hooks.records.step_view import STAGE_PREFIX
 from lightning_hooks.rules.patterns import Target, select
@@ -62,8 +62,8 @@ class MonitorLog:
             line = start_line(type(monitor).__name__, plans["train"], self.writer.loggers)
             lightning_logger(trainer).info(line)
         if self.writer.loggers:
-            if limits.exceeded:
-                warnings.warn(f"{monitor._job.label}{limits.warning()}", stacklevel=2)
+            if said := limits.warning():
+                warnings.warn(f"{monitor._job.label}{said}", stacklevel=2)
         elif trainer.is_global_zero and monitor.loggers and not has_readers and not is_quick(trainer):
             given = ", ".join(type(logger).__name__ for logger in trainer.loggers) or "none"
             name = monitor._job.label or "StatsMonitor: "
@@ -142,4 +142,7 @@ def limits_of(monitor: HooksCallback, options: MonitorOptions, plan: Plan, plans
         strict = options.is_default or any(each.rule.strict for each in plan.rules)
         pinned = select(targets, options.scalars, where=f"{monitor._job.label}scalars", strict=strict, advice="")
     stages = {stage: each.index for stage, each in plans.items()}
-    return Limits(stages, options.max_scalars, options.max_histograms, [target.name for target in pinned])
+    names = [target.name for target in pinned]
+    if options.max_scalars is None and options.is_default:
+        return Limits(stages, MAX_CHARTS, options.max_histograms, names, CHARTS)
+    return Limits(stages, MAX_SCALARS if options.max_scalars is None else options.max_scalars, options.max_histograms, names)

@@ -15,6 +15,7 @@ class MonitorOptions:
     """How a callback watches; the fields are the options of `StatsMonitor`, already read.
 
     Args:
+        max_scalars: None for the charts of the package if the default rules are watched, else for the usual limit.
         is_default: whether the default rules are watched.
         only_tables: whether tables alone are written, without scalars and histograms.
         watches_loss_alone: whether the loss is watched also if no rule matches anything.
@@ -24,7 +25,7 @@ class MonitorOptions:
     schedule: EveryN
     stages: Collection[str] = ("train",)
     scalars: Sequence[str] = ()
-    max_scalars: int = 0
+    max_scalars: int | None = 0
     max_histograms: int = 0
     histogram_every_n_steps: int = 1
     on_error: str = "raise"

@@ -13,7 +13,7 @@ from lightning_hooks.callbacks._watching import Watching
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.defaults import DEFAULT_WATCH
 from lightning_hooks.records.consumer import StepConsumer, as_consumers
-from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS, MAX_HISTOGRAMS, MAX_SCALARS
+from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS, MAX_HISTOGRAMS
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.fields import as_count, as_patterns, as_stages, check_local, check_path
 from lightning_hooks.rules.prefix import ROOT
@@ -36,7 +36,8 @@ class StatsMonitor(HooksCallback):
             the sanity check before training is skipped.
         scalars: patterns of names that keep their own scalars when others are merged; default: none.
         max_scalars: the maximum number of scalars of rows, over all stages; above it, rows are merged along the module tree and
-            statistics are skipped; default 500. The global numbers (`run/…`) are not counted.
+            statistics are skipped. The global numbers (`run/…`) are not counted. Default: without `watch`, at most 100 charts:
+            the norm of gradients, the ratio of updates, the spread of outputs; with rules of your own, 500 of all they ask for.
         max_histograms: the same for histograms, which are added up; default 100.
         histogram_every_n_steps: the least number of steps between two histograms of a row in TensorBoard, and the interval at
             which rules without `stats` measure histograms (on a GPU only if Triton works there); default 50.
@@ -44,7 +45,8 @@ class StatsMonitor(HooksCallback):
             buried. `latest`, tables and step views never have it; of several monitors, `read_run` finds one by it.
         loggers: which loggers of the Trainer are written to: `all` (default), `tensorboard`, names of their classes, or a list
             of these; an empty list for none. A TensorBoard gets every watched step, another logger those at which Lightning
-            logs (`log_every_n_steps`).
+            logs (`log_every_n_steps`): the global numbers, and scalars of layers if you name its class here, or give `watch`,
+            `scalars` or `max_scalars`.
         logdir: a folder of this machine for a TensorBoard run of this package, in a new folder `run_<n>`, if none of these
             loggers is a TensorBoard. Default: none.
         on_error: `raise` (default), or `warn`: if the monitor fails, stop watching, warn once and let training continue.
@@ -73,7 +75,7 @@ class StatsMonitor(HooksCallback):
         every_n_steps: int | Sequence[int] | Mapping[str, int] = 1,
         stages: str | Sequence[str] = ("train",),
         scalars: str | Sequence[str] | None = None,
-        max_scalars: int = MAX_SCALARS,
+        max_scalars: int | None = None,
         max_histograms: int = MAX_HISTOGRAMS,
         histogram_every_n_steps: int = HISTOGRAM_EVERY_N_STEPS,
         prefix: str = ROOT,
@@ -94,7 +96,7 @@ class StatsMonitor(HooksCallback):
         refuse_idle_stages(self.stages, self.watch or DEFAULT_WATCH)
         self.scalars = as_patterns("scalars", scalars)
         check_options(prefix, on_error, max_overhead)
-        self.max_scalars = as_count("max_scalars", max_scalars)
+        self.max_scalars = None if max_scalars is None else as_count("max_scalars", max_scalars)
         self.max_histograms = as_count("max_histograms", max_histograms)
         self.histogram_every_n_steps = as_count("histogram_every_n_steps", histogram_every_n_steps, 1)
         self.prefix = prefix

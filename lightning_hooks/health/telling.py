@@ -63,8 +63,8 @@ class Teller:
     def tell(self, events: Iterable[Event]) -> None:
         """Show each cause once, and each finding that no cause explains; say which message takes the place of which.
 
-        A fact without a cause is shown at once, and so is a cause that is certain or critical. Another cause waits for the rules
-        that may find what explains its findings better.
+        A fact without a cause is shown at once, and so is a cause that is certain or critical. Another cause waits for the
+        rules that may find what explains its findings better.
 
         Args:
             events: what a look of the diagnosis has changed, with its findings and causes as they now are.

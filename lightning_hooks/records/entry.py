@@ -71,6 +71,11 @@ class LogEntry:
         rows = self._rows() if self.merged is None else zip(self.merged[0], self.merged[1].tolist(), strict=True)
         return {f"{self.prefix}{tag}": value for tag, value in itertools.chain(rows, self.summaries.items())}
 
+    @property
+    def global_scalars(self) -> dict[str, float]:
+        """The scalars of the whole step, of no row, by tag with prefix."""
+        return {f"{self.prefix}{tag}": value for tag, value in self.summaries.items()}
+
     def _rows(self) -> Iterable[tuple[str, float]]:
         for series in self.series:
             if series.stat != "count":

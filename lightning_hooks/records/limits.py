@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from lightning_hooks.plan.groups import block_of
@@ -11,9 +11,12 @@ from lightning_hooks.records.levels import Levels
 from lightning_hooks.records.roll_up import RollUp, StageColumn, roll_up
 
 MAX_SCALARS: Final = 500
+MAX_CHARTS: Final = 100
 MAX_HISTOGRAMS: Final = 100
 HISTOGRAM_EVERY_N_STEPS: Final = 50
-"""The defaults of a `StatsMonitor` and of the event file of a plain loop."""
+"""The defaults of a `StatsMonitor` and of the event file of a plain loop; without rules of its own it has `MAX_CHARTS`."""
+CHARTS: Final = frozenset({("grad", "norm"), ("update", "ratio"), ("output", "std")})
+"""The charts of a monitor without rules of its own, by tensor and statistic: what people look at. The page has the others."""
 
 
 class _Decision:
@@ -21,7 +24,8 @@ class _Decision:
 
     def __init__(self, columns: list[StageColumn], rollup: RollUp) -> None:
         self.rollup = rollup
-        self.by_key = {column[:3]: (column, rollup.levels.get(i)) for i, column in enumerate(columns)}
+        levels = {i: level for i, level in rollup.levels.items() if columns[i].names}
+        self.by_key = {column[:3]: (column, levels.get(i)) for i, column in enumerate(columns)}
 
     def levels(self, stage: str) -> dict[tuple[str, str], int]:
         """The levels of a stage, by tensor and statistic."""
@@ -42,13 +46,22 @@ class Limits:
         max_scalars: the number of scalars above which rows are merged along the module tree.
         max_histograms: the number of histograms above which they are added up along the module tree.
         pinned: the names of rows that are never merged.
+        charts: the statistics that are written as scalars, by tensor; None for all.
     """
 
-    def __init__(self, stages: Mapping[str, RowIndex], max_scalars: int, max_histograms: int, pinned: Iterable[str]) -> None:
+    def __init__(
+        self,
+        stages: Mapping[str, RowIndex],
+        max_scalars: int,
+        max_histograms: int,
+        pinned: Iterable[str],
+        charts: Collection[tuple[str, str]] | None = None,
+    ) -> None:
         self.max_scalars, self.max_histograms = max_scalars, max_histograms
         self._pinned = frozenset(pinned)
         columns = [column for stage, index in stages.items() for column in self._columns(stage, index)]
-        self.scalars = _decide([column for column in columns if column.stat != "histogram"], max_scalars)
+        self._charts = charts
+        self.scalars = _decide([column for column in columns if column.stat != "histogram"], max_scalars, charts)
         self.histograms = _decide([column for column in columns if column.stat == "histogram"], max_histograms)
 
     def _columns(self, stage: str, index: RowIndex) -> Iterable[StageColumn]:
@@ -95,7 +108,9 @@ class Limits:
         }
 
     def warning(self) -> str:
-        """The warning for the user, in one line; empty if no limit is exceeded."""
+        """The warning for the user, in one line; empty if no limit is exceeded, or the charts are those of the package."""
+        if self._charts is not None:
+            return ""
         sentences = [
             f"{decision.rollup.total} {noun} are more than max_{noun}={limit}: {decision.rollup.written} are written, merged "
             f"along the module tree{kept}; max_{noun}={decision.rollup.next_limit} keeps {_next(decision.rollup)}"
@@ -115,7 +130,14 @@ class Limits:
             every_n_steps: the interval of histograms.
         """
         sentences = []
-        if self.scalars is not None:
+        if self._charts is not None and self.scalars is not None:
+            names = ", ".join(f"{stat} of {tensor}" for tensor, stat in sorted(self._charts))
+            sentences.append(
+                f"the charts are {names}, {self.scalars.rollup.written} in all; the page has every statistic of every row, and "
+                f"so has lightning_hooks.read_run({path}).table(tensor, stat). max_scalars= writes any statistics up to a "
+                "number, scalars= chosen names in full"
+            )
+        elif self.scalars is not None:
             rollup, dropped = self.scalars.rollup, self.scalars.dropped
             without = f"; {', '.join(dropped)} not for every tensor" if dropped else ""
             sentences.append(
@@ -150,9 +172,16 @@ class TablesOnly(Limits):
         return False
 
 
-def _decide(columns: list[StageColumn], limit: int) -> _Decision | None:
-    rollup = roll_up(columns, limit)
-    return _Decision(columns, rollup) if rollup.total > limit else None
+def _decide(columns: list[StageColumn], limit: int, charts: Collection[tuple[str, str]] | None = None) -> _Decision | None:
+    """The levels of columns; None if every row of each is written. Of a column beside the charts, only kept rows are."""
+
+    def chosen(column: StageColumn) -> StageColumn:
+        is_chart = charts is None or (column.tensor.partition("[")[0], column.stat) in charts
+        return column if is_chart else column._replace(names=())
+
+    of_charts = [chosen(column) for column in columns]
+    rollup = roll_up(of_charts, limit)
+    return _Decision(of_charts, rollup) if charts is not None or rollup.total > limit else None
 
 
 def _next(rollup: RollUp) -> str:

@@ -21,7 +21,17 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from lightning_hooks import ActivationCapture, Apply, GradientTransforms, RuleError, StatsMonitor, StepConsumer, Watch, read_run
+from lightning_hooks import (
+    ActivationCapture,
+    Apply,
+    GradientTransforms,
+    HealthMonitor,
+    RuleError,
+    StatsMonitor,
+    StepConsumer,
+    Watch,
+    read_run,
+)
 from lightning_hooks.callbacks._loggers import LoggerWriter
 from lightning_hooks.records import StepView
 from lightning_hooks.rules.prefix import name_of
@@ -158,7 +168,7 @@ def test_tensorboard_gets_exactly_one_event_a_step(tmp_path: Path) -> None:
 
 def test_tensorboard_table_and_scalars_agree(tmp_path: Path) -> None:
     logger = TensorBoardLogger(tmp_path)
-    trainer_of(tmp_path, StatsMonitor(), logger=logger).fit(Net(), data())
+    trainer_of(tmp_path, StatsMonitor(max_scalars=500), logger=logger).fit(Net(), data())
     run = read_run(logger.log_dir)
     for tensor, stat in run.tensors():
         table = run.table(tensor, stat)
@@ -177,6 +187,36 @@ def test_csv_has_one_row_of_ours_a_step(tmp_path: Path) -> None:
     assert [int(row["step"]) for row in ours] == [int(row["step"]) for row in rows if row["loss"]] == list(range(4))
     for tag, value in monitor.latest.items():
         assert float(ours[-1][f"watch/{tag}"]) == pytest.approx(value)
+
+
+class Deep(Net):
+    """Twenty-four layers, each with a weight and a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(24)), nn.Linear(6, 3))
+
+
+CHARTS = {f"watch/{each}" for each in ("grad_norm", "update_ratio", "output_std")}
+
+
+def test_by_default_tensorboard_gets_what_people_look_at_and_other_loggers_the_global_numbers(tmp_path: Path) -> None:
+    board, table = TensorBoardLogger(tmp_path, name="board"), CSVLogger(tmp_path)
+    trainer_of(tmp_path, StatsMonitor(), HealthMonitor(), logger=[board, table]).fit(Net(), data())
+    run = read_run(board.log_dir)
+    charts = {tag for tag in run.scalars if not tag.startswith("watch/run/")}
+    assert {tag.partition("/")[0] + "/" + tag.split("/")[1] for tag in charts if tag.startswith("watch/")} == CHARTS
+    assert ("grad", "mean") in run.tensors() and len(run.table("grad", "mean").names) == 4
+    with open(Path(table.log_dir) / "metrics.csv") as file:
+        columns = next(csv.reader(file))
+    assert len(columns) <= 40 and [each for each in columns if each.startswith("watch/") and "/run/" not in each] == []
+
+
+def test_a_default_monitor_of_many_layers_merges_its_charts_without_a_warning(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    trainer_of(tmp_path, StatsMonitor(), logger=logger).fit(Deep(), data(2))
+    tags = [tag for tag in read_run(logger.log_dir).scalars if tag.startswith("watch/") and "/run/" not in tag]
+    assert 50 < len(tags) <= 100
 
 
 def test_every_logger_gets_the_step(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_parameter_numbers_equal_a_plain_loop(tmp_path: Path, accumulate: int) -
 
 
 def test_latest_is_the_last_logged_step(tmp_path: Path) -> None:
-    monitor = StatsMonitor()
+    monitor = StatsMonitor(max_scalars=500)
     assert monitor.latest == {}
     memory, _ = watch_fit(tmp_path, Net(), monitor)
     assert monitor.latest == memory.ours[-1][1]

@@ -37,7 +37,7 @@ def test_without_callbacks_it_watches_what_a_monitor_watches_and_says_whether_al
     }
     assert capsys.readouterr().err == ""
     (with_health,) = train(steps=1)
-    assert {*with_health.rows.names} == {*view.rows.names} and capsys.readouterr().err.startswith("No problem found: ")
+    assert {*with_health.rows.names} == {*view.rows.names} and capsys.readouterr().err.startswith("No problem found in ")
 
 
 def test_without_an_optimizer_the_default_rules_have_the_tensors_that_exist():
