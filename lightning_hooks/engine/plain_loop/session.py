@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import warnings
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Final, cast
 from weakref import ref
 
 from torch import Tensor, nn
@@ -33,6 +34,15 @@ from lightning_hooks.errors import RuleError, shown
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.rules.fields import as_count
 from lightning_hooks.stats.sections import refuse_narrow
+
+_STARTED: Final[set[Instrument]] = set()
+"""Those that `start` has begun and nobody has closed. They stay alive, because nobody need hold them."""
+
+
+@atexit.register
+def _close_started() -> None:
+    for each in [*_STARTED]:
+        each.close()
 
 
 class Instrument:
@@ -127,9 +137,36 @@ class Instrument:
             raise
         return self
 
+    def start(self) -> Instrument:
+        """Begin without a `with` block: register the hooks. `close()` ends it, or the end of the process.
+
+        Returns:
+            This object.
+
+        Raises:
+            RuleError: it has begun already.
+
+        Example:
+            >>> import torch
+            >>> from lightning_hooks import StatsMonitor, instrument
+            >>> model = nn.Sequential(nn.Linear(2, 1))
+            >>> watched = instrument(model, [StatsMonitor([{"modules": "0", "tensors": "output"}])]).start()
+            >>> _ = model(torch.ones(1, 2)); watched.step()
+            >>> watched.close(); "output_mean/0" in watched.latest
+            True
+        """
+        self.__enter__()
+        _STARTED.add(self)
+        return self
+
+    def close(self) -> None:
+        """End what `start` has begun, as the end of a `with` block does; a second call does nothing."""
+        self.__exit__(None, None, None)
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Remove all hooks, and drop the references to the model."""
         run = self._run
+        _STARTED.discard(self)
         if run is None:
             return
         for part in self._parts:

@@ -5,6 +5,8 @@ import copy
 import gc
 import itertools
 import pickle
+import subprocess
+import sys
 import threading
 import warnings
 import weakref
@@ -1030,3 +1032,38 @@ def test_the_facts_of_a_loop_are_those_of_its_optimizer():
     ((kind, (group,)),) = [(each.type, each.groups) for each in facts.optimizers]
     assert kind == "SGD" and (group.lr, group.weight_decay, group.params) == (0.5, 0.25, ("weight", "bias"))
     assert (facts.precision, facts.accumulate, facts.rank, facts.ranks, facts.loss_scale) == (None, None, 0, 1, None)
+
+
+def test_it_can_be_started_and_closed_by_calls():
+    model = nn.Sequential(nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    watched = instrument(model, [StatsMonitor([Watch(modules="0", tensors="output")])], optimizer=optimizer).start()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    with pytest.raises(RuleError, match="it can be entered once"):
+        watched.start()
+    watched.close()
+    watched.close()
+    assert watched.view.step == 0 and "output_mean/0" in watched.latest
+    assert_no_hooks(model)
+
+
+STARTED = """
+import torch
+from lightning_hooks import HealthMonitor, StatsMonitor, instrument
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+instrument(model, [StatsMonitor(), HealthMonitor()], optimizer=optimizer, logdir="runs").start()
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_what_nobody_holds_or_closes_is_closed_at_the_end_of_the_process(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(STARTED)
+    ended = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "No problem found in 3 steps; `check` looks further. Page: lightning-hooks view runs/run_0" in ended.stderr
