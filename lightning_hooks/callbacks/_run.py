@@ -11,6 +11,7 @@ from weakref import ReferenceType, WeakMethod, ref
 from typing_extensions import override
 
 from lightning_hooks.callbacks._checks import Earlier, refuse_common_folder
+from lightning_hooks.callbacks._default_folder import default_logdir, folder_of_logger
 from lightning_hooks.callbacks._guard import HooksGuard, WrappedHook
 from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._step_facts import TrainerFacts
@@ -212,12 +213,16 @@ class LightningRun(Run):
         return bool(self._present) and self._present[-1].callback() is callback
 
     def logdir_of(self, callback: HooksCallback) -> str | os.PathLike[str] | None:
-        """The folder for event files of this package: that of the callback, or else of the first callback that has one."""
-        if callback.logdir is not None or not callback.loggers:
-            return callback.logdir
+        """The folder for event files of this package: that of the callback, or else of the first callback that has one.
+
+        Without one, where the Trainer has loggers and none is a TensorBoard, it is the folder of a logger or a default one. It
+        is the same on every rank.
+        """
         trainer = self.trainer
-        callbacks = [] if trainer is None else our_callbacks(trainer)
-        return next((each.logdir for each in callbacks if each.logdir is not None), None)
+        if callback.logdir is not None or not callback.loggers or trainer is None:
+            return callback.logdir
+        given = next((each.logdir for each in our_callbacks(trainer) if each.logdir is not None), None)
+        return default_logdir(trainer) if given is None and "all" in callback.loggers else given
 
     def own_board(self, logdir: str | os.PathLike[str]) -> OwnBoard:
         """The TensorBoard of this package in a folder, shared by all callbacks and closed when the run ends.
@@ -228,6 +233,8 @@ class LightningRun(Run):
         folder, trainer = checked_logdir(logdir), self.trainer
         assert trainer is not None
         if folder not in self._boards:
+            if folder == folder_of_logger(trainer):
+                self._kept.boards[folder] = folder  # It belongs to this run alone, so that no folder in it is needed.
             board = OwnBoard(folder, self._kept.boards, lightning_logger(trainer))
             self._boards[folder] = self.hook_manager.run_handles.keep(board)
         return self._boards[folder]

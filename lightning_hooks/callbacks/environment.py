@@ -6,8 +6,10 @@ import os
 import secrets
 from typing import Any, Final
 
+from lightning_hooks.callbacks._default_folder import LOGS
+
 VARIABLE: Final = "LIGHTNING_HOOKS_CONFIG"
-DEFAULTS: Final = {"prefix": "watch/environment/", "loggers": ("tensorboard",), "logdir": "lightning_hooks_logs"}
+DEFAULTS: Final = {"prefix": "watch/environment/", "loggers": ("tensorboard",), "logdir": LOGS}
 """Defaults for callbacks from the environment variable, which keep their tags apart from those of the script."""
 
 

@@ -227,7 +227,7 @@ def test_the_users_own_loggers_and_curves_stay_as_they_are(monkeypatch: pytest.M
 
 
 def test_the_file_may_say_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    content = "callbacks: [{class_path: StatsMonitor, init_args: {prefix: '', loggers: all, logdir: mine}}]"
+    content = "callbacks: [{class_path: StatsMonitor, init_args: {prefix: '', loggers: all, logdir: mine, max_scalars: 500}}]"
     monkeypatch.setenv(VARIABLE, str(written(tmp_path, content)))
     monkeypatch.chdir(tmp_path)
     keeper = Keeper()

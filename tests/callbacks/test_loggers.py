@@ -561,8 +561,20 @@ def test_values_that_are_not_finite_reach_every_logger(tmp_path: Path) -> None:
             return super().training_step(batch, batch_idx) * (float("nan") if batch_idx == 1 else 1.0)
 
     logger, memory, table = TensorBoardLogger(tmp_path), Memory(), CSVLogger(tmp_path)
-    trainer_of(tmp_path, StatsMonitor(), logger=[logger, memory, table]).fit(Bad(), data(2))
+    trainer_of(tmp_path, StatsMonitor(max_scalars=500), logger=[logger, memory, table]).fit(Bad(), data(2))
     tag = "grad_norm/body.0.weight"
     assert math.isnan(memory.values(tag)[1]) and not math.isnan(memory.values(tag)[0])
     assert memory.values("run/nonfinite")[0] == 0 < memory.values("run/nonfinite")[1]
     assert math.isnan(read_run(logger.log_dir).scalars[f"watch/{tag}"][1][1])
+
+
+@pytest.mark.parametrize("kind", ["csv", "memory", "none"])
+def test_the_page_exists_whatever_the_logger_is(tmp_path: Path, kind: str) -> None:
+    logger: Any = {"csv": CSVLogger(tmp_path), "memory": Memory(), "none": False}[kind]
+    trainer_of(tmp_path, StatsMonitor(), HealthMonitor(), logger=logger).fit(Net(), data())
+    folders = {"csv": tmp_path / "lightning_logs" / "version_0", "memory": tmp_path / "lightning_hooks_logs" / "run_0"}
+    if kind == "none":
+        assert list(tmp_path.rglob("events*")) == []
+    else:
+        assert [path.parent for path in tmp_path.rglob("events*")] == [folders[kind]]
+        assert (folders[kind] / "findings.jsonl").exists() and len(list(read_run(folders[kind]).views())) == 6

@@ -38,8 +38,10 @@ class Acts(StepConsumer):
             self.does(self.run)
 
 
-def fit(root: Path, acts: Acts, *others: Callback, batches: int = 6, model: Any = None, **options: Any) -> Any:
-    trainer = trainer_of(root, StatsMonitor(OUTPUT, consumers=[acts]), *others, **options)
+def fit(
+    root: Path, acts: Acts, *others: Callback, batches: int = 6, model: Any = None, loggers: Any = "all", **options: Any
+) -> Any:
+    trainer = trainer_of(root, StatsMonitor(OUTPUT, consumers=[acts], loggers=loggers), *others, **options)
     model = model or Net()
     trainer.fit(model, data(batches), *([data(2)] if isinstance(model, ValNet) else []))
     assert_clean(model)
@@ -50,7 +52,7 @@ def test_the_folder_is_that_of_the_first_logger_or_else_of_the_trainer(tmp_path:
     for logger, folder in [
         (TensorBoardLogger(tmp_path, name="board"), tmp_path / "board" / "version_0"),
         (CSVLogger(tmp_path, name="csv"), tmp_path / "csv" / "version_0"),
-        (Memory(), tmp_path),
+        (Memory(), tmp_path / "lightning_hooks_logs" / "run_0"),
         (False, tmp_path),
     ]:
         fit(tmp_path, acts := Acts(), logger=logger, batches=1)
@@ -73,7 +75,7 @@ def test_a_run_without_a_folder_on_this_machine_has_none(tmp_path: Path) -> None
 
     acts = Acts(0, lambda run: run.save_checkpoint("first"))
     with pytest.raises(UnsupportedError, match="save_checkpoint: 'first.ckpt' has no folder, because the Trainer's log folder"):
-        fit(tmp_path, acts, logger=Elsewhere())
+        fit(tmp_path, acts, logger=Elsewhere(), loggers="Elsewhere")
     assert acts.folder is None
 
 

@@ -39,7 +39,7 @@ def test_without_a_tensorboard_of_the_trainer(tmp_path: Path, caplog: pytest.Log
     logger = CSVLogger(tmp_path) if kind == "csv" else False
     (line,) = fit(tmp_path, caplog, StatsMonitor(logdir=logdir, prefix="w/"), logger=logger)
     ends = {
-        "csv": "",
+        "csv": f". To see it: lightning-hooks view {tmp_path / 'lightning_logs' / 'version_0'}",
         "own": f". To see it: lightning-hooks view {tmp_path / 'runs'}",
         "none": "",
     }
