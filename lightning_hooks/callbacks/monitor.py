@@ -48,8 +48,8 @@ class StatsMonitor(HooksCallback):
             logs (`log_every_n_steps`): the global numbers, and scalars of layers if you name its class here, or give `watch`,
             `scalars` or `max_scalars`.
         logdir: a folder of this machine for a TensorBoard run of this package, in a new folder `run_<n>`, if none of these
-            loggers is a TensorBoard. Default: with `loggers="all"` the folder in which a logger of the Trainer keeps the files of
-            the run, or else `lightning_hooks_logs` in the `default_root_dir`; without any logger, nothing is written.
+            loggers is a TensorBoard. Default: with `loggers="all"` the folder in which a logger of the Trainer keeps the files
+            of the run, or else `lightning_hooks_logs` in the `default_root_dir`; without any logger, nothing is written.
         on_error: `raise` (default), or `warn`: if the monitor fails, stop watching, warn once and let training continue.
         max_overhead: the maximum share of the step time that watching may take, for example 0.05; on a GPU the share of the
             time of the host. Above it, `every_n_steps` and the rules' own intervals increase for the rest of the run, with
