@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 from weakref import ref
 
+from lightning_hooks.callbacks._alerts import Alerts
 from lightning_hooks.callbacks._terminal import print_above
 from lightning_hooks.health.terminal import block_for, line_for
 
@@ -28,10 +29,12 @@ class TrainerOutlet:
 
     def __init__(self, trainer: Trainer, writer: LoggerWriter, context: TrainerContext) -> None:
         self._trainer, self._writer, self._context = ref(trainer), writer, context
+        self._alerts = Alerts(writer.loggers)
 
     def tell(self, block: Block) -> None:
-        """Show a block above the progress bar."""
+        """Show a block above the progress bar, and pass it to the loggers that have alerts."""
         self._print(partial(block_for, block))
+        self._alerts.tell(block)
 
     def tell_line(self, line: str) -> None:
         """Show text above the progress bar."""
