@@ -26,7 +26,7 @@ NAMES = """
 LearningRateTooHigh LearningRateTooLow InitializationTooLarge InitializationTooSmall ActivationsDead ActivationsSaturated
 GradientCut ParametersForgotten BadBatch NumericalRange DataNotNormalised ClippingStopsLearning UnitCollapsed
 GradientsNotCleared GradientsClearedEarly InputOfZeros PathShut WeightDecayDominates EvaluationMode ReplicasApart DropoutTooHigh
-LossAtChance WeightsWritten
+LossAtChance WeightsWritten GradientsMixed ClippingMisplaced
 """.split()
 
 
@@ -339,6 +339,22 @@ def test_the_table_names_rules_and_causes_that_exist():
         for text in (*rule.required, *rule.any_of, *rule.supporting, *rule.excluding):
             assert entry_of(text).rule in RULES, f"{rule.name} names {text}"
     assert {rule.name for rule in CAUSES} == set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("rule", "cause"),
+    [("ClearedBeforeStep", "GradientsClearedEarly"), ("GradientsOfAnotherLoss", "GradientsMixed")],
+)
+def test_a_fault_of_the_order_explains_a_loss_that_stands_still(rule, cause):
+    (found,) = explain(findings_of(rule, "ZeroGradients", "LossConstant"), Evidence())
+    assert found.name == cause
+    assert len(found.findings) == 3
+
+
+def test_clipping_at_the_wrong_place_explains_steps_that_are_too_large():
+    (found,) = explain(findings_of("ClippingMisplaced", "LossDiverged"), Evidence())
+    assert found.name == "ClippingMisplaced"
+    assert explain(findings_of("ClippingMisplaced"), Evidence()) == []
 
 
 def test_units_that_died_in_ordinary_steps_are_no_sign_of_the_learning_rate():

@@ -24,5 +24,49 @@ class GradientsKept(HealthRule):
     source: ClassVar[str] = "a definition; at three steps, because a loop may begin in the middle of an accumulation"
 
 
-RULES: Final[tuple[HealthRule, ...]] = (GradientsKept(),)
+@dataclass(frozen=True, kw_only=True)
+class ClearedBeforeStep(SightingRule):
+    """Gradients are cleared by `zero_grad()` after the backward pass and before the step, so that the step changes nothing.
+
+    It is looked at in the first twelve steps. Gradients that are set to other tensors afterwards, as in surgery on those of
+    several losses, are not told.
+    """
+
+    looks_for: ClassVar[tuple[str, ...]] = ("cleared-before-step",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Call `zero_grad()` before the backward pass or after the step, not between them.",
+    )
+    source: ClassVar[str] = "a definition; at three steps, because a loop may skip single steps so"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientsOfAnotherLoss(SightingRule):
+    """An optimizer steps with gradients that the loss of another optimizer has left in its parameters.
+
+    So it is where the loss of a generator passes through a discriminator, which does not clear what that leaves. Losses that
+    are added up on purpose are not told: an accumulation, heads on a common body, an optimizer that steps less often.
+    """
+
+    looks_for: ClassVar[tuple[str, ...]] = ("gradients-of-another-loss",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Clear the gradients of each optimizer right before the backward pass of its own loss.",
+        "Or keep the other loss out of these parameters: `requires_grad_(False)` during its backward pass.",
+    )
+    source: ClassVar[str] = "a definition; at three steps, because a loop may begin in the middle of an accumulation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippingMisplaced(SightingRule):
+    """A function that clips gradients is called where it limits no step: before the backward pass or after the step.
+
+    It is looked at in the first twelve steps, for `clip_grad_norm_` and `clip_grad_value_` of torch. A call with an infinite
+    limit, which only measures, is not told, nor a second call beside one at the right place.
+    """
+
+    looks_for: ClassVar[tuple[str, ...]] = ("clipping-misplaced",)
+    next_steps: ClassVar[tuple[str, ...]] = ("Clip the gradients after the last backward pass of a step and before the step.",)
+    source: ClassVar[str] = "a definition; at three steps, because a loop may begin in the middle of a step"
+
+
+RULES: Final[tuple[HealthRule, ...]] = (GradientsKept(), ClearedBeforeStep(), GradientsOfAnotherLoss(), ClippingMisplaced())
 """The rules on the order of the loop, with their defaults."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lightning_hooks.health.rules import DEFAULT_RULES
-from lightning_hooks.health.rules.order import GradientsKept
+from lightning_hooks.health.rules.order import ClearedBeforeStep, ClippingMisplaced, GradientsKept, GradientsOfAnotherLoss
 from lightning_hooks.records.facts import Sighting, StepFacts
 from tests.health.rules.made import diagnosed, found, reason, run, structure_of
 
@@ -33,6 +33,12 @@ def test_a_finding_ends_when_nothing_is_seen_any_more():
     views += [replace(each, facts=StepFacts(looked_for=("gradients-kept",))) for each in run(MODEL, {}, begin=10, steps=10)]
     (finding,) = diagnosed(GradientsKept(), views).findings
     assert finding.is_over is not None
+
+
+@pytest.mark.parametrize("rule", [ClearedBeforeStep(), GradientsOfAnotherLoss(), ClippingMisplaced()])
+def test_faults_of_the_order_are_warnings_without_any_harm(rule):
+    (finding,) = diagnosed(rule, seen(rule)).findings
+    assert (finding.rows, finding.severity, finding.message) == (("",), "warning", "Something is not right.")
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
