@@ -81,8 +81,10 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "temperature-too-high": _answer("loss mean", "LossConstant"),
     # Gradients
     "cut-by-detach": _answer("grad count", "NoGradient UnchangedParameter", "GradientCut"),
-    "cleared-before-step": _answer("update norm", "ZeroGradients NoGradient UnchangedParameter", "GradientsClearedEarly"),
-    "not-cleared": _answer("grad norm", "GradientsRepeat", "GradientsNotCleared"),
+    "cleared-before-step": _answer(
+        "update norm", "ClearedBeforeStep ZeroGradients NoGradient UnchangedParameter", "GradientsClearedEarly"
+    ),
+    "not-cleared": _answer("grad norm", "GradientsKept GradientsRepeat", "GradientsNotCleared"),
     "gradients-noisy": _answer("update norm", f"LossConstant {_UNSTABLE}"),
     "gradients-late": _answer("", _UNSTABLE),
     "gradients-turned": _answer("", _UNSTABLE),
