@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, ClassVar, Final
+from weakref import WeakMethod
 
 from torch import Tensor
 from torch.nn.parameter import is_lazy
@@ -15,10 +16,13 @@ from lightning_hooks.engine.participants.participant import PhaseMemo
 from lightning_hooks.engine.recording.source_lines import user_line
 from lightning_hooks.hooks import Handles, HookSwitch, Listening, OurHook
 from lightning_hooks.hooks.autograd import names
+from lightning_hooks.hooks.listening import After, Listener
 from lightning_hooks.tensor_kinds import without_subclass
 
 LEAST: Final = 3
 """The number of steps at which a fault of the order must be seen: a loop may begin in the middle of an accumulation."""
+_BATCHES: Final = 16
+"""The number of batches for each step that is to be looked at; then the lookout ends all the same."""
 _MOST: Final = 4
 """The number of parameters of an optimizer that are followed."""
 
@@ -44,6 +48,8 @@ class State:
 class ArrivalLookout(Lookout):
     """Follows the gradients of a few parameters of each optimizer through the first steps.
 
+    A step of the run without one of an optimizer does not count: in manual optimization each batch of an accumulation is one.
+
     Attributes:
         steps: the number of first steps that are looked at.
         around: the code around the model.
@@ -58,7 +64,8 @@ class ArrivalLookout(Lookout):
         self.around = surroundings
         self.of: dict[int, int] = {}
         self.made: dict[int, int] = {}
-        self._looked = 0
+        self._begun = self._looked = 0
+        self._has_stepped = False
         self._listening: list[Listening] = []
 
     def calls(self) -> Iterable[Listening]:
@@ -71,10 +78,14 @@ class ArrivalLookout(Lookout):
             listening.start()
 
     def step_key(self, step: int, stage: str) -> Hashable | None:
-        return type(self).__name__ if stage == "train" and self._looked < self.steps else None
+        return type(self).__name__ if stage == "train" and not self._is_done else None
+
+    @property
+    def _is_done(self) -> bool:
+        return self._looked >= self.steps or self._begun >= self.steps * _BATCHES
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        self._looked += 1
+        self._begun += 1
 
     def register(self, key: Any, switch: HookSwitch, handles: Handles) -> None:
         for number, parameters in self.around.parameters():
@@ -108,10 +119,13 @@ class ArrivalLookout(Lookout):
     def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         held = [each for group in optimizer.param_groups for each in group["params"] if id(each) in self.of]
         if held:
+            self._has_stepped = True
             self.stepped(held, optimizer, self.of[id(held[0])])
 
     def end_step(self) -> None:
-        if self._looked >= self.steps:
+        self._looked += self._has_stepped
+        self._has_stepped = False
+        if self._is_done:
             self.left()
 
     def left(self) -> None:
@@ -157,6 +171,17 @@ class _After(_Arrival):
     def __call__(self, parameter: Tensor) -> None:
         if self.switch.is_on:
             self._lookout.arrived(self._parameter, self._lookout.of[id(self._parameter)])
+
+
+def weakly(method: Any) -> Listener:
+    """A listener that calls a method as long as its object is there: a function of torch is not to keep a run alive."""
+    reference = WeakMethod(method)
+
+    def listener(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> After | None:
+        alive = reference()
+        return None if alive is None else alive(args, kwargs)
+
+    return listener
 
 
 def line_here() -> str:

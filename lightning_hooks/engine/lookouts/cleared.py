@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.lookouts.arrivals import LEAST, ArrivalLookout, State, line_here
+from lightning_hooks.engine.lookouts.arrivals import LEAST, ArrivalLookout, State, line_here, weakly
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.hooks import Listening
@@ -40,14 +40,14 @@ class ClearedLookout(ArrivalLookout):
         self._seen: dict[int, list[_Call]] = {}  # the calls before the steps of each optimizer
 
     def calls(self) -> Iterable[Listening]:
-        return (Listening(owner, "zero_grad", self._before_clearing) for owner in (Optimizer, nn.Module))
+        return (Listening(owner, "zero_grad", weakly(self._before_clearing)) for owner in (Optimizer, nn.Module))
 
     def arrives(self, parameter: Tensor, number: int) -> None:
         self._arrived.add(id(parameter))
         self._followed[id(parameter)] = parameter
         self._cleared.pop(id(parameter), None)
 
-    def _before_clearing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _before_clearing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[Any], None] | None:
         if not args or not self._arrived:
             return None
         return lambda result: self._after_clearing(args[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf, isfinite, nan
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
-from lightning_hooks.engine.lookouts.arrivals import LEAST, ArrivalLookout, State, line_here
+from lightning_hooks.engine.lookouts.arrivals import LEAST, ArrivalLookout, State, line_here, weakly
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.hooks import Listening, cell_of
@@ -89,9 +89,21 @@ class ClippingLookout(ArrivalLookout):
         self._seen: dict[tuple[int, str, str], _Seen] = {}  # by optimizer, function and place
 
     def calls(self) -> Iterable[Listening]:
-        for name in _FUNCTIONS:
+        for name, listener in (("clip_grad_norm_", self._before_norm), ("clip_grad_value_", self._before_value)):
             for owner, attribute in _places_of(name):
-                yield Listening(owner, attribute, _Listener(self, name), reads_iterators=True)
+                yield Listening(owner, attribute, weakly(listener), reads_iterators=True)
+
+    def _before_norm(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[Any], None] | None:
+        return self._before(_call_of("clip_grad_norm_", args, kwargs))
+
+    def _before_value(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[Any], None] | None:
+        return self._before(_call_of("clip_grad_value_", args, kwargs))
+
+    def _before(self, call: _Call) -> Callable[[Any], None] | None:
+        if not self._finds_used(call):
+            return None
+        size = _size_of(call)
+        return lambda result: self._clipped(call, size)
 
     def arrives(self, parameter: Tensor, number: int) -> None:
         gradient = self._gradients.setdefault(id(parameter), _Gradient())
@@ -101,8 +113,8 @@ class ClippingLookout(ArrivalLookout):
             self._note(number, _BEHIND, late[0], late[2])
         gradient.has_arrived = True
 
-    def clips(self, call: _Call) -> bool:
-        """Called before gradients are clipped. Returns whether `clipped` is to be called then."""
+    def _finds_used(self, call: _Call) -> bool:
+        """Note a call that is to clip. Returns whether it finds gradients that a step has used unclipped."""
         if call.limit == inf:
             return False
         is_late = False
@@ -120,8 +132,8 @@ class ClippingLookout(ArrivalLookout):
                 gradient.early = gradient.early or call
         return is_late
 
-    def clipped(self, call: _Call, size: HostCopy | None) -> None:
-        """Called when gradients that a step had used were clipped.
+    def _clipped(self, call: _Call, size: HostCopy | None) -> None:
+        """Note that gradients were clipped which a step had used.
 
         Args:
             call: the call.
@@ -169,27 +181,11 @@ class ClippingLookout(ArrivalLookout):
         return Sighting(self.kinds[0], text, self.rows(number), seen.call.line, measured=seen.steps, threshold=LEAST)
 
 
-class _Listener:
-    """Tells the lookout of each call of one function.
-
-    Args:
-        lookout: the lookout.
-        function: the name of the function.
-    """
-
-    def __init__(self, lookout: ClippingLookout, function: str) -> None:
-        self._lookout, self._function = lookout, function
-
-    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        given = args[0] if args else kwargs.get("parameters")
-        limit = args[1] if len(args) > 1 else kwargs.get(_FUNCTIONS[self._function])
-        parameters = [given] if isinstance(given, Tensor) else given if isinstance(given, Iterable) else []
-        listed = [each for each in parameters if isinstance(each, Tensor)]
-        call = _Call(self._function, _number(limit), line_here(), listed)
-        if not self._lookout.clips(call):
-            return None
-        size = _size_of(call)
-        return lambda result: self._lookout.clipped(call, size)
+def _call_of(function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Call:
+    given = args[0] if args else kwargs.get("parameters")
+    limit = args[1] if len(args) > 1 else kwargs.get(_FUNCTIONS[function])
+    parameters = [given] if isinstance(given, Tensor) else given if isinstance(given, Iterable) else []
+    return _Call(function, _number(limit), line_here(), [each for each in parameters if isinstance(each, Tensor)])
 
 
 def _number(limit: Any) -> float:
