@@ -49,6 +49,27 @@ def clipped_after(seed: int) -> Case:
     return Case(ClippedAfter(), loader(*digits(), seed=seed))
 
 
+class Summed(Perceptron):
+    """Accumulates the gradients of eight batches and does not divide their losses by eight."""
+
+    def __init__(self) -> None:
+        super().__init__(sgd(0.1, momentum=0.9))
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        loss = self.loss(batch)
+        self.log("train_loss", loss)
+        self.manual_backward(loss)
+        if batch_idx % 8 == 7:
+            self.optimizers().step()
+            self.optimizers().zero_grad()
+
+
+def summed(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Summed(), loader(*digits(), seed=seed))
+
+
 class Adversaries(LightningModule):
     """A generator and a discriminator of digits, whose gradients are cleared right after each step of the discriminator.
 
@@ -93,6 +114,15 @@ def adversaries(seed: int) -> Case:
 
 
 TRAININGS = [
+    Training(
+        "accumulation-not-divided",
+        "gradients",
+        summed,
+        120,
+        "held",
+        Expectation("pattern", ("AccumulationNotDivided", "LossDiverged", "LossConstant"), cause="AccumulationNotDivided"),
+        "Gradients of eight batches are added up without being divided by eight.",
+    ),
     Training(
         "clipped-before-backward",
         "gradients",

@@ -72,6 +72,7 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "one-optimizer-never-zeroed": lambda w: w.gradients("head.weight", 20)[0] > 5 * w.gradients("head.weight")[0],
     "clipped-before-backward": lambda w: min(w.gradients("encoder.0.weight")[:3]) > 0.1,
     "clipped-after-step": lambda w: w.change("encoder.0.weight") > 0 and None not in w.gradients("encoder"),
+    "accumulation-not-divided": lambda w: max(w.losses) > 3 and stalls(w),
     "generator-leaves-gradients": lambda w: w.module.left[0] == 0 < min(w.module.left[1:]),
     "exploding-recurrence": lambda w: w.gradients("recurrent.weight_hh")[0] > 1e3,
     "hook-returns-zero": lambda w: w.change("encoder.2.weight") == 0 and w.change("encoder.0.weight") > 0,

@@ -110,6 +110,17 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         confidence="likely",
     ),
     CauseRule(
+        name="AccumulationNotDivided",
+        message="Gradients of several batches are added up and not divided by their number, and training suffers.",
+        required=("AccumulationNotDivided",),
+        supporting=(*UNSTABLE, *STUCK, *DULL, "NoGradient"),
+        next_steps=(
+            "Divide each loss by the number of batches that are accumulated, before its backward pass.",
+            "Or divide the learning rate by it.",
+        ),
+        alternatives=("A rate that was chosen for the sum: then the loss does with the mean what it does now.",),
+    ),
+    CauseRule(
         name="NumericalRange",
         message="The number format cannot hold what the training computes: {where}, since step {step}.",
         any_of=("ScaleCollapse", "Underflow"),

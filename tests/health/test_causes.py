@@ -26,7 +26,7 @@ NAMES = """
 LearningRateTooHigh LearningRateTooLow InitializationTooLarge InitializationTooSmall ActivationsDead ActivationsSaturated
 GradientCut ParametersForgotten BadBatch NumericalRange DataNotNormalised ClippingStopsLearning UnitCollapsed
 GradientsNotCleared GradientsClearedEarly InputOfZeros PathShut WeightDecayDominates EvaluationMode ReplicasApart DropoutTooHigh
-LossAtChance WeightsWritten GradientsMixed ClippingMisplaced
+LossAtChance WeightsWritten GradientsMixed ClippingMisplaced AccumulationNotDivided
 """.split()
 
 
@@ -355,6 +355,12 @@ def test_clipping_at_the_wrong_place_explains_steps_that_are_too_large():
     (found,) = explain(findings_of("ClippingMisplaced", "LossDiverged"), Evidence())
     assert found.name == "ClippingMisplaced"
     assert explain(findings_of("ClippingMisplaced"), Evidence()) == []
+
+
+def test_a_sum_that_is_not_divided_explains_harm_and_a_note_on_it_nothing():
+    (found,) = explain(findings_of("AccumulationNotDivided", "LossConstant", "DeadUnits"), Evidence())
+    assert (found.name, len(found.findings)) == ("AccumulationNotDivided", 3)
+    assert explain(findings_of("AccumulationNotDivided", severity=Severity.INFO), Evidence()) == []
 
 
 def test_units_that_died_in_ordinary_steps_are_no_sign_of_the_learning_rate():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from lightning_hooks.health.rule import HealthRule
+from lightning_hooks.health.rule import HealthRule, Kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,5 +68,25 @@ class ClippingMisplaced(SightingRule):
     source: ClassVar[str] = "a definition; at three steps, because a loop may begin in the middle of a step"
 
 
-RULES: Final[tuple[HealthRule, ...]] = (GradientsKept(), ClearedBeforeStep(), GradientsOfAnotherLoss(), ClippingMisplaced())
+@dataclass(frozen=True, kw_only=True)
+class AccumulationNotDivided(SightingRule):
+    """An optimizer steps with the sum of the gradients of several batches, whose losses are means.
+
+    Sums are also added up on purpose, with a rate that was chosen for them, so that this is a note unless the loss shows harm.
+    It is looked at in the first twelve steps of `SGD`: optimizers that divide gradients by their size, as Adam does, take the
+    same step with a sum. A loss that is divided or multiplied is not told.
+    """
+
+    kind: ClassVar[Kind] = "pattern"
+    looks_for: ClassVar[tuple[str, ...]] = ("accumulation-not-divided",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Divide each loss by the number of batches that are accumulated, before its backward pass.",
+        "Or divide the learning rate by it.",
+    )
+    source: ClassVar[str] = "a definition; at three steps"
+
+
+RULES: Final[tuple[HealthRule, ...]] = (
+    *(GradientsKept(), ClearedBeforeStep(), GradientsOfAnotherLoss(), ClippingMisplaced(), AccumulationNotDivided()),
+)
 """The rules on the order of the loop, with their defaults."""

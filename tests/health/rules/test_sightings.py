@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 
 from lightning_hooks.health.rules import DEFAULT_RULES
-from lightning_hooks.health.rules.order import ClearedBeforeStep, ClippingMisplaced, GradientsKept, GradientsOfAnotherLoss
+from lightning_hooks.health.rules.order import (
+    AccumulationNotDivided,
+    ClearedBeforeStep,
+    ClippingMisplaced,
+    GradientsKept,
+    GradientsOfAnotherLoss,
+)
 from lightning_hooks.records.facts import Sighting, StepFacts
 from tests.health.rules.made import diagnosed, found, reason, run, structure_of
 
@@ -39,6 +45,11 @@ def test_a_finding_ends_when_nothing_is_seen_any_more():
 def test_faults_of_the_order_are_warnings_without_any_harm(rule):
     (finding,) = diagnosed(rule, seen(rule)).findings
     assert (finding.rows, finding.severity, finding.message) == (("",), "warning", "Something is not right.")
+
+
+def test_a_sum_that_is_not_divided_is_a_note():
+    (finding,) = diagnosed(AccumulationNotDivided(), seen(AccumulationNotDivided(), is_fact=False)).findings
+    assert finding.severity == "info"
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
