@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, ClassVar, Final
-from weakref import WeakMethod
+from weakref import WeakMethod, ref
 
 from torch import Tensor
 from torch.nn.parameter import is_lazy
@@ -150,11 +150,20 @@ class ArrivalLookout(Lookout):
 
 
 class _Arrival(OurHook):
-    """A hook on the gradient of a parameter, which it only notes."""
+    """A hook on the gradient of a parameter, which it only notes.
+
+    Hooks of parameters are kept where no garbage collection looks, so that lookout and parameter are held weakly.
+    """
 
     def __init__(self, lookout: ArrivalLookout, parameter: Tensor, switch: HookSwitch) -> None:
         self.switch = switch
-        self._lookout, self._parameter = lookout, parameter
+        self._lookout, self._parameter = ref(lookout), ref(parameter)
+
+    def tell(self, method: Callable[[ArrivalLookout, Tensor, int], None]) -> None:
+        """Call a method of the lookout."""
+        lookout, parameter = self._lookout(), self._parameter()
+        if lookout is not None and parameter is not None:
+            method(lookout, parameter, lookout.of[id(parameter)])
 
 
 class _Before(_Arrival):
@@ -162,7 +171,7 @@ class _Before(_Arrival):
 
     def __call__(self, gradient: Tensor) -> None:
         if self.switch.is_on and (names.accumulates is None or names.accumulates()):
-            self._lookout.arrives(self._parameter, self._lookout.of[id(self._parameter)])
+            self.tell(lambda lookout, parameter, number: lookout.arrives(parameter, number))
 
 
 class _After(_Arrival):
@@ -170,15 +179,15 @@ class _After(_Arrival):
 
     def __call__(self, parameter: Tensor) -> None:
         if self.switch.is_on:
-            self._lookout.arrived(self._parameter, self._lookout.of[id(self._parameter)])
+            self.tell(lambda lookout, parameter, number: lookout.arrived(parameter, number))
 
 
 def weakly(method: Any) -> Listener:
     """A listener that calls a method as long as its object is there: a function of torch is not to keep a run alive."""
-    reference = WeakMethod(method)
+    held = WeakMethod(method)
 
     def listener(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> After | None:
-        alive = reference()
+        alive = held()
         return None if alive is None else alive(args, kwargs)
 
     return listener

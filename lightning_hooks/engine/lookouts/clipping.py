@@ -20,6 +20,8 @@ from lightning_hooks.stats.host_copy import HostCopy, begin_copy
 
 _FUNCTIONS: Final = {"clip_grad_norm_": "max_norm", "clip_grad_value_": "clip_value"}
 """The functions of `torch.nn.utils`, each with its argument that is the limit."""
+_MEASURES: Final = 1e5
+"""A limit from which on a call only measures: `clip_grad_norm_(parameters, inf)` returns the norm."""
 _BEFORE, _BEHIND = "before the backward pass of the step", "after the step"
 
 
@@ -77,8 +79,8 @@ class ClippingLookout(ArrivalLookout):
     """Looks whether the functions of torch that clip gradients find the ones that the next step uses.
 
     A call is too early if no gradient has arrived since the last step, and the step then uses gradients that no call has found.
-    It is too late if it finds gradients that a step has used unclipped, and that do not stay for the next one. A call with an
-    infinite limit measures, and does not count. Norms are measured where a call is misplaced, and read when they are there.
+    It is too late if it finds gradients that a step has used unclipped, and that do not stay for the next one. A call whose
+    limit no gradient reaches only measures. Norms are measured where a call is misplaced, and read when they are there.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("clipping-misplaced",)
@@ -115,7 +117,7 @@ class ClippingLookout(ArrivalLookout):
 
     def _finds_used(self, call: _Call) -> bool:
         """Note a call that is to clip. Returns whether it finds gradients that a step has used unclipped."""
-        if call.limit == inf:
+        if call.limit >= _MEASURES:
             return False
         is_late = False
         for parameter in call.parameters:

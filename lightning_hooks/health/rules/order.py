@@ -59,8 +59,8 @@ class GradientsOfAnotherLoss(SightingRule):
 class ClippingMisplaced(SightingRule):
     """A function that clips gradients is called where it limits no step: before the backward pass or after the step.
 
-    It is looked at in the first twelve steps, for `clip_grad_norm_` and `clip_grad_value_` of torch. A call with an infinite
-    limit, which only measures, is not told, nor a second call beside one at the right place.
+    It is looked at in the first twelve steps, for `clip_grad_norm_` and `clip_grad_value_` of torch. A call with a limit of
+    100,000 or more, which only measures, is not told, nor a second call beside one at the right place.
     """
 
     looks_for: ClassVar[tuple[str, ...]] = ("clipping-misplaced",)
