@@ -25,13 +25,16 @@ class GradientsKept(HealthRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClearedBeforeStep(SightingRule):
+class ClearedBeforeStep(HealthRule):
     """Gradients are cleared by `zero_grad()` after the backward pass and before the step, so that the step changes nothing.
 
     It is looked at in the first twelve steps. Gradients that are set to other tensors afterwards, as in surgery on those of
     several losses, are not told.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("cleared-before-step",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Call `zero_grad()` before the backward pass or after the step, not between them.",
@@ -40,13 +43,16 @@ class ClearedBeforeStep(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientsOfAnotherLoss(SightingRule):
+class GradientsOfAnotherLoss(HealthRule):
     """An optimizer steps with gradients that the loss of another optimizer has left in its parameters.
 
     So it is where the loss of a generator passes through a discriminator, which does not clear what that leaves. Losses that
     are added up on purpose are not told: an accumulation, heads on a common body, an optimizer that steps less often.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("gradients-of-another-loss",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Clear the gradients of each optimizer right before the backward pass of its own loss.",
@@ -56,20 +62,23 @@ class GradientsOfAnotherLoss(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClippingMisplaced(SightingRule):
+class ClippingMisplaced(HealthRule):
     """A function that clips gradients is called where it limits no step: before the backward pass or after the step.
 
     It is looked at in the first twelve steps, for `clip_grad_norm_` and `clip_grad_value_` of torch. A call with a limit of
     100,000 or more, which only measures, is not told, nor a second call beside one at the right place.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("clipping-misplaced",)
     next_steps: ClassVar[tuple[str, ...]] = ("Clip the gradients after the last backward pass of a step and before the step.",)
     source: ClassVar[str] = "a definition; at three steps, because a loop may begin in the middle of a step"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccumulationNotDivided(SightingRule):
+class AccumulationNotDivided(HealthRule):
     """An optimizer steps with the sum of the gradients of several batches, whose losses are means.
 
     Sums are also added up on purpose, with a rate that was chosen for them, so that this is a note unless the loss shows harm.
@@ -77,6 +86,9 @@ class AccumulationNotDivided(SightingRule):
     same step with a sum. A loss that is divided or multiplied is not told.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     kind: ClassVar[Kind] = "pattern"
     looks_for: ClassVar[tuple[str, ...]] = ("accumulation-not-divided",)
     next_steps: ClassVar[tuple[str, ...]] = (
