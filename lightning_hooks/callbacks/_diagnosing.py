@@ -24,11 +24,22 @@ from lightning_hooks.callbacks._monitoring import Monitoring
 from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._outlet import TrainerOutlet
 from lightning_hooks.callbacks._run_context import leaves_files
-from lightning_hooks.callbacks._trainer import current_step, deferred, in_fit, is_quick, is_under_way, optimizers_of
+from lightning_hooks.callbacks._trainer import (
+    current_step,
+    deferred,
+    has_checkpoint,
+    in_fit,
+    is_quick,
+    is_under_way,
+    optimizers_of,
+    schedules_of,
+)
 from lightning_hooks.callbacks._watching import Watching
-from lightning_hooks.codec import decode
+from lightning_hooks.codec import decode, encode
 from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.lookouts import lookouts_of
+from lightning_hooks.engine.lookouts.found_schedules import found_schedules
+from lightning_hooks.engine.lookouts.saved_seam import Seam, seam_of
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.engine.participants.shards import has_units
@@ -67,12 +78,13 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         self.reporter: Reporter | None = None
         self._requests: TrainerContext | None = None  # During a run, it takes what actions request: stop, save.
         self._is_diagnosing = False
+        self._around: Surroundings | None = None  # during a fit of a Trainer
         self._writes = False  # whether the current run leaves files
 
     @override
     def for_copy(self) -> Self:
         copied = super().for_copy()
-        copied.reporter, copied._requests, copied._is_diagnosing = None, None, False
+        copied.reporter, copied._requests, copied._is_diagnosing, copied._around = None, None, False, None
         return copied
 
     @property
@@ -109,7 +121,7 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         refuse_in_loop(self.owner._actions, self.owner.check_first_batch, self.label)
         self.refuse_beside(run.callbacks)
         own = None if self._host(run.callbacks) is not None else self._own_part(run)
-        around = Surroundings.of(run.model, lambda: run.optimizers)
+        around = Surroundings.of(run.model, lambda: run.optimizers, schedules=lambda: found_schedules(run.optimizers))
         return HealthPart(own, lambda: self.reporter, self._lookouts(around))
 
     def _own_part(self, run: LoopRun) -> LoopPart:
@@ -202,8 +214,29 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         else:
             contribution = super().contribute(trainer, run, resolved)
         if contribution is not None and run.is_fit:
-            contribution.lookouts = self._lookouts(Surroundings.of(run.model, deferred(trainer, optimizers_of, ())))
+            self._around = around = Surroundings.of(
+                run.model,
+                deferred(trainer, optimizers_of, ()),
+                schedules=deferred(trainer, schedules_of, ()),
+                saved=self._saved_seam,
+                is_resumed=deferred(trainer, has_checkpoint, False),
+            )
+            contribution.lookouts = self._lookouts(around)
         return contribution
+
+    def _saved_seam(self) -> Seam | None:
+        return self.take_saved().seam
+
+    def _seam(self) -> Seam | None:
+        """The optimizers and schedules of now; None if they cannot be read, since a checkpoint must be saved all the same."""
+        trainer = None if self.run is None else self.run.trainer
+        if self._around is None or trainer is None:
+            return None
+        try:
+            return seam_of(self._around, current_step(trainer))
+        except Exception as error:
+            warnings.warn(f"the state of the optimizers is not compared after a resume: {printable(str(error))}", stacklevel=2)
+            return None
 
     def _lookouts(self, around: Surroundings) -> list[Lookout]:
         enabled = (rule for rule in self.owner._health_rules if rule.enabled)
@@ -212,7 +245,10 @@ class Diagnosing(Monitoring["HealthMonitor"]):
     @override
     def state(self) -> dict[str, Any]:
         state = super().state()
-        return state if self.reporter is None else {**state, "diagnosis": self.reporter.state_dict()}
+        if self.reporter is None:
+            return state
+        seam = self._seam()
+        return {**state, "diagnosis": self.reporter.state_dict(), **({} if seam is None else {"seam": encode(seam)})}
 
     @override
     def load_state(self, state: dict[str, Any]) -> None:
@@ -220,6 +256,7 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         saved = decode(MonitorState, state, "state")
         if saved.diagnosis is not None and self.reporter is not None:
             self.reporter.load_state_dict(saved.diagnosis)
+        self._saved = saved
         self.proceed(saved)
 
     @override
@@ -261,7 +298,7 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         try:
             super().close(error)
         finally:
-            self._requests, self._is_diagnosing = None, False
+            self._requests, self._is_diagnosing, self._around = None, False, None
 
 
 def _has_units(trainer: Trainer | None) -> bool:

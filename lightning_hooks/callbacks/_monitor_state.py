@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightning_hooks.engine.lookouts.saved_seam import Seam
 from lightning_hooks.engine.participants.overhead import MAX_FACTOR
 from lightning_hooks.engine.watching.share_views import Averages, check_averages
 from lightning_hooks.errors import RuleError
@@ -19,6 +20,7 @@ class MonitorState:
         noise: by row, the averages from which the noise scale is computed.
         factor: by which `max_overhead` has made intervals longer.
         diagnosis: of a `HealthMonitor`, as its reporter saves it; None without one.
+        seam: the optimizers and schedules when the checkpoint was saved; None without a `HealthMonitor`.
 
     Raises:
         RuleError: a value that no monitor has saved.
@@ -27,6 +29,7 @@ class MonitorState:
     noise: Mapping[str, Averages] = field(default_factory=dict)
     factor: int = 1
     diagnosis: Mapping[str, Any] | None = None
+    seam: Seam | None = None
 
     def __post_init__(self) -> None:
         check_averages(self.noise)

@@ -117,6 +117,16 @@ def last_step(trainer: Trainer) -> int | None:
     return min((steps for steps in (by_epochs, by_steps) if steps is not None), default=None)
 
 
+def schedules_of(trainer: Trainer) -> Sequence[Any]:
+    """The schedules of learning rates of a trainer, in the order of their configuration."""
+    return [each.scheduler for each in getattr(trainer, "lr_scheduler_configs", ())]
+
+
+def has_checkpoint(trainer: Trainer) -> bool:
+    """Whether the run goes on from a checkpoint, `ckpt_path`."""
+    return getattr(trainer, "ckpt_path", None) is not None
+
+
 def follows_metric(trainer: Trainer) -> bool:
     """Whether a scheduler sets a learning rate by a metric."""
     configs: Sequence[Any] = getattr(trainer, "lr_scheduler_configs", ())

@@ -19,15 +19,21 @@ class Surroundings:
     Args:
         model: returns the root module; None if it was garbage-collected.
         optimizers: returns the current optimizers.
+        schedules: returns the current schedules of learning rates, as far as they are known.
+        saved: returns what the checkpoint kept from which the fit goes on, a `Seam`; None without one.
+        is_resumed: returns whether a fit whose first step is not step 0 says that it goes on from a checkpoint.
     """
 
     model: Callable[[], nn.Module | None]
     optimizers: Callable[[], Sequence[Any]]
+    schedules: Callable[[], Sequence[Any]] = tuple
+    saved: Callable[[], Any] = lambda: None
+    is_resumed: Callable[[], bool] = lambda: True
 
     @classmethod
-    def of(cls, model: nn.Module, optimizers: Callable[[], Sequence[Any]]) -> Surroundings:
-        """Those of a model, which is known weakly."""
-        return cls(ref(model), optimizers)
+    def of(cls, model: nn.Module, optimizers: Callable[[], Sequence[Any]], **known: Callable[[], Any]) -> Surroundings:
+        """Those of a model, which is known weakly; `known` are other fields."""
+        return cls(ref(model), optimizers, **known)
 
     def names(self) -> dict[int, str]:
         """The names of the parameters of the model, by their ids."""

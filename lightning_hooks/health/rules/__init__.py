@@ -21,6 +21,7 @@ from lightning_hooks.health.rules import (
     nonfinite,
     numerics,
     order,
+    resume,
     targets,
     units,
     updates,
@@ -28,7 +29,7 @@ from lightning_hooks.health.rules import (
 )
 
 _FILES: Final = (
-    *(membership, order, flow, zeros, calls, modes, facts, nonfinite, numerics, loss, first_loss, targets),
+    *(membership, order, resume, flow, zeros, calls, modes, facts, nonfinite, numerics, loss, first_loss, targets),
     *(gradients, updates, between, dead, activations, initialisation, units),
 )
 
