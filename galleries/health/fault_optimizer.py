@@ -125,6 +125,55 @@ def frozen_moves(seed: int) -> Case:
     return Case(FrozenMoves(), loader(*digits(), seed=seed))
 
 
+class WritesCopy(torch.optim.SGD):
+    """Descends the gradient with a flat vector of all weights, which copies those that lie transposed in memory."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.reshape(-1).sub_(parameter.grad.reshape(-1), alpha=group["lr"])
+        return loss
+
+
+def optimizer_writes_copy(seed: int) -> Case:
+    torch.manual_seed(seed)
+    module = Perceptron(lambda parameters: WritesCopy(parameters, lr=0.05))
+    layer = module.encoder[2]
+    layer.weight = nn.Parameter(layer.weight.detach().t().contiguous().t())
+    return Case(module, loader(*digits(), seed=seed))
+
+
+class HalfRestored(Perceptron):
+    """Goes on with the weights and the schedule of an earlier training, and with a new optimizer."""
+
+    earlier: Any = None
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        schedule = LambdaLR(optimizer, lambda step: 0.5 ** (step / 500))
+        if self.earlier is not None:
+            schedule.load_state_dict(self.earlier)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def moments_not_restored(seed: int) -> Case:
+    torch.manual_seed(seed)
+    module, data = HalfRestored(adamw(1e-2)), loader(*digits(), seed=seed)
+    made = module.configure_optimizers()
+    optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    for _ in range(5):
+        for batch in data:
+            optimizer.zero_grad()
+            module.loss(batch).backward()
+            optimizer.step()
+            schedule.step()
+    optimizer.zero_grad()
+    module.earlier = schedule.state_dict()
+    return Case(module, data)
+
+
 TRAININGS = [
     Training(
         "group-forgotten",
@@ -172,6 +221,24 @@ TRAININGS = [
             "fact", ("StrangerInOptimizer", "NotInOptimizer", "UnchangedParameter"), cause="ParametersForgotten", onset=60
         ),
         "A new head replaces the old one at step 60, and the optimizer keeps the old one.",
+    ),
+    Training(
+        "optimizer-writes-copy",
+        "optimizer",
+        optimizer_writes_copy,
+        150,
+        "set",
+        Expectation("fact", ("CopyUpdated", "UnchangedParameter"), "encoder.2.weight", "OptimizerWritesCopy"),
+        "An optimizer writes into a flat copy of a weight that is transposed in memory.",
+    ),
+    Training(
+        "moments-not-restored",
+        "optimizer",
+        moments_not_restored,
+        150,
+        "set",
+        Expectation("fact", ("StateNotRestored",), cause="ResumedWithoutState"),
+        "A training goes on with its weights and its schedule, and without the moments of its optimizer.",
     ),
     Training(
         "rate-of-zero",

@@ -113,6 +113,8 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "units-all-alike": lambda w: len({round(x, 4) for x in w.module.encoder[2].bias.tolist()}) == 1 and w.end() > 1.5,
     # optimizer
     "group-forgotten": lambda w: "norm.weight" not in w.held[0] and w.change("norm.weight") == 0 and w.strangers[0] == 0,
+    "optimizer-writes-copy": lambda w: w.change("encoder.2.weight") == 0 and w.gradients("encoder.2.weight")[0] > 0,
+    "moments-not-restored": lambda w: w.losses[0] < 0.5 and w.rates[0][0] == 1e-2 > 1.1 * w.rates[1][0],
     "encoder-forgotten": lambda w: w.held[0] == {"head.weight", "head.bias"} and w.change("encoder.0.weight") == 0,
     "copy-optimized": lambda w: w.strangers[0] == 6 and w.change("encoder.0.weight") == 0,
     "stranger-beside": lambda w: w.strangers[0] == 2 and "encoder.0.weight" in w.held[0],

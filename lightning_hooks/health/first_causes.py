@@ -15,6 +15,8 @@ from lightning_hooks.health.conditions import (
     has_modules_in_evaluation,
     has_weights_of_zeros,
 )
+from lightning_hooks.health.rules.copies import CopyUpdated
+from lightning_hooks.health.rules.resume import StateNotRestored
 
 FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
@@ -40,6 +42,24 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         alternatives=("Frozen on purpose: then `requires_grad=False` says so, and the finding goes.",),
         confidence="certain",
         same_rows=True,
+    ),
+    CauseRule(
+        name="OptimizerWritesCopy",
+        message="The optimizer writes into a copy of what is not contiguous in memory: {where}, which never moves.",
+        required=("CopyUpdated",),
+        supporting=("UnchangedParameter",),
+        next_steps=CopyUpdated.next_steps,
+        confidence="certain",
+        same_rows=True,
+    ),
+    CauseRule(
+        name="ResumedWithoutState",
+        message="The fit goes on without the state that it had: see StateNotRestored, since step {step}.",
+        required=("StateNotRestored",),
+        supporting=(*UNSTABLE, "LossAfterResume", "ResumedOtherwise"),
+        next_steps=StateNotRestored.next_steps,
+        alternatives=("A new stage of the training on purpose: accept the finding.",),
+        confidence="likely",
     ),
     CauseRule(
         name="EvaluationMode",

@@ -26,7 +26,7 @@ NAMES = """
 LearningRateTooHigh LearningRateTooLow InitializationTooLarge InitializationTooSmall ActivationsDead ActivationsSaturated
 GradientCut ParametersForgotten BadBatch NumericalRange DataNotNormalised ClippingStopsLearning UnitCollapsed
 GradientsNotCleared GradientsClearedEarly InputOfZeros PathShut WeightDecayDominates EvaluationMode ReplicasApart DropoutTooHigh
-LossAtChance WeightsWritten GradientsMixed ClippingMisplaced AccumulationNotDivided
+LossAtChance WeightsWritten GradientsMixed ClippingMisplaced AccumulationNotDivided OptimizerWritesCopy ResumedWithoutState
 """.split()
 
 
@@ -455,6 +455,18 @@ def test_a_forgotten_parameter_explains_its_own_rows_only():
     forgotten, slow = explain(findings, Evidence())
     assert forgotten.name == "ParametersForgotten" and forgotten.numbers == (1, 2) and "head.weight" in forgotten.message
     assert slow.name == "LearningRateTooLow" and slow.numbers == (3,)
+
+
+def test_a_copy_that_an_optimizer_writes_into_explains_why_its_parameter_stands_still():
+    still = [finding("CopyUpdated", rows=("a",)), finding("UnchangedParameter", rows=("a",), number=2)]
+    other = finding("UnchangedParameter", rows=("b",), number=3)
+    (cause,) = explain([*still, other], Evidence())
+    assert (cause.name, cause.numbers) == ("OptimizerWritesCopy", (1, 2))
+
+
+def test_what_a_resume_has_lost_explains_the_spike_that_follows():
+    (cause,) = explain([finding("StateNotRestored", rows=("",)), finding("LossSpike", number=2)], Evidence())
+    assert (cause.name, cause.numbers) == ("ResumedWithoutState", (1, 2))
 
 
 def test_the_side_of_the_threshold_decides_between_too_large_and_too_small():

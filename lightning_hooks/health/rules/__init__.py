@@ -9,6 +9,7 @@ from lightning_hooks.health.rules import (
     activations,
     between,
     calls,
+    copies,
     dead,
     facts,
     first_loss,
@@ -29,7 +30,7 @@ from lightning_hooks.health.rules import (
 )
 
 _FILES: Final = (
-    *(membership, order, resume, flow, zeros, calls, modes, facts, nonfinite, numerics, loss, first_loss, targets),
+    *(membership, order, resume, copies, flow, zeros, calls, modes, facts, nonfinite, numerics, loss, first_loss, targets),
     *(gradients, updates, between, dead, activations, initialisation, units),
 )
 
