@@ -38,6 +38,7 @@ _STATISTICS: Final[Mapping[str, tuple[str, ...]]] = {
 _USUAL: Final = ("norm", "std", "rms", "abs_max", "mean")
 """The statistics that show a finding of any other rule."""
 _TABLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    "CopyUpdated": (("update", "ratio"),),
     "GradientsConsumed": (("param", "norm"),),
     "LearningRateZero": (("update", "norm"),),
     "NoGradient": (("grad", "norm"),),

@@ -20,6 +20,7 @@ from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.engine.participants.participant import PhaseMemo
 from lightning_hooks.records.facts import Sighting
+from lightning_hooks.stats.kernels import is_capturing
 
 LOST: Final = "state-lost"
 """The kind of a sighting of a state that is not there, or not the saved one."""
@@ -103,6 +104,9 @@ class ResumeLookout(Lookout):
         self._looked += 1
 
     def before_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
+        # A captured step is not made yet, and what is copied to the host while it is captured would become a part of it.
+        if any(is_capturing(each.device) for group in optimizer.param_groups for each in group["params"][:1]):
+            return
         if self._schedules is None:
             self._begun = self._looked
             schedules = [(each, getattr(each, "optimizer", None)) for each in self._around.schedules()]
@@ -161,7 +165,7 @@ class ResumeLookout(Lookout):
         elif before is None:
             if now.count == 0 and self._first:
                 self._lose(f"with {which} at its step 0")
-        elif now.count != before.count:
+        elif now.count != before.count and min(now.count, before.count) >= 0:
             self._lose(f"with {which} at its step {now.count}, where step {before.count} was saved", is_fact=True)
         else:
             self._look_at_moments(seen, now, before)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -15,8 +16,10 @@ from lightning_hooks.stats.host_copy import HostCopy, begin_copy
 from lightning_hooks.stats.processes import world_size
 from lightning_hooks.tensor_kinds import is_dense
 
-_STEP = "step"
+_STEP: Final = "step"
 """The key of the step count in the state of a parameter, in the optimizers of PyTorch."""
+_COMPARED: Final = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""The number formats of the tensors whose norms are kept."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ class PendingOptimizer:
         self._copies: list[tuple[list[str | None], HostCopy]] = []
         self._counts = [float(state[_STEP]) for _, state in states if isinstance(state.get(_STEP), (int, float))]
         # Ranks may hold different shards of a state, whose norms depend on the number of ranks.
-        if world_size() == 1:
-            self._begin(list(_tensors(states)))
+        is_whole = world_size() == 1
+        self._begin([each for each in _tensors(states) if is_whole or each[0] is None])
 
     @torch.no_grad()
     def _begin(self, tensors: Sequence[tuple[str | None, Tensor]]) -> None:
@@ -94,7 +97,7 @@ class PendingOptimizer:
         for name, tensor in tensors:
             by_device[tensor.device].append((name, tensor))
         for each in by_device.values():
-            norms = [tensor.double().reshape(()) if name is None else _norm(tensor) for name, tensor in each]
+            norms = [tensor.float().reshape(()) if name is None else _norm(tensor) for name, tensor in each]
             self._copies.append(([name for name, _ in each], begin_copy(torch.stack(norms))))
 
     @property
@@ -113,7 +116,8 @@ class PendingOptimizer:
                 else:
                     squares[name] = squares.get(name, 0.0) + norm**2
         moments = {name: square**0.5 for name, square in squares.items()}
-        return OptimizerState(self.type, self._rates, self.parameters, self.held, int(max(counts, default=-1)), moments)
+        count = max(filter(math.isfinite, counts), default=-1.0)
+        return OptimizerState(self.type, self._rates, self.parameters, self.held, int(count), moments)
 
 
 def state_of(optimizer: Any, parameter: Tensor) -> Mapping[str, Any]:
@@ -150,13 +154,13 @@ def _tensors(states: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[
                 continue
             if key == _STEP and value.numel() == 1:
                 yield None, value
-            elif name and value.is_floating_point() and value.numel():
+            elif name and value.dtype in _COMPARED and value.numel():
                 yield name, value
 
 
 def _norm(tensor: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32)
-    return norm.double()
+    norm: Tensor = torch.linalg.vector_norm(tensor.detach().float())
+    return norm
 
 
 def _on_host(value: Any) -> float:
