@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.lookouts.saved_seam import (
     OptimizerState,
+    PendingNumbers,
     PendingOptimizer,
     ScheduleState,
     Seam,
+    pending_weights,
     schedule_state,
     state_of,
 )
@@ -91,6 +93,7 @@ class ResumeLookout(Lookout):
         self._seen: dict[int, _Seen] = {}  # by the id of an optimizer
         self._schedules: list[_Schedule] | None = None
         self._states: dict[int, OptimizerState] = {}  # before the first step, by the number of an optimizer
+        self._weights: PendingNumbers | None = None
         self._lost: dict[str, bool] = {}  # what is lost, in words, and whether that is never right
         self._found: dict[str, Sighting] = {}  # by what is told
 
@@ -109,6 +112,8 @@ class ResumeLookout(Lookout):
             return
         if self._schedules is None:
             self._begun = self._looked
+            if self._around.saved() is not None:
+                self._weights = pending_weights(self._around)
             schedules = [(each, getattr(each, "optimizer", None)) for each in self._around.schedules()]
             self._schedules = [_Schedule(*each, schedule_state(each[0]), _rates_of(each[0])) for each in schedules]
         optimizers = list(self._around.optimizers())
@@ -121,7 +126,8 @@ class ResumeLookout(Lookout):
         if self._looked > STEPS:
             return
         is_last = self._looked == STEPS
-        if not self._states and (is_last or all(each.state.ready for each in self._seen.values())):
+        is_ready = all(each.state.ready for each in self._seen.values()) and (self._weights is None or self._weights.ready)
+        if not self._states and (is_last or is_ready):
             self._states = {each.number: each.state.read() for each in self._seen.values()}
         if self._states:
             self._look()
@@ -131,6 +137,7 @@ class ResumeLookout(Lookout):
     def left(self) -> None:
         self._seen.clear()
         self._schedules = []
+        self._weights = None
 
     def sightings(self) -> tuple[Sighting, ...]:
         return tuple(self._found.values())
@@ -144,6 +151,8 @@ class ResumeLookout(Lookout):
             self._look_at_state(seen, _saved_of(saved, seen.number))
         for number, each in enumerate(self._schedules or ()):
             self._look_at_schedule(each, _schedule_of(saved, number, each.state.type))
+        if self._weights is not None and isinstance(saved, Seam):
+            self._tell_norms("the weights", self._weights.read()[0], saved.weights, is_fact=False)
         rates = [self._rate(each, known) for each in self._seen.values() if (known := _saved_of(saved, each.number))]
         others = [text for text in rates if text] if isinstance(saved, Seam) and not self._has_advanced(saved) else []
         if self._lost:
@@ -168,7 +177,7 @@ class ResumeLookout(Lookout):
         elif now.count != before.count and min(now.count, before.count) >= 0:
             self._lose(f"with {which} at its step {now.count}, where step {before.count} was saved", is_fact=True)
         else:
-            self._look_at_moments(seen, now, before)
+            self._tell_norms(f"the moments of {which}", now.moments, before.moments, is_fact=True)
 
     def _look_at_empty(self, seen: _Seen, now: OptimizerState, before: OptimizerState | None) -> None:
         """Tell that a state is empty, if something says that it should not be."""
@@ -185,18 +194,20 @@ class ResumeLookout(Lookout):
             text = f"{self._name(number)} goes on at its step {other.count}, but {which} begins without moments: {empty}"
             self._lose(text, is_fact=False)
 
-    def _look_at_moments(self, seen: _Seen, now: OptimizerState, before: OptimizerState) -> None:
-        common = [name for name in now.moments if name in before.moments]
-        other = [name for name in common if not _are_near(now.moments[name], before.moments[name], _SAME)]
+    def _tell_norms(self, what: str, now: Mapping[str, float], saved: Mapping[str, float], *, is_fact: bool) -> None:
+        """Tell at which parameters norms are not the saved ones, which is a fact if it is so at half of them."""
+        common = [name for name in now if name in saved]
+        other = [name for name in common if not _are_near(now[name], saved[name], _SAME)]
         if not other:
             return
-        now_, then = now.moments[other[0]], before.moments[other[0]]
+        first, then = now[other[0]], saved[other[0]]
         text = (
-            f"the moments of {self._name(seen.number)} are not the saved ones for {len(other)} of {len(common)} parameters: "
-            f"their norm is {now_:.3g}, where {then:.3g} was saved"
+            f"{what} are not the saved ones for {len(other)} of {len(common)} parameters: the norm is {first:.3g}, where "
+            f"{then:.3g} was saved"
         )
-        rows, is_fact = tuple(other[:_MOST_ROWS]), 2 * len(other) >= len(common)
-        self._found[f"moments {seen.number}"] = Sighting(LOST, text, rows, is_fact=is_fact, measured=now_, threshold=then)
+        is_fact = is_fact and 2 * len(other) >= len(common)
+        rows = tuple(other[:_MOST_ROWS])
+        self._found[what] = Sighting(LOST, text, rows, is_fact=is_fact, measured=first, threshold=then)
 
     def _rate(self, seen: _Seen, before: OptimizerState) -> str:
         """How the rate or the class of an optimizer differs from what was saved; empty if it does not."""

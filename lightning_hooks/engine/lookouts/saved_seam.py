@@ -1,10 +1,10 @@
-"""What a checkpoint keeps of optimizers and schedules, so that a fit that goes on from it can compare: step counts, norms."""
+"""What a checkpoint keeps of a fit, so that one that goes on from it can compare: step counts, rates, norms."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
+from lightning_hooks.rules.patterns import named_parameters
 from lightning_hooks.stats.host_copy import HostCopy, begin_copy
 from lightning_hooks.stats.processes import world_size
 from lightning_hooks.tensor_kinds import is_dense
@@ -58,21 +59,58 @@ class ScheduleState:
 
 @dataclass(frozen=True)
 class Seam:
-    """The optimizers and schedules of a fit between two steps.
+    """The optimizers, schedules and weights of a fit between two steps.
 
     Args:
         step: the number of the step that comes next.
         optimizers: in the order of the fit.
         schedules: likewise.
+        weights: the norm of each parameter of the model.
     """
 
     step: int
     optimizers: tuple[OptimizerState, ...] = ()
     schedules: tuple[ScheduleState, ...] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+
+class PendingNumbers:
+    """Numbers of tensors that a device may still compute: making this object waits for none.
+
+    Args:
+        tensors: each with its name, of which the norm is wanted, or with None for a tensor that is the number.
+    """
+
+    @torch.no_grad()
+    def __init__(self, tensors: Iterable[tuple[str | None, Tensor]]) -> None:
+        self._copies: list[tuple[list[str | None], HostCopy]] = []
+        by_device: dict[torch.device, list[tuple[str | None, Tensor]]] = defaultdict(list)
+        for name, tensor in tensors:
+            by_device[tensor.device].append((name, tensor))
+        for each in by_device.values():
+            numbers = [tensor.float().reshape(()) if name is None else _norm(tensor) for name, tensor in each]
+            self._copies.append(([name for name, _ in each], begin_copy(torch.stack(numbers))))
+
+    @property
+    def ready(self) -> bool:
+        """Whether `read` returns without waiting for a device."""
+        return all(copy.ready or copy.has_arrived for _, copy in self._copies)
+
+    def read(self) -> tuple[dict[str, float], list[float]]:
+        """The norm by name, of all tensors of a name together, and the other numbers; waits if they are not ready."""
+        squares: dict[str, float] = {}
+        others = []
+        for names, copy in self._copies:
+            for name, number in zip(names, copy.wait().tolist(), strict=True):
+                if name is None:
+                    others.append(number)
+                else:
+                    squares[name] = squares.get(name, 0.0) + number**2
+        return {name: square**0.5 for name, square in squares.items()}, others
 
 
 class PendingOptimizer:
-    """The state of an optimizer, whose norms may still be computed by a device: making this object waits for none.
+    """The state of an optimizer, whose norms may still be computed by a device.
 
     Args:
         optimizer: the optimizer.
@@ -85,39 +123,28 @@ class PendingOptimizer:
         self.type = type(optimizer).__name__
         self.parameters, self.held = len(parameters), len(states)
         self._rates = tuple(_on_host(group.get("lr")) for group in optimizer.param_groups)
-        self._copies: list[tuple[list[str | None], HostCopy]] = []
         self._counts = [float(state[_STEP]) for _, state in states if isinstance(state.get(_STEP), (int, float))]
         # Ranks may hold different shards of a state, whose norms depend on the number of ranks.
         is_whole = world_size() == 1
-        self._begin([each for each in _tensors(states) if is_whole or each[0] is None])
-
-    @torch.no_grad()
-    def _begin(self, tensors: Sequence[tuple[str | None, Tensor]]) -> None:
-        by_device: dict[torch.device, list[tuple[str | None, Tensor]]] = defaultdict(list)
-        for name, tensor in tensors:
-            by_device[tensor.device].append((name, tensor))
-        for each in by_device.values():
-            norms = [tensor.float().reshape(()) if name is None else _norm(tensor) for name, tensor in each]
-            self._copies.append(([name for name, _ in each], begin_copy(torch.stack(norms))))
+        self._numbers = PendingNumbers(each for each in _tensors(states) if is_whole or each[0] is None)
 
     @property
     def ready(self) -> bool:
         """Whether `read` returns without waiting for a device."""
-        return all(copy.ready or copy.has_arrived for _, copy in self._copies)
+        return self._numbers.ready
 
     def read(self) -> OptimizerState:
         """The state; waits for the device if it is not ready."""
-        squares: dict[str, float] = {}
-        counts = list(self._counts)
-        for names, copy in self._copies:
-            for name, norm in zip(names, copy.wait().tolist(), strict=True):
-                if name is None:
-                    counts.append(norm)
-                else:
-                    squares[name] = squares.get(name, 0.0) + norm**2
-        moments = {name: square**0.5 for name, square in squares.items()}
-        count = max(filter(math.isfinite, counts), default=-1.0)
+        moments, counts = self._numbers.read()
+        count = max(filter(math.isfinite, [*self._counts, *counts]), default=-1.0)
         return OptimizerState(self.type, self._rates, self.parameters, self.held, int(count), moments)
+
+
+def pending_weights(around: Surroundings) -> PendingNumbers:
+    """The norms of the parameters of the model; none of several ranks, which may hold shards."""
+    model = around.model()
+    known = [] if model is None or world_size() > 1 else named_parameters(model)
+    return PendingNumbers((each.name, each.value) for each in known if _has_norm(each.value))
 
 
 def state_of(optimizer: Any, parameter: Tensor) -> Mapping[str, Any]:
@@ -128,7 +155,7 @@ def state_of(optimizer: Any, parameter: Tensor) -> Mapping[str, Any]:
 
 
 def seam_of(around: Surroundings, step: int) -> Seam:
-    """The optimizers and schedules of now; waits for devices.
+    """The optimizers, schedules and weights of now; waits for devices.
 
     Args:
         around: the code around the model.
@@ -137,7 +164,9 @@ def seam_of(around: Surroundings, step: int) -> Seam:
     names = around.names()
     # Let all devices compute before the first norm is waited for.
     pending = [PendingOptimizer(each, names) for each in around.optimizers() if hasattr(each, "param_groups")]
-    return Seam(step, tuple(each.read() for each in pending), tuple(map(schedule_state, around.schedules())))
+    weights = pending_weights(around)
+    states, schedules = tuple(each.read() for each in pending), tuple(map(schedule_state, around.schedules()))
+    return Seam(step, states, schedules, weights.read()[0])
 
 
 def schedule_state(schedule: Any) -> ScheduleState:
@@ -150,12 +179,14 @@ def _tensors(states: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[
     """The tensors of states that can be compared, each with the name of its parameter; None for a step count."""
     for name, state in states:
         for key, value in state.items():
-            if not isinstance(value, Tensor) or not is_dense(value) or value.is_meta:
-                continue
-            if key == _STEP and value.numel() == 1:
+            if isinstance(value, Tensor) and key == _STEP and is_dense(value) and value.numel() == 1 and not value.is_meta:
                 yield None, value
-            elif name and value.dtype in _COMPARED and value.numel():
+            elif name and isinstance(value, Tensor) and _has_norm(value):
                 yield name, value
+
+
+def _has_norm(tensor: Tensor) -> bool:
+    return is_dense(tensor) and tensor.dtype in _COMPARED and tensor.numel() > 0 and not tensor.is_meta
 
 
 def _norm(tensor: Tensor) -> Tensor:

@@ -279,6 +279,26 @@ def test_moments_that_are_not_the_saved_ones_are_told(checkpoints):
     assert "the moments of AdamW are not the saved ones for 4 of 4 parameters" in finding.message
 
 
+class LoadedAgain(Scheduled):
+    """Has other weights than those of the checkpoint, as after a second load."""
+
+    factor = 1.0
+
+    def on_train_start(self):
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.mul_(self.factor)
+
+
+def test_weights_that_are_not_the_saved_ones_are_a_warning_if_the_loss_jumps(checkpoints):
+    module = LoadedAgain()
+    module.factor = 3.0
+    finding = gone_on(checkpoints, "with", module)["StateNotRestored"]
+    assert finding.severity == "warning" and finding.harm and len(finding.rows) == 4
+    assert "the weights are not the saved ones for 4 of 4 parameters: the norm is" in finding.message
+    assert "StateNotRestored" not in gone_on(checkpoints, "without", module)
+
+
 def test_a_second_fit_of_a_trainer_without_a_checkpoint_is_a_note(tmp_path):
     torch.manual_seed(0)
     module = Scheduled()
