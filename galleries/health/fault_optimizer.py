@@ -237,7 +237,7 @@ TRAININGS = [
         moments_not_restored,
         150,
         "set",
-        Expectation("fact", ("StateNotRestored",), cause="ResumedWithoutState"),
+        Expectation("fact", ("StateNotRestored",)),
         "A training goes on with its weights and its schedule, and without the moments of its optimizer.",
     ),
     Training(

@@ -16,7 +16,7 @@ from lightning_hooks.health.conditions import (
     has_weights_of_zeros,
 )
 from lightning_hooks.health.rules.copies import CopyUpdated
-from lightning_hooks.health.rules.resume import StateNotRestored
+from lightning_hooks.health.rules.resume import StateNotRestored, what_is_lost
 
 FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
@@ -54,12 +54,13 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
     ),
     CauseRule(
         name="ResumedWithoutState",
-        message="The fit goes on without the state that it had: see StateNotRestored, since step {step}.",
+        message="The training does not go on where it was.",
         required=("StateNotRestored",),
-        supporting=(*UNSTABLE, "LossAfterResume", "ResumedOtherwise"),
+        any_of=UNSTABLE,
         next_steps=StateNotRestored.next_steps,
         alternatives=("A new stage of the training on purpose: accept the finding.",),
         confidence="likely",
+        detail=what_is_lost,
     ),
     CauseRule(
         name="EvaluationMode",

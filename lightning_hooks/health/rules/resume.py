@@ -84,5 +84,13 @@ class LossAfterResume(SightingRule):
         return f"the loss is {now:.4g} in the 10 steps since the fit goes on at step {seam}, and was {level:.4g} before"
 
 
+def what_is_lost(evidence: Evidence, begin: int) -> str:
+    """What a fit goes on without, as a sentence behind another one; empty if it is not known."""
+    facts = evidence.facts_at(begin) or evidence.facts
+    found = () if facts is None else facts.sightings
+    texts = [each.text for each in found if each.kind in StateNotRestored.looks_for]
+    return "".join(f" {text[:1].upper()}{text[1:]}." for text in texts)
+
+
 RULES: Final[tuple[HealthRule, ...]] = (StateNotRestored(), ResumedOtherwise(), LossAfterResume())
 """The rules on the seam of a resume, with their defaults."""

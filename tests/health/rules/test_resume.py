@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lightning_hooks.health.rules.resume import LossAfterResume, ResumedOtherwise, StateNotRestored
+from lightning_hooks.health.rules.resume import LossAfterResume, ResumedOtherwise, StateNotRestored, what_is_lost
 from lightning_hooks.records.facts import Sighting, StepFacts
 from tests.health.rules.made import diagnosed, found, run, structure_of
 
@@ -22,6 +22,12 @@ def test_a_state_that_is_lost_is_a_warning_and_one_that_may_be_left_on_purpose_a
     assert (finding.severity, finding.message) == ("warning", "The fit goes on at step 40 without the moments of Adam.")
     (finding,) = diagnosed(StateNotRestored(), seen("state-lost", text, is_fact=False)).findings
     assert finding.severity == "info"
+
+
+def test_what_is_lost_is_told_by_the_cause_of_what_follows():
+    diagnosis = diagnosed(StateNotRestored(), seen("state-lost", "the fit goes on at step 40 without the moments of Adam"))
+    assert diagnosis.causes == []
+    assert what_is_lost(diagnosis.evidence, 3) == " The fit goes on at step 40 without the moments of Adam."
 
 
 def test_another_rate_is_a_note():
