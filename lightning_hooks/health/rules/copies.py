@@ -12,7 +12,7 @@ from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_facts, no_optimizer, no_structure
 from lightning_hooks.health.rules.flow import UnchangedParameter
-from lightning_hooks.health.rules.sightings import SightingRule, no_lookout
+from lightning_hooks.health.rules.sightings import no_lookout
 from lightning_hooks.health.usage import membership_of
 
 _KINDS: Final = ("not-contiguous",)
@@ -24,14 +24,16 @@ def _nothing_has_looked(evidence: Evidence) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CopyUpdated(SightingRule):
+class CopyUpdated(HealthRule):
     """The step of an optimizer changes none of its parameters that are not contiguous in memory, and changes the others.
 
     An update of `param.data.contiguous()`, of a `reshape` or a `flatten` changes the parameter itself if it is contiguous, and
     a copy if it is not: if it is transposed, or a weight of a convolution in the format `channels_last`.
     """
 
+    every_n_steps: int = 5
     patience: int = 3
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = _KINDS
     obstacles: ClassVar[Obstacles] = (no_facts, _nothing_has_looked, no_optimizer, no_structure)
     needs: ClassVar[Needs] = UnchangedParameter.needs

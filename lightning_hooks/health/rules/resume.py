@@ -10,12 +10,11 @@ import numpy as np
 
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom
-from lightning_hooks.health.rules.sightings import SightingRule
 from lightning_hooks.health.rules.spikes import largest_deviation
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateNotRestored(SightingRule):
+class StateNotRestored(HealthRule):
     """A fit goes on without the moments or step counts of its optimizers, or with a schedule that begins again.
 
     What the checkpoint kept of them is compared, where a `HealthMonitor` has saved it; else the number of the first step, the
@@ -23,6 +22,9 @@ class StateNotRestored(SightingRule):
     new, as fine-tuning does, is none of its concern.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("state-lost",)
     kind: ClassVar[Kind] = "pattern"
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -36,10 +38,13 @@ class StateNotRestored(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumedOtherwise(SightingRule):
+class ResumedOtherwise(HealthRule):
     """A fit goes on with another rate or optimizer than was saved, which is often on purpose."""
 
+    patience: int = 1
+    every_n_steps: int = 5
     severity: Severity = Severity.INFO
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("resumed-otherwise",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "If it is not on purpose, search for code that sets the rate, or makes an optimizer, after the state is loaded.",
@@ -48,15 +53,18 @@ class ResumedOtherwise(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossAfterResume(SightingRule):
+class LossAfterResume(HealthRule):
     """The loss after a resume is not where it was before.
 
     Args:
         times: the multiple of the largest deviation of the losses before by which the level must differ.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
     severity: Severity = Severity.INFO
     times: float = 2.0
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("resumed",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Compare a batch and its loss before and after the resume: weights, data, and modes of layers should be the same.",
