@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from weakref import ReferenceType, ref
 
 from torch import Tensor, nn
 from typing_extensions import override
@@ -33,6 +34,7 @@ from lightning_hooks.callbacks._trainer import (
     is_under_way,
     optimizers_of,
     schedules_of,
+    train_loader,
 )
 from lightning_hooks.callbacks._watching import Watching
 from lightning_hooks.codec import decode, encode
@@ -53,6 +55,7 @@ from lightning_hooks.health.reporter import Reporter
 from lightning_hooks.health.watching import fields_of_watch
 from lightning_hooks.nested.tensors import tensors_of
 from lightning_hooks.plan.plan import Plan
+from lightning_hooks.records.facts import Sighting
 from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS
 from lightning_hooks.rules import Watch
 from lightning_hooks.rules.watch import UnwrittenWatch
@@ -80,11 +83,13 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         self._is_diagnosing = False
         self._around: Surroundings | None = None  # during a fit of a Trainer
         self._writes = False  # whether the current run leaves files
+        self._lookouts_now: list[ReferenceType[Lookout]] = []  # of the current run
 
     @override
     def for_copy(self) -> Self:
         copied = super().for_copy()
         copied.reporter, copied._requests, copied._is_diagnosing, copied._around = None, None, False, None
+        copied._lookouts_now = []
         return copied
 
     @property
@@ -172,7 +177,9 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         Raises:
             RuleError: two rules have one name.
         """
-        return Diagnosis(self.owner._health_rules, self.owner.accept, CAUSES_WITH_REFERENCE)
+        diagnosis = Diagnosis(self.owner._health_rules, self.owner.accept, CAUSES_WITH_REFERENCE)
+        diagnosis.evidence.ask = self._seen_of
+        return diagnosis
 
     def _start_reporter(self, trainer: Trainer, writer: Any, context: Any) -> Reporter:
         outlet, self._requests = TrainerOutlet(trainer, writer, context), context
@@ -220,6 +227,8 @@ class Diagnosing(Monitoring["HealthMonitor"]):
                 schedules=deferred(trainer, schedules_of, ()),
                 saved=self._saved_seam,
                 is_resumed=deferred(trainer, has_checkpoint, False),
+                gives_batches=True,
+                loader=deferred(trainer, train_loader, None),
             )
             contribution.lookouts = self._lookouts(around)
         return contribution
@@ -240,7 +249,15 @@ class Diagnosing(Monitoring["HealthMonitor"]):
 
     def _lookouts(self, around: Surroundings) -> list[Lookout]:
         enabled = (rule for rule in self.owner._health_rules if rule.enabled)
-        return lookouts_of(around, (kind for rule in enabled for kind in rule.looks_for))
+        lookouts = lookouts_of(around, (kind for rule in enabled for kind in (*rule.looks_for, *rule.quotes)))
+        # The run keeps them: this object may outlive it, and would keep the optimizers alive.
+        self._lookouts_now = [*map(ref, lookouts)]
+        return lookouts
+
+    def _seen_of(self, step: int) -> tuple[Sighting, ...]:
+        """What lookouts know of one of the last steps."""
+        alive = (lookout for known in self._lookouts_now if (lookout := known()) is not None)
+        return tuple(sighting for lookout in alive for sighting in lookout.of_step(step))
 
     @override
     def state(self) -> dict[str, Any]:

@@ -100,6 +100,11 @@ def optimizers_of(trainer: Trainer) -> Sequence[Optimizer]:
     return list(trainer.optimizers)
 
 
+def train_loader(trainer: Trainer) -> Any:
+    """The loader of the batches of training; None before it is set up."""
+    return getattr(trainer, "train_dataloader", None)
+
+
 def current_step(trainer: Trainer) -> int:
     """The x-axis of `self.log`: the same for all batches of an accumulation window."""
     lost = "steps are those of the optimizers: other numbers with several of them, and in a validation within an epoch"

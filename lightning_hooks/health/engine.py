@@ -337,6 +337,7 @@ class Diagnosis:
             evidence.load_state_dict(state["evidence"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RuleError(f"diagnosis: the saved state is damaged: {error}") from error
+        evidence.ask = self.evidence.ask
         self.evidence, self._end, self._judged, self._streaks, self._groups = evidence, end, judged, streaks, groups
         self._harm, self._past = (-1, ""), past
         self._causes, self._ran, self._could_not, self._failed, self._accepted = causes, ran, could_not, failed, accepted

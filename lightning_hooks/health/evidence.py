@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -65,6 +65,7 @@ class Evidence:
         ranks: the number of ranks that were merged.
         standing: the rows at which a finding of the rule that looks next stands, and since which step. A rule on what has been
             so since an early step needs it once that step has left the window.
+        ask: returns what lookouts know of a step; None where none looks, as in the files of a run.
 
     Example:
         >>> index = RowIndex(["fc.weight", "loss"], ["grad", "loss"])
@@ -98,6 +99,7 @@ class Evidence:
         self._tracks: dict[Key, Track] = {}
         self._order: tuple[tuple[int, ...], tuple[str, ...]] = (), ()
         self._falls: dict[int, tuple[int, bool | None]] = {}
+        self.ask: Callable[[int], tuple[Sighting, ...]] | None = None
 
     def add(self, view: StepView) -> None:
         """Add the view of the next step. If its step is not later than the last one, the later steps are forgotten."""
@@ -273,6 +275,17 @@ class Evidence:
         for step in self.new_steps.tolist():
             facts = self.facts_at(step)
             yield from ((step, each) for each in (() if facts is None else facts.sightings) if each.kind in kinds)
+
+    def sighting_at(self, kind: str, step: int) -> Sighting | None:
+        """What a lookout has seen of a step, from the lookout itself or from the facts; None if nothing is known.
+
+        Args:
+            kind: of the sighting.
+            step: of the window.
+        """
+        asked = () if self.ask is None else self.ask(step)
+        known = (each for facts in self._facts.since(step) for each in facts.sightings if each.at == step)
+        return next((each for each in (*asked, *known) if each.kind == kind), None)
 
     def are_due(self, tensor: str) -> NDArray[np.bool_]:
         """Whether each row of a tensor was to be measured at each step, bool [window, rows]; the rows as in its tracks.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from lightning_hooks.records.facts import StepFacts
@@ -38,6 +38,12 @@ class FactsHistory:
         """The facts of a step; None if unknown. The same object as long as nothing changed."""
         position = self._count_until(step)
         return self._changes[position - 1][1] if position else None
+
+    def since(self, step: int) -> Iterator[StepFacts]:
+        """The facts of a step and of later ones, each once."""
+        for _, facts in self._changes[max(0, self._count_until(step) - 1) :]:
+            if facts is not None:
+                yield facts
 
     def _count_until(self, step: int) -> int:
         return bisect_right(self._changes, step, key=lambda change: change[0])

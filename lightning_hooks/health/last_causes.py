@@ -202,7 +202,7 @@ LAST_CAUSES: Final[tuple[CauseRule, ...]] = (
         supporting=("NonFinite", "GradientSpike", "LossSpike"),
         next_steps=("Look at the batch of that step: labels, missing values, and the scale of its inputs.",),
         alternatives=(
-            "A learning rate at the edge of stability: then spikes become more frequent, and come with any batch.",
+            "A learning rate at the edge of stability: then spikes become more frequent, and no few rows hold the gradient.",
             "A very small last batch: then the spikes come once an epoch.",
         ),
     ),

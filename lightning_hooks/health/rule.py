@@ -162,6 +162,7 @@ class HealthRule(Criterion):
         needs_until: the last step at which the rule needs statistics that cost extra, such as `cosine`; None for all steps.
         needs_start: the tensors that must be measured at each of the first 25 steps of a run.
         looks_for: the kinds of sightings that `check` reads: what lookouts see of the code around the model.
+        quotes: the kinds of sightings with which its text is more exact; the rule runs without them too.
         next_steps: what to try, as imperative sentences.
         source: where the thresholds are from.
 
@@ -194,6 +195,7 @@ class HealthRule(Criterion):
     needs_until: ClassVar[int | None] = None
     needs_start: ClassVar[tuple[str, ...]] = ()
     looks_for: ClassVar[tuple[str, ...]] = ()
+    quotes: ClassVar[tuple[str, ...]] = ()
     minima: ClassVar[Mapping[str, int]] = {"patience": 1, "warmup": 0, "every_n_steps": 1}
 
     def __init_subclass__(cls) -> None:

@@ -49,6 +49,7 @@ class Sighting:
         is_fact: whether it is never right, so that a rule on a pattern needs no harm to tell it.
         measured: the number that was measured.
         threshold: the number that it was compared with.
+        at: the step that it is about; None if it is about the step at which it is told.
 
     Example:
         >>> Sighting("kept", "Adam steps with the gradients of the step before in its own", line="train.py:31 in fit").rows
@@ -62,6 +63,7 @@ class Sighting:
     is_fact: bool = True
     measured: float = 1.0
     threshold: float = 0.0
+    at: int | None = None
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ class Surroundings:
         schedules: returns the current schedules of learning rates, as far as they are known.
         saved: returns what the checkpoint kept from which the fit goes on, a `Seam`; None without one.
         is_resumed: returns whether a fit whose first step is not step 0 says that it goes on from a checkpoint.
+        gives_batches: whether the driver tells each batch.
+        loader: returns what loads the batches of training; None if it is not known.
     """
 
     model: Callable[[], nn.Module | None]
@@ -30,8 +32,11 @@ class Surroundings:
     saved: Callable[[], Any] = lambda: None
     is_resumed: Callable[[], bool] = lambda: True
 
+    gives_batches: bool = False
+    loader: Callable[[], Any] = lambda: None
+
     @classmethod
-    def of(cls, model: nn.Module, optimizers: Callable[[], Sequence[Any]], **known: Callable[[], Any]) -> Surroundings:
+    def of(cls, model: nn.Module, optimizers: Callable[[], Sequence[Any]], **known: Any) -> Surroundings:
         """Those of a model, which is known weakly; `known` are other fields."""
         return cls(ref(model), optimizers, **known)
 

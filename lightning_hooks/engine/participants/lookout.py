@@ -30,3 +30,7 @@ class Lookout(Participant):
     def sightings(self) -> tuple[Sighting, ...]:
         """What it has seen so far, as far as that still holds. Called once at each step whose facts are read."""
         return ()
+
+    def of_step(self, step: int) -> tuple[Sighting, ...]:
+        """What it knows by now of one of the last steps. Called when a rule has found something at that step."""
+        return ()

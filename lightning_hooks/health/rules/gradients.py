@@ -12,6 +12,7 @@ from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.roles import Mask, roles_of, steps_lost
 from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, missing, symptoms_where
 from lightning_hooks.health.rules.base import Obstacles
+from lightning_hooks.health.rules.rows_behind import ROWS_BEHIND, with_rows
 from lightning_hooks.health.rules.spikes import SHORT_HISTORY, Array, caution, six_sigma, spikes
 
 _WHOLE: Final = ("", "run/grad_norm")
@@ -49,6 +50,7 @@ class GradientSpike(HealthRule):
     family: ClassVar[str] = "gradients"
     kind: ClassVar[Kind] = "pattern"
     obstacles: ClassVar[Obstacles] = (_no_weights,)
+    quotes: ClassVar[tuple[str, ...]] = ROWS_BEHIND
     needs: ClassVar[tuple[tuple[str, str], ...]] = (("grad", "norm"),)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the batch of this step: labels, missing values, and the scale of its inputs.",
@@ -64,13 +66,17 @@ class GradientSpike(HealthRule):
         if track is None or early is None or not len(track.steps):
             return
         track = evidence.of_rows(track)
+        found: dict[int, list[Symptom]] = {}  # by the step of the spike
         for column in self._candidates(track, early, _are_weights(evidence, track.names)):
             values = track.values[:, column]
             for spike in spikes(values, track.new, [self._limit_of], self.settle, self.times, SHORT_HISTORY):
                 # Ignore a spike up to the early level:
                 # once a model has learned its data, a hard sample has a gradient as at the start.
                 if values[spike.at] > early[column]:
-                    yield _spike_symptom(track, column, float(values[spike.at]), spike.at, spike.back, spike.limit)
+                    symptom = _spike_symptom(track, column, float(values[spike.at]), spike.at, spike.back, spike.limit)
+                    found.setdefault(int(track.steps[spike.at]), []).append(symptom)
+        for step, symptoms in found.items():
+            yield from with_rows(symptoms, max(symptoms, key=lambda symptom: symptom.excess), evidence, step)
 
     def _candidates(self, track: Track, early: Array, weights: Mask) -> list[int]:
         """The columns in which some recent number exceeds a multiple of the one before it, which is cheap to know."""

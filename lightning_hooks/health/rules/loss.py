@@ -14,6 +14,7 @@ from lightning_hooks.health.evidence import LOSS, Evidence
 from lightning_hooks.health.roles import Array, medians, roles_of
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import WITNESS, Obstacles, no_loss
+from lightning_hooks.health.rules.rows_behind import ROWS_BEHIND, rows_behind
 from lightning_hooks.health.rules.spikes import HISTORY, LOCAL, largest_deviation, six_sigma, spikes
 from lightning_hooks.health.usage import has_several_optimizers, is_warming_up
 from lightning_hooks.health.witness import ZERO, falls, noise_of
@@ -59,6 +60,7 @@ class LossSpike(HealthRule):
     every_n_steps: int = 10
     family: ClassVar[str] = "loss"
     obstacles: ClassVar[Obstacles] = (no_loss,)
+    quotes: ClassVar[tuple[str, ...]] = ROWS_BEHIND
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the batch of this step: labels, missing values, and the scale of its inputs.",
         "If spikes become more frequent, lower the learning rate or clip the gradient.",
@@ -89,6 +91,7 @@ class LossSpike(HealthRule):
             value, step = float(values[spike.at]), int(track.steps[spike.at])
             before = values[max(0, spike.at - HISTORY) : spike.at]
             text = f"the loss jumps to {value:.4g} at step {step}, and had not been above {np.nanmax(before):.4g}"
+            text += rows_behind(evidence, step)
             yield Symptom(
                 "", tensor="", step=int(track.steps[spike.back]), measured=value, threshold=spike.limit, text=text, since=step
             )

@@ -13,6 +13,7 @@ from lightning_hooks.health.evidence import Evidence, Track
 from lightning_hooks.health.roles import Mask
 from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.base import Needs
+from lightning_hooks.health.rules.rows_behind import ROWS_BEHIND, with_rows
 from lightning_hooks.health.usage import has_scaler
 from lightning_hooks.plan.rows import WHOLE
 from lightning_hooks.records.step_view import StepView
@@ -76,6 +77,7 @@ class NonFinite(HealthRule):
         ("gradient", "nonfinite"),
         ("batch", "nonfinite"),
     )
+    quotes: ClassVar[tuple[str, ...]] = ROWS_BEHIND
     next_steps: ClassVar[tuple[str, ...]] = (
         "If losses or updates grew over the steps before, lower the learning rate; else look at the row that is named first: a "
         "logarithm or root of 0, a division by 0, the exponential of a large number.",
@@ -113,6 +115,7 @@ class NonFinite(HealthRule):
             if end <= new.start:
                 continue
             since = self._since(evidence, whole, begin)
+            symptoms = []
             for tensor, column, counts in self._origins(evidence, bad, begin):
                 for i in range(max(begin, new.start), end):
                     if counts.rows[i, column]:
@@ -120,15 +123,20 @@ class NonFinite(HealthRule):
                         name = counts.track.names[column]
                         row = "" if counts.track.tensor in WHOLE else name
                         is_loss_alone = any(each is not None and each.are_finite(i) for each in (grad, whole))
-                        yield Symptom(
-                            row,
-                            tensor=tensor,
-                            step=int(steps[i]),
-                            measured=count,
-                            threshold=0.0,
-                            text=_text(counts.track.tensor if row == "" else tensor, count, is_loss_alone),
-                            since=since,
+                        symptoms.append(
+                            Symptom(
+                                row,
+                                tensor=tensor,
+                                step=int(steps[i]),
+                                measured=count,
+                                threshold=0.0,
+                                text=_text(counts.track.tensor if row == "" else tensor, count, is_loss_alone),
+                                since=since,
+                            )
                         )
+            first = int(steps[begin])
+            quoted = min((each for each in symptoms if each.step == first), key=lambda each: each.row, default=None)
+            yield from with_rows(symptoms, quoted, evidence, first if since is None else since)
 
     def _since(self, evidence: Evidence, whole: _Bad | None, begin: int) -> int | None:
         """The step at which the whole gradient was the first to be bad, where that led to what is bad now; None if none was.
