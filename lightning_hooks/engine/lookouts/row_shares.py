@@ -65,11 +65,6 @@ class Rows:
     module: str
     parts: list[Part] = field(default_factory=list)
 
-    @property
-    def total(self) -> float:
-        """The norm of the whole gradient."""
-        return float(np.sqrt(sum(float(part.norms @ part.norms) for part in self.parts)))
-
     def standing_out(self) -> tuple[list[int], float]:
         """The few rows, counted over all batches, that hold most of the squared norm, and their share; no rows if none do."""
         squares = np.concatenate([part.norms for part in self.parts]) ** 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
+from math import isfinite
 from typing import Any, ClassVar, Final, NamedTuple
 from weakref import ReferenceType, ref
 
@@ -73,8 +74,9 @@ class RowsLookout(Lookout):
         self._head: ReferenceType[nn.Module] | None = None
         self._searched = 0
         self._kept: deque[_Kept] = deque(maxlen=_KEPT)
-        self._totals: deque[float] = deque(maxlen=_BEFORE)
-        self._judged = -1  # the last step whose rows were compared with those before
+        self._squares: deque[float] = deque(maxlen=_BEFORE)
+        self._waiting: deque[_Kept] = deque(maxlen=_KEPT)  # the steps that were not compared with those before
+        self._is_alone = True
         self._was_finite = True
         self._told: list[tuple[Sighting, int]] = []  # with how often facts are still to keep it
         self._indices: SampledIndices | None = None
@@ -87,7 +89,7 @@ class RowsLookout(Lookout):
         self._batch, self._size = -1, 0
         self._norms: dict[int, Tensor] = {}
         self._largest: dict[int, Tensor] = {}  # the largest magnitude of the input of each row
-        self._inputs: dict[int, list[Tensor]] = {}  # in host memory, where they need not be measured before a number is bad
+        self._inputs: dict[int, Sequence[Tensor]] = {}
         self._samples: dict[int, Sequence[object] | None] = {}
 
     def step_key(self, step: int, stage: str) -> Hashable | None:
@@ -97,6 +99,8 @@ class RowsLookout(Lookout):
 
     def joined(self, switch: HookSwitch, handles: Handles) -> None:
         self._handles = handles
+        # On several ranks each would tell other rows, and the ranks would have to agree on the facts of each step.
+        self._is_alone = world_size() == 1
         self._look_at_loader()
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
@@ -142,21 +146,24 @@ class RowsLookout(Lookout):
         """A batch begins, of which these are the tensors."""
         self._batch += 1
         first = next((each for each in tensors if is_dense(each) and each.dim()), None)
-        self._size = 0 if first is None else len(first)
-        rows = [each for each in tensors if is_dense(each) and each.is_floating_point() and each.dim()]
-        rows = [each.detach() for each in rows if len(each) == self._size and each.numel()][:_INPUTS]
-        if not self._size or any(each.device.type not in _DEVICES or is_capturing(each.device) for each in rows):
-            return
-        self._inputs[self._batch] = [each for each in rows if each.device.type == "cpu"]
-        for each in rows:
-            if each.device.type != "cpu":
-                self._largest[self._batch] = _joined(self._largest.get(self._batch), _norms_of(each, float("inf")))
+        self._size = 0 if first is None else first.shape[0]
+        if first is None or first.is_cpu:
+            # In host memory, the batch need not be measured before a number is bad.
+            self._inputs[self._batch] = tensors
+        elif self._size and _can_wait(first.device):
+            self._measure_inputs(self._batch, tensors)
+
+    def _measure_inputs(self, batch: int, tensors: Sequence[Tensor]) -> None:
+        """Note the largest magnitude in each row of the first tensors of a batch."""
+        rows = (each for each in tensors if is_dense(each) and each.is_floating_point() and each.dim() and each.numel())
+        for each in [each for each in rows if len(each) == self._size and _can_wait(each.device)][:_INPUTS]:
+            self._largest[batch] = _joined(self._largest.get(batch), _norms_of(each.detach(), float("inf")))
 
     def _arrived(self, module: ReferenceType[nn.Module], grad: Tensor) -> None:
         """A gradient has arrived at a module."""
-        if not self._size or not is_dense(grad) or not grad.is_floating_point() or not grad.dim() or len(grad) != self._size:
+        if not self._size or not is_dense(grad) or not grad.dim() or grad.shape[0] != self._size or grad.is_complex():
             return
-        if grad.device.type not in _DEVICES or is_capturing(grad.device):
+        if not _can_wait(grad.device):
             return
         if self._head is None:
             self._head = module
@@ -166,8 +173,11 @@ class RowsLookout(Lookout):
 
     def end_step(self) -> None:
         if self._norms:
-            self._kept.append(self._now())
-        self._judge()
+            kept = self._now()
+            self._kept.append(kept)
+            if self._is_alone:
+                self._waiting.append(kept)
+                self._judge()
         self._begin(-1)
 
     def left(self) -> None:
@@ -177,36 +187,27 @@ class RowsLookout(Lookout):
     def _now(self) -> _Kept:
         """What was measured in the step under way."""
         norms = {batch: begin_copy(each) for batch, each in self._norms.items()}
-        largest = {batch: begin_copy(each) for batch, each in self._largest.items()}
-        if not all(norms[batch].ready and np.isfinite(norms[batch].wait()).all() for batch in norms):
+        if all(each.ready for each in norms.values()) and not isfinite(_square(norms)):
             for batch, tensors in self._inputs.items():
-                for each in tensors:
-                    known = self._largest.get(batch)
-                    if known is None or known.device.type == "cpu":
-                        self._largest[batch] = _joined(known, _norms_of(each, float("inf")))
-                        largest[batch] = begin_copy(self._largest[batch])
-        return _Kept(self._step, norms, largest, dict(self._samples))
+                self._measure_inputs(batch, tensors)
+            self._inputs.clear()
+        largest = {batch: begin_copy(each) for batch, each in self._largest.items()}
+        return _Kept(self._step, norms, largest, self._samples)
 
     def _judge(self) -> None:
         """Tell the rows of the steps at which the gradient jumps or is not finite, as far as their numbers have arrived."""
-        # On several ranks each would tell other rows, and the ranks would have to agree at each step.
-        for kept in () if world_size() > 1 else self._kept:
-            if kept.step <= self._judged:
-                continue
-            if not kept.has_arrived:
-                return
-            rows = self._rows(kept)
-            self._judged, total = kept.step, rows.total
-            is_finite = bool(np.isfinite(total))
-            jumps = len(self._totals) == _BEFORE and total > _JUMP * max(self._totals)
-            if (jumps if is_finite else self._was_finite) and (text := rows.text()):
+        while self._waiting and self._waiting[0].has_arrived:
+            kept = self._waiting.popleft()
+            square = _square(kept.norms)
+            is_finite = isfinite(square)
+            jumps = len(self._squares) == _BEFORE and square > _JUMP**2 * max(self._squares)
+            if (jumps if is_finite else self._was_finite) and (text := self._rows(kept).text()):
                 self._told.append((_sighting(text, kept.step), _READS))
             self._was_finite = is_finite
             if is_finite:
-                self._totals.append(total)
+                self._squares.append(square)
 
     def sightings(self) -> tuple[Sighting, ...]:
-        self._judge()
         told = tuple(sighting for sighting, _ in self._told)
         self._told = [(sighting, reads - 1) for sighting, reads in self._told if reads > 1]
         return told
@@ -233,15 +234,25 @@ def _sighting(text: str, step: int) -> Sighting:
     return Sighting(KIND, text, is_fact=False, at=step)
 
 
+def _can_wait(device: torch.device) -> bool:
+    """Whether numbers of a device come without waiting for it, and are computed now."""
+    return device.type in _DEVICES and not is_capturing(device)
+
+
+def _square(norms: Mapping[int, HostCopy]) -> float:
+    """The squared norm of the whole gradient, from those of its rows."""
+    return sum(float(np.dot(each.wait(), each.wait())) for each in norms.values())
+
+
 def _norms_of(tensor: Tensor, order: float) -> Tensor:
     """The norm of each row; that of order infinity is the largest magnitude, or NaN where one element is."""
     with torch.no_grad():
         rows = tensor.abs() if tensor.dim() == 1 else tensor
         if rows.dim() == 1:
             return rows.float()
-        dims = tuple(range(1, rows.dim()))
+        dims = 1 if rows.dim() == 2 else tuple(range(1, rows.dim()))
         norms: Tensor = torch.linalg.vector_norm(rows, order, dim=dims, dtype=torch.float32 if rows.itemsize < 4 else None)
-        return norms.float()
+        return norms if norms.dtype is torch.float32 else norms.float()
 
 
 def _joined(known: Tensor | None, new: Tensor) -> Tensor:
