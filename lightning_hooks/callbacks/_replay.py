@@ -22,6 +22,7 @@ from lightning_hooks.callbacks._trainer_training import TrainerTraining
 from lightning_hooks.engine.recording.bad_tensors import CheckedTensors
 from lightning_hooks.engine.recording.examination import Examination, bad_tensor_without_mode, run_step
 from lightning_hooks.engine.recording.explaining import Autopsy
+from lightning_hooks.engine.recording.fingerprints import StepRun, followed
 from lightning_hooks.engine.recording.origins import OriginMap
 from lightning_hooks.engine.rerun.start import StartingPoint
 from lightning_hooks.errors import RuleError, listed, shortened, shown
@@ -107,22 +108,41 @@ def replay(model: nn.Module, kept: Kept) -> Replayed:
     Raises:
         RuleError: it is no LightningModule, or the step may use what cannot be restored between the runs.
     """
+    return _at_its_batch(model, kept, _run_three_times)
+
+
+def operators_of(model: nn.Module, kept: Kept, times: int) -> tuple[list[StepRun], tuple[str, ...]]:
+    """The operators of a step, of each of several runs from the same state, with what could not be made as in the record.
+
+    Args:
+        model: as of `replay`.
+        kept: likewise.
+        times: how often the step runs.
+
+    Raises:
+        RuleError: as of `replay`.
+    """
+    return _at_its_batch(model, kept, partial(_follow, times))
+
+
+def _at_its_batch(model: nn.Module, kept: Kept, act: Callable[[Kept, list[str], TrainerTraining, Any, int], T]) -> T:
+    """Set the training of a record up again, and act on its batch."""
     package = _package_of(model)
     notes: list[str] = []
     try:
         with tempfile.TemporaryDirectory() as folder:
-            replayed = at_first_batch(
+            result = at_first_batch(
                 lambda callback: trainer_of_record(package, kept.context, callback, folder, notes),
                 lambda trainer: fit_one_batch(trainer, copy.deepcopy(model), kept.batch, kept.context.get("batch_idx") or 0),
-                partial(_run_three_times, kept, notes),
+                partial(act, kept, notes),
                 partial(_load, kept, notes),
                 accumulates=True,
             )
     except Exception as error:
         raise _not_set_up(error) from error
-    if replayed is None:
+    if result is None:
         raise RuleError("the training could not be set up again: the fit ended before its first batch")
-    return replayed
+    return result
 
 
 def _package_of(model: nn.Module) -> ModuleType:
@@ -150,25 +170,49 @@ def _set_rates(optimizers: Sequence[Optimizer], recorded: Mapping[str, Sequence[
             group["lr"] = float(rate)
 
 
+class _Runs:
+    """Runs of the step of a record, each from the same state.
+
+    Args:
+        kept: what the step is replayed from.
+        training: that was set up again.
+        batch: on its device.
+        batch_idx: its number.
+    """
+
+    def __init__(self, kept: Kept, training: TrainerTraining, batch: Any, batch_idx: int) -> None:
+        self._kept, self._training, self._batch, self._batch_idx = kept, training, batch, batch_idx
+        self._start = StartingPoint(training)
+        if self._start.unrestorable:
+            named = listed(self._start.unrestorable, 3)
+            raise RuleError(f"the step may use {named}, which cannot be restored between its runs")
+
+    def run(self, act: Callable[[Any, Callable[[], Tensor | None]], T]) -> T:
+        """Restore the state, and let `act` run the step, given the batch and what runs it."""
+        self._start.rewind()
+        if self._kept.generators is not None:
+            self._kept.generators.restore()
+        given = copy.deepcopy(self._batch)
+        try:
+            with self._training.quiet():
+                return act(given, lambda: run_step(lambda: self._training.train(given, self._batch_idx)))
+        except UntouchableError as error:
+            raise RuleError(str(error)) from error
+
+
 def _run_three_times(kept: Kept, notes: list[str], training: TrainerTraining, batch: Any, batch_idx: int) -> Replayed:
-    start = StartingPoint(training)
-    if start.unrestorable:
-        raise RuleError(f"the step may use {listed(start.unrestorable, 3)}, which cannot be restored between its runs")
-
-    def run(act: Callable[[Any, Callable[[], Tensor | None]], T]) -> T:
-        start.rewind()
-        if kept.generators is not None:
-            kept.generators.restore()
-        given = copy.deepcopy(batch)
-        with training.quiet():
-            return act(given, lambda: run_step(lambda: training.train(given, batch_idx)))
-
-    try:
-        first, second = (run(partial(_outcome_of, training)) for _ in range(2))
-        found = run(partial(_examined, training, kept.limit))
-    except UntouchableError as error:
-        raise RuleError(str(error)) from error
+    runs = _Runs(kept, training, batch, batch_idx)
+    first, second = (runs.run(partial(_outcome_of, training)) for _ in range(2))
+    found = runs.run(partial(_examined, training, kept.limit))
     return Replayed(first, second, found, tuple(dict.fromkeys(notes)))
+
+
+def _follow(
+    times: int, kept: Kept, notes: list[str], training: TrainerTraining, batch: Any, batch_idx: int
+) -> tuple[list[StepRun], tuple[str, ...]]:
+    runs = _Runs(kept, training, batch, batch_idx)
+    steps = [runs.run(lambda given, step: followed(training.model, step, kept.limit)) for _ in range(times)]
+    return steps, tuple(dict.fromkeys([*notes, *(note for each in steps for note in each.notes)]))
 
 
 def _outcome_of(training: TrainerTraining, batch: Any, step: Callable[[], Tensor | None]) -> Outcome:

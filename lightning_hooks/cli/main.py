@@ -84,7 +84,8 @@ def _run(argv: Sequence[str] | None) -> int:
     if command not in commands:
         print(f"lightning-hooks: unknown command {command!r}; there are {', '.join(commands)}", file=sys.stderr)
         return 2
-    if command in _USER_CODE:
+    # Of two flight records, `diff` imports the module that it is given.
+    if command in _USER_CODE or (command == "diff" and any(each.startswith("--module") for each in rest)):
         _append_current_folder()
     _write_every_letter()
     try:

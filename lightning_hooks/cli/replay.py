@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
@@ -20,14 +21,14 @@ from lightning_hooks.rules.importing import import_object
 if TYPE_CHECKING:
     from torch import nn
 
-    from lightning_hooks.callbacks._replay import Replayed
+    from lightning_hooks.callbacks._replay import Kept, Replayed
     from lightning_hooks.engine.recording.explaining import Autopsy
 
 _HELP: Final = """\
 Run the step of a flight record again, twice as it is and once operator by operator, and name the operation that made the
 first number that is not finite. A record is data and may come from a stranger: name the module yourself, as record.md does.
 Without values it is built with the hyperparameters of the record.
-The exit code is 0 if the step goes wrong again, and 1 if it does not.
+The exit code is 0 if the step goes wrong again, and 1 if it does not; with --twice 1 if two runs differ.
 """
 _AFTER_UPDATE: Final = " after the update, with 0 in place of what is not finite"
 
@@ -48,18 +49,71 @@ def replay(arguments: list[str]) -> int:
     )
     parser.add_argument("--config", action="append", metavar="FILE", help="a config of LightningCLI that has the module")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="take weights and optimizers from this checkpoint")
+    parser.add_argument("--twice", action="store_true", help="only name the first operator at which two runs of it differ")
     parser.add_argument("--limit", type=float, default=600.0, metavar="SECONDS", help="for the slow run; default 600")
     args = parser.parse_intermixed_args(arguments)
     if args.values and not args.module:
         parser.error("name=value needs --module")
     if args.module and args.config:
         parser.error("--module cannot be combined with --config")
+    from lightning_hooks.callbacks._replay import replay as run
+
+    opened = open_record(args)
+    folder, record, model, kept, replaced = opened.folder, opened.record, opened.model, opened.kept, opened.replaced
+    if args.twice:
+        return print_difference(opened)
+    replayed = run(model, kept)
+    failure = "" if record.failure is None else f"{record.failure.type}: "
+    if replaced and replayed.first.error and not (failure and replayed.first.error.startswith(failure)):
+        raise RuleError(f"{folder}: the step ends with {replayed.first.error}. {_told_replaced(replaced)}")
+    notes = (
+        *([_told_replaced(replaced)] if replaced else []),
+        *opened.notes,
+        *replayed.notes,
+    )
+    print(printable("\n".join(_told(record, replayed, opened.source, notes)), "\n"))
+    if not replayed.is_reproducible:
+        print(printable(_difference(opened, None)[0]))
+    return 0 if replayed.is_reproduced else 1
+
+
+@dataclass(frozen=True)
+class OpenedRecord:
+    """A record whose step can run again.
+
+    Args:
+        folder: of the record.
+        record: what it says.
+        model: the module as it is built.
+        kept: what the step is replayed from.
+        source: where the weights come from.
+        replaced: the classes in whose place plain values stand.
+        notes: what is missing.
+    """
+
+    folder: Path
+    record: FlightRecord
+    model: nn.Module
+    kept: Kept
+    source: str
+    replaced: Sequence[str]
+    notes: tuple[str, ...]
+
+
+def open_record(args: argparse.Namespace) -> OpenedRecord:
+    """Read a record, and build its module.
+
+    Args:
+        args: `record`, `module`, `values`, `config`, `checkpoint`, `classes` and `limit`, as of the command.
+
+    Raises:
+        RuleError: the record is damaged or has no batch, or its module or its weights are not given.
+    """
     folder = args.record.parent if args.record.is_file() else args.record
     record = read_record(args.record)
     if "batch" not in record.files:
         raise RuleError(f"{folder}: the record has no batch, so its step cannot be replayed{_reasons(record)}")
     from lightning_hooks.callbacks._replay import Kept
-    from lightning_hooks.callbacks._replay import replay as run
     from lightning_hooks.engine.recording.saving import load_batch, load_generators
 
     try:
@@ -71,18 +125,41 @@ def replay(arguments: list[str]) -> int:
     classes = container_classes(kinds, args.classes)
     batch, notes, replaced = load_batch(folder, record.files["batch"], classes)
     load, optimizers, source = _weights(record, folder, args.checkpoint, classes)
-    replayed = run(model, Kept(batch, record.context, generators, load, optimizers, args.limit))
-    failure = "" if record.failure is None else f"{record.failure.type}: "
-    if replaced and replayed.first.error and not (failure and replayed.first.error.startswith(failure)):
-        raise RuleError(f"{folder}: the step ends with {replayed.first.error}. {_told_replaced(replaced)}")
-    notes = (
-        *([_told_replaced(replaced)] if replaced else []),
-        *notes,
-        *([] if generators else ["the states of the generators were not kept: random numbers differ"]),
-        *replayed.notes,
-    )
-    print(printable("\n".join(_told(record, replayed, source, notes)), "\n"))
-    return 0 if replayed.is_reproduced else 1
+    kept = Kept(batch, record.context, generators, load, optimizers, args.limit)
+    notes = (*notes, *([] if generators else ["the states of the generators were not kept: random numbers differ"]))
+    return OpenedRecord(folder, record, model, kept, source, replaced, notes)
+
+
+def print_difference(opened: OpenedRecord, other: OpenedRecord | None = None) -> int:
+    """Print the first operator at which two runs differ, in one paragraph.
+
+    Args:
+        opened: the record whose step runs first.
+        other: the record whose step runs second; None to run that of the first record twice.
+
+    Returns:
+        0 if they are equal to the last bit, else 1.
+    """
+    text, is_equal, notes = _difference(opened, other)
+    for each in filter(None, [opened, other]):
+        notes += [*([_told_replaced(each.replaced)] if each.replaced else []), *each.notes]
+    print(printable("\n".join([text, *(f"Note: {note}" for note in dict.fromkeys(notes))]), "\n"))
+    return 0 if is_equal else 1
+
+
+def _difference(opened: OpenedRecord, other: OpenedRecord | None) -> tuple[str, bool, list[str]]:
+    """What differs between two runs, whether they are equal, and what could not be made as in the records."""
+    from lightning_hooks.callbacks._replay import operators_of
+    from lightning_hooks.engine.recording.first_difference import first_difference
+
+    steps, notes = operators_of(opened.model, opened.kept, 2 if other is None else 1)
+    if other is not None:
+        others, more = operators_of(other.model, other.kept, 1)
+        steps, notes = [*steps, *others], (*notes, *more)
+    found = first_difference(steps[0].operators, steps[1].operators)
+    count = len(steps[0].operators)
+    text = f"Two runs of the step are equal to the last bit, in all {count} operators." if found is None else found.text
+    return text, found is None, [*notes]
 
 
 def _model(record: FlightRecord, folder: Path, args: argparse.Namespace) -> tuple[nn.Module, list[Any]]:

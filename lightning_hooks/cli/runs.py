@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -63,15 +64,31 @@ def _megabytes(text: str) -> float:
 def _diff(arguments: list[str]) -> int:
     from lightning_hooks.dashboard.diff import diff
 
-    parser = argparse.ArgumentParser("lightning-hooks diff", description="Say at which step and in which rows two runs differ.")
-    parser.add_argument("a", type=Path, help="the log directory of a run, or one event file")
+    parser = argparse.ArgumentParser(
+        "lightning-hooks diff",
+        description="Say at which step and in which rows two runs differ. Of two flight records, run both steps again and name "
+        "the first operator that gives other bits.",
+    )
+    parser.add_argument("a", type=Path, help="the log directory of a run, or one event file; or the folder of a flight record")
     parser.add_argument("b", type=Path, help="likewise")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--module", metavar="PATH", action="append", help="of a record, as of replay; twice for two modules")
     args = parser.parse_args(arguments)
+    if args.module or all(map(_is_record, (args.a, args.b))):
+        if args.json or len(args.module or ()) > 2:
+            parser.error("two flight records take --module once or twice, and no --json")
+        from lightning_hooks.cli.two_records import diff_of_records
+
+        return diff_of_records(args.a, args.b, args.module or [])
     with progress_bar("Comparing tables") as progress:
         result = diff(args.a, args.b, progress)
     print(result.json() if args.json else result)
     return 0 if result.equal else 1
+
+
+def _is_record(path: Path) -> bool:
+    """Whether a path is the folder of a flight record, or its file."""
+    return os.path.isfile(path / "record.json") or path.name == "record.json"
 
 
 def _compare(arguments: list[str]) -> int:

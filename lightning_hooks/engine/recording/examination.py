@@ -54,7 +54,7 @@ class Examination:
         """
         self._mode.is_update = is_update
         try:
-            with _eagerly(), self._calls.followed(), self._mode:
+            with eagerly(), self._calls.followed(), self._mode:
                 yield
         except StoppedEarly as stopped:
             self.notes.append(str(stopped))
@@ -110,7 +110,7 @@ def bad_tensor_without_mode(model: nn.Module, optimizers: Sequence[Optimizer], l
     return bad_loss(loss, [], OriginMap()) or CheckedTensors(model, optimizers).bad_gradients(OriginMap())
 
 
-def _eagerly() -> AbstractContextManager[object]:
+def eagerly() -> AbstractContextManager[object]:
     """Run compiled modules without their compiled code, whose operators a dispatch mode does not receive."""
     # Nothing is compiled before this module is imported; importing it takes seconds.
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

@@ -81,6 +81,19 @@ def bad_scalars(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> d
     return flat
 
 
+def plain_arguments(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, ...]:
+    """The arguments that are plain values, or lists of such, as text: `dim=1`."""
+    names, _ = _schema_of(operator)
+    named = [(names[i] if i < len(names) else f"argument {i}", value) for i, value in enumerate(args)]
+    return tuple(f"{name}={value!r}" for name, value in [*named, *kwargs.items()] if _is_plain(value))
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return isinstance(value, (bool, int, float, complex, str))
+
+
 def results_of(result: Any) -> Iterator[tuple[int | None, Tensor]]:
     """The tensors of a result, each with its position; None if the result is one tensor."""
     if isinstance(result, Tensor):
