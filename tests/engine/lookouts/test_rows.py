@@ -1,6 +1,7 @@
 """A spike or a number that is not finite is told to the row of the batch, with the index of the sample if it is known."""
 
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 
 from lightning_hooks import HealthMonitor, StatsMonitor, assert_no_hooks, instrument
+from lightning_hooks.engine.lookouts import rows
+from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from tests.callbacks.models import Net, assert_clean, trainer_of
 from tests.engine.lookouts.loops import in_loop
 
@@ -52,10 +55,10 @@ def test_two_samples_with_wrong_labels_are_named():
         y[17], y[3] = 200.0, -180.0
 
     found = said(change)
-    rows = "Rows 3 and 17 of the 64 in the batch of step 117 hold more than 99 % of the squared gradient at 2."
+    text = "Rows 3 and 17 of the 64 in the batch of step 117 hold more than 99 % of the squared gradient at 2."
     assert found["LossSpike"].message.startswith("The loss jumps to ")
-    assert found["LossSpike"].message.endswith(f". {rows}")
-    assert found["GradientSpike"].message.endswith(f". {rows}")
+    assert found["LossSpike"].message.endswith(f". {text}")
+    assert found["GradientSpike"].message.endswith(f". {text}")
 
 
 def test_a_batch_that_differs_as_a_whole_is_spread():
@@ -89,6 +92,51 @@ def test_rows_are_told_also_if_few_steps_are_measured():
             optimizer.step()
     (finding,) = monitor.findings
     assert "The gradient at 2 is not finite in row 9 of the 64 in the batch of step 23." in finding.message
+
+
+class Late:
+    """A copy that has arrived when the next step ends, as from a device that runs behind the host."""
+
+    ready = False
+
+    def __init__(self, tensor):
+        self._array, self._asked = tensor.numpy().copy(), 0
+
+    @property
+    def has_arrived(self):
+        self._asked += 1
+        return self._asked > 1
+
+    def wait(self):
+        assert self._asked > 1
+        return self._array
+
+
+def test_numbers_that_come_late_are_told_when_the_spike_is(monkeypatch):
+    monkeypatch.setattr(rows, "begin_copy", Late)
+
+    def change(x, y):
+        y[17] = 200.0
+
+    assert "Row 17 of the 64 in the batch of step 117 holds more than 99 %" in said(change)["LossSpike"].message
+
+
+def test_facts_keep_the_rows_of_a_jump_for_the_file_of_the_run():
+    model = model_of()
+    lookout = rows.RowsLookout(Surroundings.of(model, tuple))
+    told = []
+    for step in range(40):
+        lookout.begin_step(step, "train", False)
+        (read, *_), x = [*lookout.actions(lookout.step_key(step, "train"))], torch.ones(16, 8)
+        read.call(model, (x,), {})
+        grad = torch.ones(16, 1)
+        grad[3] *= 50 if step == 30 else 1
+        lookout._arrived(weakref.ref(model[2]), grad)
+        lookout.end_step()
+        told.append(lookout.sightings())
+    text = "row 3 of the 16 in the batch of step 30 holds more than 99 % of the squared gradient at 2"
+    assert [len(each) for each in told[30:34]] == [1, 1, 1, 0] and not any(told[:30])
+    assert (told[30][0].text, told[30][0].at, told[30][0].kind) == (text, 30, "rows-behind")
 
 
 def test_nothing_is_told_where_the_first_dimension_is_not_that_of_the_batch():
