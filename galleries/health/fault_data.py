@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from galleries.health.faulty_parts import Convnet, Perceptron, Regressor, adamw, digits, images, loader, sgd, waves
 from galleries.health.training import Case, Expectation, Training
@@ -142,6 +144,59 @@ class OneBatch(Spoilt):
 def same_batch_again(seed: int) -> Case:
     torch.manual_seed(seed)
     return Case(OneBatch(adamw(1e-3)), loader(*digits(), seed=seed))
+
+
+class Summed(Perceptron):
+    """Keeps the sum of the inputs of each batch."""
+
+    def __init__(self) -> None:
+        super().__init__(adamw(1e-3))
+        self.sums: list[float] = []
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        self.sums.append(float(batch[0].sum()))
+        return batch
+
+
+class NoisyDigits(Dataset[tuple[Tensor, Tensor]]):
+    """Random digits with noise, drawn with the same numbers in each epoch."""
+
+    def __init__(self, seed: int) -> None:
+        self.inputs, self.labels = digits()
+        self.seed, self.count, self.source = seed, 0, Generator()
+
+    def __len__(self) -> int:
+        return 640
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if self.count % len(self) == 0:
+            self.source.manual_seed(self.seed)
+        self.count += 1
+        chosen = torch.randint(len(self.inputs), (), generator=self.source)
+        noise = 0.1 * torch.randn(self.inputs.shape[1:], generator=self.source)
+        return self.inputs[chosen] + noise, self.labels[chosen]
+
+
+def same_numbers_each_epoch(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Summed(), DataLoader(NoisyDigits(seed), 64, shuffle=True))
+
+
+class DigitStream(IterableDataset[tuple[Tensor, Tensor]]):
+    """All digits in a random order, whoever reads them."""
+
+    def __init__(self, seed: int) -> None:
+        inputs, labels = digits()
+        order = torch.randperm(len(labels), generator=Generator().manual_seed(seed))
+        self.inputs, self.labels = inputs[order], labels[order]
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter(zip(self.inputs, self.labels, strict=True))
+
+
+def workers_read_all(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Summed(), DataLoader(DigitStream(seed), 64, num_workers=2))
 
 
 def sorted_by_label(seed: int) -> Case:
@@ -286,8 +341,26 @@ TRAININGS = [
         same_batch_again,
         200,
         "held",
-        Expectation("invisible", seen_by="the indices of samples, or a loss of validation that rises while this one falls"),
+        Expectation("pattern", ("BatchStuck",), onset=80),
         "From step 80 on every batch is the same one.",
+    ),
+    Training(
+        "same-numbers-each-epoch",
+        "data",
+        same_numbers_each_epoch,
+        60,
+        "set",
+        Expectation("pattern", ("EpochsRepeat",)),
+        "The data set draws the same random numbers in each epoch, since its generator is seeded anew.",
+    ),
+    Training(
+        "workers-read-all",
+        "data",
+        workers_read_all,
+        50,
+        "set",
+        Expectation("pattern", ("WorkersRepeat",)),
+        "Both workers of the loader read all of a stream, so that each batch comes twice.",
     ),
     Training(
         "sorted-by-label",

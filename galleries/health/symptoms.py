@@ -137,6 +137,8 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "inputs-of-zeros": lambda w: w.outputs[60, "encoder.0"].spread < 1e-6 and stalls(w),
     "zero-batches": lambda w: jumps(w, 80, 2) and w.outputs[80, "encoder.0"].spread < 1e-6 and stalls(w),
     "same-batch-again": lambda w: w.losses[-1] < 0.1 * w.mean(70, 80),
+    "same-numbers-each-epoch": lambda w: w.module.sums[:10] == w.module.sums[10:20],
+    "workers-read-all": lambda w: w.module.sums[0:40:2] == w.module.sums[1:40:2],
     "sorted-by-label": lambda w: max(w.losses[5:]) > 3 * w.losses[0],
     # numerics
     "nan-planted": lambda w: w.finite() == 60,

@@ -25,17 +25,8 @@ from lightning_hooks.callbacks._monitoring import Monitoring
 from lightning_hooks.callbacks._ours import our_callbacks
 from lightning_hooks.callbacks._outlet import TrainerOutlet
 from lightning_hooks.callbacks._run_context import leaves_files
-from lightning_hooks.callbacks._trainer import (
-    current_step,
-    deferred,
-    has_checkpoint,
-    in_fit,
-    is_quick,
-    is_under_way,
-    optimizers_of,
-    schedules_of,
-    train_loader,
-)
+from lightning_hooks.callbacks._surroundings import surroundings_of
+from lightning_hooks.callbacks._trainer import current_step, in_fit, is_quick, is_under_way
 from lightning_hooks.callbacks._watching import Watching
 from lightning_hooks.codec import decode, encode
 from lightning_hooks.engine.assembly import Contribution
@@ -221,16 +212,8 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         else:
             contribution = super().contribute(trainer, run, resolved)
         if contribution is not None and run.is_fit:
-            self._around = around = Surroundings.of(
-                run.model,
-                deferred(trainer, optimizers_of, ()),
-                schedules=deferred(trainer, schedules_of, ()),
-                saved=self._saved_seam,
-                is_resumed=deferred(trainer, has_checkpoint, False),
-                gives_batches=True,
-                loader=deferred(trainer, train_loader, None),
-            )
-            contribution.lookouts = self._lookouts(around)
+            self._around = surroundings_of(trainer, run, self._saved_seam)
+            contribution.lookouts = self._lookouts(self._around)
         return contribution
 
     def _saved_seam(self) -> Seam | None:

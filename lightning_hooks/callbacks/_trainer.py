@@ -20,6 +20,7 @@ from lightning_hooks.attached import AttachedState, attached_to
 from lightning_hooks.callbacks._trainer_type import undeclared
 from lightning_hooks.engine.participants.scaling import ScalerWatch
 from lightning_hooks.engine.running.hook_manager import HookManager
+from lightning_hooks.nested.pytree import leaves_of
 from lightning_hooks.private import are_off, attribute, private
 from lightning_hooks.saved_state import read_mapping, read_number
 
@@ -100,9 +101,15 @@ def optimizers_of(trainer: Trainer) -> Sequence[Optimizer]:
     return list(trainer.optimizers)
 
 
-def train_loader(trainer: Trainer) -> Any:
-    """The loader of the batches of training; None before it is set up."""
-    return getattr(trainer, "train_dataloader", None)
+def loaders_of(trainer: Trainer) -> Sequence[Any]:
+    """The loaders of training; empty before they are set up."""
+    loaders = trainer.train_dataloader
+    return [] if loaders is None else leaves_of(loaders)
+
+
+def overfits(trainer: Trainer) -> bool:
+    """Whether the Trainer trains on a few batches only (`overfit_batches`)."""
+    return undeclared(trainer).overfit_batches > 0
 
 
 def current_step(trainer: Trainer) -> int:

@@ -179,6 +179,8 @@ class Trainer(Protocol):
     @property
     def limit_train_batches(self) -> int | float: ...
     @property
+    def train_dataloader(self) -> Any | None: ...
+    @property
     def accumulate_grad_batches(self) -> int: ...
     @property
     def gradient_clip_val(self) -> int | float | None: ...
@@ -194,6 +196,7 @@ class Undeclared(Protocol):
     callbacks: list[Callback]
     fast_dev_run: int | bool
     log_every_n_steps: int
+    overfit_batches: int | float
 
 
 def undeclared(trainer: Trainer) -> Undeclared:

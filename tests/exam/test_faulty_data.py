@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_hooks import HealthMonitor, StatsMonitor
 from tests.callbacks.models import trainer_of
-from tests.exam._trainings import Batch, Said, cross_entropy, fails_until, fit, train
+from tests.exam._trainings import Batch, Said, cross_entropy, fit, train
 
 
 def _batches_with_nan(at: int) -> Iterator[Batch]:
@@ -90,9 +90,7 @@ class Classifier(LightningModule):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "of_tokens", [False, pytest.param(True, marks=fails_until("inputs of integers have a fingerprint, as floats have a norm"))]
-)
+@pytest.mark.parametrize("of_tokens", [False, True])
 def test_batches_that_come_twice(tmp_path: Path, of_tokens: bool) -> None:
     """Each batch comes twice, because the workers of a stream all read everything. The good run beside it shows that."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lightning_hooks.engine.lookouts import accumulation, cleared, clearing, clipping, leftovers, memory, resume, rows
+from lightning_hooks.engine.lookouts import accumulation, batches, cleared, clearing, clipping, leftovers, memory, resume, rows
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from lightning_hooks.engine.participants.lookout import Lookout
 
-_FILES = (clearing, cleared, leftovers, clipping, accumulation, resume, memory, rows)
+_FILES = (clearing, cleared, leftovers, clipping, accumulation, resume, memory, rows, batches)
 
 
 def lookouts_of(surroundings: Surroundings, kinds: Iterable[str]) -> list[Lookout]:

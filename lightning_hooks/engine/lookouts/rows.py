@@ -112,7 +112,7 @@ class RowsLookout(Lookout):
         if model is None:
             return
         inside = compiled_modules(model)
-        if not self._around.gives_batches and id(model) not in inside:
+        if not self._around.knows_batches and id(model) not in inside:
             yield Action(model, "input", self._saw_call, whole=True)
         head = None if self._head is None else self._head()
         for target in named_modules(model):
@@ -133,7 +133,8 @@ class RowsLookout(Lookout):
 
     def _look_at_loader(self) -> None:
         """Note the indices that the loader samples, from the next pass on if it is another loader than before."""
-        loader = self._around.loader()
+        loaders = self._around.loaders()
+        loader = loaders[0] if len(loaders) == 1 else None
         if loader is not self._loader and self._handles is not None:
             self._loader = loader
             if self._indices is not None:

@@ -22,8 +22,9 @@ class Surroundings:
         schedules: returns the current schedules of learning rates, as far as they are known.
         saved: returns what the checkpoint kept from which the fit goes on, a `Seam`; None without one.
         is_resumed: returns whether a fit whose first step is not step 0 says that it goes on from a checkpoint.
-        gives_batches: whether the driver tells each batch.
-        loader: returns what loads the batches of training; None if it is not known.
+        knows_batches: whether the driver passes on the batches and their losses: not in a plain loop.
+        loaders: returns the loaders of training, as far as the driver knows them.
+        overfits: whether the driver was told to train on a few batches only (`overfit_batches`).
     """
 
     model: Callable[[], nn.Module | None]
@@ -31,9 +32,9 @@ class Surroundings:
     schedules: Callable[[], Sequence[Any]] = tuple
     saved: Callable[[], Any] = lambda: None
     is_resumed: Callable[[], bool] = lambda: True
-
-    gives_batches: bool = False
-    loader: Callable[[], Any] = lambda: None
+    knows_batches: bool = False
+    loaders: Callable[[], Sequence[Any]] = tuple
+    overfits: bool = False
 
     @classmethod
     def of(cls, model: nn.Module, optimizers: Callable[[], Sequence[Any]], **known: Any) -> Surroundings:

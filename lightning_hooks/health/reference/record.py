@@ -29,6 +29,7 @@ class Record:
         apart: the parameters that ever differed between ranks.
         follows_metric: whether a scheduler sets a learning rate by a metric, so that it is not the same in every run.
         last_step: as of `StepFacts`.
+        unseen: the kinds of sightings that were looked for at some step and seen at none.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Record:
     apart: Names
     follows_metric: bool
     last_step: int | None
+    unseen: Names = ()
 
 
 def settings_of(facts: StepFacts) -> Names:
@@ -88,6 +90,8 @@ class RecordLearner:
             last_step=None,
         )
         self._steps: list[int] = []
+        self._looked_for: set[str] = set()
+        self._seen: set[str] = set()
         self._rates: tuple[dict[str, list[tuple[int, float]]], dict[str, list[tuple[int, float]]]] = ({}, {})
         self._last: StepFacts | None = None
         self._last_rates: dict[str, tuple[float | None, float | None]] = {}
@@ -116,10 +120,13 @@ class RecordLearner:
         record.apart = tuple(sorted({*record.apart, *facts.apart}))
         record.follows_metric = record.follows_metric or facts.follows_metric
         record.last_step = facts.last_step
+        self._looked_for.update(facts.looked_for)
+        self._seen.update(each.kind for each in facts.sightings)
 
     def record(self) -> Record:
         """The record of the run, after all views were added."""
         self._record.observed = Observed.of(self._steps)
+        self._record.unseen = tuple(sorted(self._looked_for - self._seen))
         for schedules, known in zip((self._record.rates, self._record.decays), self._rates, strict=True):
             schedules.update({group: Schedule.of(*zip(*numbers, strict=True)) for group, numbers in known.items()})
         return self._record

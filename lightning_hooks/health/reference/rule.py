@@ -47,6 +47,10 @@ class GoodRuns:
         """The traits that the rows of a tensor have in the good runs."""
         return self.reference.traits.get(tensor, _NOTHING)
 
+    def never_saw(self, kind: str) -> bool:
+        """Whether lookouts of each good run looked for a kind of sightings and saw none."""
+        return bool(self.records) and all(kind in record.unseen for record in self.records)
+
     def compared_steps(self, track: Track) -> Mask:
         """The new steps of a track that are compared, bool [window]."""
         new = np.zeros(len(track.steps), dtype=np.bool_)
@@ -77,6 +81,7 @@ class Compared:
     family: str = "facts"
     needs: Needs = ()
     needs_start: tuple[str, ...] = ()
+    looks_for: tuple[str, ...] = ()
     next_steps: tuple[str, ...] = (
         "Compare the code and the configuration of this run with those of the good run.",
         IF_MEANT,
@@ -86,7 +91,7 @@ class Compared:
 
 _NO_OPTIONS: Final = ("compared", "tolerances", "reference")
 """The fields of a rule that a user does not change by name."""
-_OF_THE_ENTRY: Final = ("name", "family", "needs", "needs_start", "next_steps", "source")
+_OF_THE_ENTRY: Final = ("name", "family", "needs", "needs_start", "looks_for", "next_steps", "source")
 """The attributes of a rule that its entry has."""
 
 

@@ -23,6 +23,7 @@ from lightning_hooks.health.rules.base import held_at_measurements
 
 _FORMATS: Final = ((BFLOAT16_DIGITS, "bfloat16"), (FLOAT16_DIGITS, "float16"))
 _WEIGHT: Final = ("count", "mean", "std", "norm", "abs_max")
+_IN_A_ROW: Final = ("workers-repeat", "batches-in-a-row")
 _INPUT: Final = ("mean", "std", "abs_max")
 _FLOW: Final = (("output", "count"), ("grad", "count"), ("update", "abs_max"))
 
@@ -185,6 +186,17 @@ def _inputs_repeat(good: GoodRuns, evidence: Evidence) -> Iterator[Symptom]:
     yield from _symptoms(of_first, holds, same, 0.0, lambda line, row: text)
 
 
+def _batches_repeat(good: GoodRuns, evidence: Evidence) -> Iterator[Symptom]:
+    """Batches come several times in a row, as a lookout has seen; in the good runs it never saw that."""
+    for step in evidence.new_steps.tolist():
+        facts = evidence.facts_at(step)
+        for sighting in () if facts is None or step > good.reference.last else facts.sightings:
+            if sighting.kind in _IN_A_ROW and good.never_saw(sighting.kind):
+                yield Symptom(
+                    "", tensor="", step=step, measured=1.0, threshold=0.0, text=f"{sighting.text}; {good.words} none did"
+                )
+
+
 TRAITS: Final = (
     # A module runs, a parameter gets a gradient, or a weight moves, other than at every step of the good run.
     Compared(
@@ -237,10 +249,11 @@ TRAITS: Final = (
     # Steps that follow one another have the same inputs; in the good run they did not.
     Compared(
         "ReferenceData",
-        (_inputs_repeat,),
+        (_inputs_repeat, _batches_repeat),
         patience=2,
         needs=tuple(("input", stat) for stat in _INPUT),
         needs_start=("input",),
+        looks_for=_IN_A_ROW,
         next_steps=(
             "If workers of the loader read an IterableDataset, let each read its own part (`get_worker_info`).",
             "Look at the seeds of workers, at the sampler, and at a generator that is created anew for each batch.",

@@ -7,6 +7,7 @@ from typing import Final
 from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.health.rules import (
     activations,
+    batches,
     between,
     calls,
     copies,
@@ -30,8 +31,8 @@ from lightning_hooks.health.rules import (
 )
 
 _FILES: Final = (
-    *(membership, order, resume, copies, flow, zeros, calls, modes, facts, nonfinite, numerics, loss, first_loss, targets),
-    *(gradients, updates, between, dead, activations, initialisation, units),
+    *(membership, order, resume, copies, flow, zeros, calls, modes, facts, nonfinite, numerics, loss),
+    *(first_loss, targets, batches, gradients, updates, between, dead, activations, initialisation, units),
 )
 
 DEFAULT_RULES: Final[tuple[HealthRule, ...]] = tuple(rule for file in _FILES for rule in file.RULES)

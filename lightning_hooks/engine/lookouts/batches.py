@@ -1,0 +1,144 @@
+"""Looks whether batches come again: in a row, in each epoch, or always the same one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterator
+from typing import Any, ClassVar, Final
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from lightning_hooks.engine.lookouts.fingerprints import Fingerprint, fingerprint_of
+from lightning_hooks.engine.lookouts.repeats import MOST, Repeats
+from lightning_hooks.engine.lookouts.surroundings import Surroundings
+from lightning_hooks.engine.participants.compiled import compiled_modules
+from lightning_hooks.engine.participants.lookout import Lookout
+from lightning_hooks.hooks import Handles, HookSwitch, OurHook
+from lightning_hooks.nested.tensors import tensors_in, tensors_of
+from lightning_hooks.records.facts import Sighting
+
+_RANDOM: Final = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+
+
+class BatchesLookout(Lookout):
+    """Looks at a few elements of each batch, which the next step or a later one compares with those of the batches before.
+
+    In a plain loop, in which nobody knows the batches, it looks at what the root module is given first in each step.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = (
+        *("workers-repeat", "epochs-repeat", "batch-stuck"),
+        *("batches-in-a-row", "batches-repeat"),
+    )
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._around = surroundings
+        self._repeats = Repeats()
+        self._pending: deque[tuple[int, Fingerprint]] = deque()
+        self._step = 0
+        self._waits = False  # whether the first call of the root module in the step is still to come
+        self._is_compiled = False
+
+    def step_key(self, step: int, stage: str) -> Hashable | None:
+        return "batches" if stage == "train" and self._repeats.count < MOST and not self._around.overfits else None
+
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
+        self._step, self._waits = step, True
+
+    def joined(self, switch: HookSwitch, handles: Handles) -> None:
+        model = self._around.model()
+        self._is_compiled = model is not None and id(model) in compiled_modules(model)
+
+    def register(self, key: Any, switch: HookSwitch, handles: Handles) -> None:
+        model = self._around.model()
+        if model is not None and not self._around.knows_batches and not self._is_compiled:
+            handles.register(model.register_forward_pre_hook, _Entry(self, switch), with_kwargs=True)
+
+    def saw_batch(self, batch: Any) -> None:
+        self._take()
+        fingerprint = fingerprint_of(tensors_of(batch))
+        if fingerprint is not None:
+            self._pending.append((self._step, fingerprint))
+
+    def entered(self, given: Any) -> None:
+        """Called with the arguments of the root module, at each of its calls with gradients."""
+        if self._waits:
+            self._waits = False
+            self.saw_batch(list(tensors_in(given)))
+
+    def _take(self) -> None:
+        """Compare the batches that have arrived from the device."""
+        while self._pending and self._pending[0][1].has_arrived:
+            step, fingerprint = self._pending.popleft()
+            self._repeats.add(fingerprint.value(), step)
+
+    def left(self) -> None:
+        self._pending.clear()
+
+    def sightings(self) -> tuple[Sighting, ...]:
+        self._take()
+        return tuple(self._seen())
+
+    def _seen(self) -> Iterator[Sighting]:
+        repeats = self._repeats
+        if repeats.times > 1:
+            yield self._in_a_row(repeats.times)
+        if repeats.period:
+            yield self._in_each_epoch(repeats.period)
+        since = repeats.stuck_since
+        if since is not None:
+            kind = "batch-stuck" if self._around.knows_batches else "batches-repeat"
+            yield Sighting(kind, f"all batches since step {since} are the same one, and those before it were others")
+        if repeats.are_all_the_same and any(_length(each) > 1 for each in self._around.loaders()):
+            yield Sighting("batches-repeat", "all batches are the same one, although the loader has several")
+
+    def _in_a_row(self, times: int) -> Sighting:
+        text = f"each batch comes {times} times in a row"
+        if any(_is_stream(each) and each.num_workers == times for each in self._around.loaders()):
+            return Sighting("workers-repeat", f"{text}: each of the {times} workers of the loader reads all of its data set")
+        return Sighting("batches-in-a-row", text)
+
+    def _in_each_epoch(self, period: int) -> Sighting:
+        if any(map(_shuffles, self._around.loaders())):
+            text = f"the loader shuffles, but the same {period} batches come again and again in the same order"
+            return Sighting("epochs-repeat", text)
+        return Sighting("batches-repeat", f"the same {period} batches come again and again in the same order")
+
+
+class _Entry(OurHook):
+    """A hook on the calls of the root module, which it only notes."""
+
+    def __init__(self, lookout: BatchesLookout, switch: HookSwitch) -> None:
+        self.switch = switch
+        self._lookout = lookout
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self.switch.is_on and torch.is_grad_enabled():
+            self._lookout.entered((args, kwargs))
+
+
+def _is_stream(loader: Any) -> bool:
+    return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
+
+
+def _shuffles(loader: Any) -> bool:
+    """Whether a loader draws the order of its samples anew in each epoch, as far as its sampler says."""
+    if not isinstance(loader, DataLoader) or _is_stream(loader):
+        return False
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    return isinstance(sampler, _RANDOM) or (isinstance(sampler, DistributedSampler) and sampler.shuffle)
+
+
+def _length(loader: Any) -> int:
+    """The number of batches of a loader; 0 if nobody knows."""
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return 0
+
+
+LOOKOUTS: Final[tuple[type[Lookout], ...]] = (BatchesLookout,)
+"""The lookouts of this file."""
