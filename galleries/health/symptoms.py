@@ -139,6 +139,10 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "same-batch-again": lambda w: w.losses[-1] < 0.1 * w.mean(70, 80),
     "same-numbers-each-epoch": lambda w: w.module.sums[:10] == w.module.sums[10:20],
     "workers-read-all": lambda w: w.module.sums[0:40:2] == w.module.sums[1:40:2],
+    "same-few-batches": lambda w: w.module.sums[:4] == w.module.sums[4:8],
+    "targets-ignored": lambda w: set(w.losses) == {0.0},
+    "end-token-ignored": lambda w: 0 not in w.module.targets and w.end() < 1.5,
+    "tokens-not-shifted": lambda w: w.end() < 0.1,
     "sorted-by-label": lambda w: max(w.losses[5:]) > 3 * w.losses[0],
     # numerics
     "nan-planted": lambda w: w.finite() == 60,

@@ -61,6 +61,15 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         alternatives=("A new stage of the training on purpose: accept the finding.",),
         confidence="likely",
         detail=what_is_lost,
+        name="TargetsIgnored",
+        message="No target of the loss counts, so that there is nothing to learn from.",
+        required=("TargetsIgnored",),
+        supporting=(*STUCK, *DULL, "ZeroGradients", "NoGradient", "NonFinite", "LostUpdates"),
+        next_steps=(
+            "Print the targets of one batch: what is to be learned must not be `ignore_index` (-100 by default).",
+            "If a template or a mask decides which tokens are targets, look whether it is found in the tokens of the batch.",
+        ),
+        confidence="certain",
     ),
     CauseRule(
         name="EvaluationMode",

@@ -58,10 +58,10 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     # Labels and targets
     "labels-shuffled": _answer("loss mean", "LossConstant", "LossAtChance"),
     "labels-of-batch-before": _answer("loss mean", "LossConstant", "LossAtChance"),
-    "labels-constant": _answer(""),
+    "labels-constant": _answer("fact sightings", "TargetsConstant"),
     "classes-missing": _answer(""),
     "targets-shifted": _answer("loss mean", "LossConstant", "LossAtChance"),
-    "targets-are-inputs": _answer(""),
+    "targets-are-inputs": _answer("fact sightings", "TargetsAreInputs"),
     "targets-too-large": _answer("loss mean", "TargetsOutOfReach", "DataNotNormalised"),
     # Batches
     "bad-batch": _answer("loss mean", "NonFinite LossSpike GradientSpike LossDiverged", "BadBatch"),

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lightning_hooks.engine.lookouts import accumulation, batches, cleared, clearing, clipping, leftovers, memory, resume, rows
+from lightning_hooks.engine.lookouts import (
+    accumulation,
+    batches,
+    cleared,
+    clearing,
+    clipping,
+    leftovers,
+    memory,
+    resume,
+    rows,
+    targets,
+)
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from lightning_hooks.engine.participants.lookout import Lookout
 
-_FILES = (clearing, cleared, leftovers, clipping, accumulation, resume, memory, rows, batches)
+_FILES = (clearing, cleared, leftovers, clipping, accumulation, resume, memory, rows, batches, targets)
 
 
 def lookouts_of(surroundings: Surroundings, kinds: Iterable[str]) -> list[Lookout]:

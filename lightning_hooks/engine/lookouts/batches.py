@@ -6,18 +6,16 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import Any, ClassVar, Final
 
-import torch
-from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from lightning_hooks.engine.lookouts.entry import Entry
 from lightning_hooks.engine.lookouts.fingerprints import Fingerprint, fingerprint_of
 from lightning_hooks.engine.lookouts.repeats import MOST, Repeats
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
-from lightning_hooks.engine.participants.compiled import compiled_modules
 from lightning_hooks.engine.participants.lookout import Lookout
-from lightning_hooks.hooks import Handles, HookSwitch, OurHook
-from lightning_hooks.nested.tensors import tensors_in, tensors_of
+from lightning_hooks.hooks import Handles, HookSwitch
+from lightning_hooks.nested.tensors import tensors_of
 from lightning_hooks.records.facts import Sighting
 
 _RANDOM: Final = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -39,35 +37,26 @@ class BatchesLookout(Lookout):
         self._repeats = Repeats()
         self._pending: deque[tuple[int, Fingerprint]] = deque()
         self._step = 0
-        self._waits = False  # whether the first call of the root module in the step is still to come
-        self._is_compiled = False
+        self._entry = Entry(surroundings, self.saw_batch)
 
     def step_key(self, step: int, stage: str) -> Hashable | None:
         return "batches" if stage == "train" and self._repeats.count < MOST and not self._around.overfits else None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        self._step, self._waits = step, True
+        self._step = step
+        self._entry.begin_step()
 
     def joined(self, switch: HookSwitch, handles: Handles) -> None:
-        model = self._around.model()
-        self._is_compiled = model is not None and id(model) in compiled_modules(model)
+        self._entry.look_up()
 
     def register(self, key: Any, switch: HookSwitch, handles: Handles) -> None:
-        model = self._around.model()
-        if model is not None and not self._around.knows_batches and not self._is_compiled:
-            handles.register(model.register_forward_pre_hook, _Entry(self, switch), with_kwargs=True)
+        self._entry.register(switch, handles)
 
     def saw_batch(self, batch: Any) -> None:
         self._take()
         fingerprint = fingerprint_of(tensors_of(batch))
         if fingerprint is not None:
             self._pending.append((self._step, fingerprint))
-
-    def entered(self, given: Any) -> None:
-        """Called with the arguments of the root module, at each of its calls with gradients."""
-        if self._waits:
-            self._waits = False
-            self.saw_batch(list(tensors_in(given)))
 
     def _take(self) -> None:
         """Compare the batches that have arrived from the device."""
@@ -106,18 +95,6 @@ class BatchesLookout(Lookout):
             text = f"the loader shuffles, but the same {period} batches come again and again in the same order"
             return Sighting("epochs-repeat", text)
         return Sighting("batches-repeat", f"the same {period} batches come again and again in the same order")
-
-
-class _Entry(OurHook):
-    """A hook on the calls of the root module, which it only notes."""
-
-    def __init__(self, lookout: BatchesLookout, switch: HookSwitch) -> None:
-        self.switch = switch
-        self._lookout = lookout
-
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self.switch.is_on and torch.is_grad_enabled():
-            self._lookout.entered((args, kwargs))
 
 
 def _is_stream(loader: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The rule on targets that are far larger than the output of a model that is to predict them."""
+"""Rules on targets: those that no model can reach, that do not count or vary, and what they have of the given tokens."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import numpy as np
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.layers import last_layer
 from lightning_hooks.health.roles import Array, roles_of
-from lightning_hooks.health.rule import HealthRule, Kind, Symptom, symptoms_where
+from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_structure
+from lightning_hooks.health.rules.sightings import SightingRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,5 +75,69 @@ def _text(residual: float) -> str:
     return f"the loss is the mean squared error of this output, which misses its targets by {residual:.3g}"
 
 
-RULES: Final[tuple[HealthRule, ...]] = (TargetsOutOfReach(),)
+@dataclass(frozen=True, kw_only=True)
+class TargetsIgnored(SightingRule):
+    """No target counts: all of them are the class that the cross entropy ignores, and the loss is 0 or not a number.
+
+    The targets of the losses of the first steps are read from the graph of the loss.
+    """
+
+    looks_for: ClassVar[tuple[str, ...]] = ("targets-ignored",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Print the targets of one batch: what is to be learned must not be `ignore_index` (-100 by default).",
+        "If a template or a mask decides which tokens are targets, look whether it is found in the tokens of the batch.",
+    )
+    source: ClassVar[str] = "a definition; at five losses, because a batch may have no target by chance"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetsConstant(SightingRule):
+    """All targets that the loader gives are the same number or class.
+
+    It ends with the first target that is another one. Targets that the training step itself makes, such as the labels of a
+    contrastive loss, are not judged, and in a plain loop nobody knows which ones these are.
+    """
+
+    looks_for: ClassVar[tuple[str, ...]] = ("targets-constant",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at the labels of the data set: at the column that is read, at a join, at files that are sorted by class.",
+        "If the data are sorted by class, let the loader shuffle.",
+    )
+    source: ClassVar[str] = "ours: an epoch of 200 samples or more, else 1,500 samples, and 10,000 if all are 0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndNeverTarget(SightingRule):
+    """The token that ends the sequences of a language model is never a target, so that the model never ends a text.
+
+    The usual reason is padding that has the id of the end token, and is ignored. Some models are not to learn where texts end.
+    """
+
+    severity: Severity = Severity.INFO
+    looks_for: ClassVar[tuple[str, ...]] = ("end-never-target",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Give the padding an id of its own, or ignore it by the attention mask and not by its id.",
+    )
+    source: ClassVar[str] = "ours: 20 padded sequences of the first 12 steps, whose last targets vary"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetsAreInputs(SightingRule):
+    """Each target is the token that the model is given at the same place, so that it learns to copy.
+
+    In an autoencoder this is meant. A model of language is to predict the next token.
+    """
+
+    severity: Severity = Severity.INFO
+    looks_for: ClassVar[tuple[str, ...]] = ("targets-are-inputs",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "If the model is to predict the next token, shift the targets: `logits[:, :-1]` and `tokens[:, 1:]`.",
+    )
+    source: ClassVar[str] = "a definition; of 200 targets or more"
+
+
+RULES: Final[tuple[HealthRule, ...]] = (
+    *(TargetsOutOfReach(), TargetsIgnored(), TargetsConstant()),
+    *(EndNeverTarget(), TargetsAreInputs()),
+)
 """The rules on targets, with their defaults."""

@@ -98,11 +98,11 @@ def page() -> str:
     audit = [
         line("nan-planted", said("TA100 NaN or Inf Detected", "error"), ratio=2.0),
         line("rate-far-too-low", said("TA402 Weight Decay on Norm/Bias", "warn"), ratio=3.0),
-        line("targets-constant"),
+        line("some-labels-shuffled"),
         line("mlp-relu", said("TA402 Weight Decay on Norm/Bias", "warn"), ratio=4.0, failures=["a check raised"]),
     ]
     own = [line(name, peer="HealthMonitor alone", version="0.1.0") for name in ("nan-planted", "mlp-relu")]
-    chosen = [TRAININGS[name] for name in ("nan-planted", "rate-far-too-low", "targets-constant", "layers-of-zeros")]
+    chosen = [TRAININGS[name] for name in ("nan-planted", "rate-far-too-low", "some-labels-shuffled", "layers-of-zeros")]
     return peer_table.section([*audit, *own], [TRAININGS["mlp-relu"], TRAININGS["mlp-tanh"]], chosen)
 
 
@@ -122,7 +122,7 @@ def test_the_section_says_what_was_run(page: str) -> None:
 def test_the_section_shows_what_fits_each_fault(page: str) -> None:
     assert "| nan-planted | TA100 NaN or Inf Detected | - |  |" in page
     assert "| rate-far-too-low | other | not run |  |" in page
-    assert "| targets-constant | - | not run | no trace in layers |" in page
+    assert "| some-labels-shuffled | - | not run | no trace in layers |" in page
     assert "| layers-of-zeros |" not in page
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from lightning_hooks.health.rule import Severity
 from lightning_hooks.health.rules.batches import BatchesRepeat, BatchStuck, EpochsRepeat, WorkersRepeat
+from lightning_hooks.health.rules.targets import EndNeverTarget, TargetsAreInputs, TargetsConstant, TargetsIgnored
 from lightning_hooks.records.facts import Sighting, StepFacts
 from tests.health.rules.made import diagnosed, run, structure_of
 
@@ -17,6 +18,10 @@ MODEL = structure_of({"fc": "Linear"})
         (EpochsRepeat(), Severity.WARNING),
         (BatchStuck(), Severity.WARNING),
         (BatchesRepeat(), Severity.INFO),
+        (TargetsIgnored(), Severity.WARNING),
+        (TargetsConstant(), Severity.WARNING),
+        (EndNeverTarget(), Severity.INFO),
+        (TargetsAreInputs(), Severity.INFO),
     ],
     ids=lambda each: getattr(each, "name", each),
 )

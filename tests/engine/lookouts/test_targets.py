@@ -1,0 +1,204 @@
+"""A lookout notes targets that do not count or vary, and how they follow from the given tokens, by the graph of the loss."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from lightning_hooks import HealthMonitor, assert_no_hooks, instrument
+from lightning_hooks.engine.lookouts.loss_targets import targets_of
+from tests.callbacks.models import Net
+from tests.engine.lookouts.loops import in_loop, in_trainer
+
+RULES = ["TargetsIgnored", "TargetsConstant", "EndNeverTarget", "TargetsAreInputs"]
+
+
+class Classes(Net):
+    """Classifies into three classes, with the labels of the batch, or those that a function makes of them."""
+
+    def __init__(self, labels=lambda y: y, loss=F.cross_entropy):
+        super().__init__()
+        self.labels, self.loss = labels, loss
+
+    def training_step(self, batch, batch_idx):
+        return self.loss(self(batch[0]), self.labels(batch[1]))
+
+
+def classes_of(label, batches=30, rows=64):
+    return [(torch.randn(rows, 6), label(torch.randint(3, (rows,)))) for _ in range(batches)]
+
+
+def told(folder, module, batches, **options):
+    found = in_trainer(folder, module, batches, RULES, **options).values()
+    return [(each.rule, each.severity, each.first_step, each.message) for each in found]
+
+
+def test_targets_none_of_which_counts_are_named(tmp_path):
+    ignored = classes_of(lambda y: torch.full_like(y, -100))
+    text = "No target counts: all 320 targets of 5 losses are -100, which the loss ignores."
+    assert told(tmp_path, Classes(), ignored) == [("TargetsIgnored", "warning", 4, text)]
+    summed = Classes(loss=lambda x, y: F.cross_entropy(x, y, reduction="sum"))
+    assert told(tmp_path, summed, ignored) == [("TargetsIgnored", "warning", 4, text)]
+
+
+def test_labels_of_one_class_are_named(tmp_path):
+    text = "The targets do not vary: those of 1,536 samples are all 2."
+    ones = classes_of(lambda y: torch.full_like(y, 2))
+    assert told(tmp_path, Classes(), ones) == [("TargetsConstant", "warning", 23, text)]
+    zeros = classes_of(torch.zeros_like, batches=20)
+    text = "The targets do not vary: those of 1,280 samples are all 0."
+    assert told(tmp_path, Classes(), zeros) == [("TargetsConstant", "warning", 19, text)]
+
+
+def test_targets_of_one_number_are_named(tmp_path):
+    batches = [(torch.randn(64, 6), torch.full((64, 3), 2.5)) for _ in range(20)]
+    text = "The targets do not vary: those of 1,280 samples are all 2.5."
+    assert told(tmp_path, Net(), batches) == [("TargetsConstant", "warning", 19, text)]
+
+
+def partly(y):
+    return torch.where(torch.rand(len(y)) < 0.99, -100, y)
+
+
+@pytest.mark.parametrize(
+    ("module", "label"),
+    [
+        (lambda: Classes(), lambda y: y),
+        (lambda: Classes(), partly),
+        (lambda: Classes(lambda y: torch.zeros_like(y)), lambda y: y),
+        (lambda: Classes(loss=lambda x, y: F.cross_entropy(x, y, reduction="sum") + x.square().mean()), lambda y: 0 * y - 100),
+        (lambda: Classes(loss=lambda x, y: F.binary_cross_entropy_with_logits(x[:, 0], torch.ones(len(x)))), lambda y: y),
+    ],
+    ids=["usual", "few count", "labels of a contrast", "another loss beside", "ones by the step"],
+)
+def test_targets_that_vary_or_are_made_on_purpose_are_silent(tmp_path, module, label):
+    assert told(tmp_path, module(), classes_of(label)) == []
+
+
+def test_a_rare_event_that_comes_late_ends_the_finding(tmp_path):
+    batches = classes_of(torch.zeros_like, batches=40)
+    batches[30][1][3] = 1
+    assert told(tmp_path, Classes(), batches) == []
+
+
+class Speaker(nn.Module):
+    """Scores the next token."""
+
+    def __init__(self, tokens=20):
+        super().__init__()
+        self.table, self.head = nn.Embedding(tokens, 8), nn.Linear(8, tokens)
+
+    def forward(self, ids):
+        return self.head(self.table(ids))
+
+
+def padded(pad, rows=8, length=10, end=1):
+    """Sequences of random tokens, an end token and padding."""
+    ids = torch.randint(3, 20, (rows, length))
+    for row, last in enumerate(torch.randint(3, length - 3, (rows,)).tolist()):
+        ids[row, last], ids[row, last + 1 :] = end, pad
+    return ids
+
+
+def of_language(batch, loss, notes=False):
+    """What is said of a plain loop that trains a `Speaker`."""
+    model = Speaker()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    backward = torch.Tensor.backward
+
+    def loop(watched, step):
+        value = loss(model, batch())
+        if notes:
+            watched.note_loss(value)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+
+    found = in_loop(model, optimizer, loop, RULES)
+    assert_no_hooks(model)
+    assert torch.Tensor.backward is backward
+    return [(each.rule, each.severity, each.rows, each.message) for each in found.values()]
+
+
+def shifted(ignored):
+    return lambda model, ids: F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten(), ignore_index=ignored)
+
+
+def masked(model, ids):
+    """As a collator does it that masks the padding, whose id is that of the end."""
+    labels = torch.where(ids == 1, -100, ids)
+    return F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+@pytest.mark.parametrize("notes", [False, True])
+@pytest.mark.parametrize("loss", [shifted(1), masked], ids=["by its id", "by a mask"])
+def test_an_end_token_that_is_ignored_as_padding_is_a_note(loss, notes):
+    text = "Token 1 follows the last target of each padded sequence, and is never a target itself."
+    assert of_language(lambda: padded(pad=1), loss, notes) == [("EndNeverTarget", "info", ("",), text)]
+
+
+def test_targets_that_are_not_shifted_are_a_note():
+    text = "Each target is the token that the model is given at the same place."
+    copied = of_language(lambda: padded(pad=2), lambda model, ids: F.cross_entropy(model(ids).flatten(0, 1), ids.flatten()))
+    assert copied == [("TargetsAreInputs", "info", ("",), text)]
+
+
+def guessed(model, ids):
+    """As a model that fills in masked tokens is trained."""
+    is_masked = torch.rand(ids.shape) < 0.3
+    targets = torch.where(is_masked, ids, -100)
+    return F.cross_entropy(model(torch.where(is_masked, 2, ids)).flatten(0, 1), targets.flatten())
+
+
+def tagged(model, ids):
+    return F.cross_entropy(model(ids).flatten(0, 1), torch.where(ids == 1, -100, ids % 5).flatten())
+
+
+@pytest.mark.parametrize(
+    ("batch", "loss"),
+    [
+        (lambda: padded(pad=2), shifted(2)),
+        (lambda: padded(pad=0), shifted(-100)),
+        (lambda: torch.randint(20, (8, 10)), shifted(-100)),
+        (lambda: padded(pad=2), guessed),
+        (lambda: padded(pad=1), tagged),
+    ],
+    ids=["padding of its own", "padding that counts", "no padding", "masked tokens", "tags"],
+)
+def test_usual_targets_of_tokens_are_silent(batch, loss):
+    assert of_language(batch, loss) == []
+
+
+def test_a_tensor_that_was_saved_under_hooks_is_not_unpacked():
+    unpacked = []
+    logits = torch.randn(4, 3, requires_grad=True)
+    with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: unpacked.append(1) or tensor):
+        loss = F.cross_entropy(logits, torch.tensor([0, 1, 2, 0]))
+    assert targets_of(loss) == [] and unpacked == []
+    assert len(targets_of(F.cross_entropy(logits, torch.tensor([0, 1, 2, 0])))) == 1
+
+
+def test_backward_is_torchs_again_after_an_exception_and_theirs_stays():
+    backward, model = torch.Tensor.backward, nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    monitor = HealthMonitor
+    with pytest.raises(KeyboardInterrupt), instrument(model, [monitor(rules=RULES)], optimizer=optimizer):
+        assert torch.Tensor.backward is not backward
+        raise KeyboardInterrupt
+    assert torch.Tensor.backward is backward
+    calls = []
+    with instrument(model, [monitor(rules=RULES)], optimizer=optimizer):
+        ours = torch.Tensor.backward
+
+        def theirs(tensor, *args, **kwargs):
+            calls.append(1)
+            ours(tensor, *args, **kwargs)
+
+        torch.Tensor.backward = theirs
+    try:
+        assert torch.Tensor.backward is theirs
+        model(torch.ones(1, 2)).sum().backward()
+        assert calls == [1] and model.weight.grad is not None
+    finally:
+        torch.Tensor.backward = backward
