@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import perf_counter, sleep
 from typing import Any
 
 import torch
@@ -206,6 +207,40 @@ def same_few_batches(seed: int) -> Case:
     )
 
 
+class SlowDigits(Dataset[tuple[Tensor, Tensor]]):
+    """Takes three milliseconds to read a digit."""
+
+    def __init__(self) -> None:
+        self.inputs, self.labels = digits()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        sleep(0.003)
+        return self.inputs[index], self.labels[index]
+
+
+class Timed(Perceptron):
+    """Keeps the seconds before each batch."""
+
+    def __init__(self) -> None:
+        super().__init__(adamw(1e-3))
+        self.waits: list[float] = []
+        self._end = perf_counter()
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.waits.append(perf_counter() - self._end)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._end = perf_counter()
+
+
+def waits_for_data(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Timed(), DataLoader(SlowDigits(), 32, shuffle=True, drop_last=True))
+
+
 def sorted_by_label(seed: int) -> Case:
     torch.manual_seed(seed)
     inputs, labels = digits()
@@ -373,6 +408,15 @@ TRAININGS = [
         "set",
         Expectation("pattern", ("BatchesRepeat",)),
         "The data set holds the same 128 digits again and again, in one order.",
+    ),
+    Training(
+        "waits-for-data",
+        "data",
+        waits_for_data,
+        70,
+        "set",
+        Expectation("pattern", ("WaitsForData",)),
+        "The loader reads slowly and without workers, so that most of the time is spent waiting for it.",
     ),
     Training(
         "sorted-by-label",

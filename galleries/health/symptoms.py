@@ -143,6 +143,7 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "targets-ignored": lambda w: set(w.losses) == {0.0},
     "end-token-ignored": lambda w: 0 not in w.module.targets and w.end() < 1.5,
     "tokens-not-shifted": lambda w: w.end() < 0.1,
+    "waits-for-data": lambda w: sorted(w.module.waits)[35] > 0.09,
     "sorted-by-label": lambda w: max(w.losses[5:]) > 3 * w.losses[0],
     # numerics
     "nan-planted": lambda w: w.finite() == 60,

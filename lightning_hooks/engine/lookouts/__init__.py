@@ -15,11 +15,12 @@ from lightning_hooks.engine.lookouts import (
     resume,
     rows,
     targets,
+    waiting,
 )
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from lightning_hooks.engine.participants.lookout import Lookout
 
-_FILES = (clearing, cleared, leftovers, clipping, accumulation, resume, memory, rows, batches, targets)
+_FILES = (clearing, cleared, leftovers, clipping, accumulation, resume, memory, rows, batches, targets, waiting)
 
 
 def lookouts_of(surroundings: Surroundings, kinds: Iterable[str]) -> list[Lookout]:

@@ -27,12 +27,13 @@ from lightning_hooks.health.rules import (
     targets,
     units,
     updates,
+    waiting,
     zeros,
 )
 
 _FILES: Final = (
     *(membership, order, resume, copies, flow, zeros, calls, modes, facts, nonfinite, numerics, loss),
-    *(first_loss, targets, batches, gradients, updates, between, dead, activations, initialisation, units),
+    *(first_loss, targets, batches, waiting, gradients, updates, between, dead, activations, initialisation, units),
 )
 
 DEFAULT_RULES: Final[tuple[HealthRule, ...]] = tuple(rule for file in _FILES for rule in file.RULES)

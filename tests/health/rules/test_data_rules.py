@@ -5,6 +5,7 @@ import pytest
 from lightning_hooks.health.rule import Severity
 from lightning_hooks.health.rules.batches import BatchesRepeat, BatchStuck, EpochsRepeat, WorkersRepeat
 from lightning_hooks.health.rules.targets import EndNeverTarget, TargetsAreInputs, TargetsConstant, TargetsIgnored
+from lightning_hooks.health.rules.waiting import WaitsForData
 from lightning_hooks.records.facts import Sighting, StepFacts
 from tests.health.rules.made import diagnosed, run, structure_of
 
@@ -22,6 +23,7 @@ MODEL = structure_of({"fc": "Linear"})
         (TargetsConstant(), Severity.WARNING),
         (EndNeverTarget(), Severity.INFO),
         (TargetsAreInputs(), Severity.INFO),
+        (WaitsForData(), Severity.INFO),
     ],
     ids=lambda each: getattr(each, "name", each),
 )

@@ -1,0 +1,31 @@
+"""The rule on the time that passes between steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from lightning_hooks.health.rule import HealthRule, Severity
+from lightning_hooks.health.rules.sightings import SightingRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitsForData(SightingRule):
+    """Most of the time of a step passes between the end of a step and the next batch: the training waits for its data.
+
+    The steps 10 to 60 are timed. Of a GPU it is the time in which the GPU has nothing to do, so that data that are prepared
+    meanwhile do not count. It costs time and no quality.
+    """
+
+    severity: Severity = Severity.INFO
+    looks_for: ClassVar[tuple[str, ...]] = ("waits-for-data",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Give the DataLoader more workers: `num_workers`, with `persistent_workers=True` where epochs are short.",
+        "Decode, resize and tokenize the data once, before the training.",
+        "If callbacks or logging do much after each step, let them act less often.",
+    )
+    source: ClassVar[str] = "ours: half of a step, and 20 ms, as the median of 49 steps"
+
+
+RULES: Final[tuple[HealthRule, ...]] = (WaitsForData(),)
+"""The rule on the time between steps, with its defaults."""
