@@ -6,19 +6,15 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import Any, ClassVar, Final
 
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
-from torch.utils.data.distributed import DistributedSampler
-
 from lightning_hooks.engine.lookouts.entry import Entry
 from lightning_hooks.engine.lookouts.fingerprints import Fingerprint, fingerprint_of
+from lightning_hooks.engine.lookouts.loaders import batches_of, is_stream, shuffles
 from lightning_hooks.engine.lookouts.repeats import MOST, Repeats
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.hooks import Handles, HookSwitch
 from lightning_hooks.nested.tensors import tensors_of
 from lightning_hooks.records.facts import Sighting
-
-_RANDOM: Final = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 class BatchesLookout(Lookout):
@@ -81,40 +77,20 @@ class BatchesLookout(Lookout):
         if since is not None:
             kind = "batch-stuck" if self._around.knows_batches else "batches-repeat"
             yield Sighting(kind, f"all batches since step {since} are the same one, and those before it were others")
-        if repeats.are_all_the_same and any(_length(each) > 1 for each in self._around.loaders()):
+        if repeats.are_all_the_same and any(batches_of(each) > 1 for each in self._around.loaders()):
             yield Sighting("batches-repeat", "all batches are the same one, although the loader has several")
 
     def _in_a_row(self, times: int) -> Sighting:
         text = f"each batch comes {times} times in a row"
-        if any(_is_stream(each) and each.num_workers == times for each in self._around.loaders()):
+        if any(is_stream(each) and each.num_workers == times for each in self._around.loaders()):
             return Sighting("workers-repeat", f"{text}: each of the {times} workers of the loader reads all of its data set")
         return Sighting("batches-in-a-row", text)
 
     def _in_each_epoch(self, period: int) -> Sighting:
-        if any(map(_shuffles, self._around.loaders())):
+        if any(map(shuffles, self._around.loaders())):
             text = f"the loader shuffles, but the same {period} batches come again and again in the same order"
             return Sighting("epochs-repeat", text)
         return Sighting("batches-repeat", f"the same {period} batches come again and again in the same order")
-
-
-def _is_stream(loader: Any) -> bool:
-    return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
-
-
-def _shuffles(loader: Any) -> bool:
-    """Whether a loader draws the order of its samples anew in each epoch, as far as its sampler says."""
-    if not isinstance(loader, DataLoader) or _is_stream(loader):
-        return False
-    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
-    return isinstance(sampler, _RANDOM) or (isinstance(sampler, DistributedSampler) and sampler.shuffle)
-
-
-def _length(loader: Any) -> int:
-    """The number of batches of a loader; 0 if nobody knows."""
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return 0
 
 
 LOOKOUTS: Final[tuple[type[Lookout], ...]] = (BatchesLookout,)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
+from lightning_hooks.stats import kernels
 from lightning_hooks.stats.host_copy import HostCopy, begin_copy
 from lightning_hooks.tensor_kinds import is_dense, is_transformed
 
@@ -39,7 +40,7 @@ class Fingerprint(NamedTuple):
     @property
     def has_arrived(self) -> bool:
         """Whether `value` returns without waiting."""
-        return all(each.has_arrived for each in self.copies)
+        return have_arrived(self.copies)
 
     def value(self) -> int:
         """The fingerprint as a number, which is equal for equal batches of one process."""
@@ -65,12 +66,24 @@ def fingerprint_of(tensors: Iterable[Tensor]) -> Fingerprint | None:
 
 def can_copy(tensor: Tensor) -> bool:
     """Whether elements of a tensor can be copied to the host without waiting for a device."""
-    return is_dense(tensor) and tensor.device.type in ("cpu", "cuda") and not is_transformed(tensor)
+    if not is_dense(tensor) or tensor.device.type not in ("cpu", "cuda") or is_transformed(tensor):
+        return False
+    return not kernels.is_capturing(tensor.device)
+
+
+def have_arrived(copies: Sequence[HostCopy]) -> bool:
+    """Whether copies are complete. While a CUDA graph is captured, CUDA may not be asked, and the answer is no."""
+    if all(each.ready for each in copies):
+        return True
+    return not torch.cuda.is_current_stream_capturing() and all(each.has_arrived for each in copies)
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:
     """Some elements of a tensor as bytes, spread over all of it."""
     tensor = tensor.detach()
+    if not tensor.is_contiguous():
+        # Images may be stored with their channels last: look at the dimensions in the order of the memory.
+        tensor = tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
     if tensor.is_contiguous():
         position = bisect_right(_STRIDES, max(1, tensor.numel() // _LEAST)) - 1
         few = tensor.view(-1)[:: _STRIDES[position]]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lightning_hooks.engine.lookouts.backward import BackwardCalls
 from lightning_hooks.engine.lookouts.entry import Entry
-from lightning_hooks.engine.lookouts.fingerprints import can_copy
+from lightning_hooks.engine.lookouts.fingerprints import can_copy, have_arrived
+from lightning_hooks.engine.lookouts.loaders import batches_of
 from lightning_hooks.engine.lookouts.loss_targets import LossTarget, targets_of
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from lightning_hooks.engine.lookouts.tokens import Tokens
@@ -69,7 +70,7 @@ class _Loss(NamedTuple):
         copies = [self.value, *(each.range for each in self.targets)]
         if self.sequences is not None:
             copies += [self.sequences.targets, *self.sequences.given]
-        return all(each.has_arrived for each in copies)
+        return have_arrived(copies)
 
 
 class TargetsLookout(Lookout):
@@ -230,12 +231,7 @@ class TargetsLookout(Lookout):
 
     def _are_enough(self, batches: int, samples: int, value: float) -> bool:
         loaders = self._around.loaders()
-        try:
-            is_epoch = len(loaders) == 1 and batches >= len(loaders[0]) > 1
-        # A stream has no length.
-        except (TypeError, NotImplementedError):
-            is_epoch = False
-        if is_epoch:
+        if len(loaders) == 1 and batches >= batches_of(loaders[0]) > 1:
             return samples >= _OF_AN_EPOCH
         return samples >= (_SAMPLES if value else _SAMPLES_OF_ZERO)
 

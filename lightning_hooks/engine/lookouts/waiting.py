@@ -84,23 +84,28 @@ class WaitingLookout(Lookout):
             self._begin()
 
     def _begin(self) -> None:
-        if self._looked > _BEGIN:
+        if self._looked > _BEGIN and not self._is_capturing:
             begin = _Mark(self._is_on_gpu)
             if self._end is not None:
                 self._pending.append((self._end, begin))
             self._end = None
 
     def end_step(self) -> None:
-        if self._looked >= _BEGIN:
+        if self._looked >= _BEGIN and not self._is_capturing:
             self._end = _Mark(self._is_on_gpu)
         self._take()
+
+    @property
+    def _is_capturing(self) -> bool:
+        """Whether a CUDA graph is captured, in which no time passes."""
+        return self._is_on_gpu and torch.cuda.is_current_stream_capturing()
 
     def left(self) -> None:
         self._pending.clear()
         self._end = self._last_begin = None
 
     def _take(self) -> None:
-        while self._pending and self._pending[0][1].has_passed:
+        while self._pending and not self._is_capturing and self._pending[0][1].has_passed:
             end, begin = self._pending.popleft()
             if self._last_begin is not None and len(self._waits) < WINDOW:
                 self._waits.append((end.until(begin), self._last_begin.until(begin)))
