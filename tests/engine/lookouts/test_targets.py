@@ -202,3 +202,24 @@ def test_backward_is_torchs_again_after_an_exception_and_theirs_stays():
         assert calls == [1] and model.weight.grad is not None
     finally:
         torch.Tensor.backward = backward
+
+
+def test_neither_weights_nor_random_numbers_change():
+    def trained(is_watched):
+        torch.manual_seed(0)
+        model = Speaker()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def loop(watched, step):
+            optimizer.zero_grad()
+            shifted(1)(model, padded(pad=1)).backward()
+            optimizer.step()
+
+        if is_watched:
+            in_loop(model, optimizer, loop, [*RULES, "BatchesRepeat", "WaitsForData"])
+        else:
+            for step in range(30):
+                loop(None, step)
+        return [*model.parameters(), torch.get_rng_state()]
+
+    assert all(map(torch.equal, trained(True), trained(False)))
