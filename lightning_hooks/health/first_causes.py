@@ -61,6 +61,8 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         alternatives=("A new stage of the training on purpose: accept the finding.",),
         confidence="likely",
         detail=what_is_lost,
+    ),
+    CauseRule(
         name="TargetsIgnored",
         message="No target of the loss counts, so that there is nothing to learn from.",
         required=("TargetsIgnored",),

@@ -27,7 +27,7 @@ LearningRateTooHigh LearningRateTooLow InitializationTooLarge InitializationTooS
 GradientCut ParametersForgotten BadBatch NumericalRange DataNotNormalised ClippingStopsLearning UnitCollapsed
 GradientsNotCleared GradientsClearedEarly InputOfZeros PathShut WeightDecayDominates EvaluationMode ReplicasApart DropoutTooHigh
 LossAtChance WeightsWritten GradientsMixed ClippingMisplaced AccumulationNotDivided OptimizerWritesCopy ResumedWithoutState
-LossAtChance WeightsWritten TargetsIgnored
+TargetsIgnored
 """.split()
 
 

@@ -13,7 +13,6 @@ from lightning_hooks.health.layers import last_layer
 from lightning_hooks.health.roles import Array, roles_of
 from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, symptoms_where
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_loss, no_structure
-from lightning_hooks.health.rules.sightings import SightingRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +75,15 @@ def _text(residual: float) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetsIgnored(SightingRule):
+class TargetsIgnored(HealthRule):
     """No target counts: all of them are the class that the cross entropy ignores, and the loss is 0 or not a number.
 
     The targets of the losses of the first steps are read from the graph of the loss.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("targets-ignored",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Print the targets of one batch: what is to be learned must not be `ignore_index` (-100 by default).",
@@ -91,13 +93,16 @@ class TargetsIgnored(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetsConstant(SightingRule):
+class TargetsConstant(HealthRule):
     """All targets that the loader gives are the same number or class.
 
     It ends with the first target that is another one. Targets that the training step itself makes, such as the labels of a
     contrastive loss, are not judged, and in a plain loop nobody knows which ones these are.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("targets-constant",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Look at the labels of the data set: at the column that is read, at a join, at files that are sorted by class.",
@@ -107,13 +112,16 @@ class TargetsConstant(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndNeverTarget(SightingRule):
+class EndNeverTarget(HealthRule):
     """The token that ends the sequences of a language model is never a target, so that the model never ends a text.
 
     The usual reason is padding that has the id of the end token, and is ignored. Some models are not to learn where texts end.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
     severity: Severity = Severity.INFO
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("end-never-target",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Give the padding an id of its own, or ignore it by the attention mask and not by its id.",
@@ -122,13 +130,16 @@ class EndNeverTarget(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetsAreInputs(SightingRule):
+class TargetsAreInputs(HealthRule):
     """Each target is the token that the model is given at the same place, so that it learns to copy.
 
     In an autoencoder this is meant. A model of language is to predict the next token.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
     severity: Severity = Severity.INFO
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("targets-are-inputs",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "If the model is to predict the next token, shift the targets: `logits[:, :-1]` and `tokens[:, 1:]`.",

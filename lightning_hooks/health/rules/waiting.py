@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from lightning_hooks.health.rule import HealthRule, Severity
-from lightning_hooks.health.rules.sightings import SightingRule
 
 
 @dataclass(frozen=True, kw_only=True)
-class WaitsForData(SightingRule):
+class WaitsForData(HealthRule):
     """Most of the time of a step passes between the end of a step and the next batch: the training waits for its data.
 
     The steps 10 to 60 are timed. Of a GPU it is the time in which the GPU has nothing to do, so that data that are prepared
     meanwhile do not count. It costs time and no quality.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
     severity: Severity = Severity.INFO
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("waits-for-data",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Give the DataLoader more workers: `num_workers`, with `persistent_workers=True` where epochs are short.",
