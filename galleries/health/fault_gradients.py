@@ -339,7 +339,7 @@ TRAININGS = [
         cleared_early,
         100,
         "set",
-        Expectation("pattern", ("ZeroGradients",), cause="GradientsClearedEarly"),
+        Expectation("fact", ("ClearedBeforeStep", "ZeroGradients"), cause="GradientsClearedEarly"),
         "Gradients are cleared between the backward pass and the step.",
     ),
     Training(

@@ -103,6 +103,7 @@ def is_plain_mean(node: Any) -> bool:
     """Whether a loss, by its node in the graph, is a mean, or a sum of losses one of which is a mean.
 
     Example:
+        >>> import torch
         >>> values = torch.ones(3, requires_grad=True)
         >>> is_plain_mean(values.mean().grad_fn), is_plain_mean((values.mean() / 4).grad_fn)
         (True, False)
