@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
+from galleries.health.fault_buffers import PRETRAINED
 from galleries.health.witness import Witness
 
 
@@ -50,6 +51,11 @@ def evaluates(witness: Witness) -> bool:
     return bool(norms) and not any(module.training for module in norms)
 
 
+def batches(witness: Witness, name: str) -> int:
+    """The number of batches by which the statistics of a norm have moved in the training."""
+    return int(witness.module.get_buffer(f"{name}.num_batches_tracked")) - PRETRAINED
+
+
 LINEAR = [f"encoder.{index}" for index in (2, 6, 8)]
 
 SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
@@ -60,6 +66,8 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "contrast-without-negatives": lambda w: w.outputs[60, "projector"].spread < 0.05,
     "softmax-over-batch": lambda w: w.end() > 1.2,
     "sign-forgotten": lambda w: w.end() < -1e4,
+    # buffers
+    "frozen-norms-back-in-training": lambda w: w.change("encoder.0.weight") == 0 and batches(w, "encoder.1") == 110,
     # gradients
     "detached-encoder": lambda w: without_gradient(w, "encoder") and w.end() > 1.9,
     "cleared-early": lambda w: w.change("encoder.0.weight") == 0 and w.change("head.weight") == 0,

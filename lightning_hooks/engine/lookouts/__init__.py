@@ -10,6 +10,7 @@ from lightning_hooks.engine.lookouts import (
     cleared,
     clearing,
     clipping,
+    frozen_norms,
     leftovers,
     memory,
     resume,
@@ -20,7 +21,7 @@ from lightning_hooks.engine.lookouts import (
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from lightning_hooks.engine.participants.lookout import Lookout
 
-_FILES = (clearing, cleared, leftovers, clipping, accumulation, resume, memory, rows, batches, targets, waiting)
+_FILES = (clearing, cleared, leftovers, clipping, accumulation, resume, memory, rows, batches, targets, waiting, frozen_norms)
 
 
 def lookouts_of(surroundings: Surroundings, kinds: Iterable[str]) -> list[Lookout]:

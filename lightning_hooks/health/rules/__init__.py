@@ -9,6 +9,7 @@ from lightning_hooks.health.rules import (
     activations,
     batches,
     between,
+    buffers,
     calls,
     copies,
     dead,
@@ -32,8 +33,8 @@ from lightning_hooks.health.rules import (
 )
 
 _FILES: Final = (
-    *(membership, order, resume, copies, flow, zeros, calls, modes, facts, nonfinite, numerics, loss),
-    *(first_loss, targets, batches, waiting, gradients, updates, between, dead, activations, initialisation, units),
+    *(membership, order, resume, copies, flow, zeros, calls, modes, buffers, facts, nonfinite, numerics),
+    *(loss, first_loss, targets, batches, waiting, gradients, updates, between, dead, activations, initialisation, units),
 )
 
 DEFAULT_RULES: Final[tuple[HealthRule, ...]] = tuple(rule for file in _FILES for rule in file.RULES)

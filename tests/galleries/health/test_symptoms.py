@@ -9,6 +9,7 @@ import pytest
 
 from galleries.health import (
     fault_activations,
+    fault_buffers,
     fault_data,
     fault_gradients,
     fault_initialisation,
@@ -25,7 +26,7 @@ from galleries.health.witness import Witness
 from galleries.sample import sample
 
 FAMILIES = [
-    *(fault_activations, fault_data, fault_gradients, fault_initialisation, fault_loss),
+    *(fault_activations, fault_buffers, fault_data, fault_gradients, fault_initialisation, fault_loss),
     *(fault_masks, fault_numerics, fault_optimizer, fault_structure, fault_updates),
 ]
 TRAININGS = [training for family in FAMILIES for training in family.TRAININGS]

@@ -1,0 +1,41 @@
+"""Rules on buffers: the running statistics of norms, and copies of a model that are to follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.rule import HealthRule, Kind, Symptom
+from lightning_hooks.health.rules.sightings import SightingRule
+from lightning_hooks.health.usage import COPIES, is_named_copy
+
+_KEPT: Final = frozenset({"teacher", "frozen", "perceptual", "lpips"})
+"""Words in the names of modules that are to stay as they are, and so are their running statistics."""
+_AVERAGES: Final = tuple(word for word in COPIES if word not in _KEPT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenNormMoves(SightingRule):
+    """The parameters of a norm are frozen, but it is in training mode and its running statistics move at each step.
+
+    The part of the model that is meant to stay gives other outputs in evaluation, and in training what it gives for a sample
+    depends on the rest of the batch. As statistics may be meant to follow new data, this is a note, until the loss shows harm.
+    It is a fact of a norm that was in evaluation mode before: a call of `train()` for the whole model has put it back.
+    """
+
+    kind: ClassVar[Kind] = "pattern"
+    looks_for: ClassVar[tuple[str, ...]] = ("frozen-norm-moves",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Call `eval()` on the frozen part after each `train()` of the model; an override of `train()` can do so.",
+        "Accept this finding if the statistics are to follow the new data.",
+    )
+    source: ClassVar[str] = "a definition; at three looks in a row, so that a discriminator that is frozen for a while is none"
+
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
+        return (symptom for symptom in super().check(evidence) if not is_named_copy(symptom.row, _AVERAGES))
+
+
+RULES: Final[tuple[HealthRule, ...]] = (FrozenNormMoves(),)
+"""The rules on buffers, with their defaults."""
