@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
-from galleries.health.faulty_parts import Perceptron, adamw, digits, loader
+from galleries.health.faulty_parts import Learner, Perceptron, adamw, digits, loader
 from galleries.health.training import Case, Expectation, Training
 
 PRETRAINED = 100
@@ -48,6 +49,60 @@ def back_in_training(seed: int) -> Case:
     return Case(BackInTraining(), loader(*digits(), seed=seed))
 
 
+class Placed(nn.Module):
+    """Gives each pixel a number that is learned for its place, which a table of integers looks up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = nn.Parameter(torch.zeros(64))
+        self.register_buffer("index", torch.arange(64).flip(0))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return pixels + self.numbers[self.get_buffer("index")]
+
+
+class Network(nn.Module):
+    """A perceptron with a norm, behind numbers of places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places, self.first, self.norm, self.last = Placed(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Linear(64, 10)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.last(self.norm(self.first(self.places(pixels))).relu())
+
+
+class Averaged(Learner):
+    """Keeps a moving average of its network, of all that is in the state or of the parameters alone."""
+
+    def __init__(self, with_buffers: bool) -> None:
+        super().__init__(adamw(3e-3))
+        self.network = Network()
+        self.averages = [deepcopy(self.network)]
+        self.with_buffers = with_buffers
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.network(pixels)
+
+    @torch.no_grad()
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        (average,) = self.averages
+        sources = self.network.state_dict() if self.with_buffers else dict(self.network.named_parameters())
+        own = average.state_dict()
+        for name, value in sources.items():
+            own[name].copy_(0.95 * own[name] + 0.05 * value)
+
+
+def average_of_integers(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Averaged(with_buffers=True), loader(*digits(), seed=seed))
+
+
+def average_without_statistics(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Averaged(with_buffers=False), loader(*digits(), seed=seed))
+
+
 TRAININGS = [
     Training(
         "frozen-norms-back-in-training",
@@ -57,5 +112,23 @@ TRAININGS = [
         "set",
         Expectation("fact", ("FrozenNormMoves",), "encoder*", onset=40),
         "From step 40 on, a call of train() lets the norms of a frozen encoder take each batch into their statistics.",
+    ),
+    Training(
+        "average-of-integers",
+        "structure",
+        average_of_integers,
+        150,
+        "set",
+        Expectation("fact", ("AveragedIntegers",), "network.places"),
+        "A moving average of all buffers rounds a table of integers down, so that the copy looks up other places.",
+    ),
+    Training(
+        "average-without-statistics",
+        "structure",
+        average_without_statistics,
+        150,
+        "set",
+        Expectation("fact", ("AverageWithoutStatistics",), "network.norm", onset=10),
+        "A moving average of the parameters keeps the running statistics of the untrained network.",
     ),
 ]

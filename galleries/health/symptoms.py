@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 from galleries.health.fault_buffers import PRETRAINED
 from galleries.health.witness import Witness
@@ -56,6 +56,11 @@ def batches(witness: Witness, name: str) -> int:
     return int(witness.module.get_buffer(f"{name}.num_batches_tracked")) - PRETRAINED
 
 
+def averaged(witness: Witness, buffer: str) -> Tensor:
+    """A buffer of the averaged copy, which is not a part of the model."""
+    return witness.module.averages[0].get_buffer(buffer)
+
+
 LINEAR = [f"encoder.{index}" for index in (2, 6, 8)]
 
 SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
@@ -68,6 +73,8 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "sign-forgotten": lambda w: w.end() < -1e4,
     # buffers
     "frozen-norms-back-in-training": lambda w: w.change("encoder.0.weight") == 0 and batches(w, "encoder.1") == 110,
+    "average-of-integers": lambda w: not averaged(w, "places.index").equal(w.module.get_buffer("network.places.index")),
+    "average-without-statistics": lambda w: bool((averaged(w, "norm.running_var") == 1).all()) and w.end() < 0.5,
     # gradients
     "detached-encoder": lambda w: without_gradient(w, "encoder") and w.end() > 1.9,
     "cleared-early": lambda w: w.change("encoder.0.weight") == 0 and w.change("head.weight") == 0,

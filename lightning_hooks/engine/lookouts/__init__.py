@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from lightning_hooks.engine.lookouts import (
     accumulation,
+    averages,
     batches,
     cleared,
     clearing,
@@ -21,7 +22,21 @@ from lightning_hooks.engine.lookouts import (
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from lightning_hooks.engine.participants.lookout import Lookout
 
-_FILES = (clearing, cleared, leftovers, clipping, accumulation, resume, memory, rows, batches, targets, waiting, frozen_norms)
+_FILES = (
+    clearing,
+    cleared,
+    leftovers,
+    clipping,
+    accumulation,
+    resume,
+    memory,
+    rows,
+    batches,
+    targets,
+    waiting,
+    frozen_norms,
+    averages,
+)
 
 
 def lookouts_of(surroundings: Surroundings, kinds: Iterable[str]) -> list[Lookout]:

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
+from lightning_hooks.engine.lookouts.writes import Writes, writes_of
 from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.records.facts import Sighting
 from lightning_hooks.rules.patterns import named_modules
@@ -27,10 +28,10 @@ _USUAL: Final = "the parameters of this norm are frozen, but it is in training m
 
 
 class _State(NamedTuple):
-    """The number of a norm's batches as an object, how often it was written to, and the same of the norm's parameters."""
+    """The writes to the number of a norm's batches, and to the norm's parameters."""
 
-    counter: tuple[int, int]
-    parameters: tuple[tuple[int, int], ...]
+    counter: Writes
+    parameters: tuple[Writes, ...]
 
 
 @dataclass
@@ -101,7 +102,7 @@ class FrozenNormsLookout(Lookout):
         before, known.state = known.state, None
         counter = module.num_batches_tracked
         if own is not None and module.training and counter is not None:
-            known.state = _State(_written(counter), tuple(map(_written, own)))
+            known.state = _State(writes_of(counter), tuple(map(writes_of, own)))
         elif own is not None and not module.training:
             known.evaluated = self._step
         now = known.state
@@ -128,11 +129,6 @@ def _put_back(step: int) -> str:
         f"the parameters of this norm are frozen, and it was in evaluation mode at step {step}, but is in training mode since, "
         "so that each batch moves its running statistics"
     )
-
-
-def _written(tensor: Tensor) -> tuple[int, int]:
-    """A tensor as an object, and the number of writes to it, which PyTorch does not count in inference mode."""
-    return id(tensor), 0 if tensor.is_inference() else tensor._version
 
 
 def _held(optimizer: Optimizer) -> Iterable[Tensor]:

@@ -37,5 +37,38 @@ class FrozenNormMoves(SightingRule):
         return (symptom for symptom in super().check(evidence) if not is_named_copy(symptom.row, _AVERAGES))
 
 
-RULES: Final[tuple[HealthRule, ...]] = (FrozenNormMoves(),)
+@dataclass(frozen=True, kw_only=True)
+class AveragedIntegers(SightingRule):
+    """An averaged copy of the model has other integers in a buffer that the model never changes, such as a table of positions.
+
+    The average of a number with itself may fall a hair short, and is rounded down when it is written to integers. The copy
+    then looks up other places than the model. Counters of batches are left out, as nothing depends on them.
+    """
+
+    looks_for: ClassVar[tuple[str, ...]] = ("averaged-integers",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Average floating-point tensors only, and copy all others: `if value.is_floating_point()`.",
+        "With `AveragedModel` leave `use_buffers=False`, which copies buffers.",
+    )
+    source: ClassVar[str] = "a definition: buffers that never change in the model are equal in its copies"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageWithoutStatistics(SightingRule):
+    """The weights of a copy follow the model, and the running statistics of its batch norms stay as they were.
+
+    In evaluation the copy normalises with statistics of other weights. If the weights are written to at each step this is a
+    fact; else the statistics may be taken at the end, as `update_bn` does after stochastic weight averaging.
+    """
+
+    kind: ClassVar[Kind] = "pattern"
+    looks_for: ClassVar[tuple[str, ...]] = ("average-without-statistics",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Copy the buffers of the model into the average when you update its weights, as `AveragedModel` does.",
+        "Or call `torch.optim.swa_utils.update_bn` before the average is evaluated, and accept this finding.",
+    )
+    source: ClassVar[str] = "a definition; at eight looks, so that a copy that has just been made is none"
+
+
+RULES: Final[tuple[HealthRule, ...]] = (FrozenNormMoves(), AveragedIntegers(), AverageWithoutStatistics())
 """The rules on buffers, with their defaults."""

@@ -28,10 +28,10 @@ def in_loop(model, optimizers, loop, rules=None, steps=30):
     return {each.rule: each for each in monitor.findings}
 
 
-def in_trainer(folder, module, batches, rules=None, **options):
-    """What is said of a fit of a Trainer; `options` are those of the Trainer."""
+def in_trainer(folder, module, batches, rules=None, callbacks=(), **options):
+    """What is said of a fit of a Trainer with more `callbacks`; `options` are those of the Trainer."""
     monitor = HealthMonitor() if rules is None else HealthMonitor(rules=rules)
-    trainer = trainer_of(folder, StatsMonitor(loggers=[]), monitor, **options)
+    trainer = trainer_of(folder, StatsMonitor(loggers=[]), monitor, *callbacks, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer.fit(module, DataLoader(batches, batch_size=None))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_hooks.health.rules.buffers import FrozenNormMoves
+from lightning_hooks.health.rules.buffers import AveragedIntegers, AverageWithoutStatistics, FrozenNormMoves
 from lightning_hooks.records.facts import Sighting, StepFacts
 from tests.health.rules.made import diagnosed, run, structure_of
 
@@ -22,3 +22,12 @@ def test_a_frozen_norm_that_moves_is_a_note_unless_it_is_a_fact(is_fact, severit
 
 def test_a_frozen_norm_of_a_target_network_is_left_out_and_one_of_a_teacher_is_not():
     assert told(FrozenNormMoves(), "target.norm", "teacher.norm") == [(("teacher.norm",), "warning")]
+
+
+def test_averaged_integers_are_a_warning():
+    assert told(AveragedIntegers(), "body.norm") == [(("body.norm",), "warning")]
+
+
+@pytest.mark.parametrize(("is_fact", "severity"), [(True, "warning"), (False, "info")])
+def test_statistics_that_an_average_may_take_at_its_end_are_a_note(is_fact, severity):
+    assert told(AverageWithoutStatistics(), "body.norm", is_fact=is_fact) == [(("body.norm",), severity)]

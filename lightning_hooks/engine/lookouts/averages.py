@@ -1,0 +1,183 @@
+"""Looks at the buffers of averaged copies: integers that were averaged, and statistics that are not kept up."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+import torch
+from torch import Tensor
+
+from lightning_hooks.engine.lookouts.copies import Copy, copies_of
+from lightning_hooks.engine.lookouts.surroundings import Surroundings
+from lightning_hooks.engine.lookouts.writes import Writes, writes_of
+from lightning_hooks.engine.participants.lookout import Lookout
+from lightning_hooks.errors import counted
+from lightning_hooks.records.facts import Sighting
+from lightning_hooks.stats.host_copy import HostCopy, begin_copy
+
+_SEARCHES: Final = (2, 50, 200)
+"""The steps at which copies are searched for, as long as there is none."""
+_FIRST: Final = 15
+"""The first steps, which are all looked at."""
+_EVERY: Final = 25
+"""Steps between two looks after the first ones."""
+_LEAST: Final = 8
+"""The number of looks at which a copy must have been written to."""
+_COUNTER: Final = "num_batches_tracked"
+_STATISTICS: Final = ("running_mean", "running_var", _COUNTER)
+
+
+@dataclass
+class _Known:
+    """What is known of a copy.
+
+    Args:
+        copy: it.
+        begin: the writes to each of its tensors and to those of its source at the first look.
+        last: the same at the last look.
+        written: how many looks have found a tensor of the copy or of the source written to since the look before.
+        compared: the names of integer buffers, and the number of elements of each in which copy and source differ.
+        differ: that number of each, as far as it has arrived on the host.
+        looks: how many there were.
+    """
+
+    copy: Copy
+    begin: dict[str, Writes] = field(default_factory=dict)
+    last: dict[str, Writes] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)
+    compared: tuple[list[str], HostCopy] | None = None
+    differ: dict[str, int] = field(default_factory=dict)
+    looks: int = 0
+
+    def count(self, key: str) -> int:
+        """The number of looks at which a tensor had been written to."""
+        return self.written.get(key, 0)
+
+
+class AveragesLookout(Lookout):
+    """Looks at copies of the model, or of parts of it, that code averages or writes to, and that no optimizer trains.
+
+    PyTorch counts the writes to a tensor on the host. Only integer buffers that code writes in the copy and never in the model
+    are compared, on their device, and the result is read at a later step.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("averaged-integers", "average-without-statistics")
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._around = surroundings
+        self._known: list[_Known] = []
+
+    def step_key(self, step: int, stage: str) -> Hashable | None:
+        looks = step in _SEARCHES or (self._known and (step < _FIRST or step % _EVERY == 0))
+        return "averages" if stage == "train" and looks else None
+
+    def begin_step(self, step: int, stage: str, reporting: bool) -> None:
+        if not self._known and step in _SEARCHES and self._has_buffers():
+            self._known = [_Known(each) for each in copies_of(self._around)]
+        for known in self._known:
+            _look(known)
+            _compare(known)
+
+    def left(self) -> None:
+        self._known = []
+
+    def _has_buffers(self) -> bool:
+        model = self._around.model()
+        return model is not None and any(_is_of_norm(name) or _is_integer(each) for name, each in model.named_buffers())
+
+    def sightings(self) -> tuple[Sighting, ...]:
+        return tuple(sighting for known in self._known for sighting in (*_integers(known), *_statistics(known)))
+
+
+def _look(known: _Known) -> None:
+    """Note which tensors were written to since the last look."""
+    now: dict[str, Writes] = {}
+    for kind, pairs in (("parameter", known.copy.parameters()), ("buffer", known.copy.buffers())):
+        for name, own, source in pairs:
+            # One parameter stands for all: an average is one of all of them.
+            if kind == "buffer" or not now:
+                now[f"{kind} {name}"], now[f"source {kind} {name}"] = writes_of(own), writes_of(source)
+    known.looks += 1
+    if not known.begin:
+        known.begin = now
+    for key, writes in now.items():
+        if key in known.last and known.last[key] != writes:
+            known.written[key] = known.count(key) + 1
+    known.last = now
+
+
+def _compare(known: _Known) -> None:
+    """Compare integer buffers that were written to in the copy only; read what the look before has compared."""
+    if known.compared is not None:
+        names, numbers = known.compared
+        if not (numbers.ready or numbers.has_arrived):
+            return
+        known.differ, known.compared = dict(zip(names, numbers.wait().tolist(), strict=True)), None
+    buffers = [(name, own, source) for name, own, source in known.copy.buffers() if _is_suspect(known, name, own, source)]
+    if buffers:
+        with torch.no_grad():
+            numbers_of = torch.stack([(own != source).sum() for _, own, source in buffers])
+        known.compared = [name for name, _, _ in buffers], begin_copy(numbers_of)
+
+
+def _is_suspect(known: _Known, name: str, own: Tensor, source: Tensor) -> bool:
+    key = f"buffer {name}"
+    is_compared = type(own) is type(source) is Tensor and own.dtype == source.dtype and own.device == source.device
+    if not is_compared or not _is_integer(own) or name.endswith(_COUNTER):
+        return False
+    return known.count(key) > 0 and known.count(f"source {key}") == 0
+
+
+def _is_integer(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+
+
+def _is_of_norm(name: str) -> bool:
+    return name.rpartition(".")[2] in _STATISTICS
+
+
+def _integers(known: _Known) -> Iterator[Sighting]:
+    """The integer buffers in which an averaged copy differs from its source, whose own never change."""
+    sizes = {name: own.numel() for name, own, _ in known.copy.buffers()}
+    differ = {name: count for name, count in known.differ.items() if count and known.count(f"source buffer {name}") == 0}
+    for name, count in differ.items():
+        text = (
+            f"{known.copy!r} has other integers in the buffer `{name.rpartition('.')[2]}`, which the model never changes: "
+            f"{count} of {sizes.get(name, count)} differ, as after averaging and rounding down"
+        )
+        yield Sighting("averaged-integers", text, _rows(known, [name]), measured=float(count))
+
+
+def _statistics(known: _Known) -> Iterator[Sighting]:
+    """The norms whose running statistics stay as they are in a copy of which the weights follow the model."""
+    follows = max((count for key, count in known.written.items() if key.startswith("parameter ")), default=0)
+    names = [key.partition(" ")[2] for key in known.begin if key.startswith("buffer ") and key.endswith(_COUNTER)]
+    still = [name for name in names if _stands_still(known, name.rpartition(".")[0])]
+    if follows >= _LEAST and still:
+        always = follows == known.looks - 1
+        which = "its norms" if len(still) == len(names) else f"{len(still)} of its {counted(len(names), 'norm')}"
+        text = (
+            f"{known.copy!r} has weights that follow the model{' at each step' if always else ''}, but the running statistics "
+            f"of {which} are those with which it began"
+        )
+        yield Sighting("average-without-statistics", text, _rows(known, still), is_fact=always, measured=float(len(still)))
+
+
+def _stands_still(known: _Known, norm: str) -> bool:
+    """Whether the statistics of a norm were never written to in the copy, and move in the source."""
+    keys = [key for each in _STATISTICS if (key := f"buffer {norm}.{each}".replace(" .", " ")) in known.begin]
+    moves = known.count(f"source buffer {norm}.{_COUNTER}".replace(" .", " ")) >= _LEAST
+    return moves and all(known.begin[key] == known.last.get(key) for key in keys)
+
+
+def _rows(known: _Known, buffers: list[str]) -> tuple[str, ...]:
+    """The names of the modules in the model whose buffers these are, by their names in the source of a copy."""
+    owners = (each.rpartition(".")[0] for each in buffers)
+    rows = (".".join(part for part in (known.copy.source_name, owner) if part) for owner in owners)
+    return tuple(dict.fromkeys(rows))
+
+
+LOOKOUTS: Final[tuple[type[Lookout], ...]] = (AveragesLookout,)
+"""The lookouts of this file."""
