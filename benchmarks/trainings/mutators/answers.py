@@ -92,7 +92,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "frozen-part": _answer("", "NoGradient UnchangedParameter"),
     "forgotten-part": _answer("fact optimizers", "NotInOptimizer", "ParametersForgotten"),
     "norms-in-evaluation": _answer("fact evaluating", "NormStatistics EvaluationMode", "EvaluationMode"),
-    "norm-statistics-slow": _answer(""),
+    "norm-statistics-slow": _answer("", "NormStatisticsSlow"),
     # Weights
     "weights-too-large": _answer(
         "param rms", "PoorInitialization OddInitialization SaturatedActivation ExplodingGradient", "InitializationTooLarge"

@@ -14,6 +14,7 @@ from lightning_hooks.engine.lookouts import (
     frozen_norms,
     leftovers,
     memory,
+    norm_pace,
     resume,
     rows,
     targets,
@@ -36,6 +37,7 @@ _FILES = (
     waiting,
     frozen_norms,
     averages,
+    norm_pace,
 )
 
 

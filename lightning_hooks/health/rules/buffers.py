@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from lightning_hooks.health.evidence import Evidence
-from lightning_hooks.health.rule import HealthRule, Kind, Symptom
+from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom
 from lightning_hooks.health.rules.sightings import SightingRule
 from lightning_hooks.health.usage import COPIES, is_named_copy
+from lightning_hooks.records.facts import Sighting, StepFacts
 
 _KEPT: Final = frozenset({"teacher", "frozen", "perceptual", "lpips"})
 """Words in the names of modules that are to stay as they are, and so are their running statistics."""
@@ -70,5 +71,53 @@ class AverageWithoutStatistics(SightingRule):
     source: ClassVar[str] = "a definition; at eight looks, so that a copy that has just been made is none"
 
 
-RULES: Final[tuple[HealthRule, ...]] = (FrozenNormMoves(), AveragedIntegers(), AverageWithoutStatistics())
+@dataclass(frozen=True, kw_only=True)
+class NormStatisticsSlow(SightingRule):
+    """Running statistics take so little of each batch that evaluation uses those with which the norm was created.
+
+    What a sighting has measured is the share of earlier statistics that one batch leaves.
+
+    Args:
+        left: the smallest share of the first statistics, mean 0 and variance 1, that is too much at the end of the fit.
+        steps: the least number of steps of a fit that is judged.
+        unknown: the step from which on the share of now is judged where the end of the fit is not known.
+    """
+
+    left: float = 0.25
+    steps: int = 100
+    unknown: int = 500
+    looks_for: ClassVar[tuple[str, ...]] = ("norm-statistics-slow",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Give the norm a larger `momentum`: in PyTorch it is the share of the new batch, 0.1 by default.",
+        "Use `momentum=None`, the mean of all batches, if single batches vary much.",
+    )
+    source: ClassVar[str] = "ours: with a quarter of mean 0 and variance 1 in them the statistics are not those of the data"
+
+    def counts(self, sighting: Sighting, facts: StepFacts | None, evidence: Evidence) -> bool:
+        if sighting.measured == 1:
+            return True
+        last, batches = (None, 1) if facts is None else (facts.last_step, facts.accumulate or 1)
+        steps = evidence.step + 1 if last is None else last
+        return steps >= (self.unknown if last is None else self.steps) and sighting.measured ** (batches * steps) >= self.left
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormStatisticsOfOneBatch(SightingRule):
+    """Running statistics are nearly those of the last batch alone, as with TensorFlow's `momentum=0.99` in PyTorch.
+
+    It may be meant, and does little harm with large batches, so this is information.
+    """
+
+    severity: Severity = Severity.INFO
+    looks_for: ClassVar[tuple[str, ...]] = ("norm-statistics-of-one-batch",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "PyTorch's `momentum` is the share of the new batch: write 0.01 for the 0.99 of TensorFlow.",
+    )
+    source: ClassVar[str] = "a definition; from 0.9 on"
+
+
+RULES: Final[tuple[HealthRule, ...]] = (
+    *(FrozenNormMoves(), AveragedIntegers(), AverageWithoutStatistics()),
+    *(NormStatisticsSlow(), NormStatisticsOfOneBatch()),
+)
 """The rules on buffers, with their defaults."""

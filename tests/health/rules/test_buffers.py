@@ -2,16 +2,22 @@
 
 import pytest
 
-from lightning_hooks.health.rules.buffers import AveragedIntegers, AverageWithoutStatistics, FrozenNormMoves
+from lightning_hooks.health.rules.buffers import (
+    AveragedIntegers,
+    AverageWithoutStatistics,
+    FrozenNormMoves,
+    NormStatisticsOfOneBatch,
+    NormStatisticsSlow,
+)
 from lightning_hooks.records.facts import Sighting, StepFacts
 from tests.health.rules.made import diagnosed, run, structure_of
 
 MODEL = structure_of({"body.norm": "BatchNorm1d", "target.norm": "BatchNorm1d", "teacher.norm": "BatchNorm1d"})
 
 
-def told(rule, *rows, is_fact=True):
-    sighting = Sighting(rule.looks_for[0], "something moves", rows, is_fact=is_fact)
-    views = run(MODEL, {}, steps=10, facts=StepFacts(looked_for=rule.looks_for, sightings=(sighting,)))
+def told(rule, *rows, steps=10, last_step=None, **fields):
+    sighting = Sighting(rule.looks_for[0], "something moves", rows, **fields)
+    views = run(MODEL, {}, steps=steps, facts=StepFacts(looked_for=rule.looks_for, sightings=(sighting,), last_step=last_step))
     return [(each.rows, str(each.severity)) for each in diagnosed(rule, views).findings]
 
 
@@ -31,3 +37,22 @@ def test_averaged_integers_are_a_warning():
 @pytest.mark.parametrize(("is_fact", "severity"), [(True, "warning"), (False, "info")])
 def test_statistics_that_an_average_may_take_at_its_end_are_a_note(is_fact, severity):
     assert told(AverageWithoutStatistics(), "body.norm", is_fact=is_fact) == [(("body.norm",), severity)]
+
+
+@pytest.mark.parametrize(
+    ("left", "last_step", "is_told"),
+    [(1.0, None, True), (0.99, 120, True), (0.98, 120, False), (0.99, 20, False), (0.99, None, False)],
+    ids=["never", "until the end", "not until the end", "a short fit", "end not known"],
+)
+def test_slow_statistics_are_judged_by_what_is_left_of_the_first_ones_at_the_end(left, last_step, is_told):
+    said = told(NormStatisticsSlow(), "body.norm", measured=left, last_step=last_step)
+    assert said == ([(("body.norm",), "warning")] if is_told else [])
+
+
+def test_slow_statistics_are_judged_by_what_is_left_now_if_the_end_is_not_known():
+    assert told(NormStatisticsSlow(), "body.norm", measured=0.999, steps=510) == [(("body.norm",), "warning")]
+    assert told(NormStatisticsSlow(), "body.norm", measured=0.99, steps=510) == []
+
+
+def test_statistics_of_one_batch_are_a_note():
+    assert told(NormStatisticsOfOneBatch(), "body.norm") == [(("body.norm",), "info")]
