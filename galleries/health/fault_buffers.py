@@ -73,7 +73,7 @@ class Network(nn.Module):
 
 
 class Averaged(Learner):
-    """Keeps a moving average of its network, of all that is in the state or of the parameters alone."""
+    """Keeps a moving average of its network: of its whole state, or of its parameters alone."""
 
     def __init__(self, with_buffers: bool) -> None:
         super().__init__(adamw(3e-3))
@@ -103,6 +103,24 @@ def average_without_statistics(seed: int) -> Case:
     return Case(Averaged(with_buffers=False), loader(*digits(), seed=seed))
 
 
+class Lagging(Perceptron):
+    """Averages its weights with a decay that is meant for a million steps."""
+
+    def __init__(self) -> None:
+        super().__init__(adamw(3e-3))
+        self.averages = [deepcopy(self.encoder)]
+
+    @torch.no_grad()
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        for own, value in zip(self.averages[0].parameters(), self.encoder.parameters(), strict=True):
+            own.lerp_(value, 1e-4)
+
+
+def average_lags(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Lagging(), loader(*digits(), seed=seed))
+
+
 TRAININGS = [
     Training(
         "frozen-norms-back-in-training",
@@ -130,5 +148,14 @@ TRAININGS = [
         "set",
         Expectation("fact", ("AverageWithoutStatistics",), "network.norm", onset=10),
         "A moving average of the parameters keeps the running statistics of the untrained network.",
+    ),
+    Training(
+        "average-lags",
+        "structure",
+        average_lags,
+        150,
+        "set",
+        Expectation("fact", ("AverageLags",), onset=75),
+        "A moving average with a decay of 0.9999 is still the random weights of the beginning when the fit ends.",
     ),
 ]

@@ -61,6 +61,12 @@ def averaged(witness: Witness, buffer: str) -> Tensor:
     return witness.module.averages[0].get_buffer(buffer)
 
 
+def lags(witness: Witness, name: str) -> bool:
+    """Whether an average of the encoder ends near the first weights, which lie within the bounds of their random numbers."""
+    first, last = witness.module.averages[0].get_parameter(name), witness.module.encoder.get_parameter(name).detach()
+    return float(first.abs().max()) < 1.01 * first.shape[1] ** -0.5 < float(last.abs().max())
+
+
 LINEAR = [f"encoder.{index}" for index in (2, 6, 8)]
 
 SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
@@ -74,6 +80,7 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     # buffers
     "frozen-norms-back-in-training": lambda w: w.change("encoder.0.weight") == 0 and batches(w, "encoder.1") == 110,
     "average-of-integers": lambda w: not averaged(w, "places.index").equal(w.module.get_buffer("network.places.index")),
+    "average-lags": lambda w: lags(w, "0.weight") and w.end() < 0.5,
     "average-without-statistics": lambda w: bool((averaged(w, "norm.running_var") == 1).all()) and w.end() < 0.5,
     # gradients
     "detached-encoder": lambda w: without_gradient(w, "encoder") and w.end() > 1.9,

@@ -1,9 +1,10 @@
-"""Looks at the buffers of averaged copies: integers that were averaged, and statistics that are not kept up."""
+"""Looks at averaged copies: integers that were averaged, statistics that are not kept up, weights that hardly follow."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import ClassVar, Final
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from lightning_hooks.engine.lookouts.copies import Copy, copies_of
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
+from lightning_hooks.engine.lookouts.ways import Ways
 from lightning_hooks.engine.lookouts.writes import Writes, writes_of
 from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.errors import counted
@@ -19,6 +21,12 @@ from lightning_hooks.stats.host_copy import HostCopy, begin_copy
 
 _SEARCHES: Final = (2, 50, 200)
 """The steps at which copies are searched for, as long as there is none."""
+_LONG: Final = 0.5
+"""Seconds of a search after which there is no other."""
+_LAGS: Final = 0.1
+"""The share of the way of the model below which its average lags."""
+_ALONG: Final = 0.5
+"""The least cosine between the ways of a model and of its average."""
 _FIRST: Final = 15
 """The first steps, which are all looked at."""
 _EVERY: Final = 25
@@ -41,9 +49,11 @@ class _Known:
         compared: the names of integer buffers, and the number of elements of each in which copy and source differ.
         differ: that number of each, as far as it has arrived on the host.
         looks: how many there were.
+        ways: of the copy and of its source.
     """
 
     copy: Copy
+    ways: Ways
     begin: dict[str, Writes] = field(default_factory=dict)
     last: dict[str, Writes] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)
@@ -63,32 +73,33 @@ class AveragesLookout(Lookout):
     are compared, on their device, and the result is read at a later step.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ("averaged-integers", "average-without-statistics")
+    kinds: ClassVar[tuple[str, ...]] = ("averaged-integers", "average-without-statistics", "average-lags")
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._around = surroundings
         self._known: list[_Known] = []
+        self._may_search = True
 
     def step_key(self, step: int, stage: str) -> Hashable | None:
         looks = step in _SEARCHES or (self._known and (step < _FIRST or step % _EVERY == 0))
         return "averages" if stage == "train" and looks else None
 
     def begin_step(self, step: int, stage: str, reporting: bool) -> None:
-        if not self._known and step in _SEARCHES and self._has_buffers():
-            self._known = [_Known(each) for each in copies_of(self._around)]
+        if not self._known and step in _SEARCHES and self._may_search:
+            begin = perf_counter()
+            self._known = [_Known(each, Ways(each)) for each in copies_of(self._around)]
+            self._may_search = perf_counter() - begin < _LONG
         for known in self._known:
             _look(known)
             _compare(known)
+            if step % _EVERY == 0:
+                known.ways.look()
 
     def left(self) -> None:
         self._known = []
 
-    def _has_buffers(self) -> bool:
-        model = self._around.model()
-        return model is not None and any(_is_of_norm(name) or _is_integer(each) for name, each in model.named_buffers())
-
     def sightings(self) -> tuple[Sighting, ...]:
-        return tuple(sighting for known in self._known for sighting in (*_integers(known), *_statistics(known)))
+        return tuple(sighting for known in self._known for sighting in (*_integers(known), *_statistics(known), *_lag(known)))
 
 
 def _look(known: _Known) -> None:
@@ -134,10 +145,6 @@ def _is_integer(tensor: Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
-def _is_of_norm(name: str) -> bool:
-    return name.rpartition(".")[2] in _STATISTICS
-
-
 def _integers(known: _Known) -> Iterator[Sighting]:
     """The integer buffers in which an averaged copy differs from its source, whose own never change."""
     sizes = {name: own.numel() for name, own, _ in known.copy.buffers()}
@@ -152,7 +159,7 @@ def _integers(known: _Known) -> Iterator[Sighting]:
 
 def _statistics(known: _Known) -> Iterator[Sighting]:
     """The norms whose running statistics stay as they are in a copy of which the weights follow the model."""
-    follows = max((count for key, count in known.written.items() if key.startswith("parameter ")), default=0)
+    follows = _follows(known)
     names = [key.partition(" ")[2] for key in known.begin if key.startswith("buffer ") and key.endswith(_COUNTER)]
     still = [name for name in names if _stands_still(known, name.rpartition(".")[0])]
     if follows >= _LEAST and still:
@@ -163,6 +170,24 @@ def _statistics(known: _Known) -> Iterator[Sighting]:
             f"of {which} are those with which it began"
         )
         yield Sighting("average-without-statistics", text, _rows(known, still), is_fact=always, measured=float(len(still)))
+
+
+def _lag(known: _Known) -> Iterator[Sighting]:
+    """A copy that began as its source, is written to and hardly follows."""
+    way, follows = known.ways.last, _follows(known)
+    if way is None or not way.is_of_a_copy or not follows or way.own >= _LAGS * way.source or way.cosine < _ALONG:
+        return
+    share = way.own / way.source
+    text = (
+        f"{known.copy!r} has gone {100 * share:.2g} % of the way that the model has gone since its first steps: so slow an "
+        "average is still the weights of the beginning"
+    )
+    yield Sighting("average-lags", text, (), is_fact=not known.copy.name, measured=share, threshold=_LAGS)
+
+
+def _follows(known: _Known) -> int:
+    """The number of looks at which the weights of a copy had been written to."""
+    return max((count for key, count in known.written.items() if key.startswith("parameter ")), default=0)
 
 
 def _stands_still(known: _Known, norm: str) -> bool:

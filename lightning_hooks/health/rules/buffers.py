@@ -72,6 +72,33 @@ class AverageWithoutStatistics(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AverageLags(SightingRule):
+    """In half of a fit an average of the weights has not gone a tenth of the way of the model, with which it began.
+
+    At the end it still is mostly the weights of the beginning, which are random. In a copy inside the model, which may be a
+    slow teacher on purpose, this is a note. It is not judged in fine-tuning, where the model itself stays near its beginning.
+
+    Args:
+        share: of the steps of the fit after which the way is judged.
+        unknown: the step from which on it is judged where the end of the fit is not known.
+    """
+
+    share: float = 0.5
+    unknown: int = 2000
+    kind: ClassVar[Kind] = "pattern"
+    looks_for: ClassVar[tuple[str, ...]] = ("average-lags",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Choose the decay by the length of the fit: the average is one of about the last 1 / (1 - decay) updates.",
+        "Begin with a small decay, `min(decay, (1 + step) / (10 + step))`.",
+    )
+    source: ClassVar[str] = "ours: an average that has gone a tenth of the way in half a fit goes a fifth of it in all"
+
+    def counts(self, sighting: Sighting, facts: StepFacts | None, evidence: Evidence) -> bool:
+        last = None if facts is None else facts.last_step
+        return evidence.step >= (self.unknown if last is None else max(self.share * last, 50))
+
+
+@dataclass(frozen=True, kw_only=True)
 class NormStatisticsSlow(SightingRule):
     """Running statistics take so little of each batch that evaluation uses those with which the norm was created.
 
@@ -117,7 +144,7 @@ class NormStatisticsOfOneBatch(SightingRule):
 
 
 RULES: Final[tuple[HealthRule, ...]] = (
-    *(FrozenNormMoves(), AveragedIntegers(), AverageWithoutStatistics()),
+    *(FrozenNormMoves(), AveragedIntegers(), AverageWithoutStatistics(), AverageLags()),
     *(NormStatisticsSlow(), NormStatisticsOfOneBatch()),
 )
 """The rules on buffers, with their defaults."""

@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.callbacks import Callback, WeightAveraging
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -12,8 +12,8 @@ from lightning_hooks import assert_no_hooks
 from tests.callbacks.models import Net
 from tests.engine.lookouts.loops import in_loop, in_trainer
 
-INTEGERS, STATISTICS = "AveragedIntegers", "AverageWithoutStatistics"
-RULES = [INTEGERS, STATISTICS]
+INTEGERS, STATISTICS, LAGS = "AveragedIntegers", "AverageWithoutStatistics", "AverageLags"
+RULES = [INTEGERS, STATISTICS, LAGS]
 
 
 class Places(nn.Module):
@@ -188,3 +188,42 @@ def test_a_callback_that_averages_integers_is_named_and_one_that_copies_buffers_
     found = in_trainer(tmp_path, Normed(), batches, RULES, callbacks=[Averaging()])
     assert found[INTEGERS].rows == ("body.2",)
     assert in_trainer(tmp_path, Normed(), batches, RULES, callbacks=[Averaging(use_buffers=False)]) == {}
+
+
+class Follower(Callback):
+    """Averages the weights at each step."""
+
+    def __init__(self, decay):
+        self.decay, self.copy = decay, None
+
+    def on_fit_start(self, trainer, pl_module):
+        self.copy = deepcopy(pl_module.body)
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        move(self.copy, pl_module.body, decay=self.decay, floats=True)
+
+
+def plain():
+    torch.manual_seed(0)
+    return Net(lambda parameters: torch.optim.Adam(parameters, 0.02), dropout=0.0)
+
+
+def learnable(count):
+    torch.manual_seed(1)
+    inputs = torch.randn(count, 8, 6)
+    return [(each, 5 * each[:, :3].tanh()) for each in inputs]
+
+
+def test_an_average_that_is_still_the_beginning_after_half_of_the_fit_is_named(tmp_path):
+    finding = in_trainer(tmp_path, plain(), learnable(120), RULES, callbacks=[Follower(0.9999)])[LAGS]
+    assert (finding.rows, finding.severity) == (("",), "warning")
+    assert 60 <= finding.first_step <= 65
+    assert finding.message == (
+        "A copy outside of the model has gone 0.29 % of the way that the model has gone since its first steps: so slow an "
+        "average is still the weights of the beginning."
+    )
+
+
+@pytest.mark.parametrize("decay", [0.95, 0.98])
+def test_an_average_that_arrives_before_the_fit_ends_is_no_finding(tmp_path, decay):
+    assert in_trainer(tmp_path, plain(), learnable(120), RULES, callbacks=[Follower(decay)]) == {}

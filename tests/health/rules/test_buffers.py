@@ -4,6 +4,7 @@ import pytest
 
 from lightning_hooks.health.rules.buffers import (
     AveragedIntegers,
+    AverageLags,
     AverageWithoutStatistics,
     FrozenNormMoves,
     NormStatisticsOfOneBatch,
@@ -56,3 +57,12 @@ def test_slow_statistics_are_judged_by_what_is_left_now_if_the_end_is_not_known(
 
 def test_statistics_of_one_batch_are_a_note():
     assert told(NormStatisticsOfOneBatch(), "body.norm") == [(("body.norm",), "info")]
+
+
+@pytest.mark.parametrize(
+    ("steps", "last_step", "is_told"),
+    [(80, 120, True), (50, 120, False), (80, None, False)],
+    ids=["in the second half", "in the first half", "end not known"],
+)
+def test_an_average_that_lags_is_told_in_the_second_half_of_a_fit(steps, last_step, is_told):
+    assert bool(told(AverageLags(), steps=steps, last_step=last_step)) == is_told
