@@ -52,7 +52,8 @@ def copies_of(around: Surroundings) -> list[Copy]:
     model = around.model()
     if model is None:
         return []
-    held = {id(each) for _, parameters in around.parameters() for each in parameters}
+    groups = [group for each in around.optimizers() for group in getattr(each, "param_groups", ())]
+    held = {id(each) for group in groups for each in group["params"] if each.requires_grad}
     sources = [(name, each, _shapes(each)) for name, each in _parts(model) if _is_held(each, held)]
     names = {id(module): name for name, module in model.named_modules()}
     found: list[Copy] = []

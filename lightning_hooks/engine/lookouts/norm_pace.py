@@ -159,7 +159,7 @@ def _of_one_batch(momentum: float) -> str:
 def _taken(norm: _NormBase) -> _Taken:
     mean, variance, counter = norm.running_mean, norm.running_var, norm.num_batches_tracked
     assert mean is not None and variance is not None and counter is not None
-    return _Taken(mean.detach().double().clone(), variance.detach().double().clone(), writes_of(counter)[1])
+    return _Taken(mean.detach().float().clone(), variance.detach().float().clone(), writes_of(counter)[1])
 
 
 def _distances(last: _Taken, now: _Taken, left: float) -> Tensor:
@@ -172,14 +172,14 @@ def _distances(last: _Taken, now: _Taken, left: float) -> Tensor:
 
     Returns:
         The root mean square over channels of the distance of the means in standard deviations, the mean logarithm of the
-        quotient of the variances, and 1 if anything has moved; float64 [3].
+        quotient of the variances, and 1 if anything has moved; float32 [3].
     """
     taken = max(1 - left, 1e-12)
     mean = (now.mean - left * last.mean) / taken
     variance = ((now.variance - left * last.variance) / taken).clamp(min=1e-12)
     moved = (now.mean != last.mean).any() | (now.variance != last.variance).any()
     apart = ((now.mean - mean).square() / variance).mean().sqrt()
-    return torch.stack([apart, (now.variance / variance).log().mean(), moved.double()])
+    return torch.stack([apart, (now.variance / variance).log().mean(), moved.float()])
 
 
 LOOKOUTS: Final[tuple[type[Lookout], ...]] = (NormPaceLookout,)

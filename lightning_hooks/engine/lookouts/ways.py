@@ -23,16 +23,16 @@ class Way(NamedTuple):
     Args:
         own: of the copy.
         source: of the model.
-        cosine: between both.
         gap: between copy and model at the first look.
         size: of the model at the first look.
+        cosine: between the ways of both.
     """
 
     own: float
     source: float
-    cosine: float
     gap: float
     size: float
+    cosine: float
 
     @property
     def is_of_a_copy(self) -> bool:
@@ -67,9 +67,10 @@ class Ways:
 
     def _read(self) -> None:
         if self._measured is not None and (self._measured.ready or self._measured.has_arrived):
-            own, source, dot, gap, size = self._measured.wait().tolist()
+            own, source, gap, size, dot = self._measured.wait().tolist()
             cosine = dot / math.sqrt(own * source) if own > 0 and source > 0 else 0.0
-            self._measured, self.last = None, Way(*map(math.sqrt, (own, source)), cosine, *map(math.sqrt, (gap, size)))
+            self.last = Way(math.sqrt(own), math.sqrt(source), math.sqrt(gap), math.sqrt(size), cosine)
+            self._measured = None
 
     def _taken(self) -> list[tuple[Tensor, Tensor]]:
         pairs = {name: (own, source) for name, own, source in self._copy.parameters()}
@@ -94,6 +95,6 @@ def _measured(begin: list[tuple[Tensor, Tensor]], now: list[tuple[Tensor, Tensor
     for (own_then, source_then), (own, source) in zip(begin, now, strict=True):
         ways = own - own_then, source - source_then
         gap = source_then - own_then
-        products = (ways[0], ways[0]), (ways[1], ways[1]), ways, (gap, gap), (source_then, source_then)
+        products = (ways[0], ways[0]), (ways[1], ways[1]), (gap, gap), (source_then, source_then), ways
         sums.append(torch.stack([torch.dot(*each) for each in products]))
     return torch.stack(sums).sum(0)
