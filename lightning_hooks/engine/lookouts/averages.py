@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from time import perf_counter
 from typing import ClassVar, Final
 
@@ -105,11 +106,11 @@ class AveragesLookout(Lookout):
 def _look(known: _Known) -> None:
     """Note which tensors were written to since the last look."""
     now: dict[str, Writes] = {}
-    for kind, pairs in (("parameter", known.copy.parameters()), ("buffer", known.copy.buffers())):
+    # One parameter stands for all: an average is one of all of them.
+    of_kinds = ("parameter", islice(known.copy.parameters(), 1)), ("buffer", known.copy.buffers())
+    for kind, pairs in of_kinds:
         for name, own, source in pairs:
-            # One parameter stands for all: an average is one of all of them.
-            if kind == "buffer" or not now:
-                now[f"{kind} {name}"], now[f"source {kind} {name}"] = writes_of(own), writes_of(source)
+            now[f"{kind} {name}"], now[f"source {kind} {name}"] = writes_of(own), writes_of(source)
     known.looks += 1
     if not known.begin:
         known.begin = now
