@@ -8,7 +8,6 @@ from typing import ClassVar, Final
 
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom
-from lightning_hooks.health.rules.sightings import SightingRule
 from lightning_hooks.health.usage import COPIES, is_named_copy
 from lightning_hooks.records.facts import Sighting, StepFacts
 
@@ -18,7 +17,7 @@ _AVERAGES: Final = tuple(word for word in COPIES if word not in _KEPT)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrozenNormMoves(SightingRule):
+class FrozenNormMoves(HealthRule):
     """The parameters of a norm are frozen, but it is in training mode and its running statistics move at each step.
 
     The part of the model that is meant to stay gives other outputs in evaluation, and in training what it gives for a sample
@@ -26,6 +25,9 @@ class FrozenNormMoves(SightingRule):
     It is a fact of a norm that was in evaluation mode before: a call of `train()` for the whole model has put it back.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     kind: ClassVar[Kind] = "pattern"
     looks_for: ClassVar[tuple[str, ...]] = ("frozen-norm-moves",)
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -39,13 +41,16 @@ class FrozenNormMoves(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AveragedIntegers(SightingRule):
+class AveragedIntegers(HealthRule):
     """An averaged copy of the model has other integers in a buffer that the model never changes, such as a table of positions.
 
     The average of a number with itself may fall a hair short, and is rounded down when it is written to integers. The copy
     then looks up other places than the model. Counters of batches are left out, as nothing depends on them.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("averaged-integers",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Average floating-point tensors only, and copy all others: `if value.is_floating_point()`.",
@@ -55,13 +60,16 @@ class AveragedIntegers(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AverageWithoutStatistics(SightingRule):
+class AverageWithoutStatistics(HealthRule):
     """The weights of a copy follow the model, and the running statistics of its batch norms stay as they were.
 
     In evaluation the copy normalises with statistics of other weights. If the weights are written to at each step this is a
     fact; else the statistics may be taken at the end, as `update_bn` does after stochastic weight averaging.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     kind: ClassVar[Kind] = "pattern"
     looks_for: ClassVar[tuple[str, ...]] = ("average-without-statistics",)
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -72,7 +80,7 @@ class AverageWithoutStatistics(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AverageLags(SightingRule):
+class AverageLags(HealthRule):
     """In half of a fit an average of the weights has not gone a tenth of the way of the model, with which it began.
 
     At the end it still is mostly the weights of the beginning, which are random. In a copy inside the model, which may be a
@@ -83,8 +91,11 @@ class AverageLags(SightingRule):
         unknown: the step from which on it is judged where the end of the fit is not known.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
     share: float = 0.5
     unknown: int = 2000
+    family: ClassVar[str] = "facts"
     kind: ClassVar[Kind] = "pattern"
     looks_for: ClassVar[tuple[str, ...]] = ("average-lags",)
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -99,7 +110,7 @@ class AverageLags(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormStatisticsSlow(SightingRule):
+class NormStatisticsSlow(HealthRule):
     """Running statistics take so little of each batch that evaluation uses those with which the norm was created.
 
     What a sighting has measured is the share of earlier statistics that one batch leaves.
@@ -110,9 +121,12 @@ class NormStatisticsSlow(SightingRule):
         unknown: the step from which on the share of now is judged where the end of the fit is not known.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
     left: float = 0.25
     steps: int = 100
     unknown: int = 500
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("norm-statistics-slow",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Give the norm a larger `momentum`: in PyTorch it is the share of the new batch, 0.1 by default.",
@@ -129,13 +143,16 @@ class NormStatisticsSlow(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormStatisticsOfOneBatch(SightingRule):
+class NormStatisticsOfOneBatch(HealthRule):
     """Running statistics are nearly those of the last batch alone, as with TensorFlow's `momentum=0.99` in PyTorch.
 
     It may be meant, and does little harm with large batches, so this is information.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
     severity: Severity = Severity.INFO
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("norm-statistics-of-one-batch",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "PyTorch's `momentum` is the share of the new batch: write 0.01 for the 0.99 of TensorFlow.",
