@@ -89,6 +89,25 @@ def tied_by_mistake(seed: int) -> Case:
     return Case(model, loader(*digits(), seed=seed))
 
 
+class LosesItsTie(Learner):
+    """Predicts a letter by the one before with the weight of its embedding, in whose place it then puts given vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.letters, self.encoder, self.head = nn.Embedding(50, 32), stack(32, 32, 1), nn.Linear(32, 50, bias=False)
+        self.head.weight = self.letters.weight
+        self.letters.weight = nn.Parameter(torch.randn(50, 32))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.encoder(self.letters(inputs)))
+
+
+def tie_lost(seed: int) -> Case:
+    torch.manual_seed(seed)
+    letters = torch.randint(50, (1024,))
+    return Case(LosesItsTie(), loader(letters, (letters + 1) % 50, seed=seed))
+
+
 class StopsCalling(Learner):
     """Refines its hidden state until step 80, when a flag of an experiment is switched off."""
 
@@ -208,6 +227,15 @@ TRAININGS = [
         "set",
         Expectation("invisible", seen_by="the structure: one parameter has two names"),
         "Two layers are the same object.",
+    ),
+    Training(
+        "tie-lost",
+        "structure",
+        tie_lost,
+        150,
+        "set",
+        Expectation("fact", ("TieBroken",), "head.weight"),
+        "An embedding that is the head too gets given vectors as a new parameter, so that the head keeps the old one.",
     ),
     Training(
         "stops-being-called",

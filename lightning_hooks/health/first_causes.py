@@ -74,6 +74,15 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         confidence="certain",
     ),
     CauseRule(
+        name="TieLost",
+        message="Two parameters that are to be one are trained as two: {where}.",
+        required=("TieBroken",),
+        supporting=(*DULL, *STUCK, "InitialLoss", "PoorInitialization", "OddInitialization"),
+        next_steps=("Tie the two after the last change of either, `head.weight = embedding.weight`.",),
+        alternatives=("A head that begins as a copy of the embedding on purpose: accept the finding.",),
+        confidence="likely",
+    ),
+    CauseRule(
         name="EvaluationMode",
         message="Batch norms are trained in evaluation mode, so that they use their stored statistics: {where}.",
         required=("NormStatistics",),

@@ -28,6 +28,7 @@ GradientCut ParametersForgotten BadBatch NumericalRange DataNotNormalised Clippi
 GradientsNotCleared GradientsClearedEarly InputOfZeros PathShut WeightDecayDominates EvaluationMode ReplicasApart DropoutTooHigh
 LossAtChance WeightsWritten GradientsMixed ClippingMisplaced AccumulationNotDivided OptimizerWritesCopy ResumedWithoutState
 TargetsIgnored
+TieLost
 """.split()
 
 

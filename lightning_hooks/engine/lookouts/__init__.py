@@ -18,6 +18,7 @@ from lightning_hooks.engine.lookouts import (
     resume,
     rows,
     targets,
+    ties,
     waiting,
 )
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
@@ -38,6 +39,7 @@ _FILES = (
     frozen_norms,
     averages,
     norm_pace,
+    ties,
 )
 
 

@@ -26,6 +26,7 @@ from lightning_hooks.health.rules import (
     order,
     resume,
     targets,
+    ties,
     units,
     updates,
     waiting,
@@ -33,8 +34,22 @@ from lightning_hooks.health.rules import (
 )
 
 _FILES: Final = (
-    *(membership, order, resume, copies, flow, zeros, calls, modes, buffers, facts, nonfinite, numerics),
-    *(loss, first_loss, targets, batches, waiting, gradients, updates, between, dead, activations, initialisation, units),
+    *(membership, order, ties, resume, copies, flow, zeros, calls, modes, buffers, facts, nonfinite),
+    *(
+        numerics,
+        loss,
+        first_loss,
+        targets,
+        batches,
+        waiting,
+        gradients,
+        updates,
+        between,
+        dead,
+        activations,
+        initialisation,
+        units,
+    ),
 )
 
 DEFAULT_RULES: Final[tuple[HealthRule, ...]] = tuple(rule for file in _FILES for rule in file.RULES)

@@ -1,0 +1,30 @@
+"""Rules on parameters and layers that are one, or that are meant to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from lightning_hooks.health.rule import HealthRule, Kind
+from lightning_hooks.health.rules.sightings import SightingRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class TieBroken(SightingRule):
+    """Two parameters are trained as two, though the code of the model ties them, or though they began as one.
+
+    The code of the model says so in `__init__`, or by `config.tie_word_embeddings` of transformers: then it is a fact. A head
+    that begins as a copy of an embedding may be one on purpose: it is information until the loss stands still.
+    """
+
+    kind: ClassVar[Kind] = "pattern"
+    looks_for: ClassVar[tuple[str, ...]] = ("tie-broken",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Tie the two after the last change of either: `head.weight = embedding.weight`, without `clone` or a new `Parameter`.",
+        "Load numbers into a tied weight with `weight.data.copy_(…)`, and a checkpoint without `assign=True`.",
+    )
+    source: ClassVar[str] = "a definition: a tied parameter is one object"
+
+
+RULES: Final[tuple[HealthRule, ...]] = (TieBroken(),)
+"""The rules on ties, with their defaults."""
