@@ -89,6 +89,21 @@ def tied_by_mistake(seed: int) -> Case:
     return Case(model, loader(*digits(), seed=seed))
 
 
+class OneBlock(Convnet):
+    """Has one block with a batch norm four times behind its features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        width = next(each.out_channels for each in reversed(self.features) if isinstance(each, nn.Conv2d))
+        block = nn.Sequential(nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+        self.features = nn.Sequential(self.features, *[block] * 4)
+
+
+def one_block(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(OneBlock(), loader(*images(), seed=seed))
+
+
 class LosesItsTie(Learner):
     """Predicts a letter by the one before with the weight of its embedding, in whose place it then puts given vectors."""
 
@@ -225,8 +240,17 @@ TRAININGS = [
         tied_by_mistake,
         200,
         "set",
-        Expectation("invisible", seen_by="the structure: one parameter has two names"),
+        Expectation("invisible", seen_by="the structure, which a note tells: layers may be one object on purpose"),
         "Two layers are the same object.",
+    ),
+    Training(
+        "block-times-n",
+        "structure",
+        one_block,
+        150,
+        "set",
+        Expectation("fact", ("LayersAreOne",), "features.1"),
+        "Four blocks of a network are one object, whose batch norm mixes the statistics of four depths.",
     ),
     Training(
         "tie-lost",

@@ -114,7 +114,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
         "WeightsWritten",
     ),
     # Structure
-    "layers-are-one": _answer(""),
+    "layers-are-one": _answer("", "LayersAreOne"),
     "identity-left-out": _answer("output rms", "VanishingGradient PoorInitialization ConstantOutput", "InitializationTooSmall"),
     "activations-missing": _answer(""),
     "activations-saturate": _answer("output rms", "SaturatedActivation NoGradient", "ActivationsSaturated"),

@@ -25,6 +25,7 @@ from lightning_hooks.health.rules import (
     numerics,
     order,
     resume,
+    sharing,
     targets,
     ties,
     units,
@@ -34,8 +35,9 @@ from lightning_hooks.health.rules import (
 )
 
 _FILES: Final = (
-    *(membership, order, ties, resume, copies, flow, zeros, calls, modes, buffers, facts, nonfinite),
+    *(membership, order, ties, sharing, resume, copies, flow, zeros, calls, modes, buffers, facts),
     *(
+        nonfinite,
         numerics,
         loss,
         first_loss,
