@@ -18,6 +18,7 @@ from lightning_hooks.health.steps_before import (
     has_moved_at_most_steps,
     has_raised_rate,
 )
+from lightning_hooks.health.tied_heads import has_large_tied_head, size_of_tied_head
 
 _WEIGHTS_WRITTEN: Final = CauseRule(
     name="WeightsWritten",
@@ -73,6 +74,21 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         while_standing=True,
         next_steps=("Raise gradient_clip_val to about the usual norm of the gradient (`watch/run/grad_norm`).",),
         alternatives=("A learning rate that is too low: then the loss does not fall without clipping either.",),
+    ),
+    CauseRule(
+        name="InitializationTooLarge",
+        message="The head has the weight of an embedding, which begins too large for a head: {where}.",
+        any_of=("InitialLoss", "PoorInitialization>", "OddInitialization>"),
+        supporting=(*UNSTABLE, *DULL, *STUCK, "InitialLoss"),
+        next_steps=(
+            "Start the embedding small, `nn.init.normal_(embedding.weight, std=0.02)`: that of `nn.Embedding` has a standard "
+            "deviation of 1.",
+            "Or divide the inputs of the head, or its outputs, by the square root of their width.",
+        ),
+        alternatives=("Inputs of the head that are not normalised: then a norm in front of the head cures it.",),
+        confidence="likely",
+        condition=has_large_tied_head,
+        detail=size_of_tied_head,
     ),
     CauseRule(
         name="InitializationTooLarge",

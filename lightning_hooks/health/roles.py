@@ -56,6 +56,10 @@ class Roles:
         for each in structure.parameters:
             if is_weight(each.shape):
                 self._weights.setdefault(each.module, each)
+        # A tied weight belongs to each module that has it by another name, as to a head that has the weight of an embedding.
+        for each in structure.parameters:
+            for other in each.others if is_weight(each.shape) else ():
+                self._weights.setdefault(other.rpartition(".")[0], each)
 
     def role(self, name: str) -> str:
         """The role of a module; `other` for a module that the structure does not hold."""
@@ -88,7 +92,7 @@ class Roles:
         return self._mask("weights", names, lambda name: name in self.parameters and is_weight(self.parameters[name].shape))
 
     def weight(self, module: str) -> ParameterFacts | None:
-        """The first weight of a module; None if it has none."""
+        """The first weight of a module, its own before a tied one; None if it has none."""
         return self._weights.get(module)
 
     def owners(self, parameters: tuple[str, ...]) -> tuple[str, ...]:

@@ -162,6 +162,17 @@ def at_chance(ratio=1e-3):
     return evidence
 
 
+def tied_head(size):
+    """Evidence of a head that has the weight of an embedding, whose first numbers have this size."""
+    table = ParameterFacts("embed.weight", "embed", (50, 64), "float32", ("head.weight",))
+    structure = Structure((ModuleFacts("embed", "Embedding", "embedding"), ModuleFacts("head", "Linear", "linear")), (table,))
+    tensors = {("output", "head"): of_rms(1.0), ("param", "embed.weight"): of_rms(size)}
+    evidence = Evidence([("param", "rms"), ("output", "rms")])
+    for view in run(structure, tensors, 2):
+        evidence.add(view)
+    return evidence
+
+
 def saturated(output):
     """Evidence of a tanh all of whose outputs have this value."""
     evidence = Evidence([("output", "mean"), ("output", "rms")])
@@ -202,6 +213,7 @@ EVIDENCE = (
     lambda: module_of(2.0, 0.0, "activation"),
     at_chance,
     lambda: at_chance(0.9),
+    lambda: tied_head(1.0),
 )
 
 
@@ -291,6 +303,17 @@ def test_steps_have_gone_too_far_if_one_is_huge_early_or_ten_in_a_row_are_large(
 )
 def test_a_learning_rate_is_raised_if_it_rises_fivefold_in_one_step_shortly_before(rates, begin, holds):
     assert steps_before.has_raised_rate(rates_of(*rates), begin) is holds
+
+
+def test_a_first_loss_far_above_chance_is_that_of_a_tied_head_if_its_weight_begins_as_that_of_an_embedding():
+    (cause,) = explain(findings_of("InitialLoss", rows=("head",)), tied_head(1.0))
+    assert (cause.name, cause.confidence) == ("InitializationTooLarge", "likely")
+    assert cause.message == (
+        "The head has the weight of an embedding, which begins too large for a head: head. embed.weight began with a root mean "
+        "square of 1, so that 64 inputs of 1 make outputs of 8. This is likely."
+    )
+    assert not explain(findings_of("InitialLoss", rows=("head",)), tied_head(0.1))
+    assert not explain(findings_of("InitialLoss", rows=("head",)), at_chance())
 
 
 def test_what_follows_a_raised_rate_is_no_bad_batch_and_no_lone_death_of_units():

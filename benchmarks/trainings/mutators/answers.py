@@ -106,7 +106,9 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "recurrence-amplifies": _answer(
         "param rms", f"PoorInitialization OddInitialization SaturatedActivation {_UNSTABLE}", "InitializationTooLarge"
     ),
-    "tied-table-too-large": _answer("param rms", f"PoorInitialization OddInitialization {_UNSTABLE}", "InitializationTooLarge"),
+    "tied-table-too-large": _answer(
+        "param rms", f"InitialLoss PoorInitialization OddInitialization {_UNSTABLE}", "InitializationTooLarge"
+    ),
     "weights-drawn-anew": _answer("param norm", "MovesBetweenSteps LossSpike LossDiverged", "WeightsWritten"),
     "weights-shrunk-by-code": _answer(
         "param norm",

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from lightning_hooks import HealthMonitor, StatsMonitor, instrument
 from lightning_hooks.health.rules.first_loss import InitialLoss
+from lightning_hooks.records.facts import ParameterFacts
 from tests.health.rules.made import Made, diagnosed, found, reason, run, structure_of
 
 MODEL = structure_of({"encoder": "Linear", "head": "Linear"}, weights={"head": (10, 64)})
@@ -44,6 +45,12 @@ def test_a_first_loss_far_above_chance_is_told_after_ten_updates_and_ends_with_t
 )
 def test_other_losses_are_no_finding(views):
     assert found(InitialLoss(), views) == {}
+
+
+def test_a_head_that_has_the_weight_of_an_embedding_is_judged_too():
+    table = ParameterFacts("encoder.weight", "encoder", (10, 64), "float32", ("head.weight",))
+    views = [replace(view, structure=replace(MODEL, parameters=(table,))) for view in classifying(lambda step: 396.0)]
+    assert found(InitialLoss(), views) == {"head": 0}
 
 
 def test_each_rank_has_a_mean_of_its_own():
