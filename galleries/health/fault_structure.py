@@ -104,6 +104,25 @@ def one_block(seed: int) -> Case:
     return Case(OneBlock(), loader(*images(), seed=seed))
 
 
+class FrozenVectors(Learner):
+    """Tells words by given vectors, which are frozen, and in which a word and its opposite are nearly the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        meanings = torch.randn(50, 32)
+        self.words = nn.Embedding.from_pretrained(torch.cat([meanings, meanings + 1e-3 * torch.randn(50, 32)]))
+        self.encoder, self.head = stack(32, 32, 1), nn.Linear(32, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.encoder(self.words(inputs)).mean(1))
+
+
+def vectors_frozen(seed: int) -> Case:
+    torch.manual_seed(seed)
+    labels = torch.randint(2, (2048,))
+    return Case(FrozenVectors(), loader(torch.randint(50, (2048, 8)) + 50 * labels[:, None], labels, seed=seed))
+
+
 class LosesItsTie(Learner):
     """Predicts a letter by the one before with the weight of its embedding, in whose place it then puts given vectors."""
 
@@ -251,6 +270,15 @@ TRAININGS = [
         "set",
         Expectation("fact", ("LayersAreOne",), "features.1"),
         "Four blocks of a network are one object, whose batch norm mixes the statistics of four depths.",
+    ),
+    Training(
+        "vectors-frozen",
+        "structure",
+        vectors_frozen,
+        300,
+        "set",
+        Expectation("pattern", ("FrozenHeld",), "words*", "VectorsFrozen"),
+        "`nn.Embedding.from_pretrained` freezes vectors in which a word and its opposite are nearly the same.",
     ),
     Training(
         "tie-lost",

@@ -12,6 +12,7 @@ from lightning_hooks.health.roles import is_weight, roles_of, without_parametriz
 from lightning_hooks.health.rules.activations import SaturatedActivation, slopes_of
 from lightning_hooks.health.rules.updates import UpdateTooSmall
 from lightning_hooks.health.steps_before import BEFORE, has_stepped_too_far, track_of
+from lightning_hooks.health.usage import frozen_and_held
 
 _NO_SLOPE: Final = 1e-6
 """The mean slope of an activation, as a share of the largest one, below which hardly any gradient passes it."""
@@ -53,6 +54,15 @@ def _last(evidence: Evidence, tensor: str, stat: str) -> dict[str, float]:
     last = len(measured) - 1 - measured[::-1].argmax(axis=0)
     found = track.values[last, np.arange(len(last))]
     return {name: value for name, value in zip(track.names, found.tolist(), strict=True) if not np.isnan(value)}
+
+
+def has_frozen_embedding_alone(evidence: Evidence) -> bool:
+    """Whether all parameters that are frozen, though an optimizer holds them, are those of embeddings."""
+    roles, structure, facts = roles_of(evidence), evidence.structure, evidence.facts
+    if roles is None or structure is None or facts is None:
+        return False
+    names = tuple(frozen_and_held(structure, facts))
+    return bool(names) and all(roles.role(owner) == "embedding" for owner in roles.owners(names))
 
 
 def has_weights_of_zeros(evidence: Evidence) -> bool:

@@ -9,6 +9,7 @@ from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import (
     has_dead_activation,
     has_float16_without_gradient,
+    has_frozen_embedding_alone,
     has_gradients_in_backward,
     has_input_of_zeros,
     has_module_that_gives_zeros,
@@ -81,6 +82,15 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         next_steps=("Tie the two after the last change of either, `head.weight = embedding.weight`.",),
         alternatives=("A head that begins as a copy of the embedding on purpose: accept the finding.",),
         confidence="likely",
+    ),
+    CauseRule(
+        name="VectorsFrozen",
+        message="The vectors of an embedding are frozen, and the loss does not fall: {where}.",
+        required=("FrozenHeld",),
+        supporting=(*STUCK, *DULL),
+        next_steps=("Let the optimizer train them: `nn.Embedding.from_pretrained(vectors, freeze=False)`.",),
+        alternatives=("Labels that do not belong to their inputs: then the loss stands still with trained vectors too.",),
+        condition=has_frozen_embedding_alone,
     ),
     CauseRule(
         name="EvaluationMode",

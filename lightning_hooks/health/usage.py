@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import is_
 from typing import Final, NamedTuple, cast
 
@@ -119,15 +119,32 @@ def trainable(structure: Structure, facts: StepFacts) -> list[str]:
 
 def unheld(structure: Structure, facts: StepFacts) -> list[str]:
     """The names of the parameters that are neither frozen nor held by an optimizer, without those of copies."""
+
+    def names(held: set[str]) -> list[str]:
+        return [name for name in trainable(structure, facts) if name not in held and not is_named_copy(name)]
+
+    return _of_membership("unheld", structure, facts, names)
+
+
+def frozen_and_held(structure: Structure, facts: StepFacts) -> list[str]:
+    """The names of the parameters that are frozen and that an optimizer holds all the same, without those of copies."""
+
+    def names(held: set[str]) -> list[str]:
+        return [name for name in facts.frozen if name in held and not is_named_copy(name)]
+
+    return _of_membership("frozen and held", structure, facts, names)
+
+
+def _of_membership(what: str, structure: Structure, facts: StepFacts, names_of: Callable[[set[str]], list[str]]) -> list[str]:
+    """Names that follow from the frozen parameters and from those that optimizers hold, computed once for each of both."""
     # Compare the tuples of names, not the facts: with a changing learning rate each step has new facts that share the tuples.
     # Compare the tuples by identity, because to compare thousands of names takes longer than a rule.
     read = [facts.frozen, *(group.params for each in facts.optimizers for group in each.groups)]
     memo = memo_of(structure)
-    known, names = memo.get("unheld", ([], []))
+    known, names = memo.get(what, ([], []))
     if len(known) != len(read) or not all(map(is_, known, read)):
-        held = {name for names in read[1:] for name in names}
-        names = [name for name in trainable(structure, facts) if name not in held and not is_named_copy(name)]
-        memo["unheld"] = read, names
+        names = names_of({name for names in read[1:] for name in names})
+        memo[what] = read, names
     return cast(list[str], names)
 
 

@@ -29,6 +29,7 @@ GradientsNotCleared GradientsClearedEarly InputOfZeros PathShut WeightDecayDomin
 LossAtChance WeightsWritten GradientsMixed ClippingMisplaced AccumulationNotDivided OptimizerWritesCopy ResumedWithoutState
 TargetsIgnored
 TieLost
+VectorsFrozen
 """.split()
 
 
@@ -173,6 +174,16 @@ def tied_head(size):
     return evidence
 
 
+def frozen_vectors():
+    """Evidence of an optimizer that holds a frozen embedding."""
+    vectors = ParameterFacts("embed.weight", "embed", (50, 64), "float32")
+    structure = Structure((ModuleFacts("embed", "Embedding", "embedding"),), (vectors,))
+    held = OptimizerFacts("Adam", (GroupFacts(0.1, 0.0, ("embed.weight",)),))
+    evidence = Evidence()
+    evidence.add(StepView(0, facts=StepFacts((held,), frozen=("embed.weight",)), structure=structure))
+    return evidence
+
+
 def saturated(output):
     """Evidence of a tanh all of whose outputs have this value."""
     evidence = Evidence([("output", "mean"), ("output", "rms")])
@@ -214,6 +225,7 @@ EVIDENCE = (
     at_chance,
     lambda: at_chance(0.9),
     lambda: tied_head(1.0),
+    frozen_vectors,
 )
 
 

@@ -9,9 +9,9 @@ from typing import ClassVar, Final
 from lightning_hooks.errors import counted
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import is_batch_norm, roles_of
-from lightning_hooks.health.rule import HealthRule, Severity, Symptom, user_name
+from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, user_name
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_facts, no_optimizer, no_structure, one_rank
-from lightning_hooks.health.usage import has_any, is_named_copy, membership_of, trainable, unheld
+from lightning_hooks.health.usage import frozen_and_held, has_any, is_named_copy, membership_of, trainable, unheld
 from lightning_hooks.records.facts import StepFacts, Structure
 
 
@@ -150,6 +150,49 @@ class FrozenMoves(HealthRule):
                     yield Symptom(name, tensor="", step=step, measured=1.0, threshold=0.0, text=text)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FrozenHeld(HealthRule):
+    """An optimizer holds parameters that are frozen, so that it does not train them.
+
+    `nn.Embedding.from_pretrained` freezes the vectors that it is given unless it is told not to. A part may be frozen on
+    purpose and given to the optimizer with all others, or be unfrozen later: it is information until the loss stands still.
+
+    Args:
+        most: parameters that are named one by one; of more only their number is told.
+    """
+
+    most: int = 4
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
+    kind: ClassVar[Kind] = "pattern"
+    obstacles: ClassVar[Obstacles] = (no_optimizer, no_structure)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "If the parameter is to be trained, call `requires_grad_(True)` on it: `nn.Embedding.from_pretrained(…)` freezes its "
+        "vectors without `freeze=False`.",
+        "If it is frozen on purpose, give the optimizer only parameters with `requires_grad=True`.",
+    )
+    source: ClassVar[str] = "a definition: no threshold"
+
+    def check(self, evidence: Evidence) -> Iterable[Symptom]:
+        structure = evidence.structure
+        if structure is None:
+            return
+        for step in evidence.new_steps.tolist():
+            facts = evidence.facts_at(step)
+            names = [] if facts is None or not facts.frozen else frozen_and_held(structure, facts)
+            if facts is None or not names:
+                continue
+            held = len(membership_of(facts).optimizer_of)
+            if len(names) > self.most:
+                text = f"{len(names)} of {held} parameters that optimizers hold are frozen (requires_grad=False)"
+                yield Symptom("", tensor="", step=step, measured=float(len(names)), threshold=0.0, text=text)
+                continue
+            for name in names:
+                text = "it is frozen (requires_grad=False), though an optimizer holds it"
+                yield Symptom(name, tensor="", step=step, measured=1.0, threshold=0.0, text=text)
+
+
 def _families(structure: Structure) -> dict[str, tuple[str, str]]:
     """The family of each parameter: the parent of its module, and the class of its module."""
     types = {each.name: each.type for each in structure.modules}
@@ -180,5 +223,5 @@ class ReplicasDiffer(HealthRule):
                 )
 
 
-RULES: Final[tuple[HealthRule, ...]] = (NotInOptimizer(), StrangerInOptimizer(), FrozenMoves(), ReplicasDiffer())
+RULES: Final[tuple[HealthRule, ...]] = (NotInOptimizer(), StrangerInOptimizer(), FrozenMoves(), FrozenHeld(), ReplicasDiffer())
 """The rules on membership, with their defaults."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_hooks.health.rules.membership import FrozenMoves, NotInOptimizer, ReplicasDiffer, StrangerInOptimizer
+from lightning_hooks.health.rules.membership import FrozenHeld, FrozenMoves, NotInOptimizer, ReplicasDiffer, StrangerInOptimizer
 from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFacts, ParameterFacts, StepFacts, Structure
 from tests.health.rules.made import diagnosed, found, of_rms, reason, run, structure_of, without_structure
 
@@ -50,6 +50,39 @@ def test_a_parameter_that_the_optimizer_loses_is_named_since_that_step():
 )
 def test_parameters_that_are_left_out_on_purpose_are_no_finding(facts, silent):
     assert found(NotInOptimizer(), flowing(facts, silent=silent)) == {}
+
+
+FALLS, STANDS = (lambda step: 3 * 0.98**step), (lambda step: 3.0 + step % 3 / 99)
+
+
+def frozen(names, loss=FALLS, held=(ENC, HEAD, TARGET), **options):
+    return run(MODEL, {}, loss=loss, facts=facts_of(*held, frozen=names), **options)
+
+
+@pytest.mark.parametrize(("loss", "severity"), [(FALLS, "info"), (STANDS, "warning")])
+def test_a_frozen_parameter_that_an_optimizer_holds_is_a_note_until_the_loss_stands_still(loss, severity):
+    (finding,) = diagnosed(FrozenHeld(), frozen(["enc.weight"], loss)).findings
+    assert (finding.rows, finding.first_step, finding.severity) == (("enc.weight",), 0, severity)
+    assert finding.message.startswith("enc.weight: it is frozen (requires_grad=False), though an optimizer holds it")
+
+
+def test_of_many_frozen_parameters_their_number_is_told():
+    (finding,) = diagnosed(FrozenHeld(most=1), frozen(ENC)).findings
+    assert finding.message == "2 of 6 parameters that optimizers hold are frozen (requires_grad=False)."
+
+
+@pytest.mark.parametrize(
+    "views",
+    [frozen(TARGET, STANDS), frozen(ENC, STANDS, held=(HEAD,)), frozen([], STANDS)],
+    ids=["a target by its name", "not held", "nothing frozen"],
+)
+def test_frozen_parameters_that_no_optimizer_holds_are_no_finding(views):
+    assert found(FrozenHeld(), views) == {}
+
+
+def test_the_finding_ends_when_the_parameters_are_unfrozen():
+    views = changed(frozen(ENC), 30, facts_of(ENC, HEAD))
+    assert all(each.is_over is not None for each in diagnosed(FrozenHeld(), views).findings)
 
 
 NORMS = structure_of({"net.0": "Conv2d", "net.1": "BatchNorm2d", "net.2": "Linear"})
