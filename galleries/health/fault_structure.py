@@ -123,6 +123,25 @@ def vectors_frozen(seed: int) -> Case:
     return Case(FrozenVectors(), loader(torch.randint(50, (2048, 8)) + 50 * labels[:, None], labels, seed=seed))
 
 
+class PlainList(Perceptron):
+    """Keeps the blocks of its encoder in a plain list, in which no optimizer finds them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = [stack(64, 64, 1) for _ in range(4)]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.encoder(inputs)
+        for block in self.blocks:
+            hidden = hidden + block(hidden)
+        return self.head(hidden)
+
+
+def plain_list(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(PlainList(), loader(*digits(), seed=seed))
+
+
 class LosesItsTie(Learner):
     """Predicts a letter by the one before with the weight of its embedding, in whose place it then puts given vectors."""
 
@@ -279,6 +298,15 @@ TRAININGS = [
         "set",
         Expectation("pattern", ("FrozenHeld",), "words*", "VectorsFrozen"),
         "`nn.Embedding.from_pretrained` freezes vectors in which a word and its opposite are nearly the same.",
+    ),
+    Training(
+        "blocks-in-a-plain-list",
+        "structure",
+        plain_list,
+        150,
+        "set",
+        Expectation("pattern", ("NotRegistered",), "blocks", "ParametersForgotten"),
+        "Blocks in a plain list are not registered, so that no optimizer trains them.",
     ),
     Training(
         "tie-lost",

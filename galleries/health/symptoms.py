@@ -187,6 +187,7 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "causal-mask-inverted": lambda w: w.end() < 0.5,
     "block-times-n": lambda w: w.module.features[1] is w.module.features[4],
     "vectors-frozen": lambda w: not w.module.words.weight.requires_grad and stalls(w, 0.6),
+    "blocks-in-a-plain-list": lambda w: all(each.grad is not None for each in w.module.blocks[0].parameters()),
     "tie-lost": lambda w: w.module.head.weight is not w.module.letters.weight and w.change("head.weight") > 0,
     "tied-by-mistake": lambda w: w.module.encoder[2] is w.module.encoder[4],
     "stops-being-called": lambda w: (70, "refine.0") in w.outputs and (80, "refine.0") not in w.outputs,

@@ -84,6 +84,15 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         confidence="likely",
     ),
     CauseRule(
+        name="ParametersForgotten",
+        message="The model does not register modules of a plain list, so that no optimizer trains them: {where}.",
+        required=("NotRegistered",),
+        supporting=(*STUCK, *DULL),
+        next_steps=("Put the modules into an `nn.ModuleList` or `nn.ModuleDict` before the optimizer is created.",),
+        alternatives=("Kept aside on purpose: then `requires_grad=False` says so, and the finding goes.",),
+        confidence="likely",
+    ),
+    CauseRule(
         name="VectorsFrozen",
         message="The vectors of an embedding are frozen, and the loss does not fall: {where}.",
         required=("FrozenHeld",),

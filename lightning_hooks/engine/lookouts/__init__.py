@@ -19,6 +19,7 @@ from lightning_hooks.engine.lookouts import (
     rows,
     targets,
     ties,
+    unregistered,
     waiting,
 )
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
@@ -40,6 +41,7 @@ _FILES = (
     averages,
     norm_pace,
     ties,
+    unregistered,
 )
 
 

@@ -24,6 +24,7 @@ from lightning_hooks.health.rules import (
     nonfinite,
     numerics,
     order,
+    registration,
     resume,
     sharing,
     targets,
@@ -35,8 +36,9 @@ from lightning_hooks.health.rules import (
 )
 
 _FILES: Final = (
-    *(membership, order, ties, sharing, resume, copies, flow, zeros, calls, modes, buffers, facts),
+    *(membership, registration, order, ties, sharing, resume, copies, flow, zeros, calls, modes, buffers),
     *(
+        facts,
         nonfinite,
         numerics,
         loss,
