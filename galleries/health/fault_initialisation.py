@@ -55,6 +55,14 @@ def huge_embedding(seed: int) -> Case:
     return Case(model, loader(*tokens(seed), seed=seed, batch=16))
 
 
+def head_tied_to_embedding(seed: int) -> Case:
+    torch.manual_seed(seed)
+    model = Language(adamw(1e-3), vocabulary=64, width=64)
+    nn.init.normal_(model.embedding.weight)
+    model.head.weight = model.embedding.weight
+    return Case(model, loader(*tokens(seed, vocabulary=64), seed=seed, batch=16))
+
+
 @torch.no_grad()
 def zeros(seed: int) -> Case:
     torch.manual_seed(seed)
@@ -143,6 +151,15 @@ TRAININGS = [
         "set",
         Expectation("pattern", (*POOR, "MassiveActivation"), "embedding*", "InitializationTooLarge"),
         "An embedding begins with a standard deviation of 100, and drowns positions and attention.",
+    ),
+    Training(
+        "head-tied-to-embedding",
+        "initialisation",
+        head_tied_to_embedding,
+        150,
+        "set",
+        Expectation("pattern", ("InitialLoss", *POOR), "head", "InitializationTooLarge"),
+        "The head has the weight of an embedding that begins as N(0, 1).",
     ),
     Training(
         "layers-of-zeros",

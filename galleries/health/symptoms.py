@@ -128,6 +128,7 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     # initialisation
     "layer-three-times-too-wide": lambda w: wider(w, "encoder.4", LINEAR, 2.0),
     "layer-thirty-times-too-wide": lambda w: wider(w, "encoder.4", LINEAR, 20.0),
+    "head-tied-to-embedding": lambda w: w.losses[0] > 15 and w.module.head.weight is w.module.embedding.weight,
     "all-layers-far-too-small": lambda w: w.outputs[50, "encoder.8"].spread < 0.01 and stalls(w),
     "all-layers-too-large": lambda w: w.losses[0] > 100,
     "embedding-far-too-large": lambda w: w.outputs[100, "embedding"].rms > 50 * w.outputs[100, "position"].rms,
