@@ -7,19 +7,21 @@ from typing import ClassVar, Final
 
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.rule import HealthRule, Kind
-from lightning_hooks.health.rules.sightings import SightingRule
 from lightning_hooks.health.usage import is_named_copy
 from lightning_hooks.records.facts import Sighting, StepFacts
 
 
 @dataclass(frozen=True, kw_only=True)
-class NotRegistered(SightingRule):
+class NotRegistered(HealthRule):
     """A plain list, tuple or dictionary holds modules or parameters that get gradients and that nothing trains.
 
     No optimizer, device move or checkpoint knows them. A list of one entry may hide a part on purpose, so that it is
     information until the loss stands still, and a list whose name says that it is a copy (`teacher`, `lpips`, …) is left out.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     kind: ClassVar[Kind] = "pattern"
     looks_for: ClassVar[tuple[str, ...]] = ("not-registered",)
     next_steps: ClassVar[tuple[str, ...]] = (

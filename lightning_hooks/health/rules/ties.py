@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from lightning_hooks.health.rule import HealthRule, Kind
-from lightning_hooks.health.rules.sightings import SightingRule
 
 
 @dataclass(frozen=True, kw_only=True)
-class TieBroken(SightingRule):
+class TieBroken(HealthRule):
     """Two parameters are trained as two, though the code of the model ties them, or though they began as one.
 
     The code of the model says so in `__init__`, or by `config.tie_word_embeddings` of transformers: then it is a fact. A head
     that begins as a copy of an embedding may be one on purpose: it is information until the loss stands still.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     kind: ClassVar[Kind] = "pattern"
     looks_for: ClassVar[tuple[str, ...]] = ("tie-broken",)
     next_steps: ClassVar[tuple[str, ...]] = (
