@@ -23,7 +23,7 @@ from lightning_hooks.rules.tensors import MODULE_TENSORS, PARAM_TENSORS
 
 if TYPE_CHECKING:
     from lightning_hooks.health.evidence import Evidence, Track
-    from lightning_hooks.records.facts import Sighting
+    from lightning_hooks.records.facts import Sighting, StepFacts
     from lightning_hooks.records.step_view import StepView
 
 _PARAMETRIZED: Final = re.compile(r"parametrizations\.(\w+)\.original\d*$")
@@ -256,7 +256,12 @@ class HealthRule(Criterion):
         if not self.looks_for:
             raise NotImplementedError(f"{self.name} has no check")
         for step, sighting in evidence.sightings(self.looks_for):
-            yield from symptoms_of(sighting, step)
+            if self.counts(sighting, evidence.facts_at(step), evidence):
+                yield from symptoms_of(sighting, step)
+
+    def counts(self, sighting: Sighting, facts: StepFacts | None, evidence: Evidence) -> bool:
+        """Whether a sighting is told at the step of these facts; a rule may ask for a second witness."""
+        return True
 
     def message(self, rows: Sequence[str], symptoms: Sequence[Symptom]) -> str:
         """What follows from a finding, in a sentence or two.

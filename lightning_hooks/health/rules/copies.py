@@ -12,15 +12,10 @@ from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.rule import HealthRule, Symptom
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_facts, no_optimizer, no_structure
 from lightning_hooks.health.rules.flow import UnchangedParameter
-from lightning_hooks.health.rules.sightings import no_lookout
 from lightning_hooks.health.usage import membership_of
 
 _KINDS: Final = ("not-contiguous",)
 _TEXT: Final = "its optimizer steps, but it stays as it is, bit by bit. It is not contiguous in memory"
-
-
-def _nothing_has_looked(evidence: Evidence) -> str | None:
-    return no_lookout(evidence, _KINDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +30,7 @@ class CopyUpdated(HealthRule):
     patience: int = 3
     family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = _KINDS
-    obstacles: ClassVar[Obstacles] = (no_facts, _nothing_has_looked, no_optimizer, no_structure)
+    obstacles: ClassVar[Obstacles] = (no_facts, no_optimizer, no_structure)
     needs: ClassVar[Needs] = UnchangedParameter.needs
     next_steps: ClassVar[tuple[str, ...]] = (
         "In the step of the optimizer write into the parameter itself, `param.add_(…)`: `contiguous()`, `reshape`, `flatten` "
