@@ -145,6 +145,10 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "rate-of-zero": lambda w: w.rates[-1] == [0.0] and w.change("encoder.0.weight") == 0,
     "schedule-ends-early": lambda w: w.rates[59] != [0.0] == w.rates[60] and w.parameters[70, "head.weight"].change == 0,
     "group-of-zero": lambda w: w.rates[-1][0] == 0 and w.change("encoder.0.weight") == 0 < w.change("head.weight"),
+    "schedule-by-epoch": lambda w: max(w.rates[160]) < 1e-2 and w.mean(0, 50) > 2.2,
+    "schedule-of-few-steps": lambda w: 0 < max(w.rates[30]) < 1e-10 and stalls(w, 1.5),
+    "warm-up-without-end": lambda w: 0 < max(w.rates[-1]) < 1e-4 and stalls(w),
+    "schedule-of-batches": lambda w: w.rates[110] == [0.0] and w.parameters[110, "head.weight"].change == 0,
     "frozen-layer-moves": lambda w: not w.module.encoder[2].weight.requires_grad and grown(w, "encoder.2.weight", 50) < 0.9,
     # data
     "pixels-to-255": lambda w: w.outputs[0, "encoder.0"].incoming > 50 and max(w.losses) > 1000,

@@ -117,7 +117,9 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         refuse_in_loop(self.owner._actions, self.owner.check_first_batch, self.label)
         self.refuse_beside(run.callbacks)
         own = None if self._host(run.callbacks) is not None else self._own_part(run)
-        around = Surroundings.of(run.model, lambda: run.optimizers, schedules=lambda: found_schedules(run.optimizers))
+        around = Surroundings.of(
+            run.model, lambda: run.optimizers, schedules=lambda: found_schedules(run.optimizers), planned=run.planned
+        )
         return HealthPart(own, lambda: self.reporter, self._lookouts(around))
 
     def _own_part(self, run: LoopRun) -> LoopPart:

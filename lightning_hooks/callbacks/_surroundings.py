@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from lightning_hooks.callbacks._planned import planned_of
 from lightning_hooks.callbacks._trainer import deferred, has_checkpoint, loaders_of, optimizers_of, overfits, schedules_of
 from lightning_hooks.engine.lookouts.surroundings import Surroundings
 
@@ -30,4 +31,5 @@ def surroundings_of(trainer: Trainer, run: LightningRun, saved: Callable[[], Any
         knows_batches=True,
         loaders=deferred(trainer, loaders_of, ()),
         overfits=overfits(trainer),
+        planned=deferred(trainer, planned_of, ()),
     )

@@ -10,6 +10,7 @@ from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import began_saturated, is_at_chance_in_ordinary_steps
 from lightning_hooks.health.first_causes import FIRST_CAUSES
 from lightning_hooks.health.last_causes import AT_CHANCE, LAST_CAUSES
+from lightning_hooks.health.schedule_causes import RATE_GONE
 from lightning_hooks.health.steps_before import (
     divergence,
     has_diverged,
@@ -42,6 +43,7 @@ CAUSES: Final[tuple[CauseRule, ...]] = (
         confidence="possible",
         history=None,
     ),
+    RATE_GONE,
     CauseRule(
         name="LearningRateTooLow",
         message="The learning rate fell to less than a hundredth early in the run, and the loss has hardly fallen: {where}.",

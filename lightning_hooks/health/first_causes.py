@@ -18,6 +18,7 @@ from lightning_hooks.health.conditions import (
 )
 from lightning_hooks.health.rules.copies import CopyUpdated
 from lightning_hooks.health.rules.resume import StateNotRestored, what_is_lost
+from lightning_hooks.health.schedule_causes import SCHEDULE_MISMATCH
 
 FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
@@ -31,6 +32,7 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         ),
         confidence="certain",
     ),
+    *SCHEDULE_MISMATCH,
     CauseRule(
         name="ParametersForgotten",
         message="The optimizer and the model do not hold the same parameters: {where}.",

@@ -89,7 +89,7 @@ def has_risen(before: StepFacts | None, now: StepFacts | None) -> bool:
 
 
 def is_warming_up(evidence: Evidence) -> bool:
-    """Whether the learning rate still rises, so that a loss need not fall yet. A warm-up that lasts to the end is none.
+    """Whether the learning rate still rises, so that a loss need not fall yet. A warm-up that outlasts the fit is none.
 
     Args:
         evidence: of the run.
@@ -97,8 +97,9 @@ def is_warming_up(evidence: Evidence) -> bool:
     now, steps = evidence.facts, evidence.steps
     if not len(steps) or not has_risen(evidence.facts_at(int(steps[len(steps) // 2])), now):
         return False
-    last = None if now is None else now.last_step
-    return last is None or evidence.step < _WARM_UP * last
+    if now is None or any(each.kind == "warm-up-endless" for each in now.sightings):
+        return False
+    return now.last_step is None or evidence.step < _WARM_UP * now.last_step
 
 
 def has_scaler(facts: StepFacts | None) -> bool:

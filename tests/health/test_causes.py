@@ -30,6 +30,7 @@ LossAtChance WeightsWritten GradientsMixed ClippingMisplaced AccumulationNotDivi
 TargetsIgnored
 TieLost
 VectorsFrozen
+ScheduleMismatch
 """.split()
 
 

@@ -33,6 +33,8 @@ _UNSTABLE: Final = "UpdateTooLarge LossDiverged WeightGrowth ExplodingGradient L
 """The rules any of which names a training whose steps are too large."""
 _SLOW: Final = "UpdateTooSmall LossConstant UnchangedParameter LostUpdates"
 """The rules any of which names a training whose steps are too small."""
+_SCHEDULE: Final = "ScheduleEndsEarly LearningRateFallen"
+"""The rules any of which names a rate that falls too early."""
 
 ANSWERS: Final[Mapping[str, Answer]] = {
     # Rates, optimizers and schedules
@@ -45,10 +47,14 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "betas-swapped": _answer("", _UNSTABLE, "LearningRateTooHigh"),
     "eps-too-large": _answer("update ratio", _SLOW, "LearningRateTooLow"),
     "clipped-to-nothing": _answer("update ratio", f"{_SLOW} ClippingAlways", "ClippingStopsLearning"),
-    "rate-falls-early": _answer("fact optimizers", f"{_SLOW} LearningRateZero", "LearningRateTooLow"),
+    "rate-falls-early": _answer("fact optimizers", f"{_SLOW} {_SCHEDULE} LearningRateZero", "LearningRateTooLow"),
     "rate-rises-late": _answer("fact optimizers", _UNSTABLE, "LearningRateTooHigh"),
-    "schedule-too-fast": _answer("", f"{_SLOW} LearningRateZero", "LearningRateTooLow"),
-    "warm-up-endless": _answer("fact optimizers", f"{_SLOW} LearningRateZero", "LearningRateTooLow"),
+    "schedule-too-fast": _answer(
+        "fact optimizers", f"{_SLOW} {_SCHEDULE} ScheduleAtOtherPace LearningRateZero", "LearningRateTooLow ScheduleMismatch"
+    ),
+    "warm-up-endless": _answer(
+        "fact optimizers", f"{_SLOW} WarmUpOutlastsFit LearningRateZero", "LearningRateTooLow ScheduleMismatch"
+    ),
     # Inputs
     "column-too-large": _answer("input abs_max", "InputNotNormalised", "DataNotNormalised"),
     "inputs-far-from-zero": _answer("input mean", "InputNotNormalised", "DataNotNormalised"),

@@ -15,8 +15,10 @@ from lightning_hooks.engine.lookouts import (
     leftovers,
     memory,
     norm_pace,
+    rates,
     resume,
     rows,
+    schedules,
     targets,
     ties,
     unregistered,
@@ -42,6 +44,8 @@ _FILES = (
     norm_pace,
     ties,
     unregistered,
+    rates,
+    schedules,
 )
 
 

@@ -9,6 +9,7 @@ from weakref import ref
 
 from torch import Tensor, nn
 
+from lightning_hooks.engine.lookouts.planned import Planned
 from lightning_hooks.rules.patterns import named_parameters
 
 
@@ -25,6 +26,7 @@ class Surroundings:
         knows_batches: whether the driver passes on the batches and their losses: not in a plain loop.
         loaders: returns the loaders of training, as far as the driver knows them.
         overfits: whether the driver was told to train on a few batches only (`overfit_batches`).
+        planned: returns the schedules that the driver advances, with its plan; none by default.
     """
 
     model: Callable[[], nn.Module | None]
@@ -35,6 +37,7 @@ class Surroundings:
     knows_batches: bool = False
     loaders: Callable[[], Sequence[Any]] = tuple
     overfits: bool = False
+    planned: Callable[[], Sequence[Planned]] = tuple
 
     @classmethod
     def of(cls, model: nn.Module, optimizers: Callable[[], Sequence[Any]], **known: Any) -> Surroundings:

@@ -209,6 +209,12 @@ def facts_of_optimizers(optimizers: Iterable[Any], model: nn.Module) -> tuple[Op
     )
 
 
+def rates_of_optimizer(optimizer: Any) -> list[float]:
+    """The learning rates of the groups of an optimizer, without those that only the device knows."""
+    rates = (_number(group.get("lr")) for group in getattr(optimizer, "param_groups", ()))
+    return [rate for rate in rates if rate is not None]
+
+
 def _members(ids: Iterable[int], names: Mapping[int, str]) -> tuple[tuple[str, ...], int]:
     """The names of the parameters with these ids in a model, and the number of those that the model does not have."""
     found = [names.get(each) for each in ids]

@@ -26,6 +26,7 @@ from lightning_hooks.health.rules import (
     order,
     registration,
     resume,
+    schedules,
     sharing,
     targets,
     ties,
@@ -36,8 +37,9 @@ from lightning_hooks.health.rules import (
 )
 
 _FILES: Final = (
-    *(membership, registration, order, ties, sharing, resume, copies, flow, zeros, calls, modes, buffers),
+    *(membership, registration, order, schedules, ties, sharing, resume, copies, flow, zeros, calls, modes),
     *(
+        buffers,
         facts,
         nonfinite,
         numerics,

@@ -29,9 +29,11 @@ class LearningRateZero(HealthRule):
 
     Args:
         budget: the share of the steps of the fit after which a rate of 0 is the end of a schedule.
+        least: of a run whose end is unknown, the number of steps for which the rate must have been 0.
     """
 
     budget: float = 0.75
+    least: int = 10
     patience: int = 2
     warmup: int = 2
     every_n_steps: int = 5
@@ -56,18 +58,37 @@ class LearningRateZero(HealthRule):
                 which = f"group {index} of optimizer {number}" if several else "the optimizer"
                 text = f"the learning rate of {which} is 0 ({len(group.params)} parameters, first {group.params[0]})"
                 row = group.params[0] if several else ""
-                if self._is_early(evidence, facts, step, row):
-                    yield Symptom(row, tensor="", step=step, measured=0.0, threshold=0.0, text=text)
+                since = self._too_early_since(evidence, facts, step, row)
+                if since is not None:
+                    yield Symptom(row, tensor="", step=step, measured=0.0, threshold=0.0, text=text, since=since)
 
-    def _is_early(self, evidence: Evidence, facts: StepFacts, step: int, row: str) -> bool:
+    def _too_early_since(self, evidence: Evidence, facts: StepFacts, step: int, row: str) -> int | None:
+        """The step since which a rate of 0 is no end of a schedule; None if it may be one."""
         if facts.last_step is not None:
-            return step < self.budget * facts.last_step
+            return step if step < self.budget * facts.last_step else None
         # The last step of the run is unknown, so a rate of 0 may end its schedule.
-        # Report only a rate of 0 since the first step.
-        if not evidence.holds_start:
-            return row in evidence.standing
-        first = evidence.facts_at(evidence.first_step)
-        return first is not None and bool(_zero_groups(first))
+        # Report a rate that has been 0 since the first step, or for so long that the training goes on without a rate.
+        begin = _zero_since(evidence, step, row)
+        if row in evidence.standing or begin == evidence.first_step:
+            return step
+        lasted = step - begin
+        is_long = begin == evidence.steps[0] or lasted >= (1 - self.budget) * (step - evidence.first_step)
+        return begin if lasted >= self.least and is_long else None
+
+
+def _zero_since(evidence: Evidence, step: int, row: str) -> int:
+    """The first of the steps up to this one, as far as the window holds them, at which the rate was 0 throughout."""
+    begin = step
+    for each in reversed(evidence.steps[evidence.steps < step].tolist()):
+        facts = evidence.facts_at(each)
+        if facts is not None and not _is_zero(facts, row):
+            break
+        begin = each
+    return begin
+
+
+def _is_zero(facts: StepFacts, row: str) -> bool:
+    return any(not row or row == group.params[0] for _, _, group in _zero_groups(facts))
 
 
 def _zero_groups(facts: StepFacts) -> list[tuple[int, int, GroupFacts]]:

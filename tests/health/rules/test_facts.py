@@ -59,7 +59,7 @@ def test_the_group_with_a_rate_of_zero_is_named():
         zero_from(0, 3),
         zero_from(50, 51),
         zero_from(90),
-        zero_from(40, last_step=None),
+        zero_from(80, last_step=None),
         zero_from(40, frozen=PARAMS),
         facts_of(None),
     ],
@@ -75,6 +75,14 @@ def test_a_rate_that_was_always_zero_is_told_without_knowing_the_end():
     for facts, over in ((facts_of(0.0, last_step=None), None), (zero_from(0, 350, last_step=None), 354)):
         (finding,) = diagnosed(LearningRateZero(), steps_of(facts, steps=400)).findings
         assert finding.is_over == over
+
+
+def test_a_rate_that_is_zero_for_a_quarter_of_a_run_is_told_without_knowing_the_end():
+    (finding,) = diagnosed(LearningRateZero(), steps_of(zero_from(40, last_step=None), steps=70)).findings
+    assert (finding.first_step, finding.is_over) == (40, None)
+    assert found(LearningRateZero(), steps_of(zero_from(40, last_step=None), steps=53)) == {}
+    assert found(LearningRateZero(), steps_of(zero_from(4, last_step=None), steps=14)) == {}
+    assert found(LearningRateZero(), steps_of(zero_from(300, last_step=None), steps=600)) == {"": 300}
 
 
 def test_a_large_weight_decay_is_told_with_its_numbers():

@@ -1,0 +1,97 @@
+"""Rules on the schedule of the learning rate: its length, its pace, and where it has taken the rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from lightning_hooks.health.rule import HealthRule, Kind, Severity
+from lightning_hooks.health.rules.sightings import SightingRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleAtOtherPace(SightingRule):
+    """A schedule that was made for the steps of the fit is advanced once an epoch, or one for epochs after each step.
+
+    It is said before the first update, where a Trainer knows how long the fit is and advances the schedule itself.
+    """
+
+    looks_for: ClassVar[tuple[str, ...]] = ("schedule-pace",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        'In `configure_optimizers`, return the schedule with its `"interval"`: `"step"` or `"epoch"`.',
+        "Make the schedule for the advances of the fit: `self.trainer.estimated_stepping_batches` counts the steps.",
+    )
+    source: ClassVar[str] = (
+        "ours: the length is the number of steps or batches of the fit by 5 %, or that of its epochs, and is advanced at "
+        "another pace; or half of the fit has a hundred-millionth of the rate"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleEndsEarly(SightingRule):
+    """A schedule has the rate above a tenth of its largest in less than a tenth of the fit, and never again.
+
+    A fit that something else than its planned length will end may have such a schedule on purpose.
+    """
+
+    kind: ClassVar[Kind] = "pattern"
+    looks_for: ClassVar[tuple[str, ...]] = ("schedule-early",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at the number of steps that the schedule was given, and at how often it is advanced.",
+        "Let the rate fall over the whole fit.",
+    )
+    source: ClassVar[str] = "ours: cosine, linear and exponential schedules of a whole fit stay above a tenth for most of it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmUpOutlastsFit(SightingRule):
+    """The rate still rises when the fit ends, and has not reached a fifth of what its schedule was made to reach.
+
+    A fit that only tries a few steps of a longer one has such a schedule on purpose.
+    """
+
+    kind: ClassVar[Kind] = "pattern"
+    looks_for: ClassVar[tuple[str, ...]] = ("warm-up-endless",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Shorten the warm-up to some per cent of the steps of the fit.",
+        "Look at how often the schedule is advanced: after each step or each epoch.",
+    )
+    source: ClassVar[str] = "ours: a warm-up usually takes 1 to 10 % of a fit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningRateFallen(SightingRule):
+    """The learning rate fell to a thousandth of its largest, and was above a tenth of it for a quarter of the steps at most."""
+
+    kind: ClassVar[Kind] = "pattern"
+    looks_for: ClassVar[tuple[str, ...]] = ("rate-fallen",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Look at what the schedule does: the number of steps that it was given, and how often it is stepped.",
+        "Let the rate fall over the whole training.",
+    )
+    source: ClassVar[str] = "ours: a cosine is above a tenth of its largest rate for 80 % of a training, a linear fall for 90 %"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleAdvancesEachBatch(SightingRule):
+    """The learning rate changes between the batches that are added up for one step of the optimizer.
+
+    It is a note: a schedule may be made for batches, or follow the share of an epoch that is done.
+    """
+
+    severity: Severity = Severity.INFO
+    looks_for: ClassVar[tuple[str, ...]] = ("rate-each-batch",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Advance the schedule where the optimizer steps, or make it for the number of all batches.",
+    )
+    source: ClassVar[str] = "a definition; at three of the first twelve steps"
+
+
+RULES: Final[tuple[HealthRule, ...]] = (
+    ScheduleAtOtherPace(),
+    ScheduleEndsEarly(),
+    WarmUpOutlastsFit(),
+    LearningRateFallen(),
+    ScheduleAdvancesEachBatch(),
+)
+"""The rules on schedules, with their defaults."""

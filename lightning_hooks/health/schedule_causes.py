@@ -1,0 +1,72 @@
+"""The causes that lie in the schedule of a learning rate, as far as lookouts have seen it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lightning_hooks.health.cause_effects import DULL, STUCK
+from lightning_hooks.health.cause_rule import CauseRule
+from lightning_hooks.health.evidence import Evidence
+from lightning_hooks.health.rules.schedules import RULES
+
+_KINDS: Final = tuple(kind for rule in RULES for kind in rule.looks_for)
+_EFFECTS: Final = (
+    *("ScheduleEndsEarly", "WarmUpOutlastsFit", "LearningRateFallen", "ScheduleAdvancesEachBatch", "LearningRateZero"),
+    *(*STUCK, *DULL, "LostUpdates"),
+)
+_ALTERNATIVES: Final = (
+    "A fit that is shorter than its plan on purpose, as one of a few steps that tries the code: accept the finding.",
+)
+
+
+def schedules_said(evidence: Evidence, begin: int) -> str:
+    """What lookouts have seen of schedules, as sentences; empty if nothing.
+
+    Args:
+        evidence: of the run.
+        begin: the first step of the findings, which does not matter.
+    """
+    facts = evidence.facts
+    texts = [each.text for each in (() if facts is None else facts.sightings) if each.kind in _KINDS]
+    return "".join(f" {text[:1].upper()}{text[1:]}." for text in texts)
+
+
+SCHEDULE_MISMATCH: Final[tuple[CauseRule, ...]] = (
+    CauseRule(
+        name="ScheduleMismatch",
+        message="The schedule of the learning rate is advanced at another pace than it was made for.",
+        required=("ScheduleAtOtherPace",),
+        supporting=_EFFECTS,
+        next_steps=(
+            'In `configure_optimizers`, return the schedule with its `"interval"`: `"step"` or `"epoch"`.',
+            "Make the schedule for the advances of the fit: `self.trainer.estimated_stepping_batches` counts the steps.",
+        ),
+        confidence="certain",
+        detail=schedules_said,
+    ),
+    CauseRule(
+        name="ScheduleMismatch",
+        message="The schedule of the learning rate is advanced after each batch, and has come to its end too early.",
+        required=("ScheduleAdvancesEachBatch",),
+        any_of=("LearningRateZero", "LearningRateFallen"),
+        supporting=_EFFECTS,
+        next_steps=("Advance the schedule where the optimizer steps, or make it for the number of all batches.",),
+        alternatives=("A schedule that is made for all batches, in a training that goes on after it: then train less long.",),
+        detail=schedules_said,
+    ),
+)
+"""A schedule that is advanced at another pace than it was made for."""
+
+RATE_GONE: Final = CauseRule(
+    name="LearningRateTooLow",
+    message="The schedule of the learning rate does not suit the length of the training.",
+    any_of=("ScheduleEndsEarly", "WarmUpOutlastsFit", "LearningRateFallen"),
+    supporting=_EFFECTS,
+    next_steps=(
+        "Look at what the schedule does: the number of steps that it was given, and how often it is stepped.",
+        "Let the rate fall over the whole fit.",
+    ),
+    alternatives=_ALTERNATIVES,
+    detail=schedules_said,
+)
+"""A schedule that leaves hardly any rate for most of a training."""
