@@ -137,3 +137,10 @@ def has_module_that_gives_zeros(evidence: Evidence) -> bool:
 def has_modules_in_evaluation(evidence: Evidence) -> bool:
     """Whether a module is in evaluation mode at the last step."""
     return evidence.facts is not None and bool(evidence.facts.evaluating)
+
+
+def has_swapped_betas(evidence: Evidence) -> bool:
+    """Whether the betas of an optimizer are so far the other way round that nobody means them."""
+    return evidence.facts is not None and any(
+        each.kind == "betas-swapped" and each.is_fact for each in evidence.facts.sightings
+    )

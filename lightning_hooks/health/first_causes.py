@@ -14,11 +14,13 @@ from lightning_hooks.health.conditions import (
     has_input_of_zeros,
     has_module_that_gives_zeros,
     has_modules_in_evaluation,
+    has_swapped_betas,
     has_weights_of_zeros,
 )
 from lightning_hooks.health.rules.copies import CopyUpdated
 from lightning_hooks.health.rules.resume import StateNotRestored, what_is_lost
 from lightning_hooks.health.schedule_causes import SCHEDULE_MISMATCH
+from lightning_hooks.health.sighted import said
 
 FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
     CauseRule(
@@ -33,6 +35,29 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         confidence="certain",
     ),
     *SCHEDULE_MISMATCH,
+    CauseRule(
+        name="NumericalRange",
+        message="The optimizer divides by 0, because its eps is 0 in the format of the weights: {where}, since step {step}.",
+        required=("EpsilonVanishes",),
+        supporting=(*UNSTABLE, *STUCK, *DULL, "LostUpdates", "Underflow", "NoGradient", "ScaleCollapse"),
+        next_steps=(
+            "Keep weights in float32 and compute in float16 (`16-mixed`, autocast), or train in bfloat16.",
+            "If weights must be float16, give the optimizer eps=1e-4.",
+        ),
+        confidence="certain",
+    ),
+    CauseRule(
+        name="BetasSwapped",
+        message="The betas of the optimizer are the other way round: the second one belongs to the squared gradients.",
+        required=("BetasSwapped",),
+        any_of=(*UNSTABLE, *STUCK),
+        supporting=(*UNSTABLE, *STUCK, *DULL, "LostUpdates"),
+        next_steps=("Give betas in their order: that of the gradients first, as (0.9, 0.999).",),
+        alternatives=("A learning rate that is too high: then the training also breaks with the usual betas.",),
+        detail=said("betas-swapped"),
+        condition=has_swapped_betas,
+        confidence="likely",
+    ),
     CauseRule(
         name="ParametersForgotten",
         message="The optimizer and the model do not hold the same parameters: {where}.",

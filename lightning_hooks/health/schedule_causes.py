@@ -6,10 +6,10 @@ from typing import Final
 
 from lightning_hooks.health.cause_effects import DULL, STUCK
 from lightning_hooks.health.cause_rule import CauseRule
-from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.rules.schedules import RULES
+from lightning_hooks.health.sighted import said
 
-_KINDS: Final = tuple(kind for rule in RULES for kind in rule.looks_for)
+_SAID: Final = said(*(kind for rule in RULES for kind in rule.looks_for))
 _EFFECTS: Final = (
     *("ScheduleEndsEarly", "WarmUpOutlastsFit", "LearningRateFallen", "ScheduleAdvancesEachBatch", "LearningRateZero"),
     *(*STUCK, *DULL, "LostUpdates"),
@@ -17,18 +17,6 @@ _EFFECTS: Final = (
 _ALTERNATIVES: Final = (
     "A fit that is shorter than its plan on purpose, as one of a few steps that tries the code: accept the finding.",
 )
-
-
-def schedules_said(evidence: Evidence, begin: int) -> str:
-    """What lookouts have seen of schedules, as sentences; empty if nothing.
-
-    Args:
-        evidence: of the run.
-        begin: the first step of the findings, which does not matter.
-    """
-    facts = evidence.facts
-    texts = [each.text for each in (() if facts is None else facts.sightings) if each.kind in _KINDS]
-    return "".join(f" {text[:1].upper()}{text[1:]}." for text in texts)
 
 
 SCHEDULE_MISMATCH: Final[tuple[CauseRule, ...]] = (
@@ -42,7 +30,7 @@ SCHEDULE_MISMATCH: Final[tuple[CauseRule, ...]] = (
             "Make the schedule for the advances of the fit: `self.trainer.estimated_stepping_batches` counts the steps.",
         ),
         confidence="certain",
-        detail=schedules_said,
+        detail=_SAID,
     ),
     CauseRule(
         name="ScheduleMismatch",
@@ -52,7 +40,7 @@ SCHEDULE_MISMATCH: Final[tuple[CauseRule, ...]] = (
         supporting=_EFFECTS,
         next_steps=("Advance the schedule where the optimizer steps, or make it for the number of all batches.",),
         alternatives=("A schedule that is made for all batches, in a training that goes on after it: then train less long.",),
-        detail=schedules_said,
+        detail=_SAID,
     ),
 )
 """A schedule that is advanced at another pace than it was made for."""
@@ -67,6 +55,6 @@ RATE_GONE: Final = CauseRule(
         "Let the rate fall over the whole fit.",
     ),
     alternatives=_ALTERNATIVES,
-    detail=schedules_said,
+    detail=_SAID,
 )
 """A schedule that leaves hardly any rate for most of a training."""

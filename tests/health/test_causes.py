@@ -15,7 +15,15 @@ from lightning_hooks.health.past import Past
 from lightning_hooks.health.rule import Severity, Symptom
 from lightning_hooks.health.rules import rules_by_name
 from lightning_hooks.plan.row_index import RowIndex
-from lightning_hooks.records.facts import GroupFacts, ModuleFacts, OptimizerFacts, ParameterFacts, StepFacts, Structure
+from lightning_hooks.records.facts import (
+    GroupFacts,
+    ModuleFacts,
+    OptimizerFacts,
+    ParameterFacts,
+    Sighting,
+    StepFacts,
+    Structure,
+)
 from lightning_hooks.records.step_view import StepView
 from lightning_hooks.stats.moments import MOMENTS
 from lightning_hooks.stats.schema import ABS_SUM, COUNT, MAX, MEAN, MIN, ZEROS
@@ -31,6 +39,7 @@ TargetsIgnored
 TieLost
 VectorsFrozen
 ScheduleMismatch
+BetasSwapped
 """.split()
 
 
@@ -209,6 +218,13 @@ def moved(factor, steps=14):
     return evidence
 
 
+def sighted(kind, **fields):
+    """Evidence of one step at which a lookout has seen something."""
+    evidence = Evidence()
+    evidence.add(StepView(0, facts=StepFacts(sightings=(Sighting(kind, "it is seen", **fields),))))
+    return evidence
+
+
 EVIDENCE = (
     evidence_in_evaluation,
     far_step,
@@ -227,6 +243,7 @@ EVIDENCE = (
     lambda: at_chance(0.9),
     lambda: tied_head(1.0),
     frozen_vectors,
+    lambda: sighted("betas-swapped"),
 )
 
 
@@ -621,3 +638,11 @@ def test_a_wrong_line_is_an_error():
         CauseRule(name="Tired", message="m")
     with pytest.raises(RuleError, match="an entry of a cause must be the name of a rule"):
         entry_of("a b")
+
+
+def test_betas_that_may_be_meant_explain_nothing_and_others_are_named_with_their_numbers():
+    findings = findings_of("BetasSwapped", "LossDiverged", rows=("",))
+    (cause,) = explain(findings, sighted("betas-swapped"))
+    assert cause.name == "BetasSwapped" and "squared gradients. It is seen. This is likely" in cause.message
+    causes = explain(findings, sighted("betas-swapped", is_fact=False))
+    assert [each.name for each in causes] == ["LearningRateTooHigh"]

@@ -44,7 +44,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "dropout-too-high": _answer("output zero_fraction", "DropoutTooHigh", "DropoutTooHigh"),
     "dropout-by-function": _answer("output zero_fraction", "DropoutTooHigh", "DropoutTooHigh"),
     "momentum-too-high": _answer("update norm", _UNSTABLE, "LearningRateTooHigh"),
-    "betas-swapped": _answer("", _UNSTABLE, "LearningRateTooHigh"),
+    "betas-swapped": _answer("fact sightings", f"{_UNSTABLE} BetasSwapped", "LearningRateTooHigh BetasSwapped"),
     "eps-too-large": _answer("update ratio", _SLOW, "LearningRateTooLow"),
     "clipped-to-nothing": _answer("update ratio", f"{_SLOW} ClippingAlways", "ClippingStopsLearning"),
     "rate-falls-early": _answer("fact optimizers", f"{_SLOW} {_SCHEDULE} LearningRateZero", "LearningRateTooLow"),

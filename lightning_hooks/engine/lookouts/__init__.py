@@ -19,6 +19,7 @@ from lightning_hooks.engine.lookouts import (
     resume,
     rows,
     schedules,
+    settings,
     targets,
     ties,
     unregistered,
@@ -46,6 +47,7 @@ _FILES = (
     unregistered,
     rates,
     schedules,
+    settings,
 )
 
 

@@ -27,6 +27,7 @@ from lightning_hooks.health.rules import (
     registration,
     resume,
     schedules,
+    settings,
     sharing,
     targets,
     ties,
@@ -37,8 +38,9 @@ from lightning_hooks.health.rules import (
 )
 
 _FILES: Final = (
-    *(membership, registration, order, schedules, ties, sharing, resume, copies, flow, zeros, calls, modes),
+    *(membership, registration, order, schedules, settings, ties, sharing, resume, copies, flow, zeros, calls),
     *(
+        modes,
         buffers,
         facts,
         nonfinite,

@@ -1,0 +1,44 @@
+"""Rules on the settings of optimizers that are the same at each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from lightning_hooks.health.rule import HealthRule, Kind
+from lightning_hooks.health.rules.sightings import SightingRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class BetasSwapped(SightingRule):
+    """The first beta of Adam is larger than the second one.
+
+    If the mean of the gradients is over ten times more steps than that of their squares, it is a warning, else a note.
+    """
+
+    kind: ClassVar[Kind] = "pattern"
+    looks_for: ClassVar[tuple[str, ...]] = ("betas-swapped",)
+    next_steps: ClassVar[tuple[str, ...]] = ("Give betas in their order: that of the gradients first, as (0.9, 0.999).",)
+    source: ClassVar[str] = (
+        "ours: Adam is known to converge with a first beta below the root of the second; tuned betas are (0.5, 0.9) to "
+        "(0.95, 0.999), which no optimizer of torch has the other way round by default"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpsilonVanishes(SightingRule):
+    """The eps of an optimizer is 0 in float16, the format of its weights and its state, so that it divides by 0.
+
+    Numbers below 3e-8 are 0 there. A copy of the weights in float32, which mixed precision has, is not concerned.
+    """
+
+    looks_for: ClassVar[tuple[str, ...]] = ("epsilon-zero",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        'Keep weights in float32 and compute in float16 (`precision="16-mixed"`, autocast), or train in bfloat16.',
+        "If weights must be float16, give the optimizer eps=1e-4.",
+    )
+    source: ClassVar[str] = "the definition of float16, whose smallest number is 6e-8"
+
+
+RULES: Final[tuple[HealthRule, ...]] = (BetasSwapped(), EpsilonVanishes())
+"""The rules on settings, with their defaults."""
