@@ -142,6 +142,12 @@ def updates_lost(seed: int) -> Case:
     return Case(Perceptron(sgd(1e-4)), loader(inputs.bfloat16(), labels, seed=seed), {"precision": "bf16-true"})
 
 
+def half_adam(seed: int) -> Case:
+    torch.manual_seed(seed)
+    inputs, labels = digits()
+    return Case(Perceptron(adamw(1e-4)), loader(inputs.half(), labels, seed=seed), {"precision": "16-true"})
+
+
 class NeverScaled(Perceptron):
     """Takes a root of zero in one layer's penalty, so that a loss scaler skips every step."""
 
@@ -182,6 +188,15 @@ TRAININGS = [
         "set",
         Expectation("fact", ("NonFinite",), "encoder*", "NumericalRange", onset=30),
         "From step 30 on, the gradient of a root at 0 is not a number, while the loss still is one.",
+    ),
+    Training(
+        "half-adam",
+        "numerics",
+        half_adam,
+        40,
+        "set",
+        Expectation("fact", ("EpsilonVanishes",), "encoder*", "NumericalRange"),
+        "The weights are float16, in which the eps of AdamW is 0, so that its first step divides by 0.",
     ),
     Training(
         "half-overflows-to-zero",

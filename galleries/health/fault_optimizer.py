@@ -108,6 +108,11 @@ def group_of_zero(seed: int) -> Case:
     return Case(GroupOfZero(), loader(*digits(), seed=seed))
 
 
+def betas_swapped(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(Perceptron(adamw(1e-2, betas=(0.999, 0.9))), loader(*digits(), seed=seed))
+
+
 class FrozenMoves(Perceptron):
     """Holds one layer frozen, and decays it in place at every step, as an average of weights by hand may."""
 
@@ -266,6 +271,15 @@ TRAININGS = [
         "held",
         Expectation("fact", ("LearningRateZero", "UnchangedParameter"), cause="LearningRateTooLow"),
         "The group of the encoder has a learning rate of 0, that of the head does not.",
+    ),
+    Training(
+        "betas-swapped",
+        "optimizer",
+        betas_swapped,
+        200,
+        "set",
+        Expectation("fact", ("BetasSwapped",)),
+        "The betas of AdamW are (0.999, 0.9), so that it goes on in directions of a thousand steps ago.",
     ),
     Training(
         "frozen-layer-moves",

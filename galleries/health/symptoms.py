@@ -148,7 +148,8 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "schedule-by-epoch": lambda w: max(w.rates[160]) < 1e-2 and w.mean(0, 50) > 2.2,
     "schedule-of-few-steps": lambda w: 0 < max(w.rates[30]) < 1e-10 and stalls(w, 1.5),
     "warm-up-without-end": lambda w: 0 < max(w.rates[-1]) < 1e-4 and stalls(w),
-    "schedule-of-batches": lambda w: w.rates[110] == [0.0] and w.parameters[110, "head.weight"].change == 0,
+    "schedule-of-batches": lambda w: w.rates[-1] == [0.0] != w.rates[20] and stalls(w, 0.5),
+    "betas-swapped": lambda w: w.end() > 1 and max(w.losses[20:]) > w.losses[0],
     "frozen-layer-moves": lambda w: not w.module.encoder[2].weight.requires_grad and grown(w, "encoder.2.weight", 50) < 0.9,
     # data
     "pixels-to-255": lambda w: w.outputs[0, "encoder.0"].incoming > 50 and max(w.losses) > 1000,
@@ -176,6 +177,7 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "nan-planted": lambda w: w.finite() == 60,
     "log-of-zero": lambda w: w.losses[40] == math.inf,
     "root-of-zero": lambda w: w.finite() == 31 and math.isnan(w.gradients("encoder.0.weight", 30)[0]),
+    "half-adam": lambda w: w.finite() == 1 and w.parameters[0, "encoder.0.weight"].gradient is not None,
     "half-overflows-to-zero": lambda w: dead(w, "rescale", 1.0, 70) and w.outputs[60, "rescale"].rms > 0.9,
     "half-scores-overflow": lambda w: w.finite() == 50,
     "half-underflows": lambda w: set(w.gradients("encoder")) == {0.0} and w.gradients("head.bias")[0] > 0,

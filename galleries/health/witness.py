@@ -111,7 +111,8 @@ class Witness(Callback):
         held = [id(p) for optimizer in trainer.optimizers for group in optimizer.param_groups for p in group["params"]]
         self.held.append({names[key] for key in held if key in names})
         self.strangers.append(sum(key not in names for key in held))
-        if self._step % EVERY == 0:
+        # Of a step that takes several batches, the first ones come before any update.
+        if self._step % EVERY == 0 and self._before:
             for name, parameter in named.items():
                 self._measure(name, parameter)
         self._step += 1

@@ -1,4 +1,4 @@
-"""Looks at the settings of optimizers: betas that are the other way round, and an eps that is 0 in the format of the weights."""
+"""Looks at the settings of optimizers: betas the other way round, and an eps that is 0 in the format of the weights."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def _betas(group: Mapping[str, Any]) -> tuple[float, float] | None:
 def _of_betas(which: str, first: float, second: float) -> Sighting:
     times = (1 - second) / (1 - first) if first < 1 else float("inf")
     text = (
-        f"the betas of {which} are ({first:.4g}, {second:.4g}): the first one, of the gradients, is larger than the second one, "
-        f"of their squares; (0.9, 0.999) is usual"
+        f"the betas of {which} are ({first:.4g}, {second:.4g}): the first one, of the gradients, is larger than the second "
+        f"one, of their squares; (0.9, 0.999) is usual"
     )
     return Sighting("betas-swapped", text, is_fact=times >= _TIMES, measured=times, threshold=_TIMES)
 
@@ -121,8 +121,8 @@ class EpsilonLookout(Lookout):
         held = [each for each in group["params"] if _is_half(each)]
         names = self._around.names()
         text = (
-            f"the eps of {which}, {group['eps']:.3g}, is 0 in float16, the format of its weights and its state, so that it divides "
-            f"by 0 where squared gradients are 0{self._share(optimizer)}"
+            f"the eps of {which}, {group['eps']:.3g}, is 0 in float16, the format of its weights and its state, so that it "
+            f"divides by 0 where squared gradients are 0{self._share(optimizer)}"
         )
         return Sighting("epsilon-zero", text, tuple(names[id(each)] for each in held[:1] if id(each) in names))
 

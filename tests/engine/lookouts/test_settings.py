@@ -1,4 +1,4 @@
-"""Lookouts note betas that are the other way round, and an eps that is 0 in the format of the weights, before the first update."""
+"""Before the first update, lookouts note swapped betas, and an eps that is 0 in the format of the weights."""
 
 import pytest
 import torch
@@ -70,8 +70,8 @@ def test_each_optimizer_with_swapped_betas_is_named(tmp_path):
 
 
 EPS = (
-    "weight: the eps of the optimizer, 1e-08, is 0 in float16, the format of its weights and its state, so that it divides by 0 "
-    "where squared gradients are 0"
+    "weight: the eps of the optimizer, 1e-08, is 0 in float16, the format of its weights and its state, so that it divides by "
+    "0 where squared gradients are 0"
 )
 
 
