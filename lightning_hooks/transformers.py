@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import ref
 
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lightning_hooks.callbacks.instrument import default_callbacks
+from lightning_hooks.engine.lookouts.planned import Planned
 from lightning_hooks.engine.plain_loop.checks import as_callbacks, check_calls
 from lightning_hooks.engine.plain_loop.part import InLoop
 from lightning_hooks.engine.plain_loop.session import Instrument
@@ -61,6 +64,7 @@ class HooksTrainerCallback(TrainerCallback):
         """Called when model and optimizer are ready: resolve the rules, and check them."""
         self.close()
         given = {"optimizer": kwargs["optimizer"], "first_step": state.global_step}
+        given["planned"] = _planned(args, state, kwargs.get("lr_scheduler"))
         self.watched = Instrument(kwargs["model"], self._callbacks, **given, **self._options)
         self.watched.__enter__()
         self.watched.suspend()
@@ -118,3 +122,18 @@ class HooksTrainerCallback(TrainerCallback):
             # If the model is given the number of items of the whole step, it divides by that: the losses of its batches add up.
             self._is_sum = kwargs.get("num_items_in_batch") is not None
             self._losses.append(loss.detach().mean())
+
+
+def _planned(args: TrainingArguments, state: TrainerState, scheduler: Any) -> Callable[[], Sequence[Planned]]:
+    """The schedule that the Trainer advances after each step; none on several ranks, for each of which it may be advanced."""
+    scheduler = getattr(scheduler, "scheduler", scheduler)
+    if not isinstance(scheduler, LRScheduler) or args.world_size > 1 or state.max_steps <= 0:
+        return tuple
+    known, steps = ref(scheduler), state.max_steps
+    epochs = int(args.num_train_epochs) if args.max_steps <= 0 and args.num_train_epochs == int(args.num_train_epochs) else None
+
+    def planned() -> Sequence[Planned]:
+        alive = known()
+        return () if alive is None else (Planned(alive, False, steps, steps, epochs, args.gradient_accumulation_steps),)
+
+    return planned

@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_hooks import Apply, FlightRecorder, GradientTransforms, RuleError, StatsMonitor, Watch, assert_no_hooks
+from lightning_hooks import (
+    Apply,
+    FlightRecorder,
+    GradientTransforms,
+    HealthMonitor,
+    RuleError,
+    StatsMonitor,
+    Watch,
+    assert_no_hooks,
+)
 from lightning_hooks.records.consumer import StepConsumer
 from lightning_hooks.transforms import ClipByGlobalNorm
 
@@ -49,7 +58,7 @@ def samples(count: int = 24) -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": each, "labels": each} for each in tokens]
 
 
-def train(root: Path, *callbacks: Any, resume: bool = False, **options: Any) -> Any:
+def train(root: Path, *callbacks: Any, resume: bool = False, schedule: Any = None, **options: Any) -> Any:
     arguments = transformers.TrainingArguments(
         **{
             "output_dir": str(root),
@@ -64,8 +73,12 @@ def train(root: Path, *callbacks: Any, resume: bool = False, **options: Any) -> 
             **options,
         }
     )
+    network, own = model(), {}
+    if schedule is not None:
+        optimizer = torch.optim.AdamW(network.parameters(), 0.01)
+        own = {"optimizers": (optimizer, schedule(optimizer))}
     trainer = transformers.Trainer(
-        model(), arguments, train_dataset=samples(), eval_dataset=samples(10), callbacks=[*callbacks]
+        network, arguments, train_dataset=samples(), eval_dataset=samples(10), callbacks=[*callbacks], **own
     )
     trainer.train(resume_from_checkpoint=resume or None)
     assert_no_hooks(trainer.model)
@@ -170,3 +183,23 @@ def test_a_flight_record_counts_the_batches_that_are_accumulated(tmp_path: Path,
     assert recorder.record is not None and recorder.record.place is not None
     place = recorder.record.place
     assert (place.step, place.micro_batch) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        (
+            lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3),
+            "CosineAnnealingLR ends after 3 advances, which is the number of epochs of this fit, but it is advanced after each "
+            "step, 36 times.",
+        ),
+        (lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 36), None),
+        (None, None),
+    ],
+    ids=["of epochs", "of steps", "the Trainer's own"],
+)
+def test_a_schedule_of_epochs_is_told_before_the_first_update(tmp_path: Path, schedule: Any, said: str | None) -> None:
+    monitor = HealthMonitor(rules=["ScheduleAtOtherPace", "ScheduleEndsEarly", "WarmUpOutlastsFit"])
+    callback = HooksTrainerCallback([StatsMonitor(loggers=[]), monitor])
+    train(tmp_path, callback, schedule=schedule, max_steps=-1, num_train_epochs=3)
+    assert [(each.message, each.first_step) for each in monitor.findings] == ([] if said is None else [(said, 0)])

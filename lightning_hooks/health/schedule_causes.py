@@ -6,7 +6,7 @@ from typing import Final
 
 from lightning_hooks.health.cause_effects import DULL, STUCK
 from lightning_hooks.health.cause_rule import CauseRule
-from lightning_hooks.health.rules.schedules import RULES
+from lightning_hooks.health.rules.schedules import RULES, ScheduleAdvancesEachBatch, ScheduleAtOtherPace
 from lightning_hooks.health.sighted import said
 
 _SAID: Final = said(*(kind for rule in RULES for kind in rule.looks_for))
@@ -25,10 +25,7 @@ SCHEDULE_MISMATCH: Final[tuple[CauseRule, ...]] = (
         message="The schedule of the learning rate is advanced at another pace than it was made for.",
         required=("ScheduleAtOtherPace",),
         supporting=_EFFECTS,
-        next_steps=(
-            'In `configure_optimizers`, return the schedule with its `"interval"`: `"step"` or `"epoch"`.',
-            "Make the schedule for the advances of the fit: `self.trainer.estimated_stepping_batches` counts the steps.",
-        ),
+        next_steps=ScheduleAtOtherPace.next_steps,
         confidence="certain",
         detail=_SAID,
     ),
@@ -38,7 +35,7 @@ SCHEDULE_MISMATCH: Final[tuple[CauseRule, ...]] = (
         required=("ScheduleAdvancesEachBatch",),
         any_of=("LearningRateZero", "LearningRateFallen"),
         supporting=_EFFECTS,
-        next_steps=("Advance the schedule where the optimizer steps, or make it for the number of all batches.",),
+        next_steps=ScheduleAdvancesEachBatch.next_steps,
         alternatives=("A schedule that is made for all batches, in a training that goes on after it: then train less long.",),
         detail=_SAID,
     ),

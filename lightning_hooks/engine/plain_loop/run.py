@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.changing.bound import BoundTransform
+from lightning_hooks.engine.lookouts.planned import Planned
 from lightning_hooks.engine.plain_loop.context import LoopContext
 from lightning_hooks.engine.running.run import Run
 from lightning_hooks.records.consumer import Latest
@@ -42,6 +43,7 @@ class LoopRun(Run):
         latest: the views of the first monitor of the list; without a monitor, what transforms report.
         transforms: those of the objects whose parts are made already.
         captures: the folders that captures write into.
+        planned: returns the schedules that the driver advances; none in a plain loop.
         written: what the monitors write whose parts are made already; they know its type.
 
     Raises:
@@ -66,6 +68,7 @@ class LoopRun(Run):
         self.transforms: list[BoundTransform] = []
         self.written: list[Any] = []
         self.captures: list[Path] = []
+        self.planned: Callable[[], Sequence[Planned]] = tuple
         self.first_step = first_step
         check_local("folder", folder, "give a local one")
         check_local("logdir", logdir, "give a local one")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, cast
 from weakref import ref
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.assembly import TRAIN, Assembly, assemble
+from lightning_hooks.engine.lookouts.planned import Planned
 from lightning_hooks.engine.participants.facts import ModelFacts
 from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.engine.participants.participant import Participant
@@ -51,7 +52,8 @@ class Instrument:
     After the block the callbacks, `latest` and `view` still have the last step, and nothing keeps model and optimizers alive.
 
     Args:
-        model: as of `instrument`, and so are all others.
+        model: as of `instrument`, and so are all others but `planned`.
+        planned: returns the schedules that a Trainer advances, without keeping them alive.
 
     Attributes:
         callbacks: those of the list, in order.
@@ -76,6 +78,7 @@ class Instrument:
         first_step: int = 0,
         folder: Folder = None,
         logdir: Folder = None,
+        planned: Callable[[], Sequence[Planned]] = tuple,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise RuleError(f"model must be a torch.nn.Module, got {model!r}")
@@ -87,6 +90,7 @@ class Instrument:
         first = as_count("first_step", first_step)
         self._run: LoopRun | None = LoopRun(model, optimizers, self.callbacks, first_step=first, folder=folder, logdir=logdir)
         self._run.hook_manager.switch.counts = calls
+        self._run.planned = planned
         refuse_narrow(self._run.device)
         self._model = ref(model)
         self._latest = self._run.latest

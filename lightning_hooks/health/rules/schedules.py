@@ -18,8 +18,8 @@ class ScheduleAtOtherPace(SightingRule):
 
     looks_for: ClassVar[tuple[str, ...]] = ("schedule-pace",)
     next_steps: ClassVar[tuple[str, ...]] = (
-        'In `configure_optimizers`, return the schedule with its `"interval"`: `"step"` or `"epoch"`.',
-        "Make the schedule for the advances of the fit: `self.trainer.estimated_stepping_batches` counts the steps.",
+        'Advance the schedule at the pace that it was made for: in Lightning, return its `"interval"`, `"step"` or `"epoch"`.',
+        "Or make it for the advances of this fit; Lightning counts the steps in `self.trainer.estimated_stepping_batches`.",
     )
     source: ClassVar[str] = (
         "ours: the length is the number of steps or batches of the fit by 5 %, or that of its epochs, and is advanced at "
