@@ -14,10 +14,12 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import SequentialLR, StepLR
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from lightning_hooks import Apply, GradientTransforms, StatsMonitor, Watch, assert_no_hooks, check, read_run
+from lightning_hooks.engine.lookouts.schedule_shape import factor_of, made_for
 from lightning_hooks.engine.recording.autopsy import autopsy
 from lightning_hooks.engine.recording.restoring import restored
 from lightning_hooks.private import LOST
@@ -101,6 +103,9 @@ def main(folder: Path) -> None:
     assert found.verdict == "backward" and found.operation is not None and found.operation.name == "aten.div"
     checked = check(square_root, torch.rand(4, 1), step=lambda model, batch: model(batch).square().mean())
     assert checked.results
+    optimizer = torch.optim.SGD(square_root.parameters(), lr=0.1)
+    schedule = SequentialLR(optimizer, [StepLR(optimizer, 1), StepLR(optimizer, 1)], [2])
+    assert made_for(schedule) is None and factor_of(schedule) is None
     print(json.dumps({"fits": report, "lost": dict(LOST)}))
 
 
