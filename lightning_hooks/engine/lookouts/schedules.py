@@ -11,8 +11,8 @@ from lightning_hooks.engine.lookouts.surroundings import Surroundings
 from lightning_hooks.engine.participants.lookout import Lookout
 from lightning_hooks.records.facts import Sighting
 
-_NEAR: Final = 0.05
-"""The share by which the length of a schedule may differ from the number of steps that it was made from."""
+_NEAR: Final = 0.02
+"""The share by which the length of a schedule may differ from the number of steps that it was made from, or one an epoch."""
 _FEW: Final = 4
 """A schedule that is advanced less often than one in so many of its advances is at another pace, not a little short."""
 _GONE: Final = 1e-8
@@ -82,7 +82,7 @@ def _of_steps(name: str, plan: Planned, factor: Factor | None) -> str:
         length = made_for(plan.scheduler)
         if length is None and factor is not None:
             length = end_of(factor, 2 * number)
-        if length is not None and abs(length - number) <= _NEAR * number:
+        if length is not None and abs(length - number) <= max(_NEAR * number, plan.advances):
             return (
                 f"{name} ends after {length} advances, which is the number of {what} of this fit, but it is advanced once an "
                 f"epoch, {_times(plan.advances)}"

@@ -82,11 +82,17 @@ class EpsilonLookout(Lookout):
         self._zeros: dict[int, tuple[int, HostCopy]] = {}  # by the id of an optimizer: elements looked at, and zeros of them
         self._asked: set[int] = set()
         self._has_looked = False
+        self._found: dict[int, dict[str, Any]] | None = None
 
     def step_key(self, step: int, stage: str) -> Hashable | None:
-        if stage != "train" or self._has_looked:
-            return None
-        return "epsilon" if any(any(_vanishing(each)) for each in self._around.optimizers()) else None
+        return "epsilon" if stage == "train" and not self._has_looked and self._groups() else None
+
+    def _groups(self) -> dict[int, dict[str, Any]]:
+        """By the id of an optimizer, its first group whose eps vanishes. They are looked up once: formats do not change."""
+        if self._found is None and (optimizers := self._around.optimizers()):
+            first = {id(each): next(_vanishing(each), None) for each in optimizers}
+            self._found = {key: group for key, group in first.items() if group is not None}
+        return self._found or {}
 
     def after_update(self, optimizer: Optimizer, memo: PhaseMemo) -> None:
         if id(optimizer) in self._asked:
@@ -107,14 +113,14 @@ class EpsilonLookout(Lookout):
 
     def left(self) -> None:
         self._zeros.clear()
+        self._found = {}
 
     def sightings(self) -> tuple[Sighting, ...]:
         optimizers = self._around.optimizers()
         return tuple(
             self._sighting(which_of(optimizers, number), optimizer, group)
             for number, optimizer in enumerate(optimizers)
-            for group in [next(_vanishing(optimizer), None)]
-            if group is not None
+            if (group := self._groups().get(id(optimizer))) is not None
         )
 
     def _sighting(self, which: str, optimizer: Optimizer, group: Mapping[str, Any]) -> Sighting:

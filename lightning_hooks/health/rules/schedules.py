@@ -22,7 +22,7 @@ class ScheduleAtOtherPace(SightingRule):
         "Or make it for the advances of this fit; Lightning counts the steps in `self.trainer.estimated_stepping_batches`.",
     )
     source: ClassVar[str] = (
-        "ours: the length is the number of steps or batches of the fit by 5 %, or that of its epochs, and is advanced at "
+        "ours: the length is the number of steps or batches of the fit by 2 %, or that of its epochs, and is advanced at "
         "another pace; or half of the fit has a hundred-millionth of the rate"
     )
 
