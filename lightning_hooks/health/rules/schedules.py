@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from lightning_hooks.health.rule import HealthRule, Kind, Severity
-from lightning_hooks.health.rules.sightings import SightingRule
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleAtOtherPace(SightingRule):
+class ScheduleAtOtherPace(HealthRule):
     """A schedule that was made for the steps of the fit is advanced once an epoch, or one for epochs after each step.
 
     It is said before the first update, where a Trainer knows how long the fit is and advances the schedule itself.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("schedule-pace",)
     next_steps: ClassVar[tuple[str, ...]] = (
         'Advance the schedule at the pace that it was made for: in Lightning, return its `"interval"`, `"step"` or `"epoch"`.',
@@ -28,12 +30,15 @@ class ScheduleAtOtherPace(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleEndsEarly(SightingRule):
+class ScheduleEndsEarly(HealthRule):
     """A schedule has the rate above a tenth of its largest in less than a tenth of the fit, and never again.
 
     A fit that something else than its planned length will end may have such a schedule on purpose.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     kind: ClassVar[Kind] = "pattern"
     looks_for: ClassVar[tuple[str, ...]] = ("schedule-early",)
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -44,12 +49,15 @@ class ScheduleEndsEarly(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarmUpOutlastsFit(SightingRule):
+class WarmUpOutlastsFit(HealthRule):
     """The rate still rises when the fit ends, and has not reached a fifth of what its schedule was made to reach.
 
     A fit that only tries a few steps of a longer one has such a schedule on purpose.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     kind: ClassVar[Kind] = "pattern"
     looks_for: ClassVar[tuple[str, ...]] = ("warm-up-endless",)
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -60,9 +68,12 @@ class WarmUpOutlastsFit(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningRateFallen(SightingRule):
+class LearningRateFallen(HealthRule):
     """The learning rate fell to a thousandth of its largest, and was above a tenth of it for a quarter of the steps at most."""
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     kind: ClassVar[Kind] = "pattern"
     looks_for: ClassVar[tuple[str, ...]] = ("rate-fallen",)
     next_steps: ClassVar[tuple[str, ...]] = (
@@ -73,13 +84,16 @@ class LearningRateFallen(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleAdvancesEachBatch(SightingRule):
+class ScheduleAdvancesEachBatch(HealthRule):
     """The learning rate changes between the batches that are added up for one step of the optimizer.
 
     It is a note: a schedule may be made for batches, or follow the share of an epoch that is done.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
     severity: Severity = Severity.INFO
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("rate-each-batch",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Advance the schedule where the optimizer steps, or make it for the number of all batches.",

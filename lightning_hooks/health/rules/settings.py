@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from lightning_hooks.health.rule import HealthRule, Kind
-from lightning_hooks.health.rules.sightings import SightingRule
 
 
 @dataclass(frozen=True, kw_only=True)
-class BetasSwapped(SightingRule):
+class BetasSwapped(HealthRule):
     """The first beta of Adam is larger than the second one.
 
     If the mean of the gradients is over ten times more steps than that of their squares, it is a warning, else a note.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     kind: ClassVar[Kind] = "pattern"
     looks_for: ClassVar[tuple[str, ...]] = ("betas-swapped",)
     next_steps: ClassVar[tuple[str, ...]] = ("Give betas in their order: that of the gradients first, as (0.9, 0.999).",)
@@ -26,12 +28,15 @@ class BetasSwapped(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpsilonVanishes(SightingRule):
+class EpsilonVanishes(HealthRule):
     """The eps of an optimizer is 0 in float16, the format of its weights and its state, so that it divides by 0.
 
     Numbers below 3e-8 are 0 there. A copy of the weights in float32, which mixed precision has, is not concerned.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("epsilon-zero",)
     next_steps: ClassVar[tuple[str, ...]] = (
         'Keep weights in float32 and compute in float16 (`precision="16-mixed"`, autocast), or train in bfloat16.',
