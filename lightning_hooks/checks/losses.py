@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lightning_hooks.checks.errors import OutOfRangeError
+from lightning_hooks.hooks.graph import operation_name
 
 CROSS_ENTROPY: Final = "cross_entropy"
 NLL: Final = "nll_loss"
@@ -158,11 +159,6 @@ def operation_before(tensor: Tensor) -> Any:
             return node
         node = behind[0]
     return node
-
-
-def operation_name(node: Any) -> str:
-    """The name of an operation: `Softmax` of `SoftmaxBackward0`."""
-    return str(type(node).__name__).partition("Backward")[0] if node is not None else ""
 
 
 def rows_sum_to_one(tensor: Tensor) -> bool:

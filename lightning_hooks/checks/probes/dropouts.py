@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Final
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lightning_hooks.checks.losses import operation_name
 from lightning_hooks.checks.probes.functions import DROPOUTS, drops
 from lightning_hooks.checks.probes.probe import Probe
 from lightning_hooks.checks.record import Dropout
+from lightning_hooks.hooks.graph import operation_name
 
 _MOST_OPERATIONS: Final = 200
 """The number of operations behind a dropout among which the one before it is searched."""

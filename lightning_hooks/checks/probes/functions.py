@@ -16,11 +16,11 @@ from lightning_hooks.checks.losses import (
     arguments_of,
     loss_name,
     operation_before,
-    operation_name,
     refuse_labels,
     refuse_tokens,
 )
 from lightning_hooks.checks.probes.probe import Probe
+from lightning_hooks.hooks.graph import operation_name
 from lightning_hooks.nested.tensors import named_tensors, tensors_in, tensors_of
 
 DRAWS: Final = {

@@ -24,6 +24,7 @@ from lightning_hooks.engine.plain_loop.checks import (
     check_calls,
     refuse_foreign,
 )
+from lightning_hooks.engine.plain_loop.found_losses import FoundLosses
 from lightning_hooks.engine.plain_loop.other_steps import OtherSteps
 from lightning_hooks.engine.plain_loop.part import InLoop, LoopPart
 from lightning_hooks.engine.plain_loop.run import Folder, LoopRun
@@ -96,7 +97,8 @@ class Instrument:
         self._latest = self._run.latest
         self._parts: list[LoopPart] = [each.in_loop(self._run) for each in self.callbacks]
         self._others = OtherSteps(model)
-        self._steps = LoopSteps(self._run, self._parts, first, self._others.forget)
+        self._found = FoundLosses(model, self._asks_for_losses, self._show_loss, self._measure_loss)
+        self._steps = LoopSteps(self._run, self._parts, first, self._others.forget, self._found)
         assembly = self._assemble(self._run)
         self._producer: Producer | None = assembly.producers.get(TRAIN)
         participants = (each for made in assembly.assembled for each in made.participants)
@@ -130,6 +132,7 @@ class Instrument:
             # A block without an optimizer may hold rules only, which need no step.
             if run.optimizers or self._producer is not None:
                 self._others.register(run.hook_manager.run_handles)
+            self._found.register(run.hook_manager.run_handles)
             for participant in self._participants:
                 run.join(participant)
             # These hooks end the step, so they must run after those of participants.
@@ -253,7 +256,9 @@ class Instrument:
         self._steps.end()
 
     def note_loss(self, loss: Tensor) -> None:
-        """Measure the loss of a backward; the losses of a step are merged, and their mean is `run/loss`.
+        """Measure a loss in the place of those that were found in this step; their mean is `run/loss`.
+
+        Without it the loss of a step is that of its backward passes, as the tensors whose backward reaches the model give it.
 
         Args:
             loss: any shape, without a loss scale.
@@ -275,10 +280,19 @@ class Instrument:
         """
         if not isinstance(loss, Tensor):
             raise RuleError(f"note_loss: loss must be a tensor, got {shown(loss)}")
-        hook_manager = self._open("note_loss()").hook_manager
-        for participant, _ in hook_manager.active:
+        self._open("note_loss()")
+        self._found.noted(loss)
+        self._measure_loss(loss)
+
+    def _asks_for_losses(self) -> bool:
+        return self._run is not None and self._run.hook_manager.switch.is_on
+
+    def _show_loss(self, loss: Tensor) -> None:
+        for participant, _ in () if self._run is None else self._run.hook_manager.active:
             if isinstance(participant, Lookout):
                 participant.saw_loss(loss)
+
+    def _measure_loss(self, loss: Tensor) -> None:
         if self._producer is not None:
             self._producer.observer.note_loss(loss)
             for participant in self._participants:
@@ -288,6 +302,8 @@ class Instrument:
     def suspend(self) -> None:
         """Remove all hooks until `resume()`, for a trainer that knows where its steps begin and end."""
         if self._run is not None:
+            # Such a trainer may note its losses after their backward passes.
+            self._found.waits = True
             self._run.hook_manager.end_batch()
 
     def resume(self, *, again: bool = False) -> None:

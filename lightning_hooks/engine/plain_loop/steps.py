@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.facts import ModelFacts
 from lightning_hooks.engine.plain_loop.checks import parameters_of, refuse_step, register
+from lightning_hooks.engine.plain_loop.found_losses import FoundLosses
 from lightning_hooks.engine.plain_loop.part import LoopPart
 from lightning_hooks.engine.plain_loop.run import LoopRun
 from lightning_hooks.engine.watching.producer import Producer
@@ -27,6 +28,7 @@ class LoopSteps:
         parts: of the objects of the list.
         number: of the first step.
         begins: called when the first step begins to end.
+        losses: those that were found in the step.
 
     Attributes:
         number: of the step that ends next.
@@ -38,6 +40,7 @@ class LoopSteps:
         parts: Sequence[LoopPart],
         number: int,
         begins: Callable[[], None],
+        losses: FoundLosses,
     ) -> None:
         self.number = number
         self._hook_manager = run.hook_manager
@@ -51,6 +54,7 @@ class LoopSteps:
         self._facts: ModelFacts | None = None
         self._noted: StepFacts | None = None  # the facts as they were just before the first optimizer of the step stepped
         self._begins: Callable[[], None] | None = begins
+        self._losses = losses
         self._stepped: set[int] = set()
         self._held: dict[int, list[Any]] = {}  # by id of an optimizer: its parameters at its last step
 
@@ -74,6 +78,7 @@ class LoopSteps:
         """End the step, and begin the next one."""
         self._note_begin()
         self._stepped.clear()
+        self._losses.settle()
         self._hook_manager.switch.turn_off()
         try:
             self._publish()
@@ -88,6 +93,7 @@ class LoopSteps:
     def forget(self) -> None:
         """End the step without a view: it begins again under the same number."""
         self._stepped.clear()
+        self._losses.forget()
         self._noted = None
         self._hook_manager.end_step()
 

@@ -81,8 +81,19 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("No problem found in ") and not list(tmp_path.iterdir())
 
 
-def test_rules_that_need_a_loss_say_so_where_no_loss_is_noted(tmp_path):
+def test_a_loss_that_the_loop_does_not_note_is_found(tmp_path):
     train(model_of(), health=HealthMonitor(["LossSpike", "NotInOptimizer"]), has_loss=False, folder=tmp_path)
+    assert read_findings(tmp_path).summary["ran"] == ["LossSpike", "NotInOptimizer"]
+
+
+def test_rules_that_need_a_loss_say_so_where_there_is_none(tmp_path):
+    model, health = model_of(), HealthMonitor(["LossSpike", "NotInOptimizer"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with instrument(model, [StatsMonitor(), health], optimizer=optimizer, folder=tmp_path):
+        for batch in batches():
+            outputs = model(batch)
+            outputs.backward(outputs.detach())
+            optimizer.step()
     summary = read_findings(tmp_path).summary
     assert summary["ran"] == ["NotInOptimizer"] and summary["could_not_run"] == {"LossSpike": "no loss was measured"}
     assert summary["could_not_run"] == {"LossSpike": "no loss was measured"}

@@ -80,20 +80,19 @@ def test_a_bad_forward_is_called_that_whether_or_not_the_loss_is_noted(is_noted)
     assert record.message.startswith("In the forward pass of step 1, the output of 1 (Log) is the first that is not finite.")
 
 
-@pytest.mark.parametrize("is_noted", [True, False])
-def test_a_loss_that_is_not_noted_is_not_called_finite(is_noted):
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_loss_that_is_not_known_is_not_called_finite(is_known):
     model = net(Root)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with torch.no_grad():
         model[0].bias[2] = -100.0
-    with instrument(model, [recorder := FlightRecorder()], optimizer=optimizer) as watched:
+    with instrument(model, [recorder := FlightRecorder()], optimizer=optimizer):
         loss = model(torch.rand(8, 3)).square().mean()
-        if is_noted:
-            watched.note_loss(loss)
-        loss.backward()
+        # A backward pass with a gradient of one's own is not that of a loss.
+        loss.backward(None if is_known else torch.ones(()))
         optimizer.step()
     record = recorder.record
-    begin = "The loss of step 0 is finite." if is_noted else "It is not known whether the loss of step 0 is finite."
+    begin = "The loss of step 0 is finite." if is_known else "It is not known whether the loss of step 0 is finite."
     assert record.verdict is Verdict.BACKWARD and record.message.startswith(f"{begin} In its backward pass, the gradient of")
 
 
