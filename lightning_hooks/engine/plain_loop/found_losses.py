@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from threading import get_ident
 from typing import Any, Final
-from weakref import ref
+from weakref import WeakMethod, ref
 
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from lightning_hooks.engine.plain_loop.listening import After, Listening
-from lightning_hooks.hooks import Handles
+from lightning_hooks.hooks import Handles, Listening
 from lightning_hooks.hooks.graph import leaves_of, operation_name
 from lightning_hooks.tensor_kinds import is_sharded
 
@@ -47,7 +45,6 @@ class FoundLosses:
         self.waits = False
         self._model = ref(model)
         self._is_open, self._show, self._measure = is_open, show, measure
-        self._thread = get_ident()
         self._unscaled = WeakTensorKeyDictionary()  # by what the loss scaler has returned, what it was given
         self._parameters = WeakTensorKeyDictionary()  # the parameters of the model, each with True
         self._is_sharded = False
@@ -58,10 +55,11 @@ class FoundLosses:
 
     def register(self, handles: Handles) -> None:
         """Listen until the handles are closed."""
-        backward = Listening(torch.autograd, "backward", self._before_backward)
-        for listening in (backward, *(Listening(each, "scale", self._before_scale) for each in _scalers(torch.amp.GradScaler))):
+        backward = Listening(torch.autograd, "backward", _Weakly(self._before_backward))
+        scale = _Weakly(self._before_scale)
+        for listening in (backward, *(Listening(each, "scale", scale) for each in _scalers(torch.amp.GradScaler))):
             handles.keep(listening)
-            listening.begin()
+            listening.start()
 
     def noted(self, loss: Tensor) -> None:
         """Called when the loop itself notes a loss, which is measured in the place of those that were found."""
@@ -87,9 +85,9 @@ class FoundLosses:
         """Drop the losses of the step under way: it begins again, or the block is over."""
         self._waiting, self._found, self._is_noted, self._last = [], 0, False, ""
 
-    def _before_scale(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> After | None:
+    def _before_scale(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[Any], None] | None:
         given = args[1] if len(args) > 1 else kwargs.get("outputs")
-        if not isinstance(given, Tensor) or not self._listens:
+        if not isinstance(given, Tensor) or not self._is_open():
             return None
 
         def after(scaled: Any) -> None:
@@ -99,7 +97,7 @@ class FoundLosses:
         return after
 
     def _before_backward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if not self._listens:
+        if not self._is_open():
             return
         given = args[0] if args else kwargs.get("tensors")
         weights = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
@@ -125,10 +123,6 @@ class FoundLosses:
         else:
             self._measure(loss)
 
-    @property
-    def _listens(self) -> bool:
-        return get_ident() == self._thread and self._is_open()
-
     def _reaches(self, losses: Iterable[Tensor], inputs: Any) -> bool:
         """Whether a backward pass computes the gradient of a parameter of the model."""
         given = [inputs] if isinstance(inputs, Tensor) else inputs
@@ -149,6 +143,17 @@ class FoundLosses:
             self._parameters[parameter] = True
             self._is_sharded = self._is_sharded or is_sharded(parameter)
         return bool(new)
+
+
+class _Weakly:
+    """Calls a method as long as its object is there: a function of torch is not to keep a block alive that was lost."""
+
+    def __init__(self, method: Any) -> None:
+        self._method = WeakMethod(method)
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[Any], None] | None:
+        method = self._method()
+        return None if method is None else method(args, kwargs)
 
 
 def _is_loss(tensor: object) -> bool:
