@@ -13,6 +13,8 @@ from lightning_hooks.engine.lookouts import (
     clipping,
     frozen_norms,
     leftovers,
+    loss_inputs,
+    loss_shapes,
     memory,
     norm_pace,
     rates,
@@ -48,6 +50,8 @@ _FILES = (
     rates,
     schedules,
     settings,
+    loss_shapes,
+    loss_inputs,
 )
 
 

@@ -1,0 +1,45 @@
+"""Rules on what a loss is given: shapes that fit each other, and the numbers that it is made for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from lightning_hooks.health.rule import HealthRule, Kind
+from lightning_hooks.health.rules.sightings import SightingRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelsFitHead(SightingRule):
+    """The two sides of a loss have shapes that do not fit, so that each sample is compared with all others.
+
+    The graph of the first losses shows an operation on [n, 1] and [n], whose result [n, n] becomes a mean or a sum. Pairs that
+    are made on purpose, [n, 1] and [1, n], are not told.
+    """
+
+    looks_for: ClassVar[tuple[str, ...]] = ("each-with-each",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Give both sides of the loss the same shape, for example with `squeeze(-1)` or `view_as(target)`.",
+    )
+    source: ClassVar[str] = "a definition: no threshold"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivationBeforeLoss(SightingRule):
+    """A loss of classes is not given what it is made for: logits, or logarithms of probabilities.
+
+    The graph of the first losses shows which operation stands in front of the loss. Probabilities are told as a fact. An
+    activation that only limits the logits is a note, unless the loss shows harm.
+    """
+
+    kind: ClassVar[Kind] = "pattern"
+    looks_for: ClassVar[tuple[str, ...]] = ("activation-before-loss",)
+    next_steps: ClassVar[tuple[str, ...]] = (
+        "Give `cross_entropy` and `binary_cross_entropy_with_logits` the output of the last layer itself.",
+        "Put `log_softmax` in front of `nll_loss` and `kl_div`.",
+    )
+    source: ClassVar[str] = "documentation of torch: these losses apply softmax or sigmoid themselves, or take logarithms"
+
+
+RULES: Final[tuple[HealthRule, ...]] = (LabelsFitHead(), ActivationBeforeLoss())
+"""The rules on what a loss is given, with their defaults."""
