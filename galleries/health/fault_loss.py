@@ -37,6 +37,19 @@ def softmax_twice(seed: int) -> Case:
     return Case(SoftmaxTwice(), loader(*digits(), seed=seed))
 
 
+class EachWithEach(Regressor):
+    """Subtracts targets [n] from predictions [n, 1]."""
+
+    def loss(self, batch: Any) -> Tensor:
+        inputs, targets = batch
+        return (self(inputs) - targets.flatten()).square().mean()
+
+
+def each_with_each(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(EachWithEach(adamw(1e-3)), loader(*waves(seed), seed=seed))
+
+
 class SumForMean(Perceptron):
     """Adds up the losses of the samples."""
 
@@ -110,8 +123,17 @@ TRAININGS = [
         softmax_twice,
         200,
         "set",
-        Expectation("invisible", seen_by="the check before the run: a softmax in front of a loss that applies it again"),
+        Expectation("fact", ("ActivationBeforeLoss",)),
         "A softmax precedes cross entropy, so that the loss cannot fall below 1.46.",
+    ),
+    Training(
+        "each-with-each",
+        "loss",
+        each_with_each,
+        200,
+        "set",
+        Expectation("fact", ("LabelsFitHead",)),
+        "The loss subtracts targets [32] from predictions [32, 1], which compares each sample with all others.",
     ),
     Training(
         "sum-for-mean",
@@ -159,7 +181,7 @@ TRAININGS = [
         wrong_dimension,
         200,
         "set",
-        Expectation("invisible", seen_by="the check before the run: the loss of a sample depends on other samples"),
+        Expectation("fact", ("ActivationBeforeLoss",)),
         "The softmax of the loss normalises over the batch, not over the classes.",
     ),
     Training(

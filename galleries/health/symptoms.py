@@ -72,6 +72,7 @@ LINEAR = [f"encoder.{index}" for index in (2, 6, 8)]
 SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     # loss
     "softmax-twice": lambda w: w.end() > 1.46,
+    "each-with-each": lambda w: w.end() > 0.9 * w.mean(0, 20),
     "sum-for-mean": lambda w: max(w.losses) > 2 * w.losses[0] and w.end() > 140,
     "targets-times-million": lambda w: w.end() > 0.7 * w.mean(0, 20) and w.losses[0] > 1e11,
     "contrast-without-negatives": lambda w: w.outputs[60, "projector"].spread < 0.05,

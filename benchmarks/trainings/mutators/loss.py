@@ -62,10 +62,13 @@ def _broadcast(case: Case, spec: Spec, share: float) -> Planted:
 
 
 def _softmax_twice(case: Case, spec: Spec, share: float) -> Planted:
-    """Give the criterion a mixture of logits and probabilities."""
-    return _with(
-        case, lambda own: lambda logits, labels: own((1 - share) * logits + share * logits.softmax(-1).to(logits), labels)
-    )
+    """Give the criterion a mixture of logits and probabilities, or probabilities alone."""
+
+    def given(logits: Tensor) -> Tensor:
+        shares = logits.softmax(-1).to(logits)
+        return shares if share == 1 else (1 - share) * logits + share * shares
+
+    return _with(case, lambda own: lambda logits, labels: own(given(logits), labels))
 
 
 def _wrong_axis(case: Case, spec: Spec, share: float) -> Planted:

@@ -37,6 +37,10 @@ class LossInputsLookout(LossGraphLookout):
             operation = operation_name(node)
             if operation.startswith("NllLoss"):
                 yield from _of_classes(_before(node))
+                yield from _over_wrong_dimension(node.next_functions[0][0], 1, "`nll_loss`", is_fact=True)
+            elif operation == "Gather":
+                picked = getattr(node, "_saved_dim", None)
+                yield from _over_wrong_dimension(node.next_functions[0][0], picked, "`gather`", is_fact=False)
             elif operation == "BinaryCrossEntropyWithLogits":
                 yield from _of_logits("binary_cross_entropy_with_logits", "a sigmoid", _before(node))
             elif operation == "Sub" and (given := _of_divergence(node)):
@@ -78,6 +82,25 @@ def _of_logits(function: str, own: str, given: Any) -> Iterator[Sighting]:
     elif operation in _LIMITING:
         what, follows = _LIMITING[operation]
         yield _told(f"{what} stands in front of `{function}`, so that {follows}", is_fact=False)
+
+
+def _over_wrong_dimension(given: Any, picked: int | None, function: str, *, is_fact: bool) -> Iterator[Sighting]:
+    """What there is to say of the logarithm of a softmax over another dimension than that of the classes.
+
+    Args:
+        given: the node of what the loss is given.
+        picked: the dimension in which the loss picks the class of the label.
+        function: that picks it.
+        is_fact: whether another dimension is never right.
+    """
+    normed, shape = getattr(given, "_saved_dim", None), shape_of(given) if given is not None else None
+    if operation_name(given) != "LogSoftmax" or not shape or len(shape) < 2 or normed is None or picked is None:
+        return
+    # Autograd shows a negative dimension as an integer without a sign.
+    normed, picked = ((each - 2**64 if each >= 2**63 else each) % len(shape) for each in (normed, picked))
+    if normed != picked:
+        classes = f"{function} picks the class of each label along dimension {picked}"
+        yield _told(f"the softmax of the loss goes over dimension {normed}, and {classes}", is_fact=is_fact)
 
 
 def _of_divergence(node: Any) -> str:

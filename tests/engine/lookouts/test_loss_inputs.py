@@ -69,6 +69,10 @@ FAULTY = {
         lambda out, y, p: F.nll_loss(out, y),
         "`nll_loss` gets the output of a layer as it is, and takes logarithms of probabilities.",
     ),
+    "over the batch": (
+        lambda out, y, p: F.nll_loss(out.log_softmax(0), y),
+        "The softmax of the loss goes over dimension 0, and `nll_loss` picks the class of each label along dimension 1.",
+    ),
     "distillation": (
         distillation,
         "A softmax stands in front of `kl_div`, which takes logarithms of probabilities first.",
@@ -90,6 +94,10 @@ NOTES = {
     "rectifier": (
         lambda out, y, p: F.cross_entropy(out.relu(), y),
         "A ReLU stands in front of `cross_entropy`, so that no logit can be below 0.",
+    ),
+    "over the batch, picked": (
+        lambda out, y, p: -out.log_softmax(0).gather(-1, y[:, None]).mean(),
+        "The softmax of the loss goes over dimension 0, and `gather` picks the class of each label along dimension 1.",
     ),
     "tanh": (
         lambda out, y, p: F.cross_entropy(out.tanh(), y),
@@ -116,6 +124,10 @@ def mixture(out, y, p):
 SOUND = {
     "logits": lambda out, y, p: F.cross_entropy(out, y),
     "soft labels": lambda out, y, p: F.cross_entropy(out, p),
+    "picked": lambda out, y, p: -out.log_softmax(-1).gather(1, y[:, None]).mean(),
+    "log-probabilities of a sequence": lambda out, y, p: F.nll_loss(
+        out.view(2, 4, 5).log_softmax(-1).transpose(1, 2), y.view(2, 4)
+    ),
     "temperature": lambda out, y, p: F.cross_entropy(out / 0.1, y),
     "clipped logits": lambda out, y, p: F.cross_entropy(10 * out.tanh(), y),
     "log-probabilities": lambda out, y, p: F.nll_loss(out.log_softmax(-1), y),
