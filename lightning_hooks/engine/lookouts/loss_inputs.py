@@ -15,7 +15,7 @@ _NODES: Final = 60
 """The number of operations that are followed from a loss."""
 _WEIGHING: Final = frozenset(
     {"Mean", "Sum", "Mul", "Div", "Neg", "Add", "Sub", "Stack", "Unbind", "Select", "Index", "MaskedSelect", "MaskedFill"}
-    | {"Where", "View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Expand", "Cat"}
+    | {"Where", "View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Expand", "Cat", "Gather"}
 )
 """The operations between a loss and its terms: they add terms up and weigh them."""
 _PROBABILITIES: Final = {"Softmax": "a softmax", "Sigmoid": "a sigmoid"}
@@ -38,14 +38,16 @@ class LossInputsLookout(LossGraphLookout):
             if operation.startswith("NllLoss"):
                 yield from _of_classes(_before(node))
                 yield from _over_wrong_dimension(node.next_functions[0][0], 1, "`nll_loss`", is_fact=True)
-            elif operation == "Gather":
-                picked = getattr(node, "_saved_dim", None)
-                yield from _over_wrong_dimension(node.next_functions[0][0], picked, "`gather`", is_fact=False)
+            elif operation == "LogSoftmax":
+                yield from _of_logits("log_softmax", "a softmax", _before(node))
             elif operation == "BinaryCrossEntropyWithLogits":
                 yield from _of_logits("binary_cross_entropy_with_logits", "a sigmoid", _before(node))
             elif operation == "Sub" and (given := _of_divergence(node)):
                 yield _told(f"{given} stands in front of `kl_div`, which takes logarithms of probabilities first")
             elif operation in _WEIGHING:
+                if operation == "Gather":
+                    picked = getattr(node, "_saved_dim", None)
+                    yield from _over_wrong_dimension(node.next_functions[0][0], picked, "`gather`", is_fact=False)
                 behind = [each for each, _ in node.next_functions if each is not None and each not in known]
                 known.update(behind)
                 waiting += behind

@@ -20,7 +20,23 @@ _COMBINING: Final = {
 }  # fmt: skip
 """The operations that combine two tensors element by element, and what the result is called."""
 _ELEMENTWISE: Final = frozenset(
-    {"Pow", "Abs", "Neg", "Log", "Log1P", "Sqrt", "Clamp", "Where", "Relu", "Softplus", "LogSigmoid", "Sigmoid", "Tanh", "Rsub"}
+    {
+        "Pow",
+        "Abs",
+        "Cosh",
+        "Neg",
+        "Log",
+        "Log1P",
+        "Sqrt",
+        "Clamp",
+        "Where",
+        "Relu",
+        "Softplus",
+        "LogSigmoid",
+        "Sigmoid",
+        "Tanh",
+        "Rsub",
+    }
     | {"MaskedFill", "ToCopy", "Clone", *_COMBINING}
 )
 """The operations that take each element by itself, between the two sides and the mean. An exponential is a kernel of pairs."""

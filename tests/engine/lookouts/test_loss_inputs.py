@@ -53,6 +53,14 @@ FAULTY = {
     "softmax, a term": (lambda out, y, p: 0.5 * F.cross_entropy(out.softmax(-1), y) + out.square().mean(), TWICE),
     "focal": (focal, TWICE),
     "sequence": (sequence, TWICE),
+    "softmax, picked": (
+        lambda out, y, p: -out.softmax(-1).log_softmax(-1).gather(1, y[:, None]).mean(),
+        "A softmax stands in front of `log_softmax`, which applies a softmax itself.",
+    ),
+    "softmax, soft labels": (
+        lambda out, y, p: F.cross_entropy(out.softmax(-1), p),
+        "A softmax stands in front of `log_softmax`, which applies a softmax itself.",
+    ),
     "sigmoid": (
         lambda out, y, p: F.cross_entropy(out.sigmoid(), y),
         "A sigmoid stands in front of `cross_entropy`, which applies a softmax itself.",
