@@ -123,7 +123,7 @@ TRAININGS = [
         softmax_twice,
         200,
         "set",
-        Expectation("fact", ("ActivationBeforeLoss",)),
+        Expectation("fact", ("ActivationBeforeLoss",), cause="LossGivenWrongNumbers"),
         "A softmax precedes cross entropy, so that the loss cannot fall below 1.46.",
     ),
     Training(
@@ -132,7 +132,7 @@ TRAININGS = [
         each_with_each,
         200,
         "set",
-        Expectation("fact", ("LabelsFitHead",)),
+        Expectation("fact", ("LabelsFitHead",), cause="LossComparesAll"),
         "The loss subtracts targets [32] from predictions [32, 1], which compares each sample with all others.",
     ),
     Training(
@@ -181,7 +181,7 @@ TRAININGS = [
         wrong_dimension,
         200,
         "set",
-        Expectation("fact", ("ActivationBeforeLoss",)),
+        Expectation("fact", ("ActivationBeforeLoss",), cause="LossGivenWrongNumbers"),
         "The softmax of the loss normalises over the batch, not over the classes.",
     ),
     Training(

@@ -128,6 +128,29 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
         alternatives=("Labels that do not belong to their inputs: then the loss stands still with trained vectors too.",),
         condition=has_frozen_embedding_alone,
     ),
+    CauseRule(),
+    CauseRule(
+        name="LossComparesAll",
+        message="The loss compares each sample with all others, because the shapes of its two sides do not fit.",
+        required=("LabelsFitHead",),
+        supporting=("LossConstant", "ConstantOutput", "VanishingGradient", "UpdateTooSmall"),
+        next_steps=("Give both sides of the loss the same shape, for example with `squeeze(-1)` or `view_as(target)`.",),
+        confidence="certain",
+    ),
+    CauseRule(
+        name="LossGivenWrongNumbers",
+        message="The loss is given other numbers than it is made for.",
+        required=("ActivationBeforeLoss",),
+        supporting=("LossConstant", "ConstantOutput", "VanishingGradient", "UpdateTooSmall"),
+        next_steps=(
+            "Give `cross_entropy` and `binary_cross_entropy_with_logits` the output of the last layer itself.",
+            "Put `log_softmax` in front of `nll_loss` and `kl_div`.",
+        ),
+        alternatives=(
+            "An activation that limits the logits on purpose: then the loss falls, and the finding can be accepted.",
+        ),
+        confidence="likely",
+    ),
     CauseRule(
         name="EvaluationMode",
         message="Batch norms are trained in evaluation mode, so that they use their stored statistics: {where}.",

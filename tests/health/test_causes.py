@@ -40,6 +40,7 @@ TieLost
 VectorsFrozen
 ScheduleMismatch
 BetasSwapped
+LossComparesAll LossGivenWrongNumbers
 """.split()
 
 
