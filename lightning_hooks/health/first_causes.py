@@ -146,10 +146,7 @@ FIRST_CAUSES: Final[tuple[CauseRule, ...]] = (
             "Give `cross_entropy` and `binary_cross_entropy_with_logits` the output of the last layer itself.",
             "Put `log_softmax` in front of `nll_loss` and `kl_div`.",
         ),
-        alternatives=(
-            "An activation that limits the logits on purpose: then the loss falls, and the finding can be accepted.",
-        ),
-        confidence="likely",
+        confidence="certain",
     ),
     CauseRule(
         name="EvaluationMode",
