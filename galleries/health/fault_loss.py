@@ -42,7 +42,7 @@ class EachWithEach(Regressor):
 
     def loss(self, batch: Any) -> Tensor:
         inputs, targets = batch
-        return (self(inputs) - targets.flatten()).square().mean()
+        return functional.mse_loss(*torch.broadcast_tensors(self(inputs), targets.flatten()))
 
 
 def each_with_each(seed: int) -> Case:
