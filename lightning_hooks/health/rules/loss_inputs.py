@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from lightning_hooks.health.rule import HealthRule, Kind
-from lightning_hooks.health.rules.sightings import SightingRule
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelsFitHead(SightingRule):
+class LabelsFitHead(HealthRule):
     """The two sides of a loss have shapes that do not fit, so that each sample is compared with all others.
 
     The graph of the first losses shows an operation on [n, 1] and [n], whose result [n, n] becomes a mean or a sum. Pairs that
     are made on purpose, [n, 1] and [1, n], are not told.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     looks_for: ClassVar[tuple[str, ...]] = ("each-with-each",)
     next_steps: ClassVar[tuple[str, ...]] = (
         "Give both sides of the loss the same shape, for example with `squeeze(-1)` or `view_as(target)`.",
@@ -25,13 +27,16 @@ class LabelsFitHead(SightingRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActivationBeforeLoss(SightingRule):
+class ActivationBeforeLoss(HealthRule):
     """A loss of classes is not given what it is made for: logits, or logarithms of probabilities.
 
     The graph of the first losses shows which operation stands in front of the loss. Probabilities are told as a fact. An
     activation that only limits the logits is a note, unless the loss shows harm.
     """
 
+    patience: int = 1
+    every_n_steps: int = 5
+    family: ClassVar[str] = "facts"
     kind: ClassVar[Kind] = "pattern"
     looks_for: ClassVar[tuple[str, ...]] = ("activation-before-loss",)
     next_steps: ClassVar[tuple[str, ...]] = (
