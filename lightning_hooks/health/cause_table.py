@@ -10,6 +10,7 @@ from lightning_hooks.health.cause_rule import CauseRule
 from lightning_hooks.health.conditions import began_saturated, is_at_chance_in_ordinary_steps
 from lightning_hooks.health.first_causes import FIRST_CAUSES
 from lightning_hooks.health.last_causes import AT_CHANCE, LAST_CAUSES
+from lightning_hooks.health.loop_causes import LOOP_CAUSES
 from lightning_hooks.health.schedule_causes import RATE_GONE
 from lightning_hooks.health.steps_before import (
     divergence,
@@ -34,6 +35,7 @@ _WEIGHTS_WRITTEN: Final = CauseRule(
 """Code that writes into weights throughout the run."""
 
 CAUSES: Final[tuple[CauseRule, ...]] = (
+    *LOOP_CAUSES,
     *FIRST_CAUSES,
     _WEIGHTS_WRITTEN,
     replace(
