@@ -229,12 +229,12 @@ class HealthRule(Criterion):
         By default it can if none of its obstacles is there, something has looked for its sightings, and each pair of `needs`
         is there.
         """
+        if self.looks_for and not evidence.has_looked_for(self.looks_for):
+            return "nothing has looked at this part of the loop"
         for obstacle in self.obstacles:
             reason = obstacle(evidence)
             if reason is not None:
                 return reason
-        if self.looks_for and not evidence.has_looked_for(self.looks_for):
-            return "nothing has looked at this part of the loop"
         for tensor, stat in self.needs:
             if not evidence.has(tensor, stat):
                 return missing(evidence, tensor, stat)

@@ -1066,4 +1066,5 @@ def test_what_nobody_holds_or_closes_is_closed_at_the_end_of_the_process(tmp_pat
     script = tmp_path / "train.py"
     script.write_text(STARTED)
     ended = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "No problem found in 3 steps; `check` looks further. Page: lightning-hooks view runs/run_0" in ended.stderr
+    assert "No problem found in 3 steps; the loss went from " in ended.stderr
+    assert "`check` looks further. Page: lightning-hooks view runs/run_0" in ended.stderr
