@@ -255,9 +255,12 @@ class HealthRule(Criterion):
         """
         if not self.looks_for:
             raise NotImplementedError(f"{self.name} has no check")
-        for step, sighting in evidence.sightings(self.looks_for):
-            if self.counts(sighting, evidence.facts_at(step), evidence):
-                yield from symptoms_of(sighting, step)
+        return (
+            symptom
+            for step, sighting in evidence.sightings(self.looks_for)
+            if self.counts(sighting, evidence.facts_at(step), evidence)
+            for symptom in symptoms_of(sighting, step)
+        )
 
     def counts(self, sighting: Sighting, facts: StepFacts | None, evidence: Evidence) -> bool:
         """Whether a sighting is told at the step of these facts; a rule may ask for a second witness."""
