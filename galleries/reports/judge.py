@@ -1,4 +1,6 @@
-"""The command `python -m galleries.reports.judge [NUMBER...]`: what is said of each report, with its fault and without it.
+"""The command `python -m galleries.reports.judge [--check] [NUMBER...]`: what is said of each report, faulty and fixed.
+
+With `--check` the first batch of each Trainer is checked too.
 
 Reports that are put aside are run only if their numbers are given: they show how much of what was built holds on faults that
 nobody has looked at.
@@ -42,18 +44,19 @@ class Said:
     error: str = ""
 
 
-def judge(report: Report, is_fixed: bool, seed: int = 0) -> Said:
+def judge(report: Report, is_fixed: bool, seed: int = 0, *, checks: bool = False) -> Said:
     """Run a script under the monitors that the README gives.
 
     Args:
         report: the script.
         is_fixed: whether its fault is left out.
         seed: of its weights and data.
+        checks: whether the first batch of a Trainer is checked.
     """
     monitors: list[HealthMonitor] = []
 
     def watchers() -> list[Any]:
-        monitors.append(HealthMonitor())
+        monitors.append(HealthMonitor(check_first_batch=checks))
         return [StatsMonitor(loggers=[]), monitors[-1]]
 
     said = Said()
@@ -72,13 +75,14 @@ def judge(report: Report, is_fixed: bool, seed: int = 0) -> Said:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Judge the scripts with the given numbers, or all that are not put aside."""
-    numbers = {int(each) for each in (sys.argv[1:] if arguments is None else arguments)}
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    checks, numbers = "--check" in given, {int(each) for each in given if each != "--check"}
     for report in reports():
         if report.number not in (numbers or {each.number for each in reports()} - ASIDE):
             continue
         print(f"{report.number} {report.name}: {report.doc}")
         for is_fixed in (False, True):
-            said = judge(report, is_fixed)
+            said = judge(report, is_fixed, checks=checks)
             print(f"  {'fixed' if is_fixed else 'fault'} {said.measure:.3f} {' '.join(said.told) or 'nothing'} {said.error}")
             print(*(f"    {line[:160]}" for line in said.lines), sep="\n")
 
