@@ -38,7 +38,7 @@ def said(clear, rules=("GradientsKept",)):
 
 def test_of_two_optimizers_the_one_that_is_never_cleared_is_named():
     finding = said(lambda optimizers, step: optimizers[0].zero_grad())["GradientsKept"]
-    assert (finding.rows, finding.first_step, finding.severity) == (("head.weight",), 3, "warning")
+    assert (finding.rows, finding.first_step, finding.severity) == (("head.weight",), 4, "warning")
     assert finding.message == (
         "head.weight: gradients that optimizer 1 (SGD) has used are not cleared before the next ones are added to them."
     )
@@ -95,3 +95,19 @@ def test_a_trainer_with_manual_optimization_is_looked_at_too(tmp_path):
     assert in_trainer(tmp_path, Manual(), batches, ["GradientsKept"])["GradientsKept"].rows == ("",)
     assert in_trainer(tmp_path, Net(), batches, ["GradientsKept"]) == {}
     assert in_trainer(tmp_path, Net(), batches, ["GradientsKept"], accumulate_grad_batches=2) == {}
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_what_another_loss_adds_to_used_gradients_and_is_cleared_before_the_next_step_is_no_finding(to_none):
+    model = Halves()
+    body, head = model.optimizers
+
+    def loop(watched, step):
+        head.zero_grad(set_to_none=to_none)
+        model.head(torch.randn(8, 4)).square().mean().backward()
+        head.step()
+        body.zero_grad()
+        model.loss().backward()  # reaches the head too
+        body.step()
+
+    assert in_loop(model, model.optimizers, loop, ["GradientsKept"]) == {}
