@@ -25,7 +25,7 @@ _FIRST: Final = 25  # losses of the beginning
 _LEAST: Final = 32  # losses that a judgement needs
 _TIMES_NOISE: Final = 3.0  # standard errors of the difference of two levels that are no chance
 _FALL: Final = 0.1
-"""The share of a level that a loss may have lost within the noise, and still have stood."""
+"""The share of its level that a loss which is said to stand can have lost at most, with its noise."""
 JUMP: Final = "the loss jumps"
 """The beginning of what says so."""
 _JUMP: Final = 4.0  # a multiple of the largest deviation of the losses before, which is no chance
@@ -137,7 +137,8 @@ def _stand_still(evidence: Evidence, values: _Losses, steps: NDArray[np.int64], 
         return ""
     level = float(np.median(values[-SHORT : -SHORT + SHORT // 4]))
     # Noise may hide a fall, and a sentence must not call that no fall.
-    if now < level - _FALL * abs(level):
+    hidden = level - now + 2 * error_of(noise_of(values[-SHORT:]), SHORT // 4, RECENT)
+    if hidden > _FALL * abs(level) and chance is None:
         return ""
     text = f"the loss has not fallen: it was {level:.4g} at step {steps[-SHORT]} and is {now:.4g} at step {steps[-1]}"
     return text if chance is None else f"{text}; that of {chance.of} is {chance.loss:.4g}"
