@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from lightning_hooks.engine.lookouts.backward import BackwardCalls
 from lightning_hooks.engine.lookouts.entry import Entry
 from lightning_hooks.engine.lookouts.fingerprints import can_copy, have_arrived
 from lightning_hooks.engine.lookouts.loaders import batches_of
@@ -81,9 +80,7 @@ class TargetsLookout(Lookout):
     def __init__(self, surroundings: Surroundings) -> None:
         self._around = surroundings
         self._entry = Entry(surroundings, self._saw)
-        self._calls = BackwardCalls(self._saw_backward)
         self._looked = 0
-        self._is_told = False  # whether the loop itself tells its losses
         self._batch: list[Tensor] = []
         self._pending: deque[_Loss] = deque()
         self._tokens = Tokens()
@@ -103,9 +100,6 @@ class TargetsLookout(Lookout):
 
     def joined(self, switch: HookSwitch, handles: Handles) -> None:
         self._entry.look_up()
-        self._switch = switch
-        if not self._around.knows_batches:
-            self._calls.install(handles)
 
     def register(self, key: Any, switch: HookSwitch, handles: Handles) -> None:
         self._entry.register(switch, handles)
@@ -117,11 +111,8 @@ class TargetsLookout(Lookout):
     def end_step(self) -> None:
         self._batch = []
         self._take()
-        if not self._looks:
-            self._calls.remove()
 
     def left(self) -> None:
-        self._calls.remove()
         self._batch = []
         self._pending.clear()
 
@@ -131,17 +122,7 @@ class TargetsLookout(Lookout):
     def _saw(self, tensors: list[Tensor]) -> None:
         self._batch = tensors
 
-    def _saw_backward(self, loss: Tensor) -> None:
-        if self._is_told or not self._looks:
-            self._calls.remove()
-        elif self._switch.is_on:
-            self._look_at(loss)
-
     def saw_loss(self, loss: Tensor) -> None:
-        self._is_told = True
-        self._look_at(loss)
-
-    def _look_at(self, loss: Tensor) -> None:
         targets = targets_of(loss) if loss.numel() == 1 and can_copy(loss.detach()) else []
         if not targets:
             return

@@ -25,7 +25,10 @@ class Lookout(Participant):
         """Called with each batch of a step in which it acts, by drivers that know the batches: not in a plain loop."""
 
     def saw_loss(self, loss: Tensor) -> None:
-        """Called with the loss before its backward, without a loss scale, in a step in which it acts."""
+        """Called with the loss and its graph before its backward, in a step in which it acts.
+
+        A Trainer gives it as it is differentiated, divided for an accumulation and multiplied by a loss scale.
+        """
 
     def sightings(self) -> tuple[Sighting, ...]:
         """What it has seen so far, as far as that still holds. Called once at each step whose facts are read."""
