@@ -6,9 +6,13 @@ import random
 import pytest
 
 from galleries.reports.catalogue import reports
-from galleries.reports.judge import ASIDE, judge
+from galleries.reports.judge import ASIDE, Said, judge
+from galleries.reports.page import ANSWERS, page
 from galleries.reports.report import Run
 from galleries.sample import sample
+from lightning_hooks.checks.catalogue import DEFAULT_CHECKS
+from lightning_hooks.health.cause_table import CAUSES
+from lightning_hooks.health.rules import DEFAULT_RULES
 
 ALL = reports()
 
@@ -30,3 +34,17 @@ def test_a_script_is_worse_with_its_fault_and_the_same_if_it_is_watched(report, 
     assert measured(report, False, tmp_path) < fixed
     said = judge(report, True)
     assert (said.measure, said.error) == (fixed, "")
+
+
+def test_the_page_counts_what_is_named_and_what_stays_silent():
+    said = [(each, Said(told=[f"→ {name}" for name in ANSWERS[each.number][:1]]), Said()) for each in ALL]
+    assert "24 of 27 are named with what is wrong, 7 of 9 of those with a star; 27 of 27 fixed variants get nothing" in page(
+        said
+    )
+    wrong = [(each, Said(told=["LossConstant@5"]), Said(told=["LossSpike@3"])) for each in ALL]
+    assert "0 of 27 are named with what is wrong, 0 of 9 of those with a star; 0 of 27 fixed variants" in page(wrong)
+
+
+def test_answers_are_names_of_rules_causes_and_checks():
+    known = {rule.name for rule in DEFAULT_RULES} | {cause.name for cause in CAUSES} | {check.name for check in DEFAULT_CHECKS}
+    assert {name for names in ANSWERS.values() for name in names} <= known and ANSWERS.keys() == {*range(1, 28)}
