@@ -47,7 +47,7 @@ _HEAD: Final = """# Public reports, rebuilt
 
 Twenty-seven public threads of the kind "my training does not work", whose cause is known, as small scripts with a faulty and
 a fixed variant (`galleries/reports/`). They were written by people who had seen no rule, before the rules on the code around
-the model were built. Nine of them, drawn by lot and marked with a star, were put aside and run once when those rules were built.
+the model were built. Nine of them, drawn by lot and marked with a star, were put aside and run once when those rules stood.
 What they showed was mended afterwards, and `python -m galleries.reports.page`, which writes this page, judges all with the code
 of today: each at one seed, under `StatsMonitor(), HealthMonitor()` alone.
 
