@@ -229,7 +229,7 @@ class Softmaxed(Plain):
         self.net.append(nn.Softmax(1))
 
 
-TOLD = "CRITICAL: ActivationBeforeLoss, since step 0. net.5: a softmax stands in front of `cross_entropy`"
+TOLD = "CRITICAL: LossGivenWrongNumbers (certain). The loss is given other numbers than it is made for."
 
 
 def test_what_fails_is_a_finding_and_what_passes_is_not_told(tmp_path, capsys):

@@ -201,9 +201,12 @@ def test_a_resume_finds_what_one_run_finds(tmp_path: Path) -> None:
     whole, _ = fit(60, None, "whole")
     _, path = fit(13, None, "half")
     resumed, _ = fit(60, str(path), "half")
-    assert [(each.rule, each.rows, each.first_step) for each in resumed.findings] == [
-        (each.rule, each.rows, each.first_step) for each in whole.findings
-    ]
+    # How long a step waits depends on the machine.
+    one, other = (
+        [(each.rule, each.rows, each.first_step) for each in monitor.findings if each.rule != "WaitsForData"]
+        for monitor in (whole, resumed)
+    )
+    assert one == other
     assert "NoGradient" in rules_of(whole)
 
 

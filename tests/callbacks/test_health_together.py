@@ -97,7 +97,7 @@ def test_an_unchanged_script_is_diagnosed(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", VARIABLE: str(written(tmp_path, ALONE))}
     done = forked.run(["-c", SCRIPT.format(package="lightning.pytorch")], environment, cwd=tmp_path)
     assert done.returncode == 0 and "OURS HealthMonitor" in done.stdout and "HOOKS 0 0" in done.stdout, done.stderr
-    assert "found nothing in 1 step; " in done.stderr
+    assert "No problem found in 1 step; " in done.stderr
     assert read_findings(tmp_path / "lightning_hooks_logs" / "run_0").has_ended
 
 

@@ -426,7 +426,7 @@ def test_tied_and_frozen_parameters(tmp_path: Any) -> None:
             return self.body(self.second(self.first(x)))
 
     model = Tied()
-    memory, _ = watch_fit(tmp_path, model, StatsMonitor())
+    memory, _ = watch_fit(tmp_path, model, StatsMonitor(max_scalars=500))
     tags = memory.ours[0][1]
     assert "grad_norm/first.weight" in tags and "grad_norm/second.weight" not in tags
     assert "grad_norm/body.0.weight" not in tags and "grad_norm/body.0.bias" in tags

@@ -410,9 +410,9 @@ def test_where_a_logger_has_stopped_the_monitor_the_reports_do_not_end_the_fit(t
     with pytest.warns(UserWarning, match="no space left") as caught:
         trainer = fit(tmp_path, Line(), [monitor, rule(Scale(0.5))], *[[3.0, 4.0]] * 3, logger=Full())
     assert trainer.global_step == 3
+    # The reports go on in the event file of the package, which has not failed.
     assert [str(warning.message) for warning in caught if "no space left" in str(warning.message)] == [
         "a StatsMonitor stopped watching after OSError: no space left; training continues",
-        "GradientTransforms stopped reporting after OSError: no space left; training continues",
     ]
     with pytest.raises(OSError, match="no space left"):
         fit(tmp_path, Line(), [rule(Scale(0.5))], [3.0, 4.0], logger=Full())
@@ -434,9 +434,9 @@ def test_reports_do_not_go_on_into_the_space_that_a_monitor_has_left_on_a_full_d
     with pytest.warns(UserWarning, match="no space left") as caught:
         fit(tmp_path, Line(), callbacks, *[[3.0, 4.0]] * 4, logger=keeper)
     assert [step for step, line in keeper.lines.items() if "transform_acted/0_Scale" in line] == [0]
+    # The reports go on in the event file of the package, which has not failed.
     assert [str(warning.message) for warning in caught if "no space left" in str(warning.message)] == [
         "a StatsMonitor stopped watching after OSError: no space left; training continues",
-        "GradientTransforms stopped reporting after OSError: no space left; training continues",
     ]
 
 
