@@ -93,13 +93,13 @@ class RowsLookout(Lookout):
         self._samples: dict[int, Sequence[object] | None] = {}
 
     def step_key(self, step: int, stage: str) -> Hashable | None:
-        if stage != "train" or (self._head is None and self._searched >= _SEARCH):
+        if stage != "train" or not self._is_alone or (self._head is None and self._searched >= _SEARCH):
             return None
         return "search" if self._head is None else "rows"
 
     def joined(self, switch: HookSwitch, handles: Handles) -> None:
         self._handles = handles
-        # On several ranks each would tell other rows, and the ranks would have to agree on the facts of each step.
+        # On several ranks each would tell other rows, and the findings of all ranks are to be the same.
         self._is_alone = world_size() == 1
         self._look_at_loader()
 
@@ -176,9 +176,8 @@ class RowsLookout(Lookout):
         if self._norms:
             kept = self._now()
             self._kept.append(kept)
-            if self._is_alone:
-                self._waiting.append(kept)
-                self._judge()
+            self._waiting.append(kept)
+            self._judge()
         self._begin(-1)
 
     def left(self) -> None:

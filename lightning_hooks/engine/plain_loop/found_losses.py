@@ -167,7 +167,7 @@ def _divisor(loss: Tensor) -> int:
     other = getattr(node, "_saved_other", None) if operation in ("Div", "Mul") else None
     if not isinstance(other, Tensor) or other.dim() or other.device.type != "cpu" or other.is_complex():
         return 1
-    number = float(other)
+    number = float(other.detach())
     divisor = number if operation == "Div" else 1 / number if number else 1.0
     return round(divisor) if 1 < divisor <= _MOST_BATCHES and abs(divisor - round(divisor)) < 1e-6 * divisor else 1
 
