@@ -16,7 +16,7 @@ from galleries.health.training import Training
 from galleries.rules import HEALTH
 from lightning_hooks.health import HealthRule
 from lightning_hooks.health.causes import CAUSES, CauseRule
-from lightning_hooks.health.rule import shown_rows
+from lightning_hooks.health.row_names import shown_rows
 from lightning_hooks.health.rules import DEFAULT_RULES
 
 ROOT = Path(__file__).parents[2]

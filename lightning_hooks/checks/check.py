@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from lightning_hooks.checks.result import CheckResult, Status
 from lightning_hooks.errors import listed
 from lightning_hooks.health.criterion import Criterion
-from lightning_hooks.health.rule import user_names
+from lightning_hooks.health.row_names import user_names
 
 if TYPE_CHECKING:
     from lightning_hooks.checks.trial import Trial

@@ -12,7 +12,8 @@ from lightning_hooks.checks.table import as_table
 from lightning_hooks.codec import encode
 from lightning_hooks.errors import listed
 from lightning_hooks.health.finding import Finding, fingerprint_of
-from lightning_hooks.health.rule import Severity, Symptom, user_names
+from lightning_hooks.health.row_names import user_names
+from lightning_hooks.health.rule import Severity, Symptom
 
 Status = Literal["pass", "warn", "fail", "skip"]
 STATUSES: Final = get_args(Status)

@@ -10,7 +10,8 @@ from lightning_hooks.health.cause_table import CAUSES
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import Cause, Confidence, Finding
 from lightning_hooks.health.past import Past, Shown
-from lightning_hooks.health.rule import Severity, shown_rows
+from lightning_hooks.health.row_names import shown_rows
+from lightning_hooks.health.rule import Severity
 
 __all__ = ["CAUSES", "CauseRule", "explain"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -265,16 +265,6 @@ class Evidence:
     def facts_at(self, step: int) -> StepFacts | None:
         """How a step of the window trained; None if unknown. The same object as long as nothing changed."""
         return self._facts.at(step)
-
-    def has_looked_for(self, kinds: tuple[str, ...]) -> bool:
-        """Whether a lookout of the run looks for one of these kinds of sightings; False for a run without its facts."""
-        return self.facts is not None and not set(kinds).isdisjoint(self.facts.looked_for)
-
-    def sightings(self, kinds: tuple[str, ...]) -> Iterator[tuple[int, Sighting]]:
-        """The sightings of these kinds at each of `new_steps`, with the step."""
-        for step in self.new_steps.tolist():
-            facts = self.facts_at(step)
-            yield from ((step, each) for each in (() if facts is None else facts.sightings) if each.kind in kinds)
 
     def sighting_at(self, kind: str, step: int) -> Sighting | None:
         """What a lookout has seen of a step, from the lookout itself or from the facts; None if nothing is known.

@@ -7,7 +7,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from lightning_hooks.health.finding import Cause, Finding, stands
 from lightning_hooks.health.journal import RunFindings
-from lightning_hooks.health.rule import Severity, user_name
+from lightning_hooks.health.row_names import user_name
+from lightning_hooks.health.rule import Severity
 
 Status = Literal["passed", "noted", "failed", "skipped", "broken"]
 Level = Literal["note", "warning", "error"]

@@ -6,7 +6,6 @@ A rule reads the evidence and returns symptoms. `Diagnosis` does the rest: patie
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
@@ -18,6 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from lightning_hooks.errors import RuleError, did_you_mean, shown
 from lightning_hooks.health.criterion import Criterion
+from lightning_hooks.health.row_names import shown_rows
+from lightning_hooks.health.sighted import has_looked_for, sightings_in
 from lightning_hooks.rules.statistics import check_statistic
 from lightning_hooks.rules.tensors import MODULE_TENSORS, PARAM_TENSORS
 
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
     from lightning_hooks.records.facts import Sighting, StepFacts
     from lightning_hooks.records.step_view import StepView
 
-_PARAMETRIZED: Final = re.compile(r"parametrizations\.(\w+)\.original\d*$")
-"""The name of a parameter of `torch.nn.utils.parametrize`."""
-_NORMED: Final = re.compile(r"((?:weight|bias)(?:_[hi]h_l\d+(?:_reverse)?)?)_(?:g|v|orig)$")
-"""The name of a parameter of the functions in `torch.nn.utils`: weight norm, spectral norm and pruning."""
 # A number of the whole step, and the values of `plan.rows.WHOLE`, repeated because the import of that module loads torch.
 _OF_EVERY_STEP: Final = ("", "loss", "gradient", "batch")
 FAMILIES = ("facts", "loss", "gradients", "updates", "activations", "numerics")
@@ -229,7 +226,7 @@ class HealthRule(Criterion):
         By default it can if none of its obstacles is there, something has looked for its sightings, and each pair of `needs`
         is there.
         """
-        if self.looks_for and not evidence.has_looked_for(self.looks_for):
+        if self.looks_for and not has_looked_for(evidence, self.looks_for):
             return "nothing has looked at this part of the loop"
         for obstacle in self.obstacles:
             reason = obstacle(evidence)
@@ -257,7 +254,7 @@ class HealthRule(Criterion):
             raise NotImplementedError(f"{self.name} has no check")
         return (
             symptom
-            for step, sighting in evidence.sightings(self.looks_for)
+            for step, sighting in sightings_in(evidence, self.looks_for)
             if self.counts(sighting, evidence.facts_at(step), evidence)
             for symptom in symptoms_of(sighting, step)
         )
@@ -316,44 +313,6 @@ def missing(evidence: Evidence, tensor: str, stat: str) -> str:
     if tensor == "":
         return f"no step reports `{stat}`"
     return f"`{stat}` of `{tensor}` is not measured" if tensor in evidence.tensors else f"no row has `{tensor}`"
-
-
-def shown_rows(rows: Sequence[str]) -> str:
-    """The rows of a finding in words; empty if the finding is about the whole run.
-
-    An empty name beside names of modules or parameters stands for the loss, which can be in one finding with them.
-
-    Example:
-        >>> shown_rows(["encoder.3", "encoder.4", "head"])
-        'encoder.3, then 2 more'
-        >>> shown_rows(["", "head.weight"])
-        'the loss, then 1 more'
-        >>> shown_rows(["fc.parametrizations.weight.original0", "fc.parametrizations.weight.original1"])
-        'fc.weight'
-    """
-    names = user_names(rows)
-    return f"{names[0] or 'the loss'}, then {len(names) - 1} more" if len(names) > 1 else names[0] if names else ""
-
-
-def user_names(rows: Iterable[str]) -> list[str]:
-    """The names by which a user knows parameters, each once; see `user_name`.
-
-    Example:
-        >>> user_names(["fc.weight_g", "fc.weight_v", "fc.bias"])
-        ['fc.weight', 'fc.bias']
-    """
-    return [*dict.fromkeys(map(user_name, rows))]
-
-
-def user_name(row: str) -> str:
-    """The name by which a user knows a parameter: that of the weight which a parametrization or a weight norm computes from it.
-
-    Example:
-        >>> user_name("fc.parametrizations.weight.original1"), user_name("fc.weight_g"), user_name("fc.bias")
-        ('fc.weight', 'fc.weight', 'fc.bias')
-    """
-    name = _PARAMETRIZED.sub(r"\1", row)
-    return _NORMED.sub(r"\1", name)
 
 
 def symptoms_where(

@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from lightning_hooks.errors import printable
 from lightning_hooks.health.finding import Cause, Finding
-from lightning_hooks.health.rule import Severity, shown_rows, user_name
+from lightning_hooks.health.row_names import shown_rows, user_name
+from lightning_hooks.health.rule import Severity
 
 WIDTH: Final = 110  # characters
 _MOST_REASONS: Final = 8  # lines

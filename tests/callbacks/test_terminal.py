@@ -118,7 +118,9 @@ def test_findings_stand_once_in_whole_lines_above_the_bar(tmp_path: Path, bar: s
     drawn = [int(step) for step in re.findall(rf" (\d+)/{BATCHES}\b", output.partition(blocks[1].verdict[:30])[2])]
     assert drawn[-1] == BATCHES and min(drawn) < BATCHES
     if importlib.util.find_spec("rich") is not None:
-        assert output.count("\x1b[1;31mCRITICAL: NumericalRange ") == output.count("\x1b[1;33mWARNING: ParametersForgotten ") == 1
+        assert (
+            output.count("\x1b[1;31mCRITICAL: NumericalRange ") == output.count("\x1b[1;33mWARNING: ParametersForgotten ") == 1
+        )
 
 
 @bars

@@ -16,7 +16,7 @@ from lightning_hooks.checks.trial import Trial
 from lightning_hooks.errors import counted, listed
 from lightning_hooks.health.accepting import is_accepted
 from lightning_hooks.health.roles import EXPERT
-from lightning_hooks.health.rule import user_names
+from lightning_hooks.health.row_names import user_names
 from lightning_hooks.health.rules import flow
 from lightning_hooks.health.usage import is_named_copy
 

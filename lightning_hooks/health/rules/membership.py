@@ -9,7 +9,8 @@ from typing import ClassVar, Final
 from lightning_hooks.errors import counted
 from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.roles import is_batch_norm, roles_of
-from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom, user_name
+from lightning_hooks.health.row_names import user_name
+from lightning_hooks.health.rule import HealthRule, Kind, Severity, Symptom
 from lightning_hooks.health.rules.base import Needs, Obstacles, no_facts, no_optimizer, no_structure, one_rank
 from lightning_hooks.health.usage import frozen_and_held, has_any, is_named_copy, membership_of, trainable, unheld
 from lightning_hooks.records.facts import StepFacts, Structure
