@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn.utils import prune
 
 from lightning_hooks.errors import RuleError
-from lightning_hooks.health.rule import HealthRule, Severity, Symptom, shown_rows
+from lightning_hooks.health.row_names import shown_rows
+from lightning_hooks.health.rule import HealthRule, Severity, Symptom
 from lightning_hooks.health.rules.nonfinite import NonFinite
 from tests.health.rules_for_tests import Huge
 from tests.health.test_evidence import evidence_of
