@@ -70,7 +70,7 @@ def _of_library(module: nn.Module) -> Iterator[Declared]:
         # A model of another shape may define one of the two only.
         return
     if isinstance(embedding, nn.Module) and isinstance(head, nn.Module):
-        first, second = head._parameters.get("weight"), embedding._parameters.get("weight")
+        first, second = _own_parameter(head, "weight"), _own_parameter(embedding, "weight")
         if first is not None and second is not None:
             yield Declared(first, second, f"`config.tie_word_embeddings` of {type(module).__name__}")
 
@@ -144,7 +144,12 @@ def _parameter(module: nn.Module, path: _Path) -> nn.Parameter | None:
             current = children[step] if -len(children) <= step < len(children) else None
         else:
             current = current._modules.get(step)
-    return current._parameters.get(str(last)) if isinstance(current, nn.Module) else None
+    return _own_parameter(current, str(last)) if isinstance(current, nn.Module) else None
+
+
+def _own_parameter(module: nn.Module, name: str) -> nn.Parameter | None:
+    # Keep duplicates: a parameter that is tied within one module has two names there.
+    return dict(module.named_parameters(recurse=False, remove_duplicate=False)).get(name)
 
 
 def _is_true(module: nn.Module, path: _Path) -> bool:
