@@ -34,6 +34,7 @@ class LabelsFitHead(Check):
         "Mark elements that are not to count with `ignore_index`.",
     )
     source: ClassVar[str] = "a definition: no threshold"
+    not_shown: ClassVar[str] = "shapes that stop fitting only in a later batch, such as a last one of another size"
 
     def run(self, trial: Trial) -> CheckResult:
         try:
@@ -92,6 +93,7 @@ class ActivationBeforeLoss(Check):
         "Put `log_softmax` in front of `nll_loss`.",
     )
     source: ClassVar[str] = "documentation of torch: these losses apply softmax or sigmoid themselves"
+    not_shown: ClassVar[str] = "whether the loss stands still because an activation, such as a ReLU, limits the logits"
 
     def run(self, trial: Trial) -> CheckResult:
         calls = [call for call in trial.step.loss_calls if call.function in ENTROPIES]
