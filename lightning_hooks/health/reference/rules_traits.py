@@ -20,6 +20,7 @@ from lightning_hooks.health.reference.traits import BFLOAT16_DIGITS, FLOAT16_DIG
 from lightning_hooks.health.roles import WEIGHTED, Mask, roles_of
 from lightning_hooks.health.rule import Symptom
 from lightning_hooks.health.rules.base import held_at_measurements
+from lightning_hooks.health.sighted import has_looked_for
 
 _FORMATS: Final = ((BFLOAT16_DIGITS, "bfloat16"), (FLOAT16_DIGITS, "float16"))
 _WEIGHT: Final = ("count", "mean", "std", "norm", "abs_max")
@@ -30,6 +31,12 @@ _FLOW: Final = (("output", "count"), ("grad", "count"), ("update", "abs_max"))
 
 def _no_flow(good: GoodRuns, evidence: Evidence) -> str | None:
     return None if any(evidence.has(*need) for need in _FLOW) else "no row has `output`, `grad` or `update`"
+
+
+def _no_batches(good: GoodRuns, evidence: Evidence) -> str | None:
+    """Repeated batches show in the statistics of inputs and to lookouts, and a run may have only one of them."""
+    has_inputs = all(evidence.has("input", stat) for stat in _INPUT)
+    return None if has_inputs or has_looked_for(evidence, _IN_A_ROW) else "no input is measured, and nothing looks at the batches"
 
 
 def _symptoms(
@@ -253,6 +260,7 @@ TRAITS: Final = (
         patience=2,
         needs=tuple(("input", stat) for stat in _INPUT),
         needs_start=("input",),
+        obstacle=_no_batches,
         looks_for=_IN_A_ROW,
         next_steps=(
             "If workers of the loader read an IterableDataset, let each read its own part (`get_worker_info`).",
