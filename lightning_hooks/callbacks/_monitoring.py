@@ -14,7 +14,7 @@ from lightning_hooks.callbacks._driver import flush
 from lightning_hooks.callbacks._fit_report import folder_for_report, leave_report
 from lightning_hooks.callbacks._job import Guest, Job, Owner
 from lightning_hooks.callbacks._loop_monitor import LoopGuest, MonitorPart
-from lightning_hooks.callbacks._monitor_log import MonitorLog
+from lightning_hooks.callbacks._monitor_log import MonitorLog, limits_of
 from lightning_hooks.callbacks._monitor_options import MonitorOptions
 from lightning_hooks.callbacks._monitor_plans import Resolved
 from lightning_hooks.callbacks._monitor_run import MonitorRun, check_written
@@ -97,9 +97,12 @@ class Monitoring(Job[Owner, Resolved]):
 
     @override
     def lines(self, resolved: Resolved) -> list[MatchLine]:
-        plan, _ = resolved
-        watched = plan if "train" in self.options.stages else plan.forward()
-        return plan_report(watched, histogram_every_n_steps=self.options.histogram_every_n_steps)
+        plan, plans = resolved
+        options = self.options
+        stage = "train" if "train" in options.stages else next(iter(plans), "train")
+        limits = None if options.only_tables or not plan.rows else limits_of(self.owner, options, plan, plans)
+        watched = plan if stage == "train" else plan.forward()
+        return plan_report(watched, None, limits, options.histogram_every_n_steps, stage)
 
     @override
     def left_out(self, model: nn.Module, resolved: Resolved) -> list[LeftOut]:

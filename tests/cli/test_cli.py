@@ -343,9 +343,9 @@ def test_match_without_a_callback_of_ours(folder: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == "the config has no callback of lightning_hooks\n"
 
 
-# How many buckets a histogram fills is only known from the values.
+# How many buckets a histogram fills is only known from the values. What a file has once is a fifth of this one with few charts.
 @pytest.mark.parametrize(
-    ("watch", "within"), [("null", 0.25), ("[{params: '*', stats: [histogram]}]", 0.5)], ids=["scalars", "histograms"]
+    ("watch", "within"), [("null", 0.35), ("[{params: '*', stats: [histogram]}]", 0.5)], ids=["scalars", "histograms"]
 )
 def test_the_bytes_are_those_of_a_run(folder: Path, capsys: pytest.CaptureFixture[str], watch: str, within: float) -> None:
     options = f"{{histogram_every_n_steps: 5, watch: {watch}}}"
