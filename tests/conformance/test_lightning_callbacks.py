@@ -78,7 +78,7 @@ def test_the_averaged_copy_carries_no_hook_while_the_fit_goes_on(tmp_path: Path,
 
 def test_a_pruned_parameter_keeps_its_rows_and_its_name(tmp_path: Path) -> None:
     memory, peer = Memory(), ModelPruning("l1_unstructured", parameter_names=["weight"], amount=0.5)
-    fit(tmp_path, make(), peer, StatsMonitor(), logger=memory)
+    fit(tmp_path, make(), peer, StatsMonitor(max_scalars=500), logger=memory)
     for tag in ("param_norm", "grad_norm", "update_norm"):
         assert memory.steps_of(f"{tag}/body.0.weight") == memory.steps
 

@@ -30,8 +30,9 @@ def test_two_hundred_nested_modules_are_watched(tensors: list[str]) -> None:
             model(x).sum().backward()
             watched.step()
         numbers = watched.latest
-    assert len(numbers) == 200 * len(tensors) + 1 and sys.getrecursionlimit() == before
+    assert len(numbers) == 200 * len(tensors) + 2 and sys.getrecursionlimit() == before
     assert {name.split("/")[0] for name in numbers} == {f"{tensor}_mean" for tensor in tensors} | {"run"}
+    assert {name for name in numbers if name.startswith("run/")} == {"run/loss", "run/nonfinite"}
 
 
 def test_models_with_few_levels_leave_the_limit_alone() -> None:

@@ -104,7 +104,7 @@ def test_micro_batches_that_agree_cancel_or_are_unrelated() -> None:
 
 def test_of_one_micro_batch_nothing_can_be_said() -> None:
     (values,) = run([[[1.0, 2.0]]], STATS)
-    assert set(values) == {"run/grad_norm", "run/nonfinite"}
+    assert set(values) == {"run/grad_norm", "run/loss", "run/nonfinite"}
 
 
 def estimates(micro_batches: list[list[float]]) -> tuple[float, float]:

@@ -489,17 +489,20 @@ def test_parameters_and_gradients_are_measured_in_one_launch_for_each_dtype(devi
         for step in range(3):
             device.from_python.clear()
             optimizer.zero_grad()
-            loss = model(normal(4, 6, seed=step)).square().sum()
-            (loss if step else model.one(normal(4, 6)).sum()).backward()  # the first step has no gradients of the other layers
+            # The first step has no gradients of the other layers.
+            loss = model(normal(4, 6, seed=step)).square().sum() if step else model.one(normal(4, 6)).sum()
+            loss.backward()
             found = {name: (p.detach().clone(), p.grad) for name, p in model.named_parameters()}
             optimizer.step()
             values = watched.latest
+            assert values["run/loss"] == loss.item()
             for name, (parameter, gradient) in found.items():
                 assert values[f"param_norm/{name}"] == pytest.approx(parameter.double().norm().item(), rel=1e-6)
                 assert (f"grad_max/{name}" in values) == (gradient is not None)
                 if gradient is not None:
                     assert values[f"grad_max/{name}"] == gradient.max().item()
-    assert device.from_python == ["measure_list", "measure_list", "merge_rows"] * 2
+    # The loss is launched without Python, and merged.
+    assert device.from_python == ["measure_list", "measure_list", "merge_rows"] * 2 + ["merge_rows"]
 
 
 def test_a_fit_has_the_numbers_of_the_other_ways(monkeypatch):
@@ -550,8 +553,9 @@ def test_a_gradient_takes_no_frame_of_python_and_an_output_two(monkeypatch, late
             for _ in range(4):
                 model(x).square().sum().backward()
                 watched.step()
-            before, loss = device.launches, model(x).square().sum()
-            backward = frames(loss.backward)
+            before, output = device.launches, model(x).square()
+            # No loss: one that is found is measured too.
+            backward = frames(functools.partial(output.backward, torch.ones_like(output)))
             assert device.launches - before == ({2: 1, 9: 3}[layers] if late else 2 * layers)
             of_forward = frames(forward)
         for module in model:
@@ -572,8 +576,8 @@ def test_a_tensor_in_a_compiled_module_takes_two_frames(monkeypatch):
             for _ in range(2):
                 model(x).square().sum().backward()
                 watched.step()
-            before, loss = device.launches, model(x).square().sum()
-            backward = frames(loss.backward, "lightning_hooks/hooks")
+            before, output = device.launches, model(x).square()
+            backward = frames(functools.partial(output.backward, torch.ones_like(output)), "lightning_hooks/hooks")
             assert device.launches - before == 2 * layers
             counts[layers] = frames(functools.partial(model, x), "lightning_hooks/hooks"), backward
         torch._dynamo.reset()

@@ -627,8 +627,8 @@ def places():
 
 
 def step():
-    """A step as on a device: one launch for each tensor of a module, and one that merges them all; one launch, and one that
-    merges, for all parameters and gradients, and the same for all updates. The first step takes the fallback."""
+    """A step as on a device: one launch for each tensor of a module and for the loss, and one that merges them all; one launch,
+    and one that merges, for all parameters and gradients, and the same for all updates. The first step takes the fallback."""
     stats = ["mean", "std", "norm", "min", "max"]
     rules = [
         Watch(params="*", tensors=["param", "grad", "update"], stats=stats),
@@ -658,9 +658,9 @@ def step():
                     found_here = watched.latest
         found.append(found_here)
     cuda._launch = launch
-    assert counts == {"measure_one": 4, "measure_list": 2, "merge_rows": 3}, counts
+    assert counts == {"measure_one": 5, "measure_list": 2, "merge_rows": 3}, counts
     assert requested == {False}, requested
-    assert found[0].keys() == found[1].keys() and len(found[0]) > 60
+    assert found[0].keys() == found[1].keys() and "run/loss" in found[0] and len(found[0]) > 60
     for tag, value in found[0].items():
         assert math.isclose(found[1][tag], value, rel_tol=1e-5, abs_tol=1e-9), (tag, found[1][tag], value)
 
