@@ -64,7 +64,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     # Labels and targets
     "labels-shuffled": _answer("loss mean", "LossConstant", "LossAtChance"),
     "labels-of-batch-before": _answer("loss mean", "LossConstant", "LossAtChance"),
-    "labels-constant": _answer("fact sightings", "TargetsConstant"),
+    "labels-constant": _answer("", "TargetsConstant"),
     "classes-missing": _answer(""),
     "targets-shifted": _answer("loss mean", "LossConstant", "LossAtChance"),
     "targets-are-inputs": _answer("fact sightings", "TargetsAreInputs"),
