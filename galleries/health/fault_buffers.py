@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from galleries.health.faulty_parts import Learner, Perceptron, adamw, digits, loader
+from galleries.health.faulty_parts import Convnet, Learner, Perceptron, adamw, digits, images, loader
 from galleries.health.training import Case, Expectation, Training
 
 PRETRAINED = 100
@@ -121,6 +121,28 @@ def average_lags(seed: int) -> Case:
     return Case(Lagging(), loader(*digits(), seed=seed))
 
 
+class OfLastBatch(Convnet):
+    """Has the momentum of another library in its norms, and keeps which share of earlier statistics each batch leaves."""
+
+    def __init__(self) -> None:
+        super().__init__(adamw(3e-3), momentum=0.95)
+        self.shares: list[float] = []
+
+    def loss(self, batch: Any) -> Tensor:
+        convolution, norm = self.features[0], self.features[1]
+        before = norm.running_mean.clone()
+        loss = super().loss(batch)
+        with torch.no_grad():
+            mean = functional.conv2d(batch[0], convolution.weight, convolution.bias, padding=1).mean((0, 2, 3))
+            self.shares.append(float((norm.running_mean - mean).norm() / (before - mean).norm()))
+        return loss
+
+
+def statistics_of_last_batch(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(OfLastBatch(), loader(*images(), seed=seed))
+
+
 TRAININGS = [
     Training(
         "frozen-norms-back-in-training",
@@ -157,5 +179,14 @@ TRAININGS = [
         "set",
         Expectation("fact", ("AverageLags",), onset=75),
         "A moving average with a decay of 0.9999 is still the random weights of the beginning when the fit ends.",
+    ),
+    Training(
+        "statistics-of-last-batch",
+        "structure",
+        statistics_of_last_batch,
+        150,
+        "held",
+        Expectation("fact", ("NormStatisticsOfOneBatch",), "features.*"),
+        "Batch norms have a momentum of 0.95, so that running statistics are nearly those of the last batch.",
     ),
 ]

@@ -249,6 +249,24 @@ def sorted_by_label(seed: int) -> Case:
     return Case(model, loader(inputs[order], labels[order], seed=seed, shuffle=False))
 
 
+class NumberedAgain(Perceptron):
+    """Numbers the classes in another order when it goes on from a checkpoint, as the order of a set of names may change."""
+
+    resumed = False
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.resumed = True
+
+    def loss(self, batch: Any) -> Tensor:
+        inputs, labels = batch
+        return super().loss((inputs, (labels + 1) % 10 if self.resumed else labels))
+
+
+def classes_numbered_again(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(NumberedAgain(adamw(1e-3)), loader(*digits(), seed=seed), resumes=80)
+
+
 NOT_NORMALISED = ("InputNotNormalised",)
 
 TRAININGS = [
@@ -426,5 +444,14 @@ TRAININGS = [
         "set",
         Expectation("pattern", ("LossSpike", "GradientSpike", "LossDiverged"), onset=5),
         "Samples come sorted by their label, one class after the other.",
+    ),
+    Training(
+        "classes-numbered-again",
+        "data",
+        classes_numbered_again,
+        150,
+        "held",
+        Expectation("pattern", ("LossAfterResume",), onset=80),
+        "A training that goes on at step 80 numbers its classes in another order than before.",
     ),
 ]

@@ -179,6 +179,24 @@ def moments_not_restored(seed: int) -> Case:
     return Case(module, data)
 
 
+class RateSetAgain(Perceptron):
+    """Sets the rate of its configuration when it goes on from a checkpoint, although the rate has been lowered since."""
+
+    def on_train_start(self) -> None:
+        for group in self.optimizers().param_groups:
+            group["lr"] = 1e-2
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        if self.global_step == 40:
+            for group in self.optimizers().param_groups:
+                group["lr"] = 1e-3
+
+
+def rate_set_again(seed: int) -> Case:
+    torch.manual_seed(seed)
+    return Case(RateSetAgain(adamw(1e-2)), loader(*digits(), seed=seed), resumes=80)
+
+
 TRAININGS = [
     Training(
         "group-forgotten",
@@ -244,6 +262,15 @@ TRAININGS = [
         "set",
         Expectation("fact", ("StateNotRestored",)),
         "A training goes on with its weights and its schedule, and without the moments of its optimizer.",
+    ),
+    Training(
+        "rate-set-again",
+        "optimizer",
+        rate_set_again,
+        150,
+        "held",
+        Expectation("fact", ("ResumedOtherwise",), onset=80),
+        "A training that goes on at step 80 sets the rate with which it began, 10 times that of the checkpoint.",
     ),
     Training(
         "rate-of-zero",

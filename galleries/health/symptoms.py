@@ -139,6 +139,7 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "group-forgotten": lambda w: "norm.weight" not in w.held[0] and w.change("norm.weight") == 0 and w.strangers[0] == 0,
     "optimizer-writes-copy": lambda w: w.change("encoder.2.weight") == 0 and w.gradients("encoder.2.weight")[0] > 0,
     "moments-not-restored": lambda w: w.losses[0] < 0.5 and w.rates[0][0] == 1e-2 > 1.1 * w.rates[1][0],
+    "rate-set-again": lambda w: w.rates[79][0] == 1e-3 and w.rates[80][0] == 1e-2,
     "encoder-forgotten": lambda w: w.held[0] == {"head.weight", "head.bias"} and w.change("encoder.0.weight") == 0,
     "copy-optimized": lambda w: w.strangers[0] == 6 and w.change("encoder.0.weight") == 0,
     "stranger-beside": lambda w: w.strangers[0] == 2 and "encoder.0.weight" in w.held[0],
@@ -173,6 +174,7 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "end-token-ignored": lambda w: 0 not in w.module.targets and w.end() < 1.5,
     "tokens-not-shifted": lambda w: w.end() < 0.1,
     "waits-for-data": lambda w: sorted(w.module.waits)[35] > 0.09,
+    "classes-numbered-again": lambda w: w.mean(80, 90) > 3 * w.mean(70, 80),
     "sorted-by-label": lambda w: max(w.losses[5:]) > 3 * w.losses[0],
     # numerics
     "nan-planted": lambda w: w.finite() == 60,
@@ -189,6 +191,7 @@ SYMPTOMS: dict[str, Callable[[Witness], bool]] = {
     "left-in-evaluation": evaluates,
     "norms-in-evaluation": lambda w: evaluates(w) and float(w.module.encoder[1].running_mean.norm()) == 0,
     "statistics-stand-still": lambda w: float(w.module.features[1].running_mean.norm()) == 0 and w.end() < 0.3,
+    "statistics-of-last-batch": lambda w: max(w.module.shares[1:]) < 0.06,
     "statistics-lost": lambda w: bool(w.module.features[4].running_var.isnan().all()) and w.end() < 0.3,
     "padding-mask-inverted": lambda w: w.mean(40, 60) > 1.35 and w.end() > 1.35,
     "sees-the-future": lambda w: w.end() < 0.5,

@@ -22,6 +22,7 @@ class Case:
         trainer: more arguments of the Trainer (precision, accumulate_grad_batches, gradient_clip_val, max_epochs …).
         val_loader: the batches of validation, if there is one.
         ranks: the number of gloo processes.
+        resumes: the step at which the training is saved, ends, and goes on from its checkpoint with a new module; 0 if never.
     """
 
     module: LightningModule
@@ -29,6 +30,7 @@ class Case:
     trainer: dict[str, Any] = field(default_factory=dict)
     val_loader: DataLoader | None = None
     ranks: int = 1
+    resumes: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,16 @@ class Training:
 def fit(training: Training, seed: int, callbacks: list[Callback], folder: Path) -> Trainer:
     """Run a training on the CPU."""
     case = training.make(seed)
+    if not case.resumes:
+        return _fit(case, training.steps, callbacks, folder)
+    saved = folder / "saved.ckpt"
+    _fit(case, case.resumes, callbacks, folder).save_checkpoint(saved)
+    return _fit(training.make(seed), training.steps, callbacks, folder, saved)
+
+
+def _fit(case: Case, steps: int, callbacks: list[Callback], folder: Path, saved: Path | None = None) -> Trainer:
     options: dict[str, Any] = {
-        "max_steps": training.steps,
+        "max_steps": steps,
         "logger": False,
         "enable_checkpointing": False,
         "enable_progress_bar": False,
@@ -95,5 +105,5 @@ def fit(training: Training, seed: int, callbacks: list[Callback], folder: Path) 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = Trainer(**{**options, **case.trainer})
-        trainer.fit(case.module, case.loader, case.val_loader)
+        trainer.fit(case.module, case.loader, case.val_loader, ckpt_path=saved)
     return trainer
