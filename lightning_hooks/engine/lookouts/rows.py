@@ -91,6 +91,7 @@ class RowsLookout(Lookout):
         self._largest: dict[int, Tensor] = {}  # the largest magnitude of the input of each row
         self._inputs: dict[int, Sequence[Tensor]] = {}
         self._samples: dict[int, Sequence[object] | None] = {}
+        self._noted = 0  # the batches of the step that are kept
 
     def step_key(self, step: int, stage: str) -> Hashable | None:
         if stage != "train" or not self._is_alone or (self._head is None and self._searched >= _SEARCH):
@@ -173,12 +174,17 @@ class RowsLookout(Lookout):
             self._norms[self._batch] = _joined(self._norms.get(self._batch), norms)
 
     def end_step(self) -> None:
-        if self._norms:
+        self._note()
+        self._begin(-1)
+
+    def _note(self) -> None:
+        """Keep what has arrived in the step under way; again if more arrives after its facts were read."""
+        if len(self._norms) > self._noted:
+            self._noted = len(self._norms)
             kept = self._now()
             self._kept.append(kept)
             self._waiting.append(kept)
             self._judge()
-        self._begin(-1)
 
     def left(self) -> None:
         self._begin(-1)
@@ -208,6 +214,7 @@ class RowsLookout(Lookout):
                 self._squares.append(square)
 
     def sightings(self) -> tuple[Sighting, ...]:
+        self._note()
         told = tuple(sighting for sighting, _ in self._told)
         self._told = [(sighting, reads - 1) for sighting, reads in self._told if reads > 1]
         return told
