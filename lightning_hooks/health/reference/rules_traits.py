@@ -36,7 +36,7 @@ def _no_flow(good: GoodRuns, evidence: Evidence) -> str | None:
 def _no_batches(good: GoodRuns, evidence: Evidence) -> str | None:
     """Repeated batches show in the statistics of inputs and to lookouts, and a run may have only one of them."""
     has_inputs = all(evidence.has("input", stat) for stat in _INPUT)
-    return None if has_inputs or has_looked_for(evidence, _IN_A_ROW) else "no input is measured, and nothing looks at the batches"
+    return None if has_inputs or has_looked_for(evidence, _IN_A_ROW) else "no input is measured, and no lookout sees batches"
 
 
 def _symptoms(
