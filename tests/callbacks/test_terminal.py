@@ -109,7 +109,8 @@ def test_findings_stand_once_in_whole_lines_above_the_bar(tmp_path: Path, bar: s
         (place,) = places_of([*block.lines(COLUMNS)], seen)
         places.append(place)
     assert places == sorted(places)
-    assert re.sub(r"\s+", " ", "\n".join(seen)).count(line) == 1
+    # The path in the line may be longer than a line of the terminal.
+    assert re.sub(r"\s+", "", "".join(seen)).count(re.sub(r"\s+", "", line)) == 1
     # The bar is drawn at every batch. Only its end stands, below what was found in training; twice, because the message of
     # Lightning that the fit has stopped is printed into the bar.
     ends = [i for i, each in enumerate(seen) if each.startswith("Epoch")]

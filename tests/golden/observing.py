@@ -59,7 +59,8 @@ def normal(text: str, folder: Path) -> str:
     """A text without what differs from run to run: folders, addresses, shares of time and lines of this package's tests."""
     # Replace the folder of the run first, which can lie within the others.
     for path, name in ((folder.resolve(), "<run>"), (folder, "<run>"), (ROOT, "<root>"), (Path(sys.prefix), "<env>")):
-        text = text.replace(str(path), name)
+        # Markdown has a backslash before each underscore.
+        text = text.replace(str(path), name).replace(str(path).replace("_", r"\_"), name)
     text = re.sub(r"(\.py):\d+", r"\1:<line>", text)
     text = re.sub(r"0x[0-9a-f]{6,}", "<address>", text)
     return re.sub(r"events\.out\.tfevents\.[\w.-]+", "<events>", text)

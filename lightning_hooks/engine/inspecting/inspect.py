@@ -18,9 +18,10 @@ from lightning_hooks.engine.running.run import paused_runs
 from lightning_hooks.engine.user_hooks.participant import resolve_hooks
 from lightning_hooks.errors import HooksLeftError, RuleError, shown
 from lightning_hooks.plan.defaults import DEFAULT_WATCH
+from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.resolve import resolve
 from lightning_hooks.private import private
-from lightning_hooks.records.limits import HISTOGRAM_EVERY_N_STEPS
+from lightning_hooks.records.limits import CHARTS, HISTOGRAM_EVERY_N_STEPS, MAX_CHARTS, MAX_HISTOGRAMS, MAX_SCALARS, Limits
 from lightning_hooks.rules import Apply, Hook, Watch
 from lightning_hooks.rules.reading import as_rules
 from lightning_hooks.rules.schedule import EveryN
@@ -135,12 +136,18 @@ def match(model: nn.Module, *, rules: Sequence[Watch | Apply | Hook | Mapping[st
     watch = as_rules(Watch, by_kind[Watch], "watch")
     interval = HISTOGRAM_EVERY_N_STEPS
     plan = resolve(model, watch, EveryN(), draws_every=interval) if watch else None
-    lines = [] if plan is None else plan_report(plan, histogram_every_n_steps=interval)
+    lines = [] if plan is None else plan_report(plan, None, _limits(plan, is_default=rules is None), interval)
     transforms = resolve_applies(model, as_rules(Apply, by_kind[Apply], "apply"))
     refuse_unsupported(transforms, (), scaled=False)
     lines += transforms_report(transforms)
     lines += hooks_report(resolve_hooks(model, as_rules(Hook, by_kind[Hook], "hooks")))
     return Match(lines, left_out_of(model, watch))
+
+
+def _limits(plan: Plan, *, is_default: bool) -> Limits:
+    """What a monitor with these rules, or without any, writes of them."""
+    most, charts = (MAX_CHARTS, CHARTS) if is_default else (MAX_SCALARS, None)
+    return Limits({"train": plan.index}, most, MAX_HISTOGRAMS, (), charts)
 
 
 def _listed(rules: Any) -> list[Any]:
