@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from lightning_hooks.callbacks._logger_kinds import of_kind
 from lightning_hooks.health.rule import Severity
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Alerts:
     """
 
     def __init__(self, loggers: list[Any]) -> None:
-        self._loggers = [(logger, tell) for logger in loggers if (tell := _teller_of(logger)) is not None]
+        self._loggers = [(logger, tell) for logger in loggers if (tell := of_kind(logger, _TELLERS)) is not None]
         self._count = 0
 
     def tell(self, block: Block) -> None:
@@ -58,11 +59,6 @@ class Alerts:
                 self._loggers.remove(pair)
                 said = f"{type(error).__name__}: {error}"
                 warnings.warn(f"{type(logger).__name__} did not take an alert, and gets no more: {said}", stacklevel=2)
-
-
-def _teller_of(logger: Any) -> Callable[[Any, Alert], None] | None:
-    names = {kind.__name__ for kind in type(logger).__mro__}
-    return next((_TELLERS[name] for name in _TELLERS if name in names), None)
 
 
 def _to_wandb(logger: Any, alert: Alert) -> None:

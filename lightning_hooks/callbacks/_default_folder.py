@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from lightning_hooks.callbacks._logger_kinds import kinds_of
+
 if TYPE_CHECKING:
     from lightning_hooks.callbacks._lightning import Trainer
 
@@ -21,7 +23,7 @@ def default_logdir(trainer: Trainer) -> Path | None:
     the same on every rank; None if that is on no disk of this machine.
     """
     loggers = trainer.loggers
-    if not loggers or any(kind.__name__ == "TensorBoardLogger" for logger in loggers for kind in type(logger).__mro__):
+    if not loggers or any("TensorBoardLogger" in kinds_of(each) for each in loggers):
         return None
     folder = os.path.join(trainer.default_root_dir, LOGS)
     return folder_of_logger(trainer) or (Path(folder) if "://" not in folder else None)

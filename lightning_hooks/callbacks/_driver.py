@@ -24,7 +24,7 @@ from lightning_hooks.callbacks._trainer import (
     warn_if_replaced,
 )
 from lightning_hooks.engine.assembly import Assembled, Assembly, Contribution, assemble
-from lightning_hooks.engine.participants.lookout import Lookout
+from lightning_hooks.engine.participants.lookout import lookouts_in
 from lightning_hooks.engine.recording.participant import RecordingParticipant
 from lightning_hooks.engine.watching.producer import Producer
 
@@ -156,9 +156,8 @@ def before_backward(run: LightningRun, trainer: Trainer, pl_module: LightningMod
     scale = loss_scale(trainer)
     if scale is not None:
         hook_manager.scaled_by(scale)
-    for participant, _ in hook_manager.active:
-        if isinstance(participant, Lookout):
-            participant.saw_loss(loss)
+    for lookout in lookouts_in(hook_manager.active):
+        lookout.saw_loss(loss)
     producer = run.producers.get("train")
     if producer is not None and hook_manager.acts(producer.observer):
         producer.observer.note_loss(loss, loss_divisor(trainer, pl_module))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from lightning_hooks.callbacks._logger_kinds import of_kind
 from lightning_hooks.callbacks._loggers import board_folder
 from lightning_hooks.dashboard.report import write_report
 from lightning_hooks.errors import RuleError
@@ -44,8 +45,7 @@ def leave_report(run: Path, out: Path, loggers: Iterable[Any]) -> None:
         warnings.warn(f"there is no report of this fit: {error}", stacklevel=2)
         return
     for logger in loggers:
-        names = {kind.__name__ for kind in type(logger).__mro__}
-        keep = next((_KEEPERS[name] for name in _KEEPERS if name in names), None)
+        keep = of_kind(logger, _KEEPERS)
         try:
             if keep is not None:
                 keep(logger, str(out))

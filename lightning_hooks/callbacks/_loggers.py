@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from lightning_hooks.callbacks._logger_kinds import kinds_of
 from lightning_hooks.callbacks._run import LightningRun
 from lightning_hooks.callbacks._trainer import deferred, is_log_step, is_quick
 from lightning_hooks.errors import HooksError, RuleError, did_you_mean
@@ -65,11 +66,11 @@ def _has_layers(callback: HooksCallback, logger: Any) -> bool:
     """Whether a logger other than TensorBoard gets scalars of layers: the user asks for some, or names the logger."""
     has_asked = bool(getattr(callback, "watch", None) or getattr(callback, "scalars", None))
     has_number = getattr(callback, "max_scalars", None) is not None
-    return has_asked or has_number or not _names(logger).isdisjoint(callback.loggers)
+    return has_asked or has_number or not kinds_of(logger).isdisjoint(callback.loggers)
 
 
 def _warn_of_unknown(chosen: Sequence[str], loggers: Sequence[Any]) -> None:
-    valid = {"all", "tensorboard"}.union(*map(_names, loggers))
+    valid = {"all", "tensorboard"}.union(*map(kinds_of, loggers))
     kinds = [type(logger).__name__ for logger in loggers]
     for name in chosen:
         if name not in valid:
@@ -77,12 +78,8 @@ def _warn_of_unknown(chosen: Sequence[str], loggers: Sequence[Any]) -> None:
             warnings.warn(f"loggers: no logger of the Trainer is a {name!r}{did_you_mean(name, kinds, 1)}; {has}", stacklevel=2)
 
 
-def _names(logger: Any) -> set[str]:
-    return {kind.__name__ for kind in type(logger).__mro__}
-
-
 def _is_chosen(logger: Any, chosen: Sequence[str]) -> bool:
-    return "all" in chosen or not _names(logger).isdisjoint(chosen) or ("tensorboard" in chosen and _is_board(logger))
+    return "all" in chosen or not kinds_of(logger).isdisjoint(chosen) or ("tensorboard" in chosen and _is_board(logger))
 
 
 def _is_board(logger: Any) -> bool:

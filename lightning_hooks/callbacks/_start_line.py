@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from lightning_hooks.callbacks._logger_kinds import kinds_of
 from lightning_hooks.errors import counted, shown_path
 from lightning_hooks.plan.plan import Plan
 from lightning_hooks.plan.rows import WHOLE
@@ -48,6 +49,6 @@ def _folder(loggers: Sequence[Any]) -> Path | None:
     for logger in loggers:
         if isinstance(logger, OwnBoard):
             return Path(logger.logdir)
-        if any(kind.__name__ == "TensorBoardLogger" for kind in type(logger).__mro__):
+        if "TensorBoardLogger" in kinds_of(logger):
             return Path(logger.log_dir)
     return None

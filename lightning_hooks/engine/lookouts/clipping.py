@@ -88,7 +88,7 @@ class ClippingLookout(ArrivalLookout):
     def __init__(self, surroundings: Surroundings) -> None:
         super().__init__(surroundings)
         self._gradients: dict[int, _Gradient] = {}
-        self._seen: dict[tuple[int, str, str], _Seen] = {}  # by optimizer, function and place
+        self._seen: dict[tuple[int, str, str], _Seen] = {}  # The key is an optimizer, a function and a place.
 
     def calls(self) -> Iterable[Listening]:
         for name, listener in (("clip_grad_norm_", self._before_norm), ("clip_grad_value_", self._before_value)):

@@ -32,7 +32,8 @@ _HIGH: Final = 0.1
 _MOST_HIGH: Final = 0.25
 """The largest share of the looks with a high rate of a rate that fell early. Of a cosine it is about 0.8."""
 _ROUNDING: Final = 1.001
-_TENTHS: Final = 10  # bins in a factor of ten
+_TENTHS: Final = 10
+"""The number of bins of the histogram of rates in a factor of ten."""
 
 
 class FallenRateLookout(Lookout):

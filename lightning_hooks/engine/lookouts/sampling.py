@@ -32,7 +32,7 @@ class SampledIndices:
         self._thread = get_ident()
         self._waiting: deque[Sequence[object]] = deque()
         self._most: int | None = None  # the number of lists that waited when the first batch of the pass arrived
-        self._passes = 0  # that have begun and not ended
+        self._passes = 0  # The number of passes over the data that have begun and not ended.
         self._is_lost = False
         self._watching.append(self)
         _wrap()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from lightning_hooks.engine.participants.participant import Participant
+from lightning_hooks.engine.participants.participant import Active, Participant
 from lightning_hooks.records.facts import Sighting
 
 
@@ -37,3 +38,8 @@ class Lookout(Participant):
     def of_step(self, step: int) -> tuple[Sighting, ...]:
         """What it knows by now of one of the last steps. Called when a rule has found something at that step."""
         return ()
+
+
+def lookouts_in(active: Active) -> Iterator[Lookout]:
+    """The lookouts among the participants that act in a step."""
+    return (participant for participant, _ in active if isinstance(participant, Lookout))

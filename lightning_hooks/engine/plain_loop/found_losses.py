@@ -48,7 +48,7 @@ class FoundLosses:
         self._unscaled = WeakTensorKeyDictionary()  # by what the loss scaler has returned, what it was given
         self._parameters = WeakTensorKeyDictionary()  # the parameters of the model, each with True
         self._is_sharded = False
-        self._waiting: list[tuple[Tensor, int]] = []  # each with the number by which it was divided
+        self._waiting: list[tuple[Tensor, int]] = []  # Each loss has the number by which it was divided.
         self._found = 0  # the backward passes of the step that reached the model
         self._is_noted = False  # whether the loop has noted a loss in this step
         self._last = ""  # whether the last loss that was shown was noted or found; empty if it was both

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from lightning_hooks.engine.assembly import TRAIN, Assembly, assemble
 from lightning_hooks.engine.lookouts.planned import Planned
 from lightning_hooks.engine.participants.facts import ModelFacts
-from lightning_hooks.engine.participants.lookout import Lookout
+from lightning_hooks.engine.participants.lookout import lookouts_in
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.plain_loop.checks import (
     AllParameters,
@@ -288,9 +288,8 @@ class Instrument:
         return self._run is not None and self._run.hook_manager.switch.is_on
 
     def _show_loss(self, loss: Tensor) -> None:
-        for participant, _ in () if self._run is None else self._run.hook_manager.active:
-            if isinstance(participant, Lookout):
-                participant.saw_loss(loss)
+        for lookout in lookouts_in(() if self._run is None else self._run.hook_manager.active):
+            lookout.saw_loss(loss)
 
     def _measure_loss(self, loss: Tensor) -> None:
         if self._producer is not None:
