@@ -93,7 +93,7 @@ class HookManager:
 
     def acts(self, participant: Participant) -> bool:
         """Whether a participant acts in the step of the current stage."""
-        return any(each is participant for each, _ in self.active)
+        return id(participant) in self._steps[self.stage].acting
 
     def join(self, participant: Participant) -> None:
         """Add a participant; hooks inside compiled code are installed now, all others when a step begins."""

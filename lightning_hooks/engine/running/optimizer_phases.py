@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 from torch.optim import Optimizer
 
 from lightning_hooks.engine.participants.participant import Active, Participant, PhaseMemo, warn_unseen
@@ -64,5 +67,12 @@ class OptimizerPhases:
         if name == "after_update" and not memo.acted and not self._has_warned_unseen:
             self._has_warned_unseen = warn_unseen(optimizer, participants, bool(memo.waiting))
         for participant in participants:
-            with participant.account:
-                getattr(participant, name)(optimizer, memo)
+            if _has_phase(type(participant), name):
+                with participant.account:
+                    getattr(participant, name)(optimizer, memo)
+
+
+@cache
+def _has_phase(kind: Any, name: str) -> bool:
+    """Whether a class does anything in a phase, whose time is then noted."""
+    return getattr(kind, name) is not getattr(Participant, name)

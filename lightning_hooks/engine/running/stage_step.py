@@ -17,11 +17,13 @@ class StageStep:
     Args:
         number: of the step; None between two steps.
         active: the participants that act, each with its key.
+        acting: the ids of these participants.
         called: the ids of the called modules. All steps use the same set object, because installed hooks write into it.
     """
 
     number: int | None = None
     active: Active = ()
+    acting: frozenset[int] = frozenset()
     called: set[int] = field(default_factory=set)
 
     def begin(self, number: int, stage: str, participants: Iterable[Participant]) -> None:
@@ -31,17 +33,22 @@ class StageStep:
             key = participant.step_key(number, stage)
             if key is not None and (participant.serves_all or not participant.is_absent):
                 active.append((participant, key))
-        self.number, self.active = number, tuple(active)
+        self.number = number
+        self._set(tuple(active))
         self.called.clear()
 
     def end(self) -> Active:
         """End the step. Returns the participants that acted in it."""
-        active, self.number, self.active = self.active, None, ()
+        active, self.number = self.active, None
+        self._set(())
         return active
 
     def drop(self, participant: Participant) -> None:
         """Let a participant act no more in this step."""
-        self.active = tuple(pair for pair in self.active if pair[0] is not participant)
+        self._set(tuple(pair for pair in self.active if pair[0] is not participant))
+
+    def _set(self, active: Active) -> None:
+        self.active, self.acting = active, frozenset(id(participant) for participant, _ in active)
 
     def tell_begin(self, stage: str, participants: Sequence[Participant], reporting: bool) -> None:
         """Tell the participants that act that the step begins, and whether transforms report.
