@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -261,6 +261,10 @@ class Evidence:
         """The losses of the steps 20 to 40 of the run, as far as they were measured, float64 [steps]. A resume keeps them."""
         self.loss()
         return self._early_losses.values
+
+    def facts_since(self, step: int) -> Iterator[StepFacts]:
+        """The facts of a step and of later ones, each once."""
+        return self._facts.since(step)
 
     def facts_at(self, step: int) -> StepFacts | None:
         """How a step of the window trained; None if unknown. The same object as long as nothing changed."""
