@@ -167,6 +167,7 @@ class HooksCallback(ServesLoops, Callback):
         """Called before a batch: at the first batch of a step ask which participants act, then install the hooks."""
         if self._current_run is not None:
             driver.begin_batch(self._current_run, trainer, pl_module)
+            self._job.begin_batch(batch, batch_idx)
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
@@ -179,6 +180,7 @@ class HooksCallback(ServesLoops, Callback):
         """Called after each backward of the loss: until the next one, no gradient is one of the loss."""
         if self._current_run is not None:
             self._current_run.hook_manager.backward_ends()
+            self._job.after_backward()
 
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
@@ -254,6 +256,8 @@ class HooksCallback(ServesLoops, Callback):
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Called when the run failed or was interrupted: write the last step that ended, remove all hooks."""
+        if self._current_run is not None:
+            self._job.fail(exception)
         try:
             driver.flush(self._current_run)
         # A device may raise here. Only warn, so that the user sees the exception of the fit.

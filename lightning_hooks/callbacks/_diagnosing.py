@@ -15,6 +15,7 @@ from typing_extensions import override
 from lightning_hooks.callbacks._checks import Earlier
 from lightning_hooks.callbacks._driver import flush
 from lightning_hooks.callbacks._first_batch import Checked
+from lightning_hooks.callbacks._health_trail import HealthTrail
 from lightning_hooks.callbacks._job import Guest, Job
 from lightning_hooks.callbacks._loop_health import HealthPart, LoopOutlet, refuse_in_loop
 from lightning_hooks.callbacks._loop_monitor import LoopGuest
@@ -38,9 +39,10 @@ from lightning_hooks.engine.participants.lookout import Lookout, lookouts_in
 from lightning_hooks.engine.participants.shards import has_units
 from lightning_hooks.engine.plain_loop.part import LoopPart
 from lightning_hooks.engine.plain_loop.run import LoopRun
+from lightning_hooks.engine.recording.flight import Flight
 from lightning_hooks.errors import RuleError, printable
 from lightning_hooks.health.engine import Diagnosis
-from lightning_hooks.health.finding import Cause
+from lightning_hooks.health.known_cause import KnownCause
 from lightning_hooks.health.reference.causes import CAUSES_WITH_REFERENCE
 from lightning_hooks.health.reporter import Reporter
 from lightning_hooks.health.watching import fields_of_watch
@@ -75,12 +77,19 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         self._around: Surroundings | None = None  # during a fit of a Trainer
         self._writes = False  # whether the current run leaves files
         self._lookouts_now: list[ReferenceType[Lookout]] = []  # of the current run
+        self._trail = HealthTrail(type(owner).__name__, self._record_folder, self.explain)
+
+    @property
+    def flight(self) -> Flight | None:
+        """The flight of the current run, or of the last one; None if no calls were noted."""
+        return self._trail.flight
 
     @override
     def for_copy(self) -> Self:
         copied = super().for_copy()
         copied.reporter, copied._requests, copied._is_diagnosing, copied._around = None, None, False, None
         copied._lookouts_now = []
+        copied._trail = HealthTrail(type(self.owner).__name__, copied._record_folder, copied.explain)
         return copied
 
     @property
@@ -120,7 +129,9 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         around = Surroundings.of(
             run.model, lambda: run.optimizers, schedules=lambda: found_schedules(run.optimizers), planned=run.planned
         )
-        return HealthPart(own, lambda: self.reporter, self._lookouts(around))
+        lookouts = self._lookouts(around)
+        trail = self._trail.in_loop(run, self.owner._health_rules, self.label)
+        return HealthPart(own, lambda: self.reporter, lookouts, trail, self._end_diagnosis)
 
     def _own_part(self, run: LoopRun) -> LoopPart:
         rules = self._watch(has_units(run.model), from_start=True)
@@ -134,6 +145,7 @@ class Diagnosing(Monitoring["HealthMonitor"]):
 
     def _report_in_loop(self, focus: Callable[[int], None]) -> Reporter:
         self.reporter = Reporter(self.new_diagnosis(), self.owner._actions, LoopOutlet(focus))
+        self._is_diagnosing = True
         return self.reporter
 
     @override
@@ -195,8 +207,9 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         watched = self._watch(_has_units(trainer), from_start=True)
         return resolve_stages(model, watched, self.options, label=self.label, name="the default watch")
 
-    def note_batch(self, batch: Any) -> None:
-        """Measure the batch that begins, if the step under way reads it."""
+    @override
+    def begin_batch(self, batch: Any, batch_idx: int) -> None:
+        self._trail.flights.begin_batch(batch, batch_idx)
         if self.run is None:
             return
         for lookout in lookouts_in(self.run.hook_manager.active):
@@ -215,7 +228,17 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         if contribution is not None and run.is_fit:
             self._around = surroundings_of(trainer, run, self._saved_seam)
             contribution.lookouts = self._lookouts(self._around)
+            rules, callbacks = self.owner._health_rules, our_callbacks(trainer)
+            contribution.others = self._trail.contributions(trainer, run, rules, callbacks, self.label)
         return contribution
+
+    @override
+    def after_backward(self) -> None:
+        self._trail.flights.after_backward()
+
+    @override
+    def fail(self, error: BaseException) -> None:
+        self._trail.flights.fail(error)
 
     def _saved_seam(self) -> Seam | None:
         return self.take_saved().seam
@@ -262,6 +285,8 @@ class Diagnosing(Monitoring["HealthMonitor"]):
 
     @override
     def end_training(self, trainer: Trainer) -> None:
+        if self.owner._current_run is not None:
+            self._trail.flights.flush()
         super().end_training(trainer)
         if self.reporter is not None and self._requests is not None:
             producer = None if self.run is None else self.run.producers.get("train")
@@ -275,6 +300,9 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         """The folder of the run; None if it has none, or nothing is to be written."""
         return None if self._requests is None or not self._writes else self._requests.folder
 
+    def _record_folder(self) -> Path | None:
+        return self.folder
+
     def take_checks(self, trainer: Trainer, checked: Checked) -> bool:
         """Add what the checks of the first batch found to the findings. Returns whether a fit is diagnosed now."""
         if self.reporter is None or not self._is_diagnosing:
@@ -282,11 +310,11 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         self.reporter.add_checked(checked.findings, checked.judged, current_step(trainer))
         return True
 
-    def explain(self, rule: str, cause: Cause) -> bool:
+    def explain(self, known: KnownCause) -> bool:
         """Explain what a rule finds. Returns whether a fit is diagnosed now, by this rule among others."""
-        if self.reporter is None or not self._is_diagnosing or rule not in self.reporter.diagnosis.rules:
+        if self.reporter is None or not self._is_diagnosing or known.rule not in self.reporter.diagnosis.rules:
             return False
-        self.reporter.diagnosis.explain_by(rule, cause)
+        self.reporter.diagnosis.explain_by(known)
         return True
 
     def raise_if_asked(self) -> None:
@@ -299,7 +327,12 @@ class Diagnosing(Monitoring["HealthMonitor"]):
         try:
             super().close(error)
         finally:
-            self._requests, self._is_diagnosing, self._around = None, False, None
+            self._trail.flights.close()
+            self._requests, self._around = None, None
+            self._end_diagnosis()
+
+    def _end_diagnosis(self) -> None:
+        self._is_diagnosing = False
 
 
 def _has_units(trainer: Trainer | None) -> bool:

@@ -56,7 +56,10 @@ class Job(Generic[Owner, Resolved]):
         owner: the callback.
         run: the run in which the callback takes part; set by `contribute`, None outside a run.
         publisher: passes step views to consumers; closed with the run.
+        notes_calls: whether it is that of a flight recorder, beside which nothing else notes the calls of layers.
     """
+
+    notes_calls = False
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
@@ -169,6 +172,20 @@ class Job(Generic[Owner, Resolved]):
 
     def assembled(self, run: LightningRun, made: Assembled) -> None:
         """Called when the run is assembled, before any hook is registered."""
+
+    def begin_batch(self, batch: Any, batch_idx: int) -> None:
+        """Called before a batch of training, when the hooks are registered.
+
+        Args:
+            batch: on the device of the model.
+            batch_idx: its index in the epoch.
+        """
+
+    def after_backward(self) -> None:
+        """Called after each backward of the loss."""
+
+    def fail(self, error: BaseException) -> None:
+        """Called when an exception ends the run, while the hooks are still registered."""
 
     def end_batch(self, trainer: Trainer, stage: str) -> None:
         """Called after a batch of any stage; the hooks are already removed."""

@@ -56,12 +56,22 @@ class HealthPart(LoopPart):
         own: its own monitor; None beside a `StatsMonitor` whose steps serve.
         reporter: returns its reporter, when the block has begun.
         lookouts: of the block.
+        trail: notes each call of a layer; None beside a `FlightRecorder`, which does so itself.
+        ends: called when the block is over.
     """
 
-    def __init__(self, own: LoopPart | None, reporter: Callable[[], Reporter | None], lookouts: Sequence[Lookout] = ()) -> None:
+    def __init__(
+        self,
+        own: LoopPart | None,
+        reporter: Callable[[], Reporter | None],
+        lookouts: Sequence[Lookout],
+        trail: LoopPart | None,
+        ends: Callable[[], None],
+    ) -> None:
         contribution = Contribution("HealthMonitor") if own is None else own.contribution
-        super().__init__(None if contribution is None else replace(contribution, lookouts=lookouts))
-        self._own = own
+        others = [] if trail is None or trail.contribution is None else [trail.contribution]
+        super().__init__(None if contribution is None else replace(contribution, lookouts=lookouts, others=others))
+        self._own, self._trail, self._ends = own, trail, ends
         self._reporter = reporter
         self._producer: Producer | None = None
 
@@ -92,9 +102,16 @@ class HealthPart(LoopPart):
             self._own.flush()
 
     @override
+    def leave(self, error: BaseException | None) -> None:
+        if self._trail is not None:
+            self._trail.leave(error)
+
+    @override
     def close(self, error: BaseException | None) -> None:
-        if self._own is not None:
-            self._own.close(error)
+        for part in (self._own, self._trail):
+            if part is not None:
+                part.close(error)
+        self._ends()
 
 
 def refuse_in_loop(actions: Actions, check_first_batch: Any, label: str) -> None:

@@ -5,37 +5,31 @@ from __future__ import annotations
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
 from typing_extensions import override
 
 from lightning_hooks.callbacks._checks import Earlier
+from lightning_hooks.callbacks._flights import Flights, Folder
 from lightning_hooks.callbacks._job import Job
-from lightning_hooks.callbacks._record_telling import tell_record
-from lightning_hooks.callbacks._trainer import deferred, is_quick
-from lightning_hooks.callbacks._trainer_training import TrainerTraining
+from lightning_hooks.callbacks._record_telling import tell_in_loop, tell_record
+from lightning_hooks.callbacks._trainer import is_quick
 from lightning_hooks.engine.assembly import Contribution
 from lightning_hooks.engine.inspecting.match_report import MatchLine, plan_report
-from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.plain_loop.part import LoopPart
 from lightning_hooks.engine.plain_loop.recording import RecorderPart
 from lightning_hooks.engine.plain_loop.run import LoopRun
 from lightning_hooks.engine.recording.flight import Flight
-from lightning_hooks.engine.recording.participant import RecordingParticipant
 from lightning_hooks.engine.recording.record_folder import RecordFolder
 from lightning_hooks.engine.recording.recorded_rows import plan_of
-from lightning_hooks.engine.recording.recorder import Recorder
-from lightning_hooks.engine.recording.recorders import recorder_for
-from lightning_hooks.engine.watching.observer import Observer
-from lightning_hooks.engine.watching.share import Share
 from lightning_hooks.errors import RuleError
 from lightning_hooks.plan.plan import Plan
-from lightning_hooks.plan.rank_check import check_ranks_agree
+from lightning_hooks.recorder.options import RecorderOptions
 from lightning_hooks.rules.fields import check_local
 
 if TYPE_CHECKING:
-    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
+    from lightning_hooks.callbacks._lightning import Trainer
     from lightning_hooks.callbacks._run import LightningRun
     from lightning_hooks.callbacks.recorder import FlightRecorder
 
@@ -43,18 +37,30 @@ if TYPE_CHECKING:
 class Recording(Job["FlightRecorder", Plan]):
     """The job of a `FlightRecorder`.
 
-    Attributes:
-        flight: of the current fit, or of the last one; None before the first.
+    Args:
+        owner: the callback.
+        options: what is recorded and kept.
     """
 
-    def __init__(self, owner: FlightRecorder) -> None:
+    notes_calls = True
+
+    def __init__(self, owner: FlightRecorder, options: RecorderOptions) -> None:
         super().__init__(owner)
-        self.flight: Flight | None = None
+        self._options = options
+        self._flights = self._new_flights(type(owner).__name__)
+
+    def _new_flights(self, owner: str) -> Flights:
+        return Flights(owner, self._options, self._folder, tell_record)
+
+    @property
+    def flight(self) -> Flight | None:
+        """The flight of the current fit, or of the last one; None before the first."""
+        return self._flights.flight
 
     @override
     def for_copy(self) -> Self:
         copied = super().for_copy()
-        copied.flight = None
+        copied._flights = copied._new_flights(type(self.owner).__name__)
         return copied
 
     @override
@@ -72,42 +78,38 @@ class Recording(Job["FlightRecorder", Plan]):
 
     @override
     def contribute(self, trainer: Trainer, run: LightningRun, resolved: Plan) -> Contribution:
-        if trainer.world_size > 1:
-            check_ranks_agree(resolved, trainer.strategy.root_device)
-        return Contribution(
-            type(self.owner).__name__,
-            self.label,
-            {"train": resolved},
-            on_error="warn",
-            names_modules=False,
-            reader=partial(self._start_recording, trainer, run),
-        )
+        return self._flights.contribution(trainer, run, resolved, self.label)
 
     @override
     def in_loop(self, run: LoopRun) -> LoopPart:
         given = self.owner.logdir
         folder = run.folder if given is None else Path(given).expanduser().resolve()
-        return RecorderPart(run, self.owner._options, folder, self.label, self._take_flight)
+        tell = partial(tell_in_loop, tuple(run.callbacks))
+        return RecorderPart(run, type(self.owner).__name__, self._options, folder, self.label, self._take_flight, tell)
 
     def _take_flight(self, flight: Flight) -> None:
-        self.flight = flight
+        self._flights.flight = flight
 
-    def _start_recording(self, trainer: Trainer, run: LightningRun, observer: Observer, share: Share) -> Participant:
-        model = run.model
-        recorder = recorder_for(observer, share, self.owner.last, model.device)
-        self.flight = self._flight_of(trainer, run, model, recorder)
-        return RecordingParticipant(observer, share, self.flight)
+    @override
+    def begin_batch(self, batch: Any, batch_idx: int) -> None:
+        self._flights.begin_batch(batch, batch_idx)
 
-    def _flight_of(self, trainer: Trainer, run: LightningRun, model: LightningModule, recorder: Recorder) -> Flight:
-        training = TrainerTraining(trainer, model, accumulates=True)
+    @override
+    def after_backward(self) -> None:
+        self._flights.after_backward()
+
+    @override
+    def end_training(self, trainer: Trainer) -> None:
+        if self.owner._current_run is not None:
+            self._flights.flush()
+
+    @override
+    def fail(self, error: BaseException) -> None:
+        self._flights.fail(error)
+
+    def _folder(self, trainer: Trainer, run: LightningRun) -> Folder | None:
         folder = None if is_quick(trainer) else self._log_folder(trainer)
-        return Flight(
-            training,
-            None if folder is None else partial(self._folder_of, run, RecordFolder(folder, training.world_size)),
-            deferred(trainer, tell_record, None),
-            self.owner._options,
-            recorder,
-        )
+        return None if folder is None else partial(self._folder_of, run, RecordFolder(folder, trainer.world_size))
 
     def _log_folder(self, trainer: Trainer) -> Path | None:
         """The given folder, or that of the run's log; None, with a warning, if it is not on this machine."""
@@ -131,5 +133,4 @@ class Recording(Job["FlightRecorder", Plan]):
         try:
             super().close(error)
         finally:
-            if self.flight is not None:
-                self.flight.close()
+            self._flights.close()

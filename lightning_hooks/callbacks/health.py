@@ -21,10 +21,12 @@ from lightning_hooks.engine.inspecting.good_runs import rules_of_reference
 from lightning_hooks.health.accepting import Accept, accepted_patterns, refuse_unknown_rules
 from lightning_hooks.health.actions import Actions, without_addresses
 from lightning_hooks.health.finding import Cause, Finding
+from lightning_hooks.health.known_cause import KnownCause
 from lightning_hooks.health.reference.rules import REFERENCE_RULES
 from lightning_hooks.health.rule import HealthRule
 from lightning_hooks.health.rules import rules_by_name
 from lightning_hooks.health.rules.reading import as_health_rules
+from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.rules.fields import check_local
 from lightning_hooks.rules.patterns import named_modules
 from lightning_hooks.rules.prefix import ROOT
@@ -41,6 +43,10 @@ class HealthMonitor(HooksCallback):
     says at the end which rules ran. Without a logger, `logdir` and `Trainer(default_root_dir=…)` no file is written. A healthy
     run prints one line at its end. Beside a `StatsMonitor` with the default rules, the health rules read its rows; otherwise
     the monitor watches what they need, and writes tables without scalars.
+
+    It also notes every call of a layer at every step, as a `FlightRecorder` does. When a number stops being finite, the message
+    names the layer that gave the first one, and `flight_record/` in the folder of the run has the calls before it. It keeps no
+    batch and runs no step again: a `FlightRecorder` in the same list does both in its place.
 
     Args:
         rules: which health rules to use; default all that are on. A mapping changes fields of default rules, or turns a rule
@@ -131,6 +137,14 @@ class HealthMonitor(HooksCallback):
         return self._first_batch.report
 
     @property
+    def record(self) -> FlightRecord | None:
+        """Which call gave the first number that is not finite, in the current fit or in the last one.
+
+        None if all were finite, and beside a `FlightRecorder`, which has the record then.
+        """
+        return None if self._job.flight is None else self._job.flight.record
+
+    @property
     def causes(self) -> list[Cause]:
         """What most likely explains the findings."""
         return [] if self._job.reporter is None else self._job.reporter.diagnosis.causes
@@ -142,7 +156,7 @@ class HealthMonitor(HooksCallback):
             rule: the name of the rule.
             cause: what explains its findings.
         """
-        return self._job.explain(rule, cause)
+        return self._job.explain(KnownCause(rule, cause))
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -166,7 +180,6 @@ class HealthMonitor(HooksCallback):
             else:
                 self._first_batch.show(trainer)
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
-        self._job.note_batch(batch)
 
     @override
     def on_train_batch_end(

@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from typing_extensions import override
 
 from lightning_hooks.callbacks._base import HooksCallback
 from lightning_hooks.callbacks._checks import options_repr
@@ -15,9 +12,6 @@ from lightning_hooks.callbacks._recording import Recording
 from lightning_hooks.recorder.options import EVENTS, RecorderOptions
 from lightning_hooks.recorder.record import FlightRecord
 from lightning_hooks.rules.fields import check_local
-
-if TYPE_CHECKING:
-    from lightning_hooks.callbacks._lightning import LightningModule, Trainer
 
 
 class FlightRecorder(HooksCallback):
@@ -62,10 +56,10 @@ class FlightRecorder(HooksCallback):
         limit: float = 60.0,
         logdir: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__(Recording(self))
-        self._options = RecorderOptions(last, on, batch, weights, autopsy, limit)
+        options = RecorderOptions(last, on, batch, weights, autopsy, limit)
+        super().__init__(Recording(self, options))
         self.last = last
-        self.on = self._options.on
+        self.on = options.on
         self.batch = batch
         self.weights = weights
         self.autopsy = autopsy
@@ -86,31 +80,3 @@ class FlightRecorder(HooksCallback):
     def folder(self) -> Path | None:
         """The folder of the record; None if there is none."""
         return None if self._job.flight is None else self._job.flight.path
-
-    @override
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Called before a batch: keep a reference to it."""
-        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
-        if self._current_run is not None and self._job.flight is not None:
-            self._job.flight.begin_batch(batch, batch_idx)
-
-    @override
-    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after each backward of the loss: explain a bad loss."""
-        super().on_after_backward(trainer, pl_module)
-        if self._job.flight is not None:
-            self._job.flight.after_backward()
-
-    @override
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called after the last batch: look at the last step."""
-        super().on_train_end(trainer, pl_module)
-        if self._job.flight is not None and self._current_run is not None:
-            self._job.flight.flush()
-
-    @override
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Called when the fit failed or was interrupted: record it, then remove all hooks."""
-        if self._job.flight is not None and self._current_run is not None:
-            self._job.flight.record_failure(exception)
-        super().on_exception(trainer, pl_module, exception)

@@ -42,6 +42,7 @@ class Contribution:
         participants: those that change tensors, call hooks of the user, or capture.
         lookouts: those that look at the code around the model.
         may_change_gradients: whether it may change any gradient before the step of an optimizer, as callbacks of others may.
+        others: more of the same owner, each with a plan and an answer to errors of its own. They follow this one.
     """
 
     owner: str = ""
@@ -55,6 +56,7 @@ class Contribution:
     participants: Sequence[Participant] = ()
     lookouts: Sequence[Lookout] = ()
     may_change_gradients: bool = False
+    others: Sequence[Contribution] = ()
 
 
 @dataclass
@@ -130,15 +132,16 @@ def assemble(
         facts: returns the facts of the training step that ends; None for views without facts.
         structure: of the model; None for views without it.
     """
-    lookouts = [lookout for each in contributions for lookout in each.lookouts]
-    assembly = Assembly(assembled=[Assembled() for _ in contributions], lookouts=lookouts)
-    turns = _turns_of(contributions)
-    for stage in dict.fromkeys(stage for each in contributions for stage in each.plans):
-        watching = [position for position, each in enumerate(contributions) if stage in each.plans]
-        plan, parts = join([contributions[i].plans[stage] for i in watching], [turns[i] for i in watching])
+    every = [each for given in contributions for each in (given, *given.others)]
+    lookouts = [lookout for each in every for lookout in each.lookouts]
+    assembly, assembled = Assembly(lookouts=lookouts), [Assembled() for _ in every]
+    turns = _turns_of(every)
+    for stage in dict.fromkeys(stage for each in every for stage in each.plans):
+        watching = [position for position, each in enumerate(every) if stage in each.plans]
+        plan, parts = join([every[i].plans[stage] for i in watching], [turns[i] for i in watching])
         shares = []
         for position, part in zip(watching, parts, strict=True):
-            given = contributions[position]
+            given = every[position]
             share = Share(
                 part,
                 owner=given.owner or "StatsMonitor",
@@ -147,14 +150,19 @@ def assemble(
                 publisher=given.publisher,
                 writes_global=given.leads.get(stage, True),
             )
-            assembly.assembled[position].shares[stage] = share
+            assembled[position].shares[stage] = share
             shares.append(share)
         # Nothing is exchanged for readers, which look at what their own rank has measured.
         is_alone = alone or all(share.publisher is None for share in shares)
         observer = Observer(plan, shares, stage, device=device, alone=is_alone)
         assembly.producers[stage] = Producer(observer, facts=facts if stage == TRAIN else None, structure=structure)
-    for given, made in zip(contributions, assembly.assembled, strict=True):
+    for given, made in zip(every, assembled, strict=True):
         made.participants += _participants_of(given, made, assembly.producers)
+    parts_of_every = iter(assembled)
+    for given in contributions:
+        own = next(parts_of_every)
+        own.participants += [participant for _ in given.others for participant in next(parts_of_every).participants]
+        assembly.assembled.append(own)
     return assembly
 
 
@@ -170,6 +178,8 @@ def _participants_of(given: Contribution, made: Assembled, producers: Mapping[st
     for stage, share in made.shares.items():
         yield Reading(producers[stage].observer, share, names_modules=given.names_modules)
     if given.reader is not None and TRAIN in made.shares:
-        yield given.reader(producers[TRAIN].observer, made.shares[TRAIN])
+        reader = given.reader(producers[TRAIN].observer, made.shares[TRAIN])
+        producers[TRAIN].before_publishing.append(reader.before_publishing)
+        yield reader
     yield from given.lookouts
     yield from given.participants

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from lightning_hooks.health.evidence import Evidence
 from lightning_hooks.health.finding import Cause, Event, EventKind, Finding, stands
 from lightning_hooks.health.groups import Groups
 from lightning_hooks.health.harm import RECENT, harm_of, jump_of
+from lightning_hooks.health.known_cause import KnownCause
 from lightning_hooks.health.learning import course_of
 from lightning_hooks.health.past import Past
 from lightning_hooks.health.rule import HealthRule, Symptom
@@ -74,7 +74,7 @@ class Diagnosis:
         self._groups = Groups(self.rules, self._fitting)
         self._causes: list[Cause] = []
         self._past = Past()
-        self._explained: tuple[str, Cause] | None = None
+        self._known: KnownCause | None = None
         self._harm = -1, ""  # the last step at which a pattern asked for the harm in the loss, and the answer
         self._ran: set[str] = set()
         self._could_not: dict[str, str] = {}
@@ -118,14 +118,9 @@ class Diagnosis:
         """What explains the findings."""
         return list(self._causes)
 
-    def explain_by(self, rule: str, cause: Cause) -> None:
-        """From now on, explain the findings of a rule by a cause that somebody else knows, such as a flight recorder.
-
-        Args:
-            rule: the name of the rule.
-            cause: the cause; its findings are replaced by those of the rule.
-        """
-        self._explained = rule, cause
+    def explain_by(self, known: KnownCause) -> None:
+        """From now on, explain the findings of a rule by a cause that somebody else knows, such as a flight recorder."""
+        self._known = known
 
     def add_checked(self, findings: Iterable[Finding], judged: Collection[str], step: int) -> list[Event]:
         """Add what the checks of a first batch have found; returns what is new.
@@ -143,14 +138,6 @@ class Diagnosis:
     def is_checked(self, number: int) -> bool:
         """Whether a check of the first batch has found the finding with this number."""
         return self._groups.is_checked(number)
-
-    def _known_cause(self, recent: Iterable[Finding]) -> list[Cause]:
-        if self._explained is None:
-            return []
-        rule, cause = self._explained
-        explained = [finding for finding in recent if finding.rule == rule and finding.last_step >= cause.first_step]
-        names, numbers = tuple(each.fingerprint for each in explained), tuple(each.number for each in explained)
-        return [replace(cause, findings=names, numbers=numbers)] if explained else []
 
     def _go_back(self, step: int) -> None:
         """Training went back to an earlier step: its later steps are not new any more."""
@@ -271,10 +258,9 @@ class Diagnosis:
         recent = [each for each in self.findings if each.is_over is None or each.is_over >= step - WINDOW]
         numbers = {finding.number for finding in recent}
         old = {cause.name: cause for cause in self._causes if not numbers.isdisjoint(cause.numbers)}
-        given = self._known_cause(recent)
-        known = {number for cause in given for number in cause.numbers}
-        found = explain(recent, self.evidence, self._cause_rules, self._past)
-        new = [*given, *(each for each in found if known.isdisjoint(each.numbers))]
+        new = explain(recent, self.evidence, self._cause_rules, self._past)
+        if self._known is not None:
+            new = self._known.among(new, recent)
         self._causes = [cause for cause in self._causes if numbers.isdisjoint(cause.numbers)] + new
         self._groups.explain(self._causes)
         names = {cause.name for cause in new}

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_hooks import FlightRecorder, HealthMonitor, StatsMonitor, Watch
-from lightning_hooks.callbacks import _recording
+from lightning_hooks.callbacks import _flights
 from lightning_hooks.engine.recording.late_recorder import LateRecorder
 from lightning_hooks.engine.recording.saving import load_batch, load_generators, load_weights
 from lightning_hooks.engine.watching.row_fallback import RowFallback
@@ -194,7 +194,7 @@ def test_the_record_says_why_the_step_was_not_run_again(tmp_path):
     model = made()
     fit(model, recorder, folder=tmp_path)
     assert recorder.record.reproduced is None and recorder.record.operation is None
-    assert "The step was not run again: autopsy is False." in recorder.record.notes
+    assert "The step was not run again: only a FlightRecorder with autopsy=True runs steps again." in recorder.record.notes
     assert recorder.record.place.module == "log_of" and model.seen == list(range(8))
 
 
@@ -316,7 +316,7 @@ def record_late(monkeypatch: pytest.MonkeyPatch) -> None:
     late_copies.install(monkeypatch)
     monkeypatch.setattr("lightning_hooks.engine.recording.step_numbers.begin_copy", late_copies.LateCopy)
     monkeypatch.setattr(RowFallback, "note_order", lambda self: None)
-    monkeypatch.setattr(_recording, "recorder_for", lambda observer, share, last, device: LateRecorder(observer, share, last))
+    monkeypatch.setattr(_flights, "recorder_for", lambda observer, share, last, device: LateRecorder(observer, share, last))
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["autopsy off", "on a device"])

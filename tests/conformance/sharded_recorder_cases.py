@@ -102,7 +102,7 @@ def recorded(root: Path, make: Callable[[], Net], *, late: bool = False, beside:
     others = [StatsMonitor(loggers=[]), health] if beside else []
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()):
         if late:  # as on a GPU
-            patch.setattr("lightning_hooks.callbacks._recording.recorder_for", lambda *args: LateRecorder(*args[:3]))
+            patch.setattr("lightning_hooks.callbacks._flights.recorder_for", lambda *args: LateRecorder(*args[:3]))
         watched = fit(root, made(make), *others, recorder)
     torch.distributed.barrier()
     record = recorder.record

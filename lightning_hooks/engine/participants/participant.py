@@ -119,6 +119,9 @@ class Participant:
     def end_step(self) -> None:
         """Called when a step has ended in which the participant acted."""
 
+    def before_publishing(self) -> None:
+        """Called for a reader of a table before the views of finished steps reach their consumers."""
+
     def note_cost(self, own: float, common: float, wall: float | None) -> None:
         """Called when the next training step begins, whether or not the participant acted in the previous one.
 

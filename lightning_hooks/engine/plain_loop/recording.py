@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,7 @@ from lightning_hooks.engine.assembly import TRAIN, Contribution
 from lightning_hooks.engine.participants.participant import Participant
 from lightning_hooks.engine.plain_loop.part import LoopPart
 from lightning_hooks.engine.plain_loop.run import LoopRun
-from lightning_hooks.engine.recording.findings import cause_of, finding_of
-from lightning_hooks.engine.recording.flight import Flight
+from lightning_hooks.engine.recording.flight import Flight, Report
 from lightning_hooks.engine.recording.participant import RecordingParticipant
 from lightning_hooks.engine.recording.record_folder import RecordFolder
 from lightning_hooks.engine.recording.recorded_rows import plan_of
@@ -23,10 +21,7 @@ from lightning_hooks.engine.recording.recorders import recorder_for
 from lightning_hooks.engine.rerun.plain import PlainTraining
 from lightning_hooks.engine.watching.observer import Observer
 from lightning_hooks.engine.watching.share import Share
-from lightning_hooks.health.terminal import block_for
-from lightning_hooks.health.text import block_of_cause
 from lightning_hooks.recorder.options import RecorderOptions
-from lightning_hooks.recorder.record import FlightRecord
 
 
 class RecorderPart(LoopPart):
@@ -37,22 +32,29 @@ class RecorderPart(LoopPart):
 
     Args:
         run: the block.
+        owner: the class of the callback.
         options: of the recorder.
         folder: where `flight_record/` goes; None to write nothing.
         label: how messages name the callback.
         takes: called with the flight, which writes the record, when the run is assembled.
+        tell: called with the record, and with its folder if it was written.
     """
 
     def __init__(
-        self, run: LoopRun, options: RecorderOptions, folder: Path | None, label: str, takes: Callable[[Flight], None]
+        self,
+        run: LoopRun,
+        owner: str,
+        options: RecorderOptions,
+        folder: Path | None,
+        label: str,
+        takes: Callable[[Flight], None],
+        tell: Report,
     ) -> None:
         plan = plan_of(run.model, label)
         reads = self._participant
-        super().__init__(
-            Contribution("FlightRecorder", label, {TRAIN: plan}, on_error="warn", names_modules=False, reader=reads)
-        )
+        super().__init__(Contribution(owner, label, {TRAIN: plan}, on_error="warn", names_modules=False, reader=reads))
         self._run: LoopRun | None = run
-        self._options, self._folder, self._takes = options, folder, takes
+        self._options, self._folder, self._takes, self._tell = options, folder, takes, tell
         self._flight: Flight | None = None
 
     def _participant(self, observer: Observer, share: Share) -> Participant:
@@ -60,7 +62,7 @@ class RecorderPart(LoopPart):
         training = PlainTraining(self._run.model, partial(_optimizers_of, self._run))
         where = None if self._folder is None else partial(RecordFolder, self._folder)
         recorder = recorder_for(observer, share, self._options.last, self._run.device)
-        flight = Flight(training, where, _tell, self._options, recorder)
+        flight = Flight(training, where, self._tell, self._options, recorder)
         self._flight = flight
         self._takes(flight)
         return RecordingParticipant(observer, share, flight)
@@ -79,11 +81,3 @@ class RecorderPart(LoopPart):
 
 def _optimizers_of(run: LoopRun) -> Sequence[Optimizer]:
     return run.optimizers
-
-
-def _tell(record: FlightRecord, folder: Path | None) -> None:
-    if record.failure is None:
-        block = block_of_cause(cause_of(record, folder), [finding_of(record)])
-        print(block_for(block, sys.stderr), file=sys.stderr, flush=True)
-    elif folder is not None:
-        print(f"The flight record of {record.failure.type} in step {record.step} is in {folder}.", file=sys.stderr, flush=True)

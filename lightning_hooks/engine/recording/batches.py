@@ -26,7 +26,7 @@ class KeptBatch(NamedTuple):
         micro_batch: its number in its step, from 0.
         versions: the version counters of its tensors when it was kept, in the order of `tensors_of`.
         nbytes: the bytes of its tensors.
-        generators: the states of the generators when it was kept.
+        generators: the states of the generators when it was kept; None if nothing is to run again from them.
     """
 
     batch: Any
@@ -35,7 +35,7 @@ class KeptBatch(NamedTuple):
     micro_batch: int
     versions: tuple[int, ...]
     nbytes: int
-    generators: Generators
+    generators: Generators | None
 
     def changed(self) -> list[str]:
         """The tensors that were changed in place since the batch was kept, by name. If any was, the step cannot run again."""
@@ -53,6 +53,7 @@ class BatchReferences:
 
     Args:
         most_bytes: the most bytes of the batches since the last update without the last batch.
+        with_generators: whether the states of the generators are kept with each batch.
 
     Example:
         >>> import torch
@@ -64,8 +65,8 @@ class BatchReferences:
         ["batch['y'][0]"]
     """
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, most_bytes: int = MOST_BYTES, *, with_generators: bool = True) -> None:
+        self._most_bytes, self._with_generators = most_bytes, with_generators
         self._before: KeptBatch | None = None
         self._kept: list[KeptBatch] = []
         self._dropped = 0
@@ -88,7 +89,7 @@ class BatchReferences:
                 nbytes += each.nbytes if each.layout is torch.strided else 0
         last = self._kept[-1] if self._kept else None
         # Reading the state of NumPy's generator takes long; that of the previous batch serves if nothing was drawn since.
-        generators = Generators(None if last is None else last.generators)
+        generators = Generators(None if last is None else last.generators) if self._with_generators else None
         if after_update:
             self._before, self._kept, self._dropped = last, [], 0
             self._nbytes = self._tensors = 0

@@ -55,12 +55,15 @@ class Flight:
         self._training = training
         self._report = report
         self._options = options
-        # Keep no batches of a model on a device: its memory is scarce, and none of its steps is run again.
-        self._batches = BatchReferences(MOST_BYTES if recorder.is_immediate else 0)
+        # Keep only the last batch of a model on a device, whose memory is scarce and whose steps are not run again, and of a
+        # flight that neither runs a step again nor saves its batch.
+        is_used = options.autopsy or options.batch
+        self._batches = BatchReferences(MOST_BYTES if recorder.is_immediate and is_used else 0, with_generators=is_used)
         self._writer = RecordWriter(training, folder, options.keeps)
         self._rerun = StepRerun(training, recorder, options)
         self._starting_numbers: StartingNumbers | None = None
         self._waits_for_backward = False
+        self._is_closed = False
 
     @property
     def path(self) -> Path | None:
@@ -74,7 +77,7 @@ class Flight:
         self.recorder.begin_step(step)
 
     def begin_batch(self, batch: Any, batch_idx: int) -> None:
-        """Keep a reference to a batch, and the states of the generators."""
+        """Keep a reference to a batch, and the states of the generators if its step may run again."""
         if self.record is None:
             marks = self.recorder.marks
             # The numbers of a device are looked at one step late, whether or not an optimizer has stepped since.
@@ -82,13 +85,14 @@ class Flight:
             self._batches.keep(batch, batch_idx, marks.step, marks.micro_batch, after_update=after_update)
 
     def flush(self) -> None:
-        """Look at the last step, because the training has ended."""
-        if self.record is None:
+        """Look at the last step that has ended, because its view is published or the training is over."""
+        if self.record is None and not self._is_closed:
             self._warn_if_raised(self._look_at_last_step)
 
     def close(self) -> None:
         """Drop what keeps the model and batches alive; the record stays."""
         self._batches.close()
+        self._is_closed = True
         # Whoever keeps the flight for its record must not keep the model alive.
         for name in ("_training", "recorder", "_rerun"):
             vars(self).pop(name, None)

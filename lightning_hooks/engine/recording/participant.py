@@ -56,6 +56,11 @@ class RecordingParticipant(Participant):
         if not self._share.stopped:
             self._record(self._flight.recorder.end_step(self.loss_scale))
 
+    def before_publishing(self) -> None:
+        if not self._share.stopped:
+            self._flight.flush()
+            self._share.stopped = self._flight.record is not None
+
     @property
     def _looks(self) -> bool:
         return not self._share.stopped and not self._observer.skips_capture()

@@ -131,8 +131,8 @@ def save_beside(
             notes.append(f"The batch is not kept: {', '.join(changed)} was changed in place since the step began.")
         else:
             save("batch", lambda: save_batch(kept.batch, folder))
-        if kept is not None:
-            save("generators", lambda: save_generators(folder, kept.generators))
+        if kept is not None and (generators := kept.generators) is not None:
+            save("generators", lambda: save_generators(folder, generators))
     if "weights" in keeps and any(map(is_sharded, training.model.parameters())):
         notes.append("The weights are not kept: they are sharded, and gathering them would wait for other ranks.")
     elif "weights" in keeps:

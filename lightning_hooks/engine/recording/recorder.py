@@ -49,7 +49,7 @@ class Recorder(Protocol):
         """End a step; arguments and result as of `look_at_loss`."""
 
     def flush(self) -> FoundIn | None:
-        """Look at the numbers that are still on their way, because the training ends; result as of `look_at_loss`."""
+        """Look at the numbers of an ended step that are still on their way; result as of `look_at_loss`."""
 
     @property
     def step(self) -> int:

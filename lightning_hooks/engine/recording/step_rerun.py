@@ -63,7 +63,7 @@ class StepRerun:
         """
         training, marks = self._training, self._recorder.marks
         if not self._options.autopsy:
-            return "autopsy is False"
+            return "only a FlightRecorder with autopsy=True runs steps again"
         if not self._recorder.is_immediate:
             return "the numbers came from a device one step late, and the weights have changed since"
         if record.verdict is Verdict.ALL_REDUCE:
@@ -115,7 +115,8 @@ class StepRerun:
         training = self._training
         step = partial(training.differentiate, kept.batch, kept.batch_idx, self._recorder.marks.updates)
         with training.quiet(), restored(training.model, scaler=training.scaler):
-            kept.generators.restore()
+            if kept.generators is not None:
+                kept.generators.restore()
             return autopsy(training.model, step, batch=kept.batch, optimizers=training.optimizers, limit=limit)
 
     def _run_update(self, optimizer: Optimizer) -> Autopsy:

@@ -46,6 +46,10 @@ class Producer:
         observer: fills the table.
         facts: returns the facts of the step that ends, of this rank; None for views without facts.
         structure: of the model; None for views without it.
+
+    Attributes:
+        before_publishing: called before finished steps are published, so that a consumer knows what the readers of the table
+            know of these steps.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Producer:
         # The last step, until ranks have acted on the requests of its exchange.
         self._awaiting_requests: _FinishedStep | None = None
         self._unpublished: list[_FinishedStep] = []
+        self.before_publishing: list[Callable[[], None]] = []
         self.views = {
             share.part.number: ShareViews(share, observer.table, observer.stage, structure)
             for share in observer.shares
@@ -197,6 +202,8 @@ class Producer:
             Exception: the first error, after all other views are published.
         """
         failures: list[Exception] = []
+        for call in self.before_publishing if self._unpublished else ():
+            call()
         # Remove each step just before it is published: after Ctrl-C the next call publishes the rest.
         while self._unpublished:
             failures += self._publish(self._unpublished.pop(0))
